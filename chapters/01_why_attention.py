@@ -224,7 +224,7 @@ def lstm_cell(
 #
 # Taken from its left end, the product runs back in time (**backpropagation through time**). Its size is the root of the
 # sum of its squared entries. Printed is the size for the word $k$ back, divided by that for the latest word: the median
-# of eight **starts** (random first weights). For the LSTM, $h$ means $h$ and $c$ together.
+# of eight draws of the first weights. For the LSTM, $h$ means $h$ and $c$ together.
 #
 # The state of the plain cell has $H = 24$ numbers. An LSTM's has 48, its $h$ and its $c$ together. Matrices and biases
 # are drawn as PyTorch draws them, uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$.
@@ -388,10 +388,10 @@ for name in names:
 #
 # No state of 24 can recall more: **a linear fit to a state of $H$ numbers recalls at most $H$ of the independent
 # numbers that were read**, whatever the weights. One number, $x_1 + x_2$, can give half of each, never both whole
-# ([proof](#why-not-more-than-24)). A state of 24 holds three words of 8: that is its **memory capacity**. Read out
-# linearly, training can only choose *which* numbers to keep, and the choice is made before the question comes. A larger
-# state holds more, at a price: 50 words of 8 need 400 numbers, so a step takes $400^2$ multiplications, and the 51st
-# word overwrites something again.
+# ([proof](#why-not-more-than-24)). A state of 24 holds at most three words of 8. (The last column is its **memory
+# capacity**.) Read out linearly, training can only choose *which* numbers to keep, and the choice is made before the
+# question comes. A larger state holds more, at a price: 50 words of 8 need 400 numbers, so a step takes $400^2$
+# multiplications, and the 51st word overwrites something again.
 #
 # Real words are not independent numbers. They depend on one another, so more of them fit, and a cleverer reading than a
 # linear one finds more. What remains is that the state stays as wide as it is, however long the text. That is so for

@@ -34,9 +34,9 @@ transformer_map(built=2)
 # what it is.
 
 # %% [markdown]
-# Multiply the question by each word, number by number, and add up: $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$ for *debts*,
-# 0 for the first three. The word that **agrees** with the question is found, because where both have a large number of
-# the same sign the product is large.
+# The figure below has the numbers. Multiply the question by each word, number by number, and add up: $0 \cdot 0 + 2
+# \cdot 3 + 0 \cdot 0 = 6$ for *debts*, 0 for *Lannister*, *always* and *pays*. The word that **agrees** with the
+# question is found, because where both have a large number of the same sign the product is large.
 #
 # Why is agreement what a look-up needs? Compare three ways to look up. Asking for *equality*, as a Python dictionary
 # does, finds only what is exactly the same, and no word is $(0, 2, 0)$. By *distance* the nearest word is found, but a
@@ -361,9 +361,9 @@ quiz.number(
 # ## How alike are strangers?
 #
 # Our vectors had three entries; in the original transformer words have 512, queries and keys 64. Is a cosine of 0.5 a
-# lot? The answer is needed twice: below for real words, and in chapter 3 for the size of a score. It depends on what
-# two vectors have in common by accident. Take vectors that have nothing to do with each other, every entry drawn from a
-# normal distribution with mean 0 and variance 1.
+# lot? The answer is needed below, for real words, and chapter 3 asks the same of scores. It depends on what two vectors
+# have in common by accident. Take vectors that have nothing to do with each other, every entry drawn from a normal
+# distribution with mean 0 and variance 1.
 #
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
@@ -454,9 +454,9 @@ for word in ("tea", "monday", "debts", "python"):
 # python is meant, a model has to look at the other words. That is what attention is for, and with these very vectors
 # chapter 4 does it.
 #
-# One can also write that as a product: give word $i$ the **one-hot** vector, 0 everywhere and 1 in entry $i$, and
-# multiply it by the embedding table. By themselves one-hot vectors know nothing of likeness. Any two different ones
-# have the dot product 0: *tea* would be as far from *coffee* as from *train*.
+# Picking a row of the embedding table can also be written as a product: give word $i$ the **one-hot** vector, 0
+# everywhere and 1 in entry $i$, and multiply it by the embedding table. By themselves one-hot vectors know nothing of
+# likeness. Any two different ones have the dot product 0: *tea* would be as far from *coffee* as from *train*.
 #
 # Is a cosine of 0.44 high? *Coffee* is the best of some 21,000 words, and the best of so many is high even by chance.
 # So make vectors that mean nothing, random ones with the mean of the words and their spread in every direction, and

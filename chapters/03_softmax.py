@@ -476,10 +476,11 @@ for width in widths:
 
 # %% [markdown]
 # Read the line for 64: the scores have a variance near 64, and on average the luckiest stranger takes 87 percent of the
-# weight. At 1024 it takes 97. Divided by $\sqrt{d_k}$, the scores have variance 1 at every width. The luckiest of ten
-# is then some 1.5, with $e^{1.5} = 4.5$ of some 16, or about 0.3, at any width from 4 to 1024. Why not divide by $d_k$
-# itself? That would be too much: such scores have the standard deviation $1 / \sqrt{d_k}$, so the wider the keys, the
-# more equal the weights, and at 1024 each of these ten keys gets nearly a tenth.
+# weight. At 1024 it takes 97. Divided by $\sqrt{d_k}$, the scores have variance 1 at every width. The highest of ten
+# such scores is some 1.5, and $e^{1.5} = 4.5$. The ten exponentials sum to some 16 (each is $e^{1/2} = 1.6$ on
+# average), so the luckiest key gets about 0.3, at any width from 4 to 1024. Why not divide by $d_k$ itself? That would
+# be too much: such scores have the standard deviation $1 / \sqrt{d_k}$, so the wider the keys, the more equal the
+# weights, and at 1024 each of these ten keys gets nearly a tenth.
 
 # %% tags=["proof"]
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97

@@ -145,7 +145,8 @@ assert weights[-1].round(2) == 0.88
 #
 # One vector for all three parts has three faults. A word finds itself first; leaving it out is only a patch, since it
 # may need itself. It finds what is most like it, where it may need something unlike: a verb looks for something alive,
-# and not for other verbs. And every score is mutual: if *drink* scores *tea* high, *tea* scores *drink* as high.
+# and not for other verbs. And every score is mutual: if *drink* scores *tea* high, *tea* scores *drink* as high, though
+# *tea* may need another word more, such as *hot*.
 #
 # ## Three roles
 #
@@ -242,9 +243,9 @@ plt.show()
 # says *action*. What it cannot tell is *who* bites, because that takes the order of the words, which is not in these
 # vectors.
 #
-# At the same time *dog* and *man*, whose query is $(0, 2)$, look for an action, find *bites*, and give it two thirds of
-# their weight. But its value is $(0, 0)$, so they receive little: a weight says how much of a value is taken, and not
-# whether there is anything in it.
+# *Dog* and *man*, whose query is $(0, 2)$, look for an action. Their scaled scores are 0, 1.414 and 0, so *bites* gets
+# $4.113 / 6.113 = 0.673$ of their weight. But its value is $(0, 0)$, so they receive little: a weight says how much of
+# a value is taken, and not whether there is anything in it.
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -257,10 +258,10 @@ assert np.allclose(weights[[0, 2], 1], 2 / 3, rtol=0, atol=0.01)
 
 # %% [markdown]
 # What is $W_V$ for? With $V = X$ *bites* would receive $(0.955, 0.045, 0.768)$. [Chapter 8](08_encoder.ipynb) adds this
-# to its own $(0, 1, 0)$: the sum, $(0.955, 1.045, 0.768)$, looks like an action that is alive and human. $W_V$ can move
-# what is handed over into other entries ([measured below](#what-is-the-third-matrix-for)), and can hold something back:
-# *bites* hands over nothing. (Here it also makes the width 2. A last matrix in [chapter
-# 6](06_many_heads.ipynb#the-definition) brings back that of a word.)
+# to its own $(0, 1, 0)$. The sum, $(0.955, 1.045, 0.768)$, reads as an action that is itself alive and human: what the
+# word was can no longer be told from what it found. $W_V$ can put what is handed over into entries that the word itself
+# does not use ([measured below](#what-is-the-third-matrix-for)). It can also hold something back: *bites* hands over
+# nothing.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -322,14 +323,14 @@ print(weights.round(3))
 assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
-# Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**.
+# The middle row is the one from paper. Of the lines, three are matrix products and a division, two are the softmax, two
+# the mask. The function works on the last two axes, so a whole batch of $B$ sentences can go through at once: queries
+# $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$. Attention together with its own $W_Q$, $W_K$ and
+# $W_V$ is a **head**.
 #
-# The middle row is the one from paper. This is all there is to it: three lines are matrix products and a division, two
-# are the softmax, two the mask. In **self-attention** queries, keys and values come from the same words, so $T = S$.
-# The function does not care. In **cross-attention** the queries come from one sequence, and keys and values from
-# another: exercise 1 builds it, and in [chapter 9](09_decoder.ipynb) a decoder, which writes, asks an encoder, which
-# has read. It works on the last two axes, so a whole batch of $B$ sentences can go through at once: queries $(B, T,
-# d_k)$, scores and weights $(B, T, T)$, and outputs $(B, T, d_v)$.
+# In **self-attention** queries, keys and values come from the same words. In **cross-attention** the queries come from
+# one sequence, keys and values from another: exercise 1 builds it, and in [chapter 9](09_decoder.ipynb) the part that
+# writes uses it to ask the part that has read.
 #
 # The folded cell holds what the rest of the book imports: `attention` with checks, under PyTorch's name,
 # `scaled_dot_product_attention`, and `self_attention(x, w_q, w_k, w_v, mask)`, which makes $Q$, $K$ and $V$ first.
@@ -399,7 +400,8 @@ assert (w_q @ w_k.T).tolist() == [[0, 2, 0], [2, 0, 2], [0, 0, 0]]
 # on](#why-two-matrices-and-not-their-product): why this product is not trained as one matrix.)
 #
 # Would one shared matrix do, $W_Q = W_K$? Then every score is mutual again. And a word's query *is* its own key, so at
-# the start most words attend to themselves ([measured below](#would-one-shared-matrix-do)).
+# the start, unless keys are very narrow, most words attend most to themselves ([measured
+# below](#would-one-shared-matrix-do)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -497,9 +499,10 @@ print("weights", causal_weights.round(3), sep="\n")
 
 # %% [markdown]
 # *Dog* comes first and has only itself, with weight 1, so it receives its own value. *Bites* may attend to *dog* and to
-# itself. Their weights, 0.1867 and 0.0454, are divided by their sum, 0.2321: that makes 0.804 and 0.196. Only the last
-# word sees every word. To see that a causal mask works, change a later word: the outputs before it must not change, and
-# its own must.
+# itself. Their powers of $e$ are 4.113 and 1, as on paper, and that of *man* is now 0. So the sum is 5.113, and the
+# weights are $4.113 / 5.113 = 0.804$ and 0.196. Only the last word sees every word.
+#
+# To see that a causal mask works, change a later word: the outputs before it must not change, and its own must.
 
 # %%
 changed = small.copy()
@@ -635,10 +638,10 @@ for order_of in ([0, 1, 2], [2, 1, 0]):
 assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
-# With a causal mask, then, a word's output depends on which words stand before it, but not on their order (stacked
-# layers can find more: [chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). To use the whole order, attention
-# must be told the positions. The transformer of 2017 *adds* them *to the vectors* before they enter ([chapter
-# 5](05_position.ipynb)).
+# With a causal mask, then, a word's output in one layer depends on which words stand before it, but not on their order
+# (stacked layers can find more: [chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). Without a mask attention
+# must be told the positions, and most models tell it in either case. The transformer of 2017 adds them to the vectors
+# before they enter ([chapter 5](05_position.ipynb)).
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -712,10 +715,10 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # %% [markdown]
 # ## What does attention cost?
 #
-# A score takes $d_k$ multiplications and its share of the blend $d_v$, and there are $T S$ of each: time and memory are
-# **quadratic** in the length. For 1,000 words that is a million weights, and for 2,000 four million. ([Chapter
-# 20](20_one_gpu.ipynb#attention-without-the-score-matrix) computes attention without storing the weights; then only the
-# time is quadratic.)
+# There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score and $d_v$ for its part of
+# the blend: time and memory are **quadratic** in the length. For 1,000 words that is a million weights, and for 2,000
+# four million. ([Chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix) computes attention without storing
+# the weights; then only the time is quadratic.)
 #
 # The three projections take $T D (2 d_k + d_v)$, in proportion to the length. In one head of the original transformer,
 # with $D = 512$ and $d_k = d_v = 64$, they take $192 \, T D$ multiplications, and scores and blends $128 \, T^2$. The

@@ -598,8 +598,8 @@ for d_model, share in ((64, 0.50), (512, 0.99)):
 
 # %% [markdown]
 # The words come back at every width, even at 32. At 48 and 32 the positions suffer, because neighbouring ones are
-# similar: random vectors as long as these nearly all come back (last column). (More words, or longer ones beside the
-# positions, need more width, checked in the folded cell.)
+# similar: random vectors as long as these nearly all come back (last column). (More words need more width, and so do
+# word vectors that are longer compared with the positions; the folded cell checks it.)
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**) and make the vector wider? The next
 # thing that happens to it is a projection, and
@@ -752,7 +752,7 @@ def beyond_with(d_model, pairs):
 # 0.746$, is $-0.654$ (computed before rounding), and this is $\cos 4$. A hundred positions later they are $(0.185,
 # 0.983)$ and $(0.623, -0.782)$, and $0.115 - 0.769$ is $-0.654$ again.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two circles, each with two arrows from the middle. On the left the query at position 7 and the key at position 3, on the right the query at 107 and the key at 103. The arrows point elsewhere, and the angle between them is the same, 4 radians."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two circles, each with two arrows from the middle. On the left the query at position 7 and the key at position 3, on the right the query at 107 and the key at 103. On the right both arrows point another way, but the angle between them is the same: from the key to the query it is a clockwise turn of 4 radians, more than half a circle."}}
 figure, panels = plt.subplots(1, 2, figsize=(6, 2.9))
 for axes, pair in zip(panels, ((7, 3), (107, 103)), strict=True):
     axes.add_patch(plt.Circle((0, 0), 1, fc="none", ec=plots.BLANK, lw=1.5))
@@ -769,7 +769,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# The arrows point elsewhere, and the angle between them is the same. With a query and a key of 16 entries:
+# On the right both arrows point another way, and the angle between them is the same: clockwise from key to query, 4
+# radians, more than half a turn. With a query and a key of 16 entries:
 
 # %%
 rng = np.random.default_rng(8)
@@ -1171,7 +1172,7 @@ quiz.several_choices(
 # seen. So for longer texts the angles are rescaled (*position interpolation*, [Chen and others,
 # 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)).
 #
-# And not only rotations bring it in:
+# Rotations are not the only way to bring in the distance:
 #
 # - A **relative position bias** adds to each score a number that depends on the distance alone, $q \cdot k + b_{t-s}$:
 #   one learned for each range of distances ([T5, Raffel and others, 2020](https://arxiv.org/abs/1910.10683)), or minus

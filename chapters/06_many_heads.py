@@ -700,9 +700,8 @@ assert cost(512, 8, 100)[0] == 4 * 512 * 512
 # heads; look at the first. The model puts a token `[CLS]` before each text and `[SEP]` behind it, which stand for no
 # word. Its positions are learned, and the sum of word and position is **normalised** first ([chapter
 # 8](08_encoder.ipynb#layer-norm-on-four-numbers)). Give it three sentences (*the cat sat on the mat and it slept* is
-# the first). For each head take the average weight that words, from the second on, give to the word before. (The first
-# word has `[CLS]` before it: hence head 3's 0.11 there.) With 9 to 13 tokens in a sentence equal weights would be 0.09
-# on average.
+# the first). For each head take the average weight that words, from the second on, give to the word before. With 9 to
+# 13 tokens in a sentence equal weights would be 0.09 on average.
 #
 # **Predict first.** How large is that weight in the head where it is largest?
 
@@ -764,12 +763,12 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # %% [markdown]
 # In these three sentences head 3 gives more than 0.998 of its weight to the word before, at every word from the second
 # on, and no other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a
-# rotation , and training found it.
+# rotation, and training found it.
 #
-# Look through the others. Seven of the twelve give more than a quarter of their weight to `[CLS]`. [Clark and others
-# (2019)](https://aclanthology.org/W19-4828/) found that in BERT, an encoder of the same kind, early heads often attend
-# to `[CLS]`, and those of middle layers to `[SEP]`. They suspect that a head looks there when it finds nothing relevant
-# (an attention sink).
+# Look through the others. Seven of the twelve give more than a quarter of their weight to `[CLS]`. (Head 3's 0.11 comes
+# from the first word, whose word before is `[CLS]`.) [Clark and others (2019)](https://aclanthology.org/W19-4828/)
+# found that in BERT, an encoder of the same kind, early heads often attend to `[CLS]`, and those of middle layers to
+# `[SEP]`. They suspect that a head looks there when it finds nothing relevant (an attention sink).
 #
 # A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off, as [chapter

@@ -85,7 +85,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # Because of the factor $w_i$, a key with hardly any weight is hardly corrected. Nor is a key with nearly all the weight
 # corrected much: the average is then nearly its own gradient, and the difference nearly 0. So a **saturated** row,
-# whose weights are near 0 and 1, recovers slowly.
+# whose weights are near 0 and 1, recovers slowly. (The value that it chooses still learns: its gradient has the weight
+# itself as a factor.)
 #
 # | | dog | bites | man |
 # |---|---|---|---|
@@ -132,10 +133,10 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # $$\frac{\partial L}{\partial W_Q} = x^\top \frac{\partial L}{\partial q} .$$
 #
-# For the entry in row $a$ and column $b$ of $W_Q$ is multiplied by $x_a$ and added to $q_b$, so its gradient is $x_a$
-# times that of $q_b$. (With several words, add up their products.) The vector of *bites* is $(0, 1, 0)$, so only row 2,
-# the one for actions, gets a gradient: $(0.113, -0.018)$. To learn is to subtract the gradient times a small number,
-# the **learning rate**; take 1:
+# The entry in row $a$ and column $b$ of $W_Q$ is multiplied by $x_a$ and added to $q_b$, so its gradient is $x_a$ times
+# that of $q_b$. (With several words, add up their products.) The vector of *bites* is $(0, 1, 0)$, so only row 2, the
+# one for actions, gets a gradient: $(0.113, -0.018)$. To learn is to subtract the gradient times a number, the
+# **learning rate**; take 1:
 #
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
@@ -647,9 +648,9 @@ for step in (0, 80, 100, 120, 140, 1000):
 # $W_V$ only five (last two columns of the next output).
 #
 # Test it. *Values given*: train everything but $W_Q$ and $W_K$ for 300 steps, then let these two learn, too. If missing
-# values held the look-up up, it should now come quickly. *$W_Q$, $W_K$ given*: the reverse, a fresh model that begins
-# with these two from a trained one. Count the steps until the next ten losses average less than 0.5. (The 300 steps,
-# and those of the trained model, are not counted.)
+# values were what delayed the look-up, it should now come quickly. *$W_Q$, $W_K$ given*: the reverse, a fresh model
+# that begins with these two from a trained one. Count the steps until the next ten losses average less than 0.5. (The
+# 300 steps, and those of the trained model, are not counted.)
 
 
 # %% tags=["hide-input"]
@@ -1148,7 +1149,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Four points about gradients and the start. Later chapters repeat what they need of them.
+# Five points about gradients, masks and the start. Later chapters repeat what they need of them.
 #
 # ### How small a step in a gradient check?
 #
@@ -1173,15 +1174,15 @@ assert 80 < off[-2] / off[-3] < 120 and off[-5] < 1e-11 < off[-7] < off[-9]
 # ### A query with nothing to attend to
 #
 # In a large batch some query may have nothing to attend to. With minus infinity in all its row, its weights would be
-# 0/0, which is NaN, and on the way back NaN spreads into every matrix. So in our module a masked score becomes the
-# lowest number that the dtype has, and its weight is still 0. Where a whole row is masked, the softmax is even, and a
-# second `masked_fill` sets it to 0: such a query receives zeros, as in recent versions of PyTorch's
+# 0/0, which is NaN, and on the way back NaN spreads into every matrix. So in our module `masked_fill` makes a masked
+# score the lowest number that the dtype has, and its weight is still 0. Where a whole row is masked, the softmax is
+# even, and a second `masked_fill` sets it to 0: such a query receives zeros, as in recent versions of PyTorch's
 # `F.scaled_dot_product_attention`.
 #
-# With `need_weights=False`, the layer calls PyTorch's own attention, which need not write the weights to memory where
-# its kernels apply ([chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)). With weights or without, in
-# 64-bit floats, it agrees with chapter 6's function and with `nn.MultiheadAttention` to twelve digits. (Beware: in the
-# masks of `nn.MultiheadAttention` true means *may not attend*.)
+# With `need_weights=False`, `MultiHeadAttention` calls PyTorch's own attention, which need not write the weights to
+# memory where its kernels apply ([chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)). With weights or
+# without, in 64-bit floats, it agrees with chapter 6's function and with `nn.MultiheadAttention` to twelve digits.
+# (Beware: in the masks of `nn.MultiheadAttention` true means *may not attend*.)
 
 # %% [markdown]
 # ### Keep going

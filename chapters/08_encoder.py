@@ -31,9 +31,14 @@ transformer_map(built=8)
 #
 # *Good* is praise and *bad* blame, but *not bad* is praise and *not good* blame. Adding up one score for each word
 # cannot get all four: *not* would have to lower the score of *good* below 0, and raise that of *bad* above 0. Let each
-# word be four numbers: its **polarity** (*good* 1, *bad* −1, *not* 0), **affirmed** (1 at first; the layer makes it −1
-# if there is a *not*), **is not** (1 for the word *not*), and the **tone** (0 at first; the layer fills it in: 1 for
-# praise, −1 for blame).
+# word be four numbers. The layer turns **affirmed** to −1 if there is a *not*, and fills in the **tone**: 1 for praise,
+# −1 for blame.
+#
+# | | polarity | affirmed | is not | tone |
+# |---|---|---|---|---|
+# | *not* | 0 | 1 | 1 | 0 |
+# | *good* | 1 | 1 | 0 | 0 |
+# | *bad* | −1 | 1 | 0 | 0 |
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One layer for the two words not and bad, drawn from left to right. Each word has a horizontal line, its residual stream. Between the lines stands attention: it receives both words, and what it returns is added to each line. After it, not is (0, -1, 1, 0) and bad is (-1, -1, 0, 0). Then a feed-forward network beside each line, separately, returns something that is added too. At the end, bad is (-1, -1, 0, 1)."}}
 from classroom.diagram import Diagram
@@ -78,10 +83,10 @@ plt.show()
 
 # %% [markdown]
 # Two things happen to *bad*, and each is *added* to what it was. First the attention fetches. Every query asks only
-# *are you a not?*, so both words attend to *not* (the scores are so large that its weight is 1), whose value is −2 in
-# the second entry, so *affirmed* goes from 1 to −1. (All other words have the value 0, so without a *not* nothing is
-# fetched.) Then a small network looks at *bad* alone. The tone should be polarity times *affirmed*. For 1 and −1 that
-# product can be computed from their sum:
+# *are you a not?*, and the scores are so large that *not* gets all the weight. Its value is −2 in the second entry, so
+# *affirmed* goes from 1 to −1. (All other words have the value 0, so without a *not* nothing is fetched.) Then a small
+# network looks at *bad* alone. The tone should be polarity times *affirmed*. For 1 and −1 that product can be computed
+# from their sum:
 #
 # $$\text{tone} = |\text{polarity} + \text{affirmed}| - 1 ,$$
 #
@@ -308,10 +313,11 @@ assert added[-1, 0] < 0.01 and size > 300 and gradient > 1e6
 assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shrunk
 
 # %% [markdown]
-# A word's own part has grown, too, but is swamped. The entries grow by about a third in each layer ($1.34^{24} \approx
-# 1{,}100$), and the gradient far more. Hold the attention weights fixed, and it grows only as the entries do, to about
-# 1,200. The rest comes through the weights. A score is a product of two vectors: the larger they are, the more a small
-# change of one changes it. Something has to keep the stream within bounds.
+# A word's own part has grown, too, but is swamped. The entries grow by about a third a layer on average, less at first
+# and more once words are alike ($1.34^{24} \approx 1{,}100$), and the gradient far more. Hold the attention weights
+# fixed, and it grows only as the entries do, to about 1,200. The rest comes through the weights. A score is a product
+# of two vectors: the larger they are, the more a small change of one changes it. Something has to keep the stream
+# within bounds.
 #
 # ## Layer norm, on four numbers
 #
@@ -376,10 +382,10 @@ quiz.number(
 # %% [markdown]
 # ## Post-norm or pre-norm?
 #
-# What should the norm be applied to? The 2017 paper normalises the stream itself, after each addition: **post-norm**.
-# Most models since GPT-2 normalise what goes *into* a sublayer, and leave the stream alone: **pre-norm**. Attention and
-# the small network, from now on the *feed-forward network*, are a layer's two **sublayers**. With $f$ for either of
-# them,
+# A layer has two **sublayers**: attention, and the small network, from now on the *feed-forward network*. What should
+# the norm be applied to? The 2017 paper normalises the stream itself, after each addition: **post-norm**. Most models
+# since GPT-2 normalise what goes *into* a sublayer, and leave the stream alone: **pre-norm**. With $f$ for either
+# sublayer,
 #
 # $$\text{post-norm:}\quad x \leftarrow \operatorname{LN}\bigl(x + f(x)\bigr), \qquad \text{pre-norm:}\quad x \leftarrow x + f\bigl(\operatorname{LN}(x)\bigr) .$$
 #
@@ -457,14 +463,14 @@ plt.show()
 # %% [markdown]
 # These are the stacks from above, without feed-forward networks, now with either norm. Both stop the explosion. The
 # first panel is the surprise: post-norm keeps words apart no better than adding alone, perhaps worse, and pre-norm much
-# better. Why? Once words are mostly alike, attention adds a vector that is common to all. With post-norm the stream
-# always has size 1, so this vector is as large as the stream, in every layer. With pre-norm the stream has grown to 4
-# after 24 layers, and what is added, of size 1 or less, counts for less ([in
-# numbers](#how-fast-do-words-become-alike)).
+# better. Why? Once words are mostly alike, attention returns one vector for all, about as large as what it reads. With
+# post-norm, as with adding alone, it reads the stream, so in every layer it adds something as large as the stream. With
+# pre-norm it reads the norm's output, of size 1, while the stream grows to 4: what is added counts for less and less
+# ([in numbers](#how-fast-do-words-become-alike)).
 #
-# And the backward pass? The third panel has what reaches the *words*, and there even attention alone looks harmless.
-# But it is the *layers* that must learn. How large is the gradient of their $W_Q$, again for a gradient of length 1 at
-# the top?
+# The third panel shows the gradient at the *words*: even attention alone lets some through, by way of its values.
+# Whether a *layer* can learn where to look is another question, which the gradient of its $W_Q$ answers. How large is
+# that, again for a gradient of length 1 at the top?
 
 
 # %% tags=["hide-input"]
@@ -568,8 +574,9 @@ quiz.one_choice(
 # attention returns a sum of linear maps of its words: it adds up what it has fetched, and in the same layer computes
 # nothing else with it.
 #
-# What does the network do with so many parameters? Written entry by entry, it is a look-up. Let $k_i$ be the columns of
-# $W_1$ and $v_i$ the rows of $W_2$. Without the biases,
+# With $d_\text{ff} = 4D$ its two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two thirds of a
+# layer. What does it do with so many? Written entry by entry, it is a look-up. Let $k_i$ be the columns of $W_1$ and
+# $v_i$ the rows of $W_2$. Without the biases,
 #
 # $$\operatorname{FeedForward}(x) = \sum_{i=1}^{d_\text{ff}} \operatorname{ReLU}(x \cdot k_i) \; v_i .$$
 #
@@ -579,10 +586,10 @@ quiz.one_choice(
 # the text, with values that raise the probability of words that often follow it. Attention looks up *in the sentence*;
 # the feed-forward network looks up *what training has stored*.
 #
-# **Dropout** sets a share of the numbers to 0 while training, at random, and enlarges the others to make up for it, so
-# that no sublayer can rely on a single number. Outside training it does nothing.
+# The code has one more component. **Dropout** sets a share of the numbers to 0 while training, at random, and enlarges
+# the others to make up for it, so that no sublayer can rely on a single number. Outside training it does nothing.
 #
-# The sublayers share a few numbers, which travel together in one configuration; its last ones are explained where they
+# The sublayers share a few settings, which travel together in one configuration; the last ones are explained where they
 # are used:
 
 # %% tags=["export"] module="encoder"
@@ -656,10 +663,9 @@ print(f"in a layer of the paper's size, {share:.0%} of the parameters are here")
 assert round(share, 2) == 0.67 and parameters(network) == 2_099_712
 
 # %% [markdown]
-# With $d_\text{ff} = 4D$, two thirds of a layer's parameters are in this plain network: its two matrices hold $8 D^2$,
-# the four of attention $4 D^2$. A token is multiplied by all six once. Attention also compares it with $T$ keys and
-# adds up $T$ values, another $2 T D$ multiplications. So attention takes more than the network only if $4 D^2 + 2 T D >
-# 8 D^2$: in texts of more than $2D$ tokens.
+# What does it cost? A token is multiplied by all six matrices of a layer once. Attention also compares it with $T$ keys
+# and adds up $T$ values, another $2 T D$ multiplications. So attention takes more than the network only if $4 D^2 + 2 T
+# D > 8 D^2$: in texts of more than $2D$ tokens.
 #
 # ## The encoder
 #
@@ -832,13 +838,13 @@ quiz.one_choice(
 # ## From numbers to vectors
 #
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
-# vectors, the **embeddings**. How long should a row be? *As output:* many models use the rows again to score the next
-# token ([chapter 9](09_decoder.ipynb)), and first logits should have size 1 ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)). The dot product of random vectors has the size of their lengths'
-# product, divided by $\sqrt D$. A layer norm returns length $\sqrt D$, so with rows of length 1 this is $\sqrt D \cdot
-# 1 / \sqrt D = 1$. So rows start with length 1. *As input:* such a row would be short beside its position, of length
-# $\sqrt{D/2}$, which is 16 for $D = 512$. So when it is looked up, it is multiplied by $\sqrt D = 22.6$. Then come the
-# positions of [chapter 5](05_position.ipynb).
+# vectors, the **embeddings**. What length (norm) should a row have at the start? Its two uses want different ones. *As
+# input*, a position is added to it ([chapter 5](05_position.ipynb)), of length $\sqrt{D/2}$, which is 16 for $D = 512$;
+# the row should be about as long. *As output*, in many models, the same row scores the next token ([chapter
+# 9](09_decoder.ipynb)), by its dot product with what a layer norm returns, of length $\sqrt D$. For random vectors that
+# product has the size of both lengths multiplied, divided by $\sqrt D$. It should be 1 ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)), so the row needs length 1. Hence rows start with length 1, and are
+# multiplied by $\sqrt D = 22.6$ when looked up.
 
 # %% tags=["export", "hide-input"] module="encoder"
 import math
@@ -1028,8 +1034,10 @@ for without in (None, *PARTS):
 # %% [markdown]
 # - Without **attention** both stay at chance, because no digit reaches another position.
 # - Without the **residual connection** around attention, *add* stays near chance and *reverse* gets stuck at a quarter
-#   to a third. Once words are alike, every position gives much the same answer. The best single one is the commonest of the twelve digits: on average it occurs 3.1 times in twelve random draws, so 26 percent are right. Most of the gain over chance is that. The connection around the feed-forward network can be spared
-#   here, perhaps because this network sees nothing but the one word, and can learn to hand it on.
+#   to a third. Presumably words become alike: every position holds much the same average, and all it tells is how often
+#   each digit occurs. The best answer is then the commonest digit. It occurs 3.1 times in twelve random draws on
+#   average, so 26 percent are right. The connection around the feed-forward network can be spared here, perhaps because
+#   this network sees nothing but the one word, and can learn to hand it on.
 # - The **norms** can be spared, in three layers.
 # - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. Attention is linear only while its
 #   weights are fixed, and they depend on the words; norms are not linear either. Presumably three layers of that are
@@ -1064,13 +1072,15 @@ assert min(slow[None]) == 1
 # So what are the norms for, if three layers can do without? Stack **twelve**, and train *reverse* again: 600 steps,
 # three seeds, the best of ten learning rates from 0.00004 to 0.02. Four stacks have the usual start, Glorot's:
 # pre-norm, post-norm, no norm, and post-norm without residual connections. Post-norm and no norm are trained once more
-# with a *small start*: $W_O$ and $W_2$ divided by $\sqrt{24}$, since twelve layers have 24 sublayers.
+# with a *small start*: $W_O$ and $W_2$ divided by $\sqrt{24}$, since twelve layers have 24 sublayers. (The last column
+# is the worst seed at a learning rate of 0.01.)
 #
 # **Predict first**: which of the six still learn?
 
 # %% tags=["hide-input"]
-print(f"{'':23} at the best learning rate")
-print(f"{'share right:':23} three seeds             which      worst seed at 0.01")
+print(
+    "share right of three seeds at the best learning rate, and of the worst at 0.01"
+)
 deep = {}
 for row in measurement["deep"]:
     if "without" in row:
@@ -1092,11 +1102,11 @@ for name, rows in deep.items():
 # With the usual start only pre-norm learns. Post-norm is stuck at 26 percent, which is what a bet on the commonest of
 # the sequence's twelve digits brings, and the two others with the usual start are worse.
 #
-# Is it the norm, then, and where it stands? Not alone. Started small, post-norm learns, and so does the stack without
-# any norm. Presumably, as in the random stacks above, the sublayers of a deep stack with the usual start drown the
-# words, or make the stream explode, before anything has been learned; a small start, or a norm in front of each
-# sublayer, prevents it. Norms do one thing more here: at a learning rate of 0.01 pre-norm and a post-norm stack that
-# starts small still learn, while the loss of both stacks without norms overflows.
+# So it is not the norm alone. Started small, post-norm learns, and so does the stack without any norm. Presumably, as
+# in the random stacks above, the sublayers of a deep stack with the usual start drown the words, or make the stream
+# explode, before anything has been learned. A small start prevents this, and so does a norm in front of each sublayer.
+# What are the norms for, then? Here they allow larger steps: at a learning rate of 0.01 the two stacks that learn with
+# norms still do, while the loss of both without norms overflows.
 #
 # A small model, then, is no test of what a deep one needs: three layers learn with norms or without, and twelve do not
 # from every start. BERT's twelve post-norm layers do learn, with a smaller start, [warm-up](#does-it-need-warm-up) and
@@ -1364,7 +1374,7 @@ verdict
 # others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks. A norm divides by the size of
 # what it receives, and on the way back it divides the gradient as well. With pre-norm the final norm receives a stream
 # that has grown with the depth, and divides the gradients by its size. With post-norm the stream never grows, so the
-# gradients of the last layers' feed-forward networks start larger , and, they argue, full steps at once go wrong: the
+# gradients of the last layers' feed-forward networks start larger. So, they argue, full steps at once go wrong: the
 # loss rises, or stays where it is, and does not recover. We have not tested that cause.
 #
 # `benchmarks.encoders` trains *reverse*, in three layers, at nine learning rates, three seeds each, for 400 steps, with
@@ -1452,5 +1462,5 @@ assert 0.4 < rights[1] < 0.65 and found[1] > 0.9 > 0.2 > found[0]
 
 # %% [markdown]
 # It is the second layer's: some head gives the mirrored position nearly all of its weight, and in the first layer none
-# gives it more than a fifth. Without it, fewer than two thirds are still right, and these only because in this run the
-# third layer looks at the same position, a *backup*. Without both, the answers are no better than chance.
+# gives it more than a fifth. Without that attention, fewer than two thirds are still right, and these only because in
+# this run the third layer looks at the same position, a *backup*. Without both, the answers are no better than chance.

@@ -109,22 +109,10 @@ plt.show()
 # a position from which it can be predicted. And `<eos>` is wanted, too, because otherwise the model would never learn
 # to stop.
 #
-# The right answer is known, so one pass trains all its positions. The model gives each wanted word a probability, say
-# 0.5 to *I*, 0.8 to *am*, 0.9 to *fine* and 1 to `<eos>`. Their product, 0.36, is the probability of the whole answer
-# $y$ to the question $x$. With $y_t$ for word $t$, and $y_{<t}$ for the words before it:
-#
-# $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
-#
-# The loss is the mean of minus the logarithms of these factors, here $(0.69 + 0.22 + 0.11 + 0) / 4 = 0.26$. It is
-# smallest where the right answers are most probable (**maximum likelihood**).
-#
-# Why one word after the other? *I am fine* and *very well, thanks* may both be right, and words that are chosen
-# independently could make *I well thanks*.
-#
-# Each factor depends on $x$ and on the words before $y_t$ alone. But all words go in at once: the position that must
-# predict $y_t$ is given $y_{t-1}$, and $y_t$ itself stands one position further right. So no position may see anything
-# to its right. [Chapter 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that are needed, and why they
-# set scores to minus infinity; here they become functions for a batch. In this book, **True means: may attend**.
+# The position that is given *I* must predict *am*. But all words go in at once, and *am* is the very next input. So no
+# position may see anything to its right. [Chapter 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that
+# are needed, and why they set scores to minus infinity; here they become functions for a batch. In this book, **True
+# means: may attend**.
 #
 # - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,
 #   T)$, queries by keys, and it is the same for every sentence.
@@ -212,9 +200,9 @@ plt.show()
 # padding` broadcasts to $(B, 1, T, T)$. (Padding that stands behind a sentence is in the future of all its words, so
 # the causal mask hides it anyway. Padding in front is not in their future, and only the padding mask hides it.)
 #
-# And a row with nothing to attend to, like that of a padding token in front? It is 0/0 in the softmax, so NaN in
-# `nn.MultiheadAttention` as it is called by default. Our module sets its weights to 0 ([chapter
-# 7](07_learning.ipynb#let-the-machine-do-it)).
+# A padding token in front of the text may attend to nothing: all its scores are minus infinity, and the softmax divides
+# 0 by 0. `nn.MultiheadAttention`, as it is called by default, returns NaN. Our module sets the weights to 0 ([chapter
+# 7](07_learning.ipynb#a-query-with-nothing-to-attend-to)).
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -313,10 +301,16 @@ axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# With small numbers, for three words of the question and one row of the decoder: the keys of *how*, *are* and *you*
-# are $(0, 1)$, $(1, 0)$ and $(2, 1)$, their values $(0, 0)$, $(0, 1)$ and $(1, 0)$, and `<bos>`, which must find the
-# first word of the answer, asks with $(3, 1)$. The scores are 1, 3 and 7; divided by $\sqrt 2$ they are 0.71, 2.12 and
-# 4.95; the exponentials 2.0, 8.3 and 141.1 make the weights 0.01, 0.06 and 0.93. So `<bos>` receives
+# With small numbers: `<bos>`, which must find the first word of the answer, asks three words of the question with the
+# query $(3, 1)$.
+#
+# | | key | score | $/\sqrt 2$ | exp | weight | value |
+# |---|---|---|---|---|---|---|
+# | how | (0, 1) | 1 | 0.71 | 2.0 | 0.01 | (0, 0) |
+# | are | (1, 0) | 3 | 2.12 | 8.3 | 0.06 | (0, 1) |
+# | you | (2, 1) | 7 | 4.95 | 141.1 | 0.93 | (1, 0) |
+#
+# So `<bos>` receives
 #
 # $$0.01 \, (0, 0) + 0.06 \, (0, 1) + 0.93 \, (1, 0) = (0.93, 0.06) ,$$
 #
@@ -350,8 +344,8 @@ assert np.allclose(
 #
 # A decoder layer has three sublayers, each wrapped in the *add and norm* of chapter 8: self-attention, cross-attention,
 # feed-forward network. Self-attention comes first, so that the query to the memory can know how far the answer has
-# come. With $d_\text{ff} = 4D$ the matrices have $(4 + 4 + 8) D^2 = 16 D^2$ parameters, where an encoder layer has $12
-# D^2$.
+# come. Two attentions with four $D \times D$ matrices each, and a feed-forward network with two of $D \times 4D$, make
+# $(4 + 4 + 8) D^2 = 16 D^2$ parameters. An encoder layer has $12 D^2$.
 
 # %% tags=["export"] module="decoder"
 from dotformer.attention import MultiHeadAttention
@@ -541,11 +535,11 @@ class OneScreen(nn.Module):
 # %% [markdown]
 # ### The module that the book uses
 #
-# (The model on the screen has no dropout inside a sublayer, and a query with nothing to attend to gets NaN, so padding
-# must stand behind the text.) The module that the rest of the book uses has the same parts: two embeddings, two stacks,
-# and the linear map. `TransformerConfig` extends the `LayerConfig` of chapter 8, and its defaults are the paper's base
-# model, but for three details. The paper shares one table of embeddings where we have two. Our attention has biases.
-# And our dropout also acts on attention weights and hidden entries, as in PyTorch.
+# The module that the rest of the book uses has the same parts: two embeddings, two stacks, and the linear map. It
+# differs from the model on the screen in two ways: its dropout also acts on attention weights and hidden entries, as in
+# PyTorch, and padding may stand in front (on the screen it would give NaN). `TransformerConfig` extends the
+# `LayerConfig` of chapter 8. Its defaults are the paper's base model, but for that dropout, the biases of the
+# attention, and two tables of embeddings where the paper shares one.
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -767,6 +761,18 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # So what goes in are the targets *shifted right*. This is **next-token prediction**. (The loss skips the padding:
 # `ignore_index=0`.)
 #
+# The right answer is known, so one pass trains all its positions. The model gives each wanted word a probability, say
+# 0.5 to *I*, 0.8 to *am*, 0.9 to *fine* and 1 to `<eos>`. Their product, 0.36, is the probability of the whole answer
+# $y$ to the question $x$. With $y_t$ for word $t$, and $y_{<t}$ for the words before it:
+#
+# $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
+#
+# The loss is the mean of minus the logarithms of these factors, here $(0.69 + 0.22 + 0.11 + 0) / 4 = 0.26$. It is
+# smallest where the right answers are most probable (**maximum likelihood**).
+#
+# Why one word after the other? *I am fine* and *very well, thanks* may both be right, and words that are chosen
+# independently could make *I well thanks*.
+#
 # Training with the right words as input is called **teacher forcing**, because the model goes on from them whatever it
 # would have said. It has a price (**exposure bias**): in training every beginning is right, but in use the model goes
 # on from its own words. After its first mistake it must go on from a beginning of a kind that training never showed.
@@ -875,10 +881,10 @@ assert words(generate(model, hello)[0]) == "I am fine"
 # kinds](#does-it-combine-what-it-has-learnt).
 
 # %% [markdown]
-# And [the model on one screen](#all-of-it-on-one-screen)? Give it the parameters of this one, and it answers the same.
-# It also learns from scratch. The lines in its `__init__` that draw the embeddings matter: with PyTorch's default,
-# whose entries have a standard deviation of 1, the first loss at the paper's size is ten times as large ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)).
+# And [the model on one screen](#all-of-it-on-one-screen)? Give it the parameters of this one, and it gives our question
+# the same answer. It also learns from scratch. The lines in its `__init__` that draw the embeddings matter: with
+# PyTorch's default, whose entries have a standard deviation of 1, the first loss at the paper's size is ten times as
+# large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
 
 # %% tags=["hide-input"]
 screen = OneScreen(len(vocabulary), 16, 2, 2, 64).eval()
@@ -917,8 +923,9 @@ for start in ("our", "PyTorch's"):
 # %% [markdown]
 # ## One question, followed to its answer
 #
-# Take *Hi, how are you?* again. It has six tokens, which two encoder layers turn into the memory. Follow the first head
-# of the last cross-attention from `<bos>`: the query comes from the position that must predict the first word.
+# Take *Hi, how are you?* again. It has six tokens, which two encoder layers turn into the memory. Follow one head, the
+# first of the last cross-attention (width 16 in two heads: $d_k = 8$), and one query, that of `<bos>`, which must
+# predict the first word.
 
 # %% tags=["hide-input"]
 right = batch(["<bos> I am fine <eos>"])
@@ -1055,9 +1062,18 @@ with torch.no_grad():
 # It rests on one property: *no position sees its future*. Masking each layer is enough, because row $t$ of a masked
 # attention uses rows 0 to $t$ of its input, and everything else works on each row alone.
 #
-# The property is worth a test of its own, a **leak test** (`leaks` in the folded cell). Replace every token from the
-# fourth on: the logits of the first three positions must stay the same up to rounding. An untrained model will do, with
-# dropout 0. Test it after `model.train()` and after `model.eval()`, because a mask may be missing in one of them.
+# The property is worth a test of its own, a **leak test**. Replace every token from the fourth on: the logits of the
+# first three positions must stay the same up to rounding.
+#
+# ```python
+# changed = target.clone()
+# changed[:, 3:] = another_token  # not in target[:, 3:]
+# before, after = model(source, target), model(source, changed)
+# assert torch.allclose(before[:, :3], after[:, :3], atol=1e-5)
+# ```
+#
+# An untrained model will do, with dropout 0. Test it after `model.train()` and after `model.eval()` (`leaks`, in the
+# folded cell, does both), because a mask may be missing in one of them.
 #
 # A leak test finds only masks that show too much of the target's future. It cannot find a mask that hides too much, a
 # wrong mask on the cross-attention, or a target that was not shifted. Padding is tested in the same way: append some to
@@ -1132,16 +1148,12 @@ quiz.one_choice(
 # | one word too many | the diagonal moved up by one | words 0 to $t + 1$ |
 # | one word too few | the diagonal moved down by one | words 0 to $t - 1$ |
 # | scaled scores times mask | hidden scores become 0, not $-\infty$ | all, more or less |
-# | weights times mask | hidden weights become 0 after the softmax | words 0 to $t$, with weights that sum to less than 1 |
+# | weights times mask | hidden weights become 0 after the softmax | words 0 to $t$, and the later ones through the sum of the weights |
 # | causal mask in training only | no causal mask when it writes | when it writes, all |
 # | causal mask on cross-attention | also there | too little of the question |
 # | padding not hidden | cross-attention without its mask | padding behind the question, too |
-#
-# Train a model with each. The output has a column for each of six questions. *Loss*: does it fall? *Forced*: what share
-# of held-out words is right, given the whole right answer, shifted? *Writing*: what share of answers is right, when the
-# model writes by itself? *Leaks*: do later words change earlier logits? *Padding*: do logits move with more padding
-# behind the question? *Reference*: do they equal those of a correct model with the same parameters?
-#
+
+# %% [markdown]
 # **Predict first.** Which mistakes does a good loss hide, and which of them does the leak test find?
 
 
@@ -1256,6 +1268,16 @@ assert loss < 0.02 and forced == 1 and writing < 0.4
 # %% [markdown]
 # A perfect loss, and it cannot write. We have trained all nine and the correct one with nine seeds each (`python -m
 # benchmarks.masks`).
+#
+# The output has a column for each of six questions:
+#
+# - *Loss*: how low does it get in training? (The highest of nine seeds.)
+# - *Forced*: with the right answer as input, what share of the held-out **words** is right? (Their mean.)
+# - *Writing*: when the model goes on from its own words, what share of the held-out **answers** is right? (The worst and
+#   the best.)
+# - *Leaks*: do later words change earlier logits?
+# - *Padding*: does more padding behind the question change the logits?
+# - *Reference*: are the logits those of a correct model with the same parameters?
 
 # %% tags=["hide-input"]
 from classroom.measured import measured
@@ -1280,18 +1302,17 @@ for name, make in variants.items():
     )
 
 # %% [markdown]
-# *Loss* is that of training, the highest of nine seeds: all ten end below 0.05, where guessing uniformly costs 3.5, so
-# each looks like success. *Forced*, the mean of the nine, and *writing*, from the worst to the best, are measured
-# outside training, on held-out questions. All nine differ from the reference, in training mode or out of it.
+# All ten losses end below 0.05, where guessing among 32 tokens costs $\ln 32 = 3.5$, so each looks like success. All
+# nine differ from the reference, in training mode or out of it.
 #
 # **Five see the future**, in training too. So any score with the right words given, a loss on held-out questions
 # included, is perfect or nearly so, and what they write is mostly wrong. The leak test finds all five.
 #
 # *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *Turned around* is easily made:
 # in `nn.MultiheadAttention` True means *may not*. *Scaled scores times mask* leaves the future some weight, since a
-# score of 0 is $e^0 = 1$ in the softmax. *Weights times mask* leaves it none, but the row no longer sums to 1 ([chapter
-# 4](04_self_attention.ipynb#why-minus-infinity)), and by how much it falls short depends on the hidden words: a clue to
-# the next.
+# score of 0 is $e^0 = 1$ in the softmax. *Weights times mask* removes the later words' weights, but their scores stay
+# in the denominator. So the rest sums to less than 1 ([chapter 4](04_self_attention.ipynb#why-minus-infinity)), and how
+# much less presumably tells the model something about the next word.
 #
 # **One sees the future outside training.** With a mask *in training only*, the earlier words see in use what comes
 # after them, which they never did in training, and writing is a lottery: one seed gets 3 percent right, another 97.
@@ -1299,8 +1320,9 @@ for name, make in variants.items():
 # **Two see too little.** Nothing leaks, nothing moves, and most of what they write is right; only the reference finds
 # them for sure. *One word too few* hides each word from its own attention, and leaves `<bos>` nothing at all.
 # Presumably the residual connection carries the word past. A causal mask *on cross-attention* lets row $t$ attend only
-# to the question's words up to the $t$th. The highest loss of all, 0.041, is a hint. Presumably the encoder, which sees
-# the whole question, has carried what is needed to the first positions.
+# to the question's words up to the $t$th. The highest loss of all, 0.041, is a hint. Most answers are right all the
+# same, presumably because the encoder, which sees the whole question, has carried what is needed to the first
+# positions.
 #
 # **One sees padding.** *Padding not hidden* gets everything right here, with the padding that it has always seen. But
 # its logits move with the padding, so with more or less of it the same question may get another answer.

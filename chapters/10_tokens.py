@@ -126,8 +126,8 @@ for step in range(1, 5):
 # answers get worse.
 #
 # What does another cut cost? The translator of [chapter 13](13_alignment.ipynb) gets all of its 500 test sentences
-# right. Leave the longest word of each as single letters, which are tokens it knows, too, and it gets 9. So new text
-# must be cut as the training text was.
+# right. Leave the longest word of each as single letters, which have numbers, too, but which it never met in training,
+# and it gets 9. So new text must be cut as the training text was.
 #
 # ## Bytes, so that nothing is unknown
 #
@@ -524,9 +524,9 @@ for row in captions["sizes"]:
 # English texts shrink by another 6 to 7 percent, and 98 percent of the learnt tokens are then rare. So one expects a
 # trade-off between shorter texts and tokens that occur often enough to be learnt.
 #
-# Which side wins? In our small models the larger vocabulary ([below](#which-vocabulary-is-best)), up to 16,000: it
-# predicts held-out captions best, though 95 percent of its learnt tokens are rare. In part this is because its
-# embedding table makes the model larger.
+# Which side wins? In our small models the shorter text ([below](#which-vocabulary-is-best)): of the sizes that we
+# trained, up to 16,000, the largest predicts held-out captions best, though 95 percent of its learnt tokens are rare.
+# In part this is because its embedding table makes the model larger.
 #
 # That need not hold for other texts. In translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901)
 # found that small vocabularies help small corpora. For a corpus of your own, train models at two or three sizes and
@@ -602,9 +602,9 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # %% [markdown]
 # *Spelling*: the model gets one number for *Straßenbahn* (tram; the whole word is *tram stop*) and never sees its
 # letters, so it must have memorised how many *a*'s it contains. *Arithmetic*: 12345 begins with *12*, because that is
-# frequent, and another number may be cut elsewhere, so units, tens and hundreds of two need not line up. Many newer
-# tokenizers therefore cut numbers into single digits, or into groups of three. *Case and spaces*: *␣tea*, *tea* and
-# *␣TEA* share no token, and their similarity must be learnt.
+# frequent, and another number may be cut elsewhere, so units, tens and hundreds of two numbers need not line up. Many
+# newer tokenizers therefore cut numbers into single digits, or into groups of three. *Case and spaces*: *␣tea*, *tea*
+# and *␣TEA* share no token, and their similarity must be learnt.
 #
 # ## Is it the same as the library's?
 #

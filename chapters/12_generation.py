@@ -13,7 +13,7 @@
 # saves the model from computing everything again at each word.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
-# learnt something. It takes about 29 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
+# learnt something. It takes about 30 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
 # end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}

@@ -527,8 +527,8 @@ quiz.one_choice(
 #
 # $$ v_a \cdot \tanh(W_s s + W_m m) $$
 #
-# a small network with learned matrices $W_s$ and $W_m$ and a learned vector $v_a$. **By hand**, with one number each,
-# $W_s = W_m = 1$, $v_a = 2$, $s = 0.5$ and three states $m$:
+# a small network with learned matrices $W_s$ and $W_m$ (in the code `w_h`) and a learned vector $v_a$. **By hand**,
+# with one number each, $W_s = W_m = 1$, $v_a = 2$, $s = 0.5$ and three states $m$:
 #
 # | $m$ | $\tanh(0.5 + m)$ | score | weight |
 # |---|---|---|---|
@@ -806,7 +806,7 @@ quiz.number(
         ),
         (
             16 * 160,
-            "That is two lists for each word, which attention would look at here, since the reader reads in both directions. Without it only one state is handed over.",
+            "That is two lists for each word, which attention would look at here, since the encoder reads in both directions. Without it only one state is handed over.",
         ),
     ],
     otherwise="One state is handed over, however long the source is: two lists of the model's width.",
@@ -869,8 +869,8 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 #    transformer multiplies them by $\sqrt{D}$ ([chapter
 #    5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)), the recurrent models did not. Now they
 #    do, and choose a learning rate again.
-# 3. *All settings.* Learning rate, size of the embeddings, layers and dropout, with more values tried while the best is
-#    at an end. The models' width is set so that the parameters stay about as many.
+# 3. *All settings.* Learning rate, size of the embeddings, layers and dropout, with more values tried until the best
+#    is no longer the first or the last. The models' width is set so that the parameters stay about as many.
 #
 # **Predict first.** What happens to the order?
 
@@ -915,11 +915,11 @@ assert max(small) < min(scaled)
 
 # %% [markdown]
 # Round 1 changes only the learning rate: at 0.012, both recurrent models with attention are nearly free of mistakes.
-# Larger embeddings do much the same: scaled, still at 0.003, the GRU rises from 78 to 99 percent of the validation set,
-# the LSTM from 34 to 98 (the last two lines; one seed). Why, we have not tested. The LSTM without attention improves
-# only with them: at the same 0.006 in rounds 1 and 2, it goes from nearly all wrong to 187 to 258. The GRU without
-# attention gets worse in round 2, where one seed chose 0.006 for it. The transformer stays the same: its embeddings
-# were scaled before.
+# Larger embeddings do much the same: with them, still at 0.003, the GRU rises from 78 to 99 percent of the validation
+# set, the LSTM from 34 to 98 (the last two lines; one seed). Why, we have not tested. The LSTM without attention
+# improves only with them: at the same 0.006 in rounds 1 and 2, it goes from nearly all wrong to 187 to 258. The GRU
+# without attention gets worse in round 2, where one seed chose 0.006 for it. The transformer stays the same: its
+# embeddings were scaled before.
 #
 # What still divides the models is attention. The three that have it end with at most two mistakes in three times 500
 # sentences: **here the transformer does not win**, nor does it lose; the task is too easy to tell them apart. The two

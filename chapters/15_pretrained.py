@@ -452,8 +452,9 @@ movable.heads(lannister, subwords, head=2, token=5)
 
 # %% [markdown]
 # Layer 1, head 3 attends to the token before, with a weight of 1.00. In layers 2 to 5, most tokens in most heads attend
-# to one of the two special tokens. Is that so in other sentences? Measure three habits over twenty of them: how much
-# weight goes to the token before, to the token after, and to the two special tokens.
+# to one of the two special tokens. Is that so in other sentences? Measure three habits over twenty of them (`texts`;
+# `maps` has their weights): how much weight goes to the token before, to the token after, and to the two special
+# tokens.
 
 # %% tags=["hide-input"]
 texts = """A Lannister always pays his debts
@@ -750,13 +751,17 @@ correlations = [np.corrcoef(*map(ranks, each_hidden(text)))[0, 1] for text in te
 print("\nrank correlation of the two, over the twenty sentences:")
 print(f"{np.mean(correlations):.2f} ± {np.std(correlations):.2f}")
 assert 0.65 < np.mean(correlations) < 0.85
+without_end = "Where do I put what must always run?"
+[[(_, n)]] = search(minilm, manual, [without_end], best=1)
+assert n != answers[3][0][1] and "finally" not in manual[n]
 
 # %% [markdown]
-# *End* counts most, and *run*; *always* hardly counts. The answer that was found is about something that terminates. So
-# the search has lost what was asked for, which is not the end but *what must always run*. (Why *I* turns the vector as
-# well, we cannot say.) And attention received does say something about a word: the two columns have similar orders,
-# here and in other sentences, 0.74 ± 0.14 (mean and standard deviation). (Some of that is built in, since hiding a word
-# removes exactly its weight.) It is evidence. Before you call it an explanation, ablate.
+# *End* counts most, then *I* (why, we cannot say) and *run*; *always* hardly counts. The answer that was found is about
+# something that terminates. Ask *Where do I put what must always run?*, and that answer goes, but `finally` is not
+# found either. So *end* explains which sentence is found, and not why the right one is missed. Attention received does
+# say something about a word: the two columns have similar orders, here and in other sentences, 0.74 ± 0.14 (mean and
+# standard deviation). (Some of that is built in, since hiding a word removes exactly its weight.) It is evidence.
+# Before you call it an explanation, ablate.
 #
 # ### Is a token still its word, and still at its position?
 #
@@ -926,8 +931,8 @@ for name, plant in mistakes.items():
 # more than four times the standard deviation of this entry over the tokens. Six sentences on three subjects are a weak
 # test, and a result that looks sensible is a weak result.
 #
-# The last column is the strong test. Between our vectors and the library's, the difference is about one ten-millionth
-# (for single tokens, above, two millionths). The smallest of the mistakes stands hundreds of times above that.
+# The last column is the strong test. Between our vectors and the library's, the difference is about one ten-millionth.
+# The smallest of the mistakes stands hundreds of times above. (For single tokens, earlier, it was two millionths.)
 
 # %% tags=["proof"]
 assert sum(count == 6 for count in found.values()) >= 7

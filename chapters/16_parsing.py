@@ -476,7 +476,7 @@ assert 0.7 < best["NP"] < 0.85 and max(best["S"], best["VP"]) < 0.4
 # %% [markdown]
 # For some labels, yes. When an ADJP, an SBAR or a PP is to be closed, there is a head whose largest weight lies on its
 # opening bracket every time. For NPs the best head finds it in 78 percent, and for S and VP none does so reliably. (An
-# ADJP holds one word here, so a head that looks two symbols back finds it, too.)
+# ADJP holds one word here, so a head that looks at the last symbol but one finds it, too.)
 #
 # But a large weight does not prove that something is used, nor a small one that it is not ([chapter
 # 15](15_pretrained.ipynb)). So take it away: **hide** the opening bracket from all later positions, in every layer and
@@ -601,10 +601,10 @@ assert [scores["exact"] for _, scores in compared.values()] == [100, 100, 0]
 assert 0.28 < like_first / len(deep) < 0.37
 
 # %% [markdown]
-# Neither length nor the three words do any harm here; what fails has a third clause. So the model has learned to build
-# sentences of the sizes it saw, not rules that may stand inside one another: a perfect score on a test set that is
-# drawn like the training set, and no grammar. What is missing is called **compositional generalization** (Kim and
-# Linzen 2020).
+# Neither length nor the three words do any harm here; what fails has a third clause. So the model has learned how
+# sentences of one and of two clauses are built, not rules that may stand inside one another: a perfect score on a test
+# set that is drawn like the training set, and no grammar. What is missing is called **compositional generalization**
+# (Kim and Linzen 2020).
 #
 # ## Break it: leave out what cannot be scored
 #
@@ -757,8 +757,8 @@ assert lacked_three == scored_right
 # Row and column are the first and the last word of a span, and each cell has its likeliest label. *the cat* is an NP,
 # with *sees* in front it is a VP, and with *she* in front of that an S. For cuts in two, rules must have two parts, so
 # longer ones are **binarized**: `S → NP VP .` becomes `S → NP S|NP` and `S|NP → VP .`, where `S|NP` is a symbol for
-# what follows an NP in an S. `PCFG`, in `data`, does that and counts. (A rule with one part is merged with it: NP over
-# PRP becomes one symbol, shown as NP at *she*.)
+# what follows an NP in an S. `PCFG`, in `data`, does that and counts. (A constituent with one part is merged with that
+# part: NP over PRP becomes one symbol, shown as NP at *she*.)
 
 # %% tags=["export"] module="parsing"
 import numpy as np
@@ -973,6 +973,8 @@ class SpanParser(nn.Module):
 # With $s$ for the scores,
 #
 # $$\text{best}(i, j) = \max_{\ell} s(i, j, \ell) + \max_k \, [\text{best}(i, k) + \text{best}(k, j)] .$$
+#
+# (For a single word there is only the first term; *no constituent* is one of the labels $\ell$, with the score 0.)
 
 
 # %% tags=["export", "hide-input"] module="parsing"

@@ -242,9 +242,9 @@ assert torch.allclose(with_prompt, theirs[:, 7:], atol=1e-6)
 # %% [markdown]
 # ### Is the decoder an encoder with a mask?
 #
-# It is often said that a decoder is an encoder with a mask. A GPT's is. The decoder of 2017 has one sublayer more, and
-# only through that sublayer does it know of the source. Switch it off in chapter 9's model, and give the model two
-# different questions:
+# It is often said that a decoder is an encoder with a mask. Of a GPT that is true. The decoder of 2017 has one sublayer
+# more, and only through that sublayer does it know of the source. Switch it off in chapter 9's model, and give the
+# model two different questions:
 
 # %% tags=["hide-input"]
 from dotformer.transformer import Transformer, TransformerConfig
@@ -464,8 +464,8 @@ for run in runs:
 # with a shape, and sentences whose grammar nearly holds and which mean nothing.
 
 # %% [markdown]
-# Would a larger model be better? Yes: [measured below](#larger-models), four times the parameters lower the loss, three
-# times over, the third time by less than the first two promised. [Kaplan and others
+# Would a larger model be better? Yes: [below](#larger-models) the parameters grow fourfold three times, and each time
+# the loss falls, the third time by less than the first two promised. [Kaplan and others
 # (2020)](https://arxiv.org/abs/2001.08361) found power laws over many orders of magnitude, the **scaling laws**, by
 # which small models foretell the loss of a large one, as long as data and training suffice.
 
@@ -649,10 +649,10 @@ quiz.one_choice(
 # ### Found in a trained model
 #
 # Does training find this? Train two layers of two heads on texts in which there is little else to learn. Each text has
-# four words of its own, of four to seven letters, drawn from an alphabet of 32. It repeats them in random order, with a
-# random letter after each.
+# four words of its own, of four, five, six and seven letters, drawn from an alphabet of 32. It repeats them in random
+# order, with a random letter after each.
 #
-# Such a text might begin *qxab* m *rtuz* k *qxab* s. The first *qxab* can only be guessed, at $\ln 32 = 3.47$ nats a
+# Such a text might begin *qxab* m *rtuzc* k *qxab* s. The first *qxab* can only be guessed, at $\ln 32 = 3.47$ nats a
 # letter. After the second *q*, the letters *x*, *a*, *b* are known to a reader who looks back. For comparison there are
 # models of one layer, and of two layers without positions (`python -m benchmarks.copying`, ten minutes; three seeds
 # each).

@@ -278,10 +278,10 @@ assert [round(angle) for angle in slowest] == [63, 7]
 # 64$, the slowest turns over 8,192 tokens by 63 degrees at a base of 10,000, and by 7 at 100,000. Many models of today
 # have 100,000 and more.
 #
-# Three things are different from positions that are added. Neither the values nor the residual stream carry them. There
-# is no table of positions to run out of, although that alone does not make a model read longer texts well ([measured
-# below](#does-it-read-farther-than-it-has-learnt)). And keys can be cached after the turn, since a key's position never
-# changes.
+# Three things follow. Neither the values nor the residual stream carries a position. There is no learned embedding
+# table of positions to run out of, although that alone does not make a model read longer texts well ([measured
+# below](#does-it-read-farther-than-it-has-learnt)). And keys can still be cached, after the turn, since a key's
+# position never changes.
 #
 # Which two entries make a pair? In the paper, in Llama's own code and here, neighbours: entries $2i$ and $2i + 1$. In
 # the Llama of the library `transformers`, entries $i$ and $i + d_k/2$. Both are right, because before training all
@@ -1412,8 +1412,8 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 # Compare with a RoPE model that was trained on texts of 160 tokens: at the end it pays 3.9, and the one trained on 64
 # pays 4.2. So the formula goes on, and the model goes on with it only in part. Two things are new to it there:
 # distances whose angles it has not met, and the later parts of texts, since it has learnt from beginnings alone. The
-# model without positions, which has no angles, gets worse than it is before token 64, too, and by nearly as much. So
-# part of it may be the text.
+# model without positions, which has no angles, also gets worse beyond token 64, and by nearly as much. So part of it
+# may be the text.
 #
 # Models that are to read long texts are therefore trained on some, in the end, after their rotations have been slowed
 # (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others
@@ -1616,7 +1616,8 @@ plt.show()
 # %% [markdown]
 # Which model has what? The library `transformers` has their configurations and their code, against which the folded
 # cell checks most of what is listed here. (These are the library's defaults; sizes of one family differ. "8 of 256":
-# each token goes to 8 of 256 experts. OLMo 3 has its norms behind the sublayers, but inside the residual path.)
+# each token goes to 8 of 256 experts. OLMo 3 has its norms behind the sublayers, but on the branch, before the
+# addition.)
 #
 # | | norm | feed-forward | heads (keys and values) | layers with a window | experts | other |
 # |---|---|---|---|---|---|---|

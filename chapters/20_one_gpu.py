@@ -297,9 +297,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## Where does it go?
 #
-# One part of a step is neither arithmetic nor traffic, so take it away first. Large arrays that are freed go back to
-# the system, and what is needed next comes from there again, in pages (mostly of 4 KiB) that are filled with zeros when
-# they are first touched: a **page fault**. `keep_freed_memory` tells the C library of Linux to keep what is freed.
+# First take away a cost that is not the model's. A large array, when freed, goes back to the operating system, and the
+# next one comes from there in pages (mostly of 4 KiB). At the first touch of a page the program waits until the system
+# has filled it with zeros: a **page fault**. `keep_freed_memory` tells the C library of Linux to keep what is freed.
 #
 # **Predict first.** How much of a step do the page faults take?
 
@@ -360,10 +360,10 @@ assert least < 1.1 * seconds
 # At full speed the model's products would take only this share of the step. It is called the **model FLOPs
 # utilisation** (MFU).
 #
-# In the list the products are `mm` and `addmm`, without and with a bias. Together they take longer than the products
-# would at full speed: they are smaller than the one that was measured, and may reach less of the speed, as in the
-# figure. The others move many bytes for little arithmetic, such as the softmax over 6,001 logits and its gradient. Much
-# more is too small to be listed, most of the optimiser among it.
+# In the list the products are `mm` and `addmm`, without and with a bias, and part of attention. Together they take
+# longer than they would at full speed: they are smaller than the one that was measured, and may reach less of the
+# speed, as in the figure. (The profiler costs time as well, so the list may add up to more than the step.) The rest
+# moves many bytes for little arithmetic, such as the softmax over 6,001 logits and its gradient.
 
 # %% [markdown]
 # ## Fewer bits
@@ -429,9 +429,9 @@ assert torch.isinf((gradient * 2**40).half())[0]
 # %% [markdown]
 # ### Break it: parameters of 16 bits
 #
-# *If products may be rounded, round the parameters as well, and save half their memory.* Here are two copies of a model
-# that learns a straight line. One has its parameters in bfloat16. The other has them in float32, and `torch.autocast`
-# rounds its products to bfloat16.
+# *If products may be rounded, round the parameters as well, and save half their memory.* Two copies of a model learn a
+# straight line of slope 2. One has its parameters in bfloat16. The other has them in float32, and `torch.autocast`
+# rounds its products to bfloat16. Printed is how far the slope ends from 2, and in how many steps it moved.
 
 # %% tags=["hide-input"]
 from itertools import pairwise
@@ -464,12 +464,12 @@ assert 0.56 < errors[torch.bfloat16][-1] < 0.57
 assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
 
 # %% [markdown]
-# The slope should become 2. The bfloat16 parameter stops at 1.44, where two neighbouring bfloat16 numbers are 1/128
-# apart: a step shorter than half of that rounds to no step at all. From outside nothing is wrong: the loss falls, and
-# then it is flat, as if the model had learnt all it can. So parameters stay in float32, and so do Adam's two running
-# means (its **moments**). Only products, and what follows them directly, are rounded. That is called **mixed
-# precision**, and it is what `torch.autocast` does. `python -m dotformer train` does it where the configuration says
-# `precision = "bfloat16"`. (There are [even shorter numbers](#what-comes-after-16-bits).)
+# The bfloat16 parameter stops at 1.44, where two neighbouring bfloat16 numbers are 1/128 apart: a step shorter than
+# half of that rounds to no step at all. From outside nothing is wrong: the loss falls, and then it is flat, as if the
+# model had learnt all it can. So parameters stay in float32, and so do Adam's two running means (its **moments**). Only
+# products, and what follows them directly, are rounded. That is called **mixed precision**, and it is what
+# `torch.autocast` does. `python -m dotformer train` does it where the configuration says `precision = "bfloat16"`.
+# (There are [even shorter numbers](#what-comes-after-16-bits).)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -498,7 +498,7 @@ quiz.one_choice(
 # |---|---|---|
 # | float32 | nothing; attention writes its weights out | |
 # | tf32 | numbers stay float32, but products read 10 bits of each mantissa instead of 23 | a GPU's units for small matrix products, its **tensor cores** |
-# | bf16 | products read and write numbers of 16 bits | half the bytes, and tensor cores or a CPU's **matrix units** (its tensor cores) |
+# | bf16 | products read and write numbers of 16 bits | half the bytes, and tensor cores or, on a CPU, **matrix units**, which do the same |
 # | fused attention | the weights are never written out | fewer bytes |
 # | compile | neighbouring operations become one **fused kernel** | fewer bytes, fewer kernel launches |
 # | fused AdamW | one kernel updates all parameters | fewer kernel launches |
@@ -513,7 +513,8 @@ quiz.one_choice(
 # (Activations are what the forward pass leaves for the backward pass.) Dropout is off, because two kernels would drop
 # different entries. The learning rate is 0, so that every step finds the same model.
 #
-# Most rungs are a call or an argument of PyTorch's. In the folded cells below, look for these:
+# Most rungs are a call or an argument of PyTorch's. These are the calls; some stand in the folded cells below, some in
+# the book's helpers (`matmul_precision`, `MultiHeadAttention`):
 #
 # - tf32: `torch.set_float32_matmul_precision("high")`
 # - bf16: `torch.autocast(device, torch.bfloat16)` around the forward pass
@@ -770,18 +771,16 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 # these differences may be chance. bf16 makes the step twice as fast. Fused attention then loses a third of the speed,
 # and compiling, which costs seconds before its first step, a seventh of what is left. A larger batch gains 11 percent
 # per token, and checkpointing, beside it, is slower and needs half of its memory. So bf16, with attention written out,
-# is the fastest rung on this CPU. (One would leave out what loses. The ladder keeps it, so that it is the same ladder
-# on every machine.)
+# is the fastest rung on this CPU.
 
 # %% [markdown]
-# We have not tested why fused attention makes that machine slower. On a GPU and long texts it takes a tenth of the time
-# ([measured below](#how-do-time-and-memory-grow-with-the-length)). So measure before you believe a list of what is
+# We have not tested why fused attention makes that machine slower. On a GPU, with long texts, it takes a tenth of the
+# time ([measured below](#how-do-time-and-memory-grow-with-the-length)). So measure before you believe a list of what is
 # fast, this one too.
 #
 # ### The same ladder on a GPU
 #
-# On an H200 it goes like this, with the paper's base model. What the rungs from bf16 to *padded vocabulary* gain or
-# lose will turn out to say little.
+# On an H200 it goes like this, with the paper's base model.
 
 # %% tags=["hide-input"]
 on_gpu = measured("ladder-cuda")
@@ -789,14 +788,14 @@ print(on_gpu["accelerator"], on_gpu["date"])
 there, gains = show_ladder(on_gpu)
 
 # %% [markdown]
-# (The last column is the step's MFU, the share of the peak in the same precision, so tf32's is of a higher peak than
-# float32's.) The steps have 100 pairs of 64 tokens, and from *larger batch* on 400.
+# (The last column is the MFU, of the peak measured on this GPU in the same precision, in bf16 some 770 TFLOP/s. tf32's
+# is higher than float32's.) The steps have 100 pairs of 64 tokens, and from *larger batch* on 400.
 
 # %% [markdown]
 # Look at *larger batch*: 400 pairs take 55 ms, where 100 pairs took 45 to 81 in 16 bits. Four times the work costs
 # hardly more time, so most of a step does not grow with the work. The likely cause is that the GPU waits for the host,
-# the computer that runs Python, which launches one small kernel after the other. There is a test: record the launches
-# once, and repeat them by one call ([how it is done](#record-a-step-and-repeat-it)).
+# the computer that runs Python, which launches one small kernel after the other. There is a test: repeat all launches
+# of a step by one call ([how](#record-a-step-and-repeat-it)). What remains is the GPU's own time.
 
 # %% tags=["hide-input"]
 batches = measured("throughput-cuda")["measurements"]
@@ -806,7 +805,7 @@ sizes = [64, 256, 400]
 per_pair, fixed = np.polyfit(sizes, [recorded[n] for n in sizes], 1)
 launched = {100: "no waiting", 400: "batches prefetched"}
 print("         ms a step, its kernels")
-print("pairs    launched   recorded   on a line")
+print("pairs    launched   recorded   line through the recorded")
 for n in (64, 100, 256, 400):
     one = (
         f"{1000 * there[launched[n]]['seconds']:8.0f}" if n in launched else 8 * " "
@@ -817,11 +816,12 @@ assert round(per_pair, 2) == 0.09 and round(fixed) == 5
 assert round(fixed + 100 * per_pair) == 14
 
 # %% [markdown]
-# The recorded times are nearly a line: 5 ms, and 0.09 for each pair. So for 100 pairs the GPU's own work takes about 14
-# ms, and the rest of the 45 is mostly waiting. The compiled steps of 100 pairs were overhead-bound, and those in 16
-# bits before them probably too. What the rungs between tf32 and *larger batch* gain or lose there says little of a GPU
-# that is kept busy. On a second machine with such a GPU the launched rungs took 8 to 37 percent less time, and the
-# recorded step again 40 ms. So what differs is probably the hosts, and not the GPUs.
+# (Launched are *no waiting*, with 100 pairs, and *batches prefetched*, with 400.) The recorded times are nearly a line:
+# 5 ms, and 0.09 for each pair. So for 100 pairs the GPU's own work takes about 14 ms, and the rest of the 45 is mostly
+# waiting. The compiled steps of 100 pairs were overhead-bound, and those in 16 bits before them probably too. What the
+# rungs between tf32 and *larger batch* gain or lose there says little of a GPU that is kept busy. On a second machine
+# with such a GPU the launched rungs took 8 to 37 percent less time, and the recorded step again 40 ms. So what differs
+# is probably the hosts, and not the GPUs.
 
 # %% [markdown]
 # Making batches between the steps cost a third of the speed, and prefetching brought most of that back.
@@ -868,6 +868,10 @@ busy, between, ahead = (
 assert round(1 - between / busy, 2) == 0.33 and between < 0.9 * busy < ahead
 low, high = there["CUDA graph"]["quartiles"]
 assert round(high - low, 4) == 1e-4 and round(there["CUDA graph"]["mfu"], 2) == 0.32
+peak_in_16_bits = (
+    total / there["CUDA graph"]["seconds"] / there["CUDA graph"]["mfu"]
+)
+assert 760e12 < peak_in_16_bits < 790e12
 
 # %% [markdown]
 # What the ladder has taught goes into `FastTrainer`, which `python -m dotformer train` uses, and which never waits for
@@ -969,8 +973,8 @@ for block in (1, 7, 128, 300):
 # %% [markdown]
 # That is what `F.scaled_dot_product_attention` does where it can, in one fused kernel. A block of keys and values is
 # brought to the fast memory next to the arithmetic (**SRAM**), used for a block of queries, and forgotten, and no
-# weight ever travels to the large memory (**HBM**). For the backward pass the weights are needed again. They are
-# computed again, from the queries, the keys, and one number kept for each query, $b + \ln z$. ([Is that an
+# weight ever travels to the large memory (**HBM**). The backward pass needs the weights, and computes each again from
+# its score: $e^{s_j - b} / z = e^{s_j - (b + \ln z)}$. So one number is kept for each query, $b + \ln z$. ([Is that an
 # approximation](#is-fused-attention-an-approximation), and what of causal masks?)
 #
 # The name to look for is **FlashAttention**. It is one of several such kernels: on CUDA, PyTorch also has a
@@ -1026,8 +1030,8 @@ quiz.one_choice(
 #
 # $$4 \cdot \big( 6 \cdot (12 \cdot 64 + 18 \cdot 63) \cdot 512 + 4 \cdot 63 \cdot 37{,}000 \big) = 60.7 \text{ MB}.$$
 #
-# A helper measures it: PyTorch reports each array that is saved for the backward pass (of these four the logarithms),
-# and the other three are added.
+# A helper measures it. PyTorch reports each array that is saved for the backward pass. Of a target's four arrays it
+# saves the logarithms only, so the helper adds the other three.
 
 # %% tags=["hide-input"]
 from dotformer.support.memory import training_memory

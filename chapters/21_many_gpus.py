@@ -51,8 +51,7 @@ transformer_map(built=21)
 # need two things of one another: a number before the backward pass (unless each sees the whole batch, and counts for
 # itself), and the gradients after it.
 #
-# Each process takes some rows of the batch, its **shard**. (With fewer rows than processes, one without rows gets a
-# target of padding alone. It adds nothing to the loss, and yet it must take part: the next section says why.)
+# Each process takes some rows of the batch, its **shard**.
 
 # %% tags=["export"] module="distributed"
 import torch
@@ -194,13 +193,13 @@ quiz.one_choice(
 # If each of $N$ processes sent its whole gradient to all others, each would receive $N - 1$ of them. For the paper's
 # base model (63 million numbers of 4 bytes) and 8 devices that is 1.8 gigabytes a step. It can be done with less.
 #
-# Put the processes into a ring, and cut the gradient into $N$ chunks. In each round everyone sends *one* chunk to its
-# neighbour, which adds it to its own. After $N - 1$ rounds each process has one chunk that is complete: the gradient is
-# summed, and scattered over all (**reduce-scatter**). In $N - 1$ more rounds the complete chunks go around, until
-# everyone has gathered all of them (**all-gather**).
+# Put the processes into a ring, and cut the gradient into $N$ chunks. In the first round process $p$ sends chunk $p$ to
+# its neighbour, which adds it to its own. From then on each sends on the chunk that it has just added to. After $N - 1$
+# rounds each process has one chunk that is complete: the gradient is summed, and scattered over all
+# (**reduce-scatter**). In $N - 1$ more rounds the complete chunks go around, until everyone has gathered all of them
+# (**all-gather**).
 #
-# Here are three processes, each with three numbers: $(1, 2, 3)$, $(10, 20, 30)$ and $(100, 200, 300)$. In blue are the
-# sums that are complete.
+# Here are three processes, each with three numbers: $(1, 2, 3)$, $(10, 20, 30)$ and $(100, 200, 300)$.
 
 
 # %%
@@ -246,10 +245,12 @@ drawing.text(5.9, 0.2, "all-gather", color=plots.GREY, size=9)
 plt.show()
 
 # %% [markdown]
-# **By hand.** Follow the first number, top left in each block. Round 1: rank 0 sends its 1 to rank 1, which has 11 now.
-# Round 2: rank 1 sends 11 to rank 2, which has 111: complete. Round 3: rank 2 sends it to rank 0, which keeps it
-# instead of its own. Round 4: rank 0 hands it on to rank 1. The other two numbers do the same, each starting one rank
-# further on.
+# (In blue are the sums that are complete.)
+#
+# **By hand.** Follow the first numbers, the left column of each block. Round 1: rank 0 sends its 1 to rank 1, which has
+# 11 now. Round 2: rank 1 sends 11 to rank 2, which has 111: complete. Round 3: rank 2 sends it to rank 0, which keeps
+# it instead of its own. Round 4: rank 0 hands it on to rank 1. The other two numbers do the same, each starting one
+# rank further on.
 #
 # **Predict first.** In each round a process sends one $N$-th of its gradient. How much does it send in all, if there
 # are 2 processes? If there are 100?
@@ -307,11 +308,55 @@ quiz.number(
 #
 # Of the 16 bytes for each parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) FSDP leaves about $16 /
 # N$. 8 billion parameters need 128 GB, more than a GPU of 80 GB holds; among eight, 16 GB each, besides activations.
+
+# %% [markdown]
+# ### What lies where?
 #
-# Both engines *average* the $N$ gradients, and we need their sum. So each process makes its gradient $N$ times too
-# large, by dividing its loss by an $N$-th of the common number of targets. In the first example of this chapter that
-# number is 8, so each of the two divides by 4: $12 / 4 = 3$ and $8 / 4 = 2$, with the mean 2.5, the loss of the whole
-# batch.
+# FSDP shards all it can. One can stop earlier. The stages have names, from the **Zero Redundancy Optimizer**
+# ([Rajbhandari and others, 2020](https://arxiv.org/abs/1910.02054)): ZeRO-1 shards Adam's moments, ZeRO-2 the gradients
+# as well, and ZeRO-3, which FSDP is, the parameters, too. Of the 16 bytes for each parameter, each of four devices
+# keeps:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Bytes for each parameter that one of four devices keeps. DDP: parameters 4, gradients 4, moments 8, together 16. ZeRO-1: 4, 4 and 2, together 10. ZeRO-2: 4, 1 and 2, together 7. ZeRO-3, FSDP: 1, 1 and 2, together 4."}}
+whole = {"parameters": 4, "gradients": 4, "moments": 8}
+sharded_parts = {
+    "DDP": (),
+    "ZeRO-1": ("moments",),
+    "ZeRO-2": ("moments", "gradients"),
+    "ZeRO-3, FSDP": tuple(whole),
+}
+colors = dict(zip(whole, (plots.BLUE, plots.TEAL, plots.RED), strict=True))
+figure, axes = plt.subplots(figsize=(6.4, 2.4), layout="constrained")
+bytes_kept = {}
+for row, (name, parts) in enumerate(sharded_parts.items()):
+    left = 0.0
+    for part, size in whole.items():
+        size = size / 4 if part in parts else size
+        axes.barh(row, size, 0.6, left, color=colors[part], alpha=0.75)
+        label = part if size > 3 else ""
+        axes.text(
+            left + size / 2, row, label, color="white", ha="center", va="center"
+        )
+        left += size
+    bytes_kept[name] = left
+    axes.text(left + 0.2, row, f"{left:g}", va="center")
+axes.set_yticks(range(4), list(sharded_parts))
+axes.invert_yaxis()
+axes.set(xlim=(0, 17.5), xlabel="bytes a parameter, on one of four devices")
+plt.show()
+assert list(bytes_kept.values()) == [16, 10, 7, 4]
+
+# %% [markdown]
+# The first two stages cost no communication beyond that of DDP. The gradients are reduce-scattered, so that each device
+# has the complete sum of its quarter; it updates that quarter, and the new parameters are all-gathered. These are the
+# two phases of the all-reduce that DDP makes anyway. Only ZeRO-3 pays, because it gathers the parameters once more.
+
+# %% [markdown]
+# ### The trainer
+#
+# Both engines *average* the $N$ gradients. We need their sum, $N$ times as much. So each process divides its loss not
+# by the targets of all, but by an $N$-th of them. In the first example of this chapter there are 8, so each of the two
+# divides by 4: $12 / 4 = 3$ and $8 / 4 = 2$, with the mean 2.5, the loss of the whole batch.
 #
 # Our function `replicate` puts a model into DDP, by one call of PyTorch's. `shard` puts it into FSDP, and is longer,
 # because a model that is too large for one device cannot be built on one. Rank 0 builds it in the computer's own
@@ -437,9 +482,9 @@ def evaluate_together(
 
 # %% [markdown]
 # The trainer has little to learn. `DistributedTrainer` is [chapter 20](20_one_gpu.ipynb#a-trainer-that-does-not-wait)'s
-# `FastTrainer` with the model in an engine and three methods changed. `train_step` takes the process's own rows.
-# `count_targets` counts the targets of all, since each process reads the whole batch. `accumulate_gradients` divides by
-# an $N$-th of these, so that the engine's mean is the sum. The loop stays as it is.
+# `FastTrainer` with the model in an engine and three methods changed. `train_step` counts the targets of the whole
+# batch, which each process reads, and takes the process's own rows. `count_targets` returns that count.
+# `accumulate_gradients` divides by an $N$-th of these, so that the engine's mean is the sum. The loop stays as it is.
 
 
 # %% tags=["export"] module="distributed"
@@ -492,10 +537,10 @@ class DistributedTrainer(FastTrainer):
 
 
 # %% [markdown]
-# Do they compute the same, and what do they send? Two processes make one step of a small model, on half a batch each,
-# with each engine. The folded cell adds up the bytes of all tensors that they all-reduce, gather and scatter. In a ring
-# of two, a process sends half of a tensor that is gathered or scattered, and all of one that is all-reduced. From that
-# follows the row *sent*.
+# Do they compute the same, and what do they send? With each engine two processes make a step of a small model, from one
+# batch and from four, each on half of every batch. The first rows count the bytes of all tensors that are all-reduced,
+# gathered and scattered. In a ring of two, a process sends all of the first and half of the others: the row *sent*.
+# *Kept* is what one process keeps of the parameters, and *error* how far the gradient is from that of one process.
 #
 # **Predict first.** The second engine keeps half of the model in each of the two. Does it send more than the first, or
 # less?
@@ -597,57 +642,18 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # the backward pass, and scatters the sums of their gradients. The embeddings, 35.5 percent of this model, belong to no
 # layer and are gathered once: $2 \cdot 0.645 + 0.355 = 1.65$. So FSDP sends $(1.65 + 1) / 2 = 1.32$ times the model,
 # where DDP sends it once; with small embeddings it would be 1.5. For that it keeps, from one step to the next, half of
-# the parameters (*kept*), and with them half of their gradients and of Adam's moments. In float32 FSDP pays with
-# communication for memory. In bfloat16 half as much is gathered, and gradients are still added up in float32.
+# the parameters (*kept*), and with them half of their gradients and of Adam's moments. FSDP pays with communication for
+# memory, except, here, in bfloat16 with one batch a step (0.91): half as much is gathered, and gradients are still
+# added up in float32.
 #
 # With 4 batches a step, whose gradients are added up ([gradient
 # accumulation](11_training.ipynb#one-step-from-several-batches)), gradients are sent only with the last, the sums of
 # all four. FSDP's layers are gathered once before the first forward pass and once before each backward pass, and stay
 # for the forward pass that follows: $5 \cdot 0.645 + 0.355 = 3.58$. The price is memory: until the last batch each
 # process holds all gradients, and between two batches all layers.
-#
-# ### What lies where?
-#
-# FSDP shards all it can. One can stop earlier. The stages have names, from the **Zero Redundancy Optimizer**
-# ([Rajbhandari and others, 2020](https://arxiv.org/abs/1910.02054)): ZeRO-1 shards Adam's moments, ZeRO-2 the gradients
-# as well, and ZeRO-3, which FSDP is, the parameters, too. Of the 16 bytes for each parameter, each of four devices
-# keeps:
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Bytes for each parameter that one of four devices keeps. DDP: parameters 4, gradients 4, moments 8, together 16. ZeRO-1: 4, 4 and 2, together 10. ZeRO-2: 4, 1 and 2, together 7. ZeRO-3, FSDP: 1, 1 and 2, together 4."}}
-whole = {"parameters": 4, "gradients": 4, "moments": 8}
-sharded_parts = {
-    "DDP": (),
-    "ZeRO-1": ("moments",),
-    "ZeRO-2": ("moments", "gradients"),
-    "ZeRO-3, FSDP": tuple(whole),
-}
-colors = dict(zip(whole, (plots.BLUE, plots.TEAL, plots.RED), strict=True))
-figure, axes = plt.subplots(figsize=(6.4, 2.4), layout="constrained")
-bytes_kept = {}
-for row, (name, parts) in enumerate(sharded_parts.items()):
-    left = 0.0
-    for part, size in whole.items():
-        size = size / 4 if part in parts else size
-        axes.barh(row, size, 0.6, left, color=colors[part], alpha=0.75)
-        label = part if size > 3 else ""
-        axes.text(
-            left + size / 2, row, label, color="white", ha="center", va="center"
-        )
-        left += size
-    bytes_kept[name] = left
-    axes.text(left + 0.2, row, f"{left:g}", va="center")
-axes.set_yticks(range(4), list(sharded_parts))
-axes.invert_yaxis()
-axes.set(xlim=(0, 17.5), xlabel="bytes a parameter, on one of four devices")
-plt.show()
-assert list(bytes_kept.values()) == [16, 10, 7, 4]
 
 # %% [markdown]
-# The first two stages cost no communication beyond that of DDP. The gradients are reduce-scattered, so that each device
-# has the complete sum of its quarter; it updates that quarter, and the new parameters are all-gathered. These are the
-# two phases of the all-reduce that DDP makes anyway. Only ZeRO-3 pays, because it gathers the parameters once more.
-#
-# ## What must be kept?
+# ## What goes into a checkpoint?
 #
 # The loop of [chapter 11](11_training.ipynb#stop-halfway) keeps parameters, optimiser state, random state, epoch and
 # batch, and history, and so it does here, in the same file. To save, the processes gather one parameter after the
@@ -658,9 +664,9 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # from the seed, the step and their rank. No two ranks draw the same dropout, and a run that is stopped at a save goes
 # on as if it had not been.
 #
-# Do they all train the same model? Train one that reverses sentences, for 20 steps: in one process, in two that each
-# have the full model, and in three that each have a shard. (`run` trains and returns its history, and `compare` prints
-# the validation losses. The accident is for later.)
+# Do they all train the same model? Without dropout, train one that reverses sentences, for 20 steps: in one process, in
+# two that each have the full model, and in three that each have a shard. (`run` trains and returns its history, and
+# `compare` prints the validation losses.)
 
 # %% tags=["hide-input"]
 import os
@@ -859,8 +865,7 @@ assert (
 )
 
 # %% [markdown]
-# (In brackets are the quartiles.) With 32 sentences two that communicate are faster, but not twice as fast. Without
-# communication they are.
+# With 32 sentences two that communicate are faster, but not twice as fast. Without communication they are.
 #
 # With 4 sentences two that communicate are *slower* than one. The all-reduce takes 23 ms (61 - 38), as with 32
 # sentences (189 - 167 = 22), since there are as many gradients. But now it follows 38 ms of computing, and not 167.
@@ -1101,7 +1106,7 @@ plt.show()
 # |---|---|
 # | everything fits | the batch (data parallel) |
 # | memory is short | parameters, gradients and moments, too (FSDP) |
-# | a device has so few tokens that its gradients do not hide behind the backward pass | layers, within a machine, if they are wide enough |
+# | a device has so few tokens that sending its gradients takes longer than its backward pass | layers, within a machine, if they are wide enough |
 # | layers still do not fit, or links are slow | a pipeline |
 # | one sequence is too long | its positions |
 #
@@ -1354,7 +1359,7 @@ verdict
 #
 # Many processes train one model if each takes a shard of every batch, divides by the targets of all, and they
 # all-reduce the gradients. The sum is what one process would have computed, and in a ring each sends less than twice
-# the gradient for it. What does not fit is kept in shards, which in 32 bits takes more communication, and what dies is
+# the gradient for it. What does not fit is kept in shards, which mostly takes more communication, and what dies is
 # started again from the last checkpoint. How much faster it gets depends on the work between two sums.
 #
 # **Sources.** Figures of the paper: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), table 2, sections

@@ -300,9 +300,9 @@ quiz.number(
 #
 # Type another sentence, from the words of chapter 13: *my old mother has closed the window .* It is translated again at
 # every keystroke. Choose a word of the translation to see where the decoder looked when it wrote that word; choose
-# another layer or head. In the picture *der* looks at *the*, and a quarter at *man*, whose gender it needs; *sehen*,
-# last but for the full stop, looks back at *see*. Change *man* into *woman* and watch what *der* becomes, and where it
-# looks.
+# another layer or head. In the picture *der* looks at *the*, and with a quarter of its weight at *man*. (Its gender is
+# read mostly at *the*: [chapter 13](13_alignment.ipynb#what-is-read-at-the-right-word).) *sehen*, last but for the full
+# stop, looks back at *see*. Change *man* into *woman* and watch what *der* becomes, and where it looks.
 
 # %% tags=["hide-input"]
 from classroom.translator import translator_figure
@@ -788,8 +788,8 @@ for name, (line, wrong) in defects.items():
 # Somebody who reads the translations would notice one of the six. The grammar is easy and the model sure of itself, so
 # the other five write the same words, but for one sentence. Comparing logits finds four of them: they are off by 0.1 to
 # 5, where the right engine is off by less than 1e-5. The fifth, without $\epsilon$, is off by 5e-5, and passes: our
-# test, in a folded cell above, allows 1e-4. So a tolerance should be a few times what the *right* code needs, and not a
-# round number. The test of this page in a real browser has 2e-5.
+# test, in a folded cell above, allows 1e-4. So a tolerance should be a few times what the *right* code needs, and not
+# whatever round number comes to mind. The test of this page in a real browser has 2e-5.
 
 # %% tags=["proof"]
 noticed = [name for name, (_, differ) in broken.items() if differ > 1]

@@ -52,7 +52,7 @@ def replicate(model: nn.Module) -> nn.Module:
     The backward pass sends those that are ready while it computes the others. All
     begin with the parameters of rank 0. After Li and others (2020).
 
-    Defined in chapter 21, "Ready-made engines".
+    Defined in chapter 21, "The trainer".
     """
     return DistributedDataParallel(
         model, forward_sync_buffers=False, gradient_as_bucket_view=True
@@ -74,7 +74,7 @@ def shard(
     All begin with the parameters of rank 0; on other ranks the model may be on the
     meta device. No device holds the whole. After Rajbhandari and others (2020).
 
-    Defined in chapter 21, "Ready-made engines".
+    Defined in chapter 21, "The trainer".
     """
     whole = []
     for tensor in (*model.parameters(), *model.buffers()):
@@ -104,7 +104,7 @@ def shard(
 def in_kind(tensor: Tensor, other: Tensor) -> Tensor:
     """The other tensor, as a parameter if the first is one.
 
-    Defined in chapter 21, "Ready-made engines".
+    Defined in chapter 21, "The trainer".
     """
     return nn.Parameter(other) if isinstance(tensor, nn.Parameter) else other
 
@@ -116,7 +116,7 @@ def no_sync(model: nn.Module) -> Iterator[None]:
     The next backward pass outside sends their sums. Till then a shard's gradients
     are whole, and its layers stay gathered from one batch to the next.
 
-    Defined in chapter 21, "Ready-made engines".
+    Defined in chapter 21, "The trainer".
     """
     if isinstance(model, DistributedDataParallel):
         with model.no_sync():
@@ -135,7 +135,7 @@ def no_sync(model: nn.Module) -> Iterator[None]:
 def all_reduce(number: Tensor) -> Tensor:
     """The sum of a number over all processes, in float64.
 
-    Defined in chapter 21, "Ready-made engines".
+    Defined in chapter 21, "The trainer".
     """
     summed = number.double()
     dist.all_reduce(summed)
@@ -147,7 +147,7 @@ def evaluate_together(
 ) -> Row:
     """`evaluate`, each process on its rows of each batch; all get the whole result.
 
-    Defined in chapter 21, "Ready-made engines".
+    Defined in chapter 21, "The trainer".
     """
     who = dist.get_rank(), dist.get_world_size(), pad_id
     mine = (shard_batch(batch, *who) for batch in batches)
@@ -161,7 +161,7 @@ class DistributedTrainer(FastTrainer):
     0 writes into the folder, which all must see. Any number of processes goes on
     with what any other has begun.
 
-    Defined in chapter 21, "Ready-made engines".
+    Defined in chapter 21, "The trainer".
     """
 
     def __init__(
