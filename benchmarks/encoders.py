@@ -1,7 +1,8 @@
 """Chapter 8's small encoders, whole, with a part left out, with and without warm-up: `python -m benchmarks.encoders`.
 
-And stacks of twelve layers, in either order of norm and sum, with a small start, and without one of the two. The code
-is the chapter's own. Takes a hundred minutes of one core and writes book/measurements/encoders.json.
+And stacks of one layer, with and without feed-forward network, and of twelve, in either order of norm and sum, with a
+small start, and without one of the two. The code is the chapter's own. Takes a hundred minutes of one core and writes
+book/measurements/encoders.json.
 """
 
 from itertools import product
@@ -45,6 +46,10 @@ def main() -> None:
         runs(task, without=without, learning_rate=rate, steps=600)
         for task, without, rate in tqdm([*product(("reverse", "add"), PARTS, RATES_PARTS)])
     ]
+    one_layer = [
+        runs("add", without=without, num_layers=1, learning_rate=rate, steps=600)
+        for without, rate in tqdm([*product((None, "feed-forward"), RATES_PARTS)])
+    ]
     warm_up = [
         runs("reverse", norm_first=norm_first, warm_up=steps, learning_rate=rate)
         for norm_first, steps, rate in tqdm([*product((False, True), (1, 200), RATES_WARM_UP)])
@@ -53,7 +58,7 @@ def main() -> None:
         runs("reverse", **settings, num_layers=12, learning_rate=rate, steps=600)
         for settings, rate in tqdm([*product(DEEP, RATES_DEEP)])
     ]
-    save("encoders", {"parts": parts, "warm_up": warm_up, "deep": deep})
+    save("encoders", {"parts": parts, "one_layer": one_layer, "warm_up": warm_up, "deep": deep})
 
 
 if __name__ == "__main__":

@@ -142,10 +142,10 @@ drawing.text(6.8, 0.7, "h′")
 plt.show()
 
 # %% [markdown]
-# What is gained? In the plain cell a step multiplies a change of the state by the slope of $\tanh$ and by $W_h$, the
-# same for every word. In $c$ it multiplies each entry by $f$, which is computed for each word: near 1 to keep, near 0
-# to forget. (The gates depend on the state, too; leave that aside.) Over 100 steps $f = 0.5$ keeps $10^{-30}$, $0.9$
-# keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37.
+# What is gained? Follow a small change of the state. In the plain cell each step multiplies it by $W_h$, the same
+# matrix whatever the word, and by the slope of $\tanh$. In $c$ each step multiplies it, entry by entry, by $f$, which
+# is computed for each word: near 1 to keep, near 0 to forget. Over 100 steps $f = 0.5$ keeps $10^{-30}$, $0.9$ keeps $3
+# \cdot 10^{-5}$, and $0.99$ keeps 0.37.
 #
 # Here is the plain cell in code, with two biases as in PyTorch's. The body is the formula.
 
@@ -172,7 +172,8 @@ def rnn_cell(
 
 
 # %% [markdown]
-# Next the LSTM. `4*H` is the width of $i$, $f$, $g$ and $o$ side by side, which are computed together.
+# Next the LSTM. In the code `i`, `f`, `g` and `o` are the sums, before any $\sigma$ or $\tanh$. The four are computed
+# together, side by side, hence the width `4*H`.
 
 
 # %% tags=["export"] module="by_hand.recurrence"
@@ -303,27 +304,27 @@ for name in names:
 # Less than a ten-thousandth, in the first two rows: the plain cell keeps about two millionths. Twenty words is one
 # sentence.
 #
-# Why so little? Each step back multiplies by $W_h$ and by the slope of $\tanh$, which is 1 at 0 and less everywhere
-# else. Together that is a factor of about 0.5 ([worked out below](#where-does-the-half-come-from)). The LSTM keeps some
-# 0.6 a step: with biases near 0 its gates stand half open, at $\sigma(0) = \frac12$, and a little more comes back by
-# way of the candidate.
+# Why so little? Each step back multiplies by $W_h$, which leaves about 0.58 of a vector's length, and by the slope of
+# $\tanh$, here 0.86 on average. Together that is 0.5 ([worked out below](#where-does-the-half-come-from)), and
+# $0.5^{20}$ is a millionth. The LSTM keeps some 0.6 a step: its biases are near 0, so its forget gate stands half open,
+# at $\sigma(0) = \frac12$, and a little more comes back through the candidate.
 
 # %% [markdown]
 # Much of the blame lies with the start, and the last two rows have a better one. An orthogonal $W_h$ keeps every
 # length, so only the slope of $\tanh$ is left, some 0.8 a step. At 20 back the influence is thousands of times what it
-# was. But no slope is above 1, so no step can stretch a change of the state, and even this cell fades.
+# was. But the slope is below 1 everywhere except at 0, so even this cell fades.
 #
 # The open gate holds on. By itself it keeps $\sigma(3) = 0.953$ a step, 0.14 after 40 steps. Measured, about twice as
 # much is left, because a word has a second path: from $c$ to $h$, and from there through the candidate $g$ into the
 # next $c$. (The first step loses more, mostly in $h$, which the latest word also moves through the output gate.)
 #
-# Influence decides what can be learned. Training moves each parameter along the derivative of the error, the
-# **gradient**. A word $k$ back adds to this gradient a term that contains the same product. If the product is
-# $10^{-6}$, the term is next to nothing: the **vanishing gradient**. Training could open a gate, but a word so far back
-# sends next to no signal to open it. A $W_h$ that stretches by more than the $\tanh$ flattens has the opposite trouble,
-# the **exploding gradient**: a factor of 1.1 a step makes 117 in 50. (*Gradient clipping*, in [chapter
-# 11](11_training.ipynb), was introduced for this.) The vanishing gradient made plain networks hard to train, and the
-# LSTM was invented to overcome it.
+# Influence decides what can be learned. Training moves each parameter a little against the derivative of the error, the
+# **gradient**. What the cell did with the word $k$ back can change the error only by way of the later states, so its
+# term in the gradient contains the same product. If the product is $10^{-6}$, the term is next to nothing: the
+# **vanishing gradient**. Training could open a gate, but a word so far back sends next to no signal to open it. A $W_h$
+# that stretches by more than the $\tanh$ flattens has the opposite trouble, the **exploding gradient**: a factor of 1.1
+# a step makes 117 in 50. (*Gradient clipping*, in [chapter 11](11_training.ipynb), was introduced for this.) The
+# vanishing gradient made plain networks hard to train, and the LSTM was invented to overcome it.
 
 # %% tags=["proof"]
 assert round(0.5 * np.tanh(0.9 * 2 - 0.1), 2) == 0.47  # one entry of an LSTM
@@ -380,11 +381,11 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# At most 24. The plain cell recalls 19 numbers, and the orthogonal one, whose gradient comes through so much better,
-# fewer than two more. They differ more in *which* numbers: of the words 1 and 3 back the plain one recalls 81 and 14
-# percent, the orthogonal one 56 and 33. To forget slowly is to spread a memory over more words, each less sharp. The
-# LSTM with its gate open still has 2 % of the word 40 back, and recalls half as many numbers again as the other. (Why
-# the LSTM stays so far below its 48: [more](#why-not-more-than-24).)
+# At most 24. The plain cell recalls 19. The orthogonal one forgets far more slowly, and still recalls only 21. What
+# differs is *which* numbers: of the words 1 and 3 back the plain cell has 81 and 14 percent, the orthogonal one 56
+# and 33. To forget slowly is to spread a memory over more words. The LSTM with its gate open still has 2 % of the
+# word 40 back, and recalls half as many numbers again as the other. (Why the LSTM stays so far below its 48:
+# [more](#why-not-more-than-24).)
 #
 # No state of 24 can recall more: **a linear fit to a state of $H$ numbers recalls at most $H$ of the independent
 # numbers that were read**, whatever the weights. One number, $x_1 + x_2$, can give half of each, never both whole
@@ -554,11 +555,11 @@ quiz.one_choice(
 # %% [markdown]
 # ## The network of 2014
 #
-# Translation was where the bottleneck hurt. A network for it has two parts (**encoder-decoder**, or *sequence to
-# sequence*): a recurrent **encoder** reads the source sentence, and a recurrent **decoder** writes the translation, and
-# all that it got from the source was the encoder's last state. So everything had to fit into one vector before the
-# first word was written. A short sentence fits; in a long one more words share the same numbers. So translations got
-# worse with the length of the sentence ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)).
+# Translation was where the bottleneck hurt. A network for it had two parts (**encoder-decoder**, or *sequence to
+# sequence*). A recurrent **encoder** read the source sentence, and a recurrent **decoder** wrote the translation. From
+# the source the decoder got only the encoder's last state. So everything had to fit into one vector before the first
+# word was written. A short sentence fits; in a long one more words share the same numbers. So translations got worse
+# with the length of the sentence ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)).
 #
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. The decoder's own state $s$ is the
 # question. Before each word that it writes, a small network compares $s$ with every $h_j$: its score is $a(s, h_j) = v
@@ -598,9 +599,9 @@ plt.show()
 
 # %% [markdown]
 # With each word that is written $s$ changes, and with it the scores, the weights and $c$: the decoder looks elsewhere,
-# mostly at the source words that it is about to translate (an **alignment**; [chapter 13](13_alignment.ipynb)). With
-# $h_j$ of 256 numbers and 40 words it still gets 256 numbers at a time, but for each word that it writes they are
-# another blend, of 40 · 256 = 10,240: 40 times what the last state holds.
+# mostly at the source words that it is about to translate (an **alignment**; [chapter 13](13_alignment.ipynb)). Take 40
+# source words, and 256 numbers in each $h_j$. The decoder still gets 256 numbers at a time, but for each word that it
+# writes they are another blend of all $40 \cdot 256 = 10{,}240$.
 #
 # What is summed are not bare words. A state $h_j$ knows its word and those before it. To know those after it as well,
 # the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$ side by side (a
@@ -611,8 +612,8 @@ plt.show()
 # the one before it, so the words must be taken in a row. And within the source, and within the target, the path from
 # one word to another is still long.
 #
-# The transformer removes both. There each word looks at the words of its *own* sentence in the same way. No state waits
-# for another, and any two words of a sentence are one step apart.
+# The transformer removes both. There each word looks at the words of its *own* sentence in the same way. In training no
+# state waits for another, and any two words of a sentence are one step apart.
 #
 # ## What does it cost?
 #

@@ -30,19 +30,19 @@ transformer_map(built=2)
 #
 # *A Lannister always pays his debts.* What gets paid? To find *debts* without understanding anything, describe the
 # question and the words in the same terms. Here the terms are three: is it a *person*, is it a *thing*, does it tell
-# how *often*? The question asks for a thing, and so it gets a number under *thing*, say 2. Each word gets numbers for
-# what it is.
+# how *often*? The question asks for a thing: $(0, 2, 0)$. Four of the words are *Lannister* $(3, 0, 0)$, *always* $(0,
+# 0, 3)$, *pays* $(0, 0, 0)$ and *debts* $(0, 3, 0)$.
 
 # %% [markdown]
-# The figure below has the numbers. Multiply the question by each word, number by number, and add up: $0 \cdot 0 + 2
-# \cdot 3 + 0 \cdot 0 = 6$ for *debts*, 0 for *Lannister*, *always* and *pays*. The word that **agrees** with the
-# question is found, because where both have a large number of the same sign the product is large.
+# Multiply the question by each, number by number, and add up: $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$ for *debts*, 0
+# for the others. The word that **agrees** with the question is found, because where both have a large number of the
+# same sign the product is large.
 #
 # Why is agreement what a look-up needs? Compare three ways to look up. Asking for *equality*, as a Python dictionary
-# does, finds only what is exactly the same, and no word is $(0, 2, 0)$. By *distance* the nearest word is found, but a
-# word that insists on being a thing, with 9 instead of 3, is further away than *pays*, which has nothing of what is
-# asked. With the *sum of products* such a word counts for more, 18 instead of 6, and what is not asked for costs
-# nothing, since whatever a word has there is multiplied by 0.
+# does, finds only what is exactly the same, and no word is $(0, 2, 0)$. *Distance* finds the nearest word. But let
+# *debts* be $(0, 9, 0)$, a thing three times as strongly: now it is 7 away from the question, and *pays*, which is no
+# thing at all, only 2. With the *sum of products* it gets 18 instead of 6. And what is not asked for costs nothing: it
+# is multiplied by 0.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it five words with their rows, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts said more loudly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
@@ -92,14 +92,16 @@ assert distances["pays"] == 2 and question not in offers.values()
 # smooth, by a blend of what all words hand over: a *soft look-up*.
 #
 # In attention the question is called the **query**. What a word is compared by is its **key**, and what it hands over
-# is its **value**. This chapter is about the comparison. Chapter 4 shows how query and key are computed from the words,
+# is its **value**. Here the question $(0, 2, 0)$ is the query and $(0, 3, 0)$ the key of *debts*; its value might be
+# the word itself. This chapter is about the comparison. Chapter 4 shows how query and key are computed from the words,
 # by learned matrices.
 #
 # ## A word as a row of numbers
 #
-# What does the sum of products measure? Take a simpler case, to which you know the answer: the query is itself a word,
-# and agreeing means being alike. *Tea* is more like *coffee* than like *train*. Give each word three numbers, our own
-# rough answers: how *warm* is the thing, how much do you *drink* it, how fast does it *move*?
+# What does the sum of products measure? Begin with a case to which you know the answer, likeness: the query is itself a
+# word, and should find the word most like it. (A look-up needs more than likeness; the end of the chapter returns to
+# that.) *Tea* is more like *coffee* than like *train*. Give each word three numbers, our own rough answers: how *warm*
+# is the thing, how much do you *drink* it, how fast does it *move*?
 
 # %%
 import numpy as np
@@ -309,9 +311,9 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # Stretch the query, and all its scores are multiplied by the same number: their order stays. Stretch one key, and it
 # may win. That is how coffee beat tea: at tea's length it would have $\sqrt{13} \sqrt{13} \cos\theta \approx 12.7$,
-# less than 13. So a long key tends to be found by any query that points even partly its way. That helps if the word
-# matters to every question. It harms if chapter 3's blend then holds little else, so some of today's models normalise
-# queries and keys ([chapter 19](19_modern.ipynb)).
+# less than 13. So a long key tends to win with any query that points even partly its way. That helps a word that
+# matters to every question. It harms if one key wins whatever is asked, so some of today's models normalise queries and
+# keys ([chapter 19](19_modern.ipynb)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -420,6 +422,10 @@ assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 # of it. Here we need only its first part, the **embedding table**: 30,522 rows of 384 learned numbers. Each row is the
 # **embedding** of one **token**, which is a word, part of a word or a character. To look a word up is to pick its row.
 #
+# Picking a row of the embedding table can also be written as a product: give word $i$ the **one-hot** vector, 0
+# everywhere and 1 in entry $i$, and multiply it by the embedding table. By themselves one-hot vectors know nothing of
+# likeness. Any two different ones have the dot product 0: *tea* would be as far from *coffee* as from *train*.
+#
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
 # %%
@@ -449,14 +455,10 @@ for word in ("tea", "monday", "debts", "python"):
 #
 # Two rows deserve a second look. The neighbours of *debts* include *creditors* and *owed*, words that go together with
 # debts without being like them: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say which
-# it has found. And the neighbours of *python* are animals as well as *import* and *pip*: several senses, one vector
-# (**polysemy**). These are **static** embeddings: one vector for each word, whatever the sentence. To find out which
-# python is meant, a model has to look at the other words. That is what attention is for, and with these very vectors
-# chapter 4 does it.
-#
-# Picking a row of the embedding table can also be written as a product: give word $i$ the **one-hot** vector, 0
-# everywhere and 1 in entry $i$, and multiply it by the embedding table. By themselves one-hot vectors know nothing of
-# likeness. Any two different ones have the dot product 0: *tea* would be as far from *coffee* as from *train*.
+# it has found. And the neighbours of *python* are *snake* and *serpent* as well as *import* and *pip*: several senses,
+# one vector (**polysemy**). These are **static** embeddings: one vector for each word, whatever the sentence. To find
+# out which python is meant, a model has to look at the other words. That is what attention is for, and with these very
+# vectors chapter 4 does it.
 #
 # Is a cosine of 0.44 high? *Coffee* is the best of some 21,000 words, and the best of so many is high even by chance.
 # So make vectors that mean nothing, random ones with the mean of the words and their spread in every direction, and
@@ -911,7 +913,7 @@ for a, b, c in [
     found = (f"{known[n]} {rows[n] @ end:.2f} " for n in best)
     print(f"{a} - {b} + {c}:".ljust(24), *found)
 
-for word in ("king", "actor"):
+for word in ("king", "actor", "swim"):
     near = rows @ normalize(table[row_of[word]])
     best = np.argsort(-near)[1:4]  # without the word itself
     print(f"near {word}:".ljust(24), *(f"{known[n]} {near[n]:.2f} " for n in best))

@@ -30,8 +30,8 @@ transformer_map(built=5)
 #
 # ## The same words in another order
 #
-# As chapter 4 showed, the verb receives the same in both orders, whatever the matrices. Here are three words with
-# random vectors, and three random projections:
+# As chapter 4 showed, without a mask the verb receives the same in both orders, whatever the matrices. Here are three
+# words with random vectors, and three random projections:
 
 # %%
 import numpy as np
@@ -342,12 +342,13 @@ quiz.number(
 # %% [markdown]
 # ## Neighbouring positions are similar
 #
-# Take the dot product of two encodings:
+# Take the dot product of two encodings. Each pair contributes $\sin a \sin b + \cos a \cos b = \cos(a - b)$, so the
+# position itself drops out:
 #
 # $$p_t \cdot p_{t+r} = \sum_i \sin \omega_i t \, \sin \omega_i (t + r) + \cos \omega_i t \, \cos \omega_i (t + r) = \sum_i \cos \omega_i r .$$
 #
-# The dot product of two positions depends on their *distance* alone. Move the position below: the curve of dot products
-# slides along with it and keeps its shape.
+# Only the *distance* $r$ is left. For $D = 4$, from the rows [above](#sines-and-cosines): $p_1 \cdot p_2 = \cos 1 +
+# \cos 0.01 = 1.54$, and so is $p_4 \cdot p_5$. Move the position below: the curve slides along and keeps its shape.
 
 # %% tags=["plot"]
 movable.position(sinusoidal_positions(48, 16), position=12)
@@ -408,9 +409,11 @@ quiz.one_choice(
 #
 # $$\bigl(\sin \omega (t + r),\; \cos \omega (t + r)\bigr) = \bigl(\sin \omega t,\; \cos \omega t\bigr) \begin{pmatrix} \cos \omega r & -\sin \omega r \\ \sin \omega r & \cos \omega r \end{pmatrix} .$$
 #
-# Put one such block for each pair on the diagonal of a $D \times D$ matrix, and call it $R_r$. Then $p_{t+r} = p_t
-# R_r$: one matrix moves *every* position by $r$. That is why each sine has its cosine. With sines alone there is no
-# such matrix, because at $t = 0$ all of them are 0, and 0 times any matrix is 0.
+# From the rows above, position 1 to position 2: $(0.841, 0.540) \begin{pmatrix} 0.540 & -0.841 \\ 0.841 & 0.540
+# \end{pmatrix} = (0.909, -0.416)$. The same matrix takes position 4 to 5. Put one such block for each pair on the
+# diagonal of a $D \times D$ matrix, and call it $R_r$. Then $p_{t+r} = p_t R_r$: one matrix moves *every* position by
+# $r$. That is why each sine has its cosine. With sines alone there is no such matrix, because at $t = 0$ all of them
+# are 0, and 0 times any matrix is 0.
 
 
 # %% tags=["export"] module="by_hand.positions"
@@ -606,14 +609,13 @@ for d_model, share in ((64, 0.50), (512, 0.99)):
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
-# Adding is the case $W_1 = W_2$: no second matrix, no extra width, less freedom.
+# Adding is the case $W_1 = W_2$: no extra width, but one matrix must serve both.
 #
 # But where word and position keep to entries of their own, as with the dog and the man, adding *is* concatenation:
 # $(x, 0) + (0, p) = (x, p)$. Sinusoids fill all $D$ entries, so there training must keep the two apart.
 #
-# In the scores, everything meets everything. With $A = W_Q W_K^\top$, a score $(x_t + p_t) \, A \, (x_s + p_s)^\top$
-# has four terms: word with word, word with position, position with word, and position with position, where *one word
-# back* is found. All four share one matrix, so what is learned for words changes the position terms, too.
+# With $A = W_Q W_K^\top$ the score of two sums is $x_t A x_s^\top + x_t A p_s^\top + p_t A x_s^\top + p_t A p_s^\top$.
+# *One word back* is in the last term. All four share $A$, so what is learned for words changes the position terms, too.
 
 # %% [markdown]
 # ## Could the encoding be learned?
@@ -621,15 +623,15 @@ for d_model, share in ((64, 0.50), (512, 0.99)):
 # A model could also start with a random vector for every position and train it, like the word vectors. BERT and GPT-2
 # have such **learned position embeddings**.
 #
-# Take a small task: every position must attend to the one before it. The scores are $E A E^\top$, where $E$ has a row
-# for each position and $A$, again in place of $W_Q W_K^\top$, is learned. Compare two kinds of $E$: sinusoids, for
-# which $A = R_{-1}$ would be a solution, and an embedding table that starts at random and is trained along with $A$.
-# Training ([chapter 7](07_learning.ipynb) says how) sees positions 0 to 23, the test asks about 24 to 47: to go beyond
-# what was trained is **extrapolation**. (Shown is the best of five learning rates, the mean of three starts; it is
-# chosen by the result beyond 23, which flatters both.)
+# Take a small task: every position must attend to the one before it. There are no words; the encodings are the rows of
+# a matrix $E$, and the scores are $E A E^\top$, with $A$ learned (in place of $W_Q W_K^\top$). We compare two kinds of
+# $E$. Sinusoids are fixed, and $A = R_{-1}$ would solve the task. An embedding table starts at random and is trained
+# along with $A$ ([chapter 7](07_learning.ipynb) says how). Training shows positions 0 to 23. The test asks about 24 to
+# 47, with all 48 to choose from: going beyond what was trained is **extrapolation**. (Means of three starts, at the
+# best of five learning rates for 24 to 47, which flatters both.)
 #
-# **Predict first.** Positions 24 to 47 may attend to all 48. What percentage of them give most weight to the one
-# before?
+# **Predict first.** What percentage of positions 24 to 47 give most weight to the one before: with sinusoids, and with
+# the embedding table?
 
 # %% tags=["hide-input"]
 from dotformer.by_hand.softmax import softmax
@@ -797,12 +799,15 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 # Exchange the two positions, and the score is another: before and after differ.
 #
 # What is different? The score depends on the two words and on the difference of their positions: the encoding is
-# **relative**. So a head can look *one word back*, whatever the words: if all keys share a part $k$ and all queries a
-# part $k R_{-1}$, these score $k R_{t-s-1} \, k^\top$, largest at $s = t - 1$. Sinusoids are **absolute**: what is
-# added to a word depends on where it stands, and $W_Q$ and $W_K$ must pick the distance out of the sum. And the
-# rotations are applied in every layer, so that no layer has to remember positions. Most open language models of today
-# use them, Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)) among them, and [chapter
-# 19](19_modern.ipynb) builds one. ([Other ways](#other-ways-to-bring-in-the-distance) to bring in the distance.)
+# **relative**. Sinusoids are **absolute**: what is added to a word depends on where it stands, and $W_Q$ and $W_K$ must
+# find the distance in the sum. And rotations are applied in every layer, so that no layer has to remember positions.
+# Most open language models of today use them, Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971))
+# among them, and [chapter 19](19_modern.ipynb) builds one. ([Other ways](#other-ways-to-bring-in-the-distance) to bring
+# in the distance.)
+#
+# Can attention still look *one word back*? Let every key contain the same vector $k$, and every query the vector $k
+# R_{-1}$. After turning, these two score $k R_{t-s-1} \, k^\top$, which is largest where nothing is turned: at $s = t -
+# 1$.
 
 # %% [markdown]
 # ## Break it: one word at a time

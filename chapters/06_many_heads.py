@@ -31,8 +31,8 @@ transformer_map(built=6)
 # ## Two answers in one average
 #
 # A head gives each word a single weighted average. Suppose the verb needs two things: the name at the start of its
-# sentence and the name at the end, *in this order*. With the weight $\alpha$ for the first and $1 - \alpha$ for the
-# last, it receives
+# sentence and the name at the end, *in this order*. If $a$ and $b$ are the two names' vectors, with weights $\alpha$
+# and $1 - \alpha$, it receives
 #
 # $$\alpha \, a + (1 - \alpha) \, b .$$
 #
@@ -46,9 +46,9 @@ transformer_map(built=6)
 # 2. Everything, unless $\alpha$ is exactly one half, where first and last look the same.
 # 3. Half, whatever $\alpha$ is.
 #
-# Try it with two thousand pairs of random names. A word has $D = 16$ numbers, and a name uses the same 8 of them each
-# time. Both sides may hand over 16 numbers: a single head of width 16 hands over the average; two heads of width 8 hand
-# over one name each. (Names of 16 numbers come below.)
+# Try it with two thousand pairs of random names. A word has $D = 16$ numbers, and a name fills the same 8 of them, so
+# two names have 16 together. Compare one head of width 16, which hands over the average, with two heads of width 8,
+# each with all of its weight on one of the names.
 #
 # On the first thousand pairs, find the matrix that recovers the names with the least squared error (**least squares**).
 # On the others, measure what share of the names' squared length it misses.
@@ -93,15 +93,15 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# Half, whatever $\alpha$ is. (Ten draws of the names agree.) Why? The names have 16 numbers and the average only 8, and
-# projecting 8 numbers to 16 adds nothing. Many pairs share an average: move $a$ by $(1 - \alpha) \, d$ and $b$ by
-# $-\alpha \, d$, with any vector $d$, and it stays the same. Another $\alpha$ tells more of one name and as much less
-# of the other ([why exactly half](#why-exactly-half)). Nor can the head put the two names into different halves of its
-# output: its $W_V$ is the same for every word ([more](#could-one-head-escape-by-other-means)).
+# Half, whatever $\alpha$ is. Why? Two names are 16 numbers and their average only 8, and projecting 8 numbers to 16
+# adds nothing. Many pairs share an average: move $a$ by $(1 - \alpha) \, d$ and $b$ by $-\alpha \, d$, with any vector
+# $d$, and it stays the same. Another $\alpha$ tells more of one name and as much less of the other ([why exactly
+# half](#why-exactly-half)). Nor can the head put the two names into different halves of its output: its $W_V$ is the
+# same for every word ([more](#could-one-head-escape-by-other-means)).
 #
-# With two averages whose $\alpha$ differ nothing is missed. (In the figure they were 1 and 0.) Let the second head have
-# $\alpha = \tfrac13$. The two pairs that the first head could not tell apart now differ: $(1, 1)$ and $(2, 0)$ give
-# $(\tfrac53, \tfrac13)$, and $(2, 1)$ and $(0, 0)$ give $(\tfrac23, \tfrac13)$. Two equations, two unknowns.
+# With two averages whose $\alpha$ differ nothing is missed. Let the second head have $\alpha = \tfrac13$. The two pairs
+# that the first head could not tell apart now differ: $(1, 1)$ and $(2, 0)$ give $(\tfrac53, \tfrac13)$, and $(2, 1)$
+# and $(0, 0)$ give $(\tfrac23, \tfrac13)$. Two equations, two unknowns.
 #
 # The two heads won because each was as wide as a name. Had the names filled all 16 numbers, two heads of 8 would have
 # kept half of each, as much as one head of 16 keeps: a tie. That is the trade. Two heads can look at two words, and
@@ -536,8 +536,8 @@ assert (change > 0.01).all()
 # $(1, 2, 3, 4)$. (`split_heads` and `merge_heads` are `split` and `merged` from above; `loop` is what `heads_by_loop`
 # returns for four heads.)
 #
-# **Predict first.** Which of these detects it: the shape; the sums of the weights; shuffling the words; comparing with
-# the loop?
+# **Predict first.** Four checks, as in chapter 4: the shape; that the weights sum to 1; that shuffled words give
+# shuffled outputs; that the loop agrees. Which detect it?
 
 
 # %% tags=["nbval-check-output"]
@@ -567,10 +567,9 @@ for name, merge in [
     print("{:24}{:>6}{:>15}{:>9}{:>17}".format(name, *verdicts))
 
 # %% [markdown]
-# Shuffling catches it, and needs no reference: without positions, shuffled words must give shuffled outputs. Before
-# $W_O$, row 0 should hold four heads for one word. It holds the first head for *four words* (4 times 4 numbers), so a
-# word's output now depends on who stands where. Under a causal mask it would do worse: the first word gets numbers that
-# were computed from later words. The shape and the sums of the weights detect nothing.
+# The shape and the sums detect nothing. Shuffling does, and needs no reference. Before $W_O$, row 0 should hold four
+# heads for one word. It holds the first head for *four words*, so a word's output depends on who stands where. Under a
+# causal mask the first word would even get numbers computed from later words.
 #
 # Shuffling does not catch everything. A merge that takes the first column of every head, then the second of every head,
 # passes, and only the comparison with the loop finds it.
@@ -652,7 +651,8 @@ assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 
 # %% [markdown]
 # With the same matrices it agrees with `nn.MultiheadAttention`, with a causal mask and as cross-attention. This is the
-# module to take along; [chapter 7](07_learning.ipynb) adds dropout and checks of its shapes.
+# module to take along. [Chapter 7](07_learning.ipynb)'s version adds dropout and checks of shapes, and returns a pair:
+# the output, and on request the weights.
 
 # %% [markdown]
 # ## What do eight heads cost?
@@ -696,12 +696,11 @@ assert cost(512, 8, 100)[0] == 4 * 512 * 512
 # forces them to. They start from different random matrices, and training moves each from where it starts. Two that
 # started equal, with equal rows of $W_O$, would stay equal (chapter 7).
 #
-# What does training find? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2. It has six layers of twelve
-# heads; look at the first. The model puts a token `[CLS]` before each text and `[SEP]` behind it, which stand for no
-# word. Its positions are learned, and the sum of word and position is **normalised** first ([chapter
-# 8](08_encoder.ipynb#layer-norm-on-four-numbers)). Give it three sentences (*the cat sat on the mat and it slept* is
-# the first). For each head take the average weight that words, from the second on, give to the word before. With 9 to
-# 13 tokens in a sentence equal weights would be 0.09 on average.
+# What does training find? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2, and look at its first layer,
+# of twelve heads. The model puts a token `[CLS]` before each text and `[SEP]` behind it, which stand for no word. Give
+# it three sentences, one of them *the cat sat on the mat and it slept*. For each head take two averages: the weight
+# that words, from the second on, give to the word before, and the weight that all words give to `[CLS]`. With 9 to 13
+# tokens in a sentence equal weights would be 0.09 on average.
 #
 # **Predict first.** How large is that weight in the head where it is largest?
 
@@ -761,9 +760,9 @@ assert before.argmax() == 2 and least > 0.9985 and np.median(before) < 0.15
 movable.heads(read[2][1], read[2][0], head=2, token=4)
 
 # %% [markdown]
-# In these three sentences head 3 gives more than 0.998 of its weight to the word before, at every word from the second
-# on, and no other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a
-# rotation, and training found it.
+# In these three sentences head 3 gives nearly all of its weight to the word before, at every word from the second on,
+# and no other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a rotation,
+# and training found it.
 #
 # Look through the others. Seven of the twelve give more than a quarter of their weight to `[CLS]`. (Head 3's 0.11 comes
 # from the first word, whose word before is `[CLS]`.) [Clark and others (2019)](https://aclanthology.org/W19-4828/)
@@ -984,15 +983,15 @@ verdict
 #
 # ### Why exactly half?
 #
-# The average leaves open another combination of the names, $(1 - \alpha) \, a - \alpha \, b$, which holds as much as
-# the average does. For independent names that are drawn alike the two are uncorrelated, so that no matrix recovers any
-# of the other from the average. That half is lost. How much of each name the average holds is its squared correlation
-# with it, the share of the name's variance that it explains ([chapter 1](01_why_attention.ipynb#why-not-more-than-24)):
+# The average and a second combination, $(1 - \alpha) \, a - \alpha \, b$, together give both names, and are equally
+# large. For independent names that are drawn alike they are uncorrelated, so no matrix recovers anything of the second
+# from the average: that half is lost. Of each name the average explains this share of the variance, its squared
+# correlation with it ([chapter 1](01_why_attention.ipynb#why-not-more-than-24)):
 #
 # $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
 #
-# The two sum to 1. With $\alpha = \tfrac12$ the average holds half of each name, with $\alpha = 1$ all of $a$ and
-# nothing of $b$.
+# They sum to 1, of two names: half. With $\alpha = \tfrac12$ the average holds half of each name, with $\alpha = 1$ all
+# of $a$ and nothing of $b$.
 #
 # ### Could one head escape by other means?
 #

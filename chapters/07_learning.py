@@ -73,9 +73,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the softmax
 #
-# Raise one scaled score $s_i$ by a small $\varepsilon$. By chapter 3, weight $i$ gains $w_i \varepsilon$, and then
-# every weight $j$, $i$ included, loses $w_j w_i \varepsilon$, so that the sum stays 1. Multiply each change by the
-# gradient of its weight, add up, divide by $\varepsilon$:
+# Raise one scaled score $s_i$ by a small $\varepsilon$. By chapter 3, weight $i$ changes by $w_i (1 - w_i)
+# \varepsilon = w_i \varepsilon - w_i w_i \varepsilon$, and every other weight $j$ by $-w_j w_i \varepsilon$. Multiply
+# each change by the gradient of its weight, add up, divide by $\varepsilon$:
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
@@ -570,7 +570,8 @@ print(f"loss of the first batch: {loss:.2f}")
 # For one answer, the gradient for the logits is $p - y$: what the model said minus what was right, with $y$ 1 for the
 # right digit and 0 for the others ([derived below](#where-does-the-gradient-begin)). At $p = 0.1$ for the right digit
 # that is $-0.9$. (The mean divides it by 80.) The folded cell repeats the step (`train`), from a fresh start
-# (`new_model`), and looks now and then at the note above (`shown`):
+# (`new_model`), and looks now and then at the note above (`shown`). The losses below are averages over several batches,
+# hence 2.30 at step 0 and not 2.33:
 
 # %% tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -792,9 +793,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## The first number to look at
 #
-# The first loss tells whether a model starts sanely, before any training. Our very first batch gave 2.33 (the 2.30 of
-# step 0 above is an average over several), and that could have been predicted. A model that knows nothing should give
-# each of $V$ answers the probability $1/V$, and minus the logarithm of that is $\ln V$; here $\ln 10 = 2.30$.
+# The first loss tells whether a model starts sanely, before any training. Our very first batch gave 2.33 , and that
+# could have been predicted. A model that knows nothing should give each of $V$ answers the probability $1/V$, and minus
+# the logarithm of that is $\ln V$; here $\ln 10 = 2.30$.
 #
 # A language model chooses among more. Take $V = 1000$ tokens, vectors of width 64, and score each token by the dot
 # product with its embedding, as many models do (the output is **tied** to the embeddings).
@@ -822,12 +823,12 @@ for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
     assert abs(np.mean(runs) - (26 if deviation == 1 else 7.4)) < 0.7
 
 # %% [markdown]
-# With deviation 1 a logit, a sum of 64 products, has size $\sqrt{64} = 8$, and the largest of a thousand is about 26.
-# It makes up most of the sum in the softmax, whose logarithm is therefore little more than 26, while the right logit is
-# 0 on average. So the loss is about 26, too. A model that knows nothing bets on one token, and is wrong, and training
-# will spend its first steps on taking that back. With deviation $1/8$ the logits have size 1. For a normal $s$ of
-# deviation 1 the average of $e^s$ is $e^{1/2}$, so the loss is about $\ln (1000 \, e^{1/2}) = 7.41$, half a unit above
-# $\ln 1000$.
+# The loss of one answer is $\ln \sum_j e^{z_j} - z_\text{right}$. With deviation 1 a logit is a sum of 64 products,
+# so its size is $\sqrt{64} = 8$. The largest of a thousand normal numbers is about 3.2 deviations, here 26, and its
+# power outweighs the rest of the sum. So the logarithm is about 26, the right logit is 0 on average, and the loss is
+# about 26. A model that knows nothing bets on one token, and is wrong, and training will spend its first steps on
+# taking that back. With deviation $1/8$ the logits have size 1. For a normal $s$ of deviation 1 the average of $e^s$
+# is $e^{1/2}$, so the loss is about $\ln (1000 \, e^{1/2}) = 7.41$, half a unit above $\ln 1000$.
 #
 # And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given:
 #
@@ -911,9 +912,8 @@ plt.show()
 
 # %% [markdown]
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. From the outside
-# the cut model looks like one that learns badly. Its loss stays near 1.6, about $\ln 5 = 1.61$: it bets on the five
-# digits in the note, and never learns which. (The best that we found with an even blend is 1.58, since a digit may
-# stand in a note twice.)
+# the cut model looks like one that learns badly. Its loss stays near 1.6: it bets on the digits in the note, and never
+# learns which. (The best that we found for a linear map of an even blend is 1.58.)
 #
 # One check finds the reason:
 

@@ -13,7 +13,7 @@
 # word at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when
 # one of its parts is left out.
 #
-# You need [chapter 7](07_learning.ipynb). It takes about 30 minutes to read, and 40 for the exercises. [Going
+# You need [chapter 7](07_learning.ipynb). It takes about 31 minutes to read, and 40 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes. To write a transformer this afternoon, begin with [all of
 # it on one screen](09_decoder.ipynb#all-of-it-on-one-screen), in chapter 9, and come back for the reasons.
 
@@ -31,14 +31,16 @@ transformer_map(built=8)
 #
 # *Good* is praise and *bad* blame, but *not bad* is praise and *not good* blame. Adding up one score for each word
 # cannot get all four: *not* would have to lower the score of *good* below 0, and raise that of *bad* above 0. Let each
-# word be four numbers. The layer turns **affirmed** to −1 if there is a *not*, and fills in the **tone**: 1 for praise,
-# −1 for blame.
+# word be four numbers:
 #
-# | | polarity | affirmed | is not | tone |
+# | | polarity | affirmed | is it *not*? | tone |
 # |---|---|---|---|---|
 # | *not* | 0 | 1 | 1 | 0 |
 # | *good* | 1 | 1 | 0 | 0 |
 # | *bad* | −1 | 1 | 0 | 0 |
+#
+# **Polarity** is the word's own judgement. The layer turns **affirmed** to −1 if there is a *not*, and fills in the
+# **tone**: 1 for praise, −1 for blame.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One layer for the two words not and bad, drawn from left to right. Each word has a horizontal line, its residual stream. Between the lines stands attention: it receives both words, and what it returns is added to each line. After it, not is (0, -1, 1, 0) and bad is (-1, -1, 0, 0). Then a feed-forward network beside each line, separately, returns something that is added too. At the end, bad is (-1, -1, 0, 1)."}}
 from classroom.diagram import Diagram
@@ -128,9 +130,9 @@ assert list(tones.values()) == [1, -1, -1, 1]
 
 # %% [markdown]
 # Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's. The
-# network combines numbers that stand in one vector. Here it multiplied, and no matrix can. On the left below, the two
-# praises have their midpoint at (0, 0), and so have the two blames, so no straight line parts them: the four cases, the
-# classic XOR, are not **linearly separable**.
+# network combines numbers that stand in one vector. Here it multiplied polarity by *affirmed*, which no matrix can. See
+# the left panel: the midpoint of the two praises is (0, 0), and so is that of the two blames, so no straight line parts
+# them. The four cases, the classic XOR, are not **linearly separable**.
 #
 # The network first makes two numbers of the sum $z$ of polarity and *affirmed*: its positive part, $\max(0, z)$, and
 # its negative part, $\max(0, -z)$. Drawn by these two, on the right, the same four cases are separated by one line.
@@ -263,15 +265,8 @@ print_shares("attention alone")
 #
 # $$x \leftarrow x + \operatorname{Attention}(x) .$$
 #
-# It also helps the gradient. The derivative of $x + F(x)$ is $I + F'$, and through $L$ layers these multiply: $(I +
-# F_1')(I + F_2') \cdots (I + F_L')$. Multiply that out, and one term is $I$ alone: by this path the gradient reaches
-# the lowest layer without passing through any attention. Without the sums only $F_1' F_2' \cdots F_L'$ would be left.
-# That guards against gradients that vanish, and not against those that explode, since the other terms add up, too. [He
-# and others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them
-# deeper networks had trained worse than shallow ones (the **degradation problem**). What is added must have the shape
-# of the stream, so attention, and whatever else is added, must return vectors of width $D$.
-#
-# Does adding keep the words apart? Measure the same, with a connection around each attention:
+# What is added must have the shape of the stream, so attention, and whatever else is added, must return vectors of
+# width $D$. Does adding keep the words apart? Measure the same, with a connection around each attention:
 
 # %% tags=["hide-input"]
 print_shares("added")
@@ -316,8 +311,7 @@ assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shr
 # A word's own part has grown, too, but is swamped. The entries grow by about a third a layer on average, less at first
 # and more once words are alike ($1.34^{24} \approx 1{,}100$), and the gradient far more. Hold the attention weights
 # fixed, and it grows only as the entries do, to about 1,200. The rest comes through the weights. A score is a product
-# of two vectors: the larger they are, the more a small change of one changes it. Something has to keep the stream
-# within bounds.
+# of two vectors: the larger they are, the more a small change of one changes it.
 #
 # ## Layer norm, on four numbers
 #
@@ -331,9 +325,17 @@ assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shr
 # against dividing by 0.
 #
 # The vectors $\gamma$ (the *gain*) and $\beta$ (the *bias*), of width $D$, are trained and start at 1 and 0. The gain
-# lets one entry count for more than the others, and the bias moves its zero. With a gain of 2 and a bias of 1 the last
-# entry would be $2 \cdot \tfrac53 + 1 = \tfrac{13}{3}$. Both are the same for all tokens, so the norm's output no
-# longer shows the mean and the size of a token's own entries.
+# lets one entry count for more than the others, and the bias moves its zero. Both are the same for all tokens, so the
+# norm's output no longer shows the mean and the size of a token's own entries.
+#
+# Adding also helps the gradient. The derivative of $x + F(x)$ is $I + F'$, and through $L$ layers these multiply: $(I +
+# F_1')(I + F_2') \cdots (I + F_L')$. Multiply that out, and one term is $I$ alone: a path to the lowest layer that
+# passes through no attention. Without the sums only $F_1' F_2' \cdots F_L'$ is left. So the gradient does not vanish,
+# but it may still explode, since the other terms add up. [He and others (2015)](https://arxiv.org/abs/1512.03385)
+# introduced such connections for images, because without them deeper networks had trained worse than shallow ones (the
+# **degradation problem**).
+#
+# Something has to keep the stream within bounds.
 
 
 # %%
@@ -520,6 +522,9 @@ for name, step in scaled.items():
 # %% [markdown]
 # With this start it no longer matters, for a word's own share, where the norms stand.
 # [Below](#what-is-each-part-for-leave-it-out) deep stacks are trained from either start.
+#
+# In short: adding keeps words apart for a while, a norm keeps the size down, and pre-norm or a small start keeps what
+# is added small beside the stream.
 
 # %% tags=["proof"]
 assert (
@@ -838,13 +843,12 @@ quiz.one_choice(
 # ## From numbers to vectors
 #
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
-# vectors, the **embeddings**. What length (norm) should a row have at the start? Its two uses want different ones. *As
-# input*, a position is added to it ([chapter 5](05_position.ipynb)), of length $\sqrt{D/2}$, which is 16 for $D = 512$;
-# the row should be about as long. *As output*, in many models, the same row scores the next token ([chapter
-# 9](09_decoder.ipynb)), by its dot product with what a layer norm returns, of length $\sqrt D$. For random vectors that
-# product has the size of both lengths multiplied, divided by $\sqrt D$. It should be 1 ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)), so the row needs length 1. Hence rows start with length 1, and are
-# multiplied by $\sqrt D = 22.6$ when looked up.
+# vectors, the **embeddings**. How long should a row be at the start? *As input*, a position of length $\sqrt{D/2}$ is
+# added to it ([chapter 5](05_position.ipynb)), 16 for $D = 512$, so it should be about as long. *As output*, in many
+# models, the same row scores the next token ([chapter 9](09_decoder.ipynb)), by its dot product with a layer norm's
+# output, of length $\sqrt D$. For random vectors that product is about the row's length times $\sqrt D / \sqrt D$, so
+# the row's length. It should be 1 ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). Hence rows start with
+# length 1, and looking up multiplies them by $\sqrt D = 22.6$, not far from 16.
 
 # %% tags=["export", "hide-input"] module="encoder"
 import math
@@ -1034,14 +1038,34 @@ for without in (None, *PARTS):
 # %% [markdown]
 # - Without **attention** both stay at chance, because no digit reaches another position.
 # - Without the **residual connection** around attention, *add* stays near chance and *reverse* gets stuck at a quarter
-#   to a third. Presumably words become alike: every position holds much the same average, and all it tells is how often
-#   each digit occurs. The best answer is then the commonest digit. It occurs 3.1 times in twelve random draws on
-#   average, so 26 percent are right. The connection around the feed-forward network can be spared here, perhaps because
+#   to a third. Presumably words become alike: every position holds much the same average, which tells little more than how
+#   often each digit occurs. A bet on the commonest (3.1 of twelve random draws, on average) is right in 26 percent. The
+#   runs reach 26 to 34, so a little more gets through. The connection around the feed-forward network can be spared here, perhaps because
 #   this network sees nothing but the one word, and can learn to hand it on.
 # - The **norms** can be spared, in three layers.
 # - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. Attention is linear only while its
 #   weights are fixed, and they depend on the words; norms are not linear either. Presumably three layers of that are
-#   enough. So this task does not show what a large model needs the network for.
+#   enough. And one?
+
+# %% tags=["hide-input"]
+print("add, one layer: share right of three seeds, at the best learning rate")
+single = {}
+for without in (None, "feed-forward"):
+    rows = [row for row in measurement["one_layer"] if row["without"] == without]
+    means = [np.mean(row["right"]) for row in rows]
+    single[without] = rows[int(np.argmax(means))]
+    shares = "  ".join(f"{share:6.1%}" for share in single[without]["right"])
+    print(
+        f"without {without or 'nothing':14}{shares}   at {single[without]['learning_rate']}"
+    )
+    assert 0 < np.argmax(means) < len(rows) - 1  # the best lies inside
+assert (
+    min(single[None]["right"]) > 0.99 and max(single["feed-forward"]["right"]) < 0.8
+)
+
+# %% [markdown]
+# With one layer the network is needed: attention can fetch the second digit, and is left to add by its weights alone.
+# (It has a third of the parameters, too.)
 
 # %% tags=["proof"]
 best = {
@@ -1109,8 +1133,7 @@ for name, rows in deep.items():
 # norms still do, while the loss of both without norms overflows.
 #
 # A small model, then, is no test of what a deep one needs: three layers learn with norms or without, and twelve do not
-# from every start. BERT's twelve post-norm layers do learn, with a smaller start, [warm-up](#does-it-need-warm-up) and
-# much data.
+# from every start.
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small start": 6, "no norm, small start": 5}
@@ -1140,8 +1163,8 @@ assert 0.255 < betting < 0.265 and 0.255 < stuck < 0.27
 #
 # *Reverse* lets you look inside. Train it once and ask of every layer's output two things: can the position's *own*
 # digit be read from the vector, and can the digit that the model should *output* there, the mirrored one? To read is to
-# apply a linear map that was fitted on some sequences and is tested on others: a **linear probe**. (Linear, because a
-# stronger probe could learn the task by itself. And what a probe can read need not be what the model uses.)
+# apply a linear map that was fitted on some sequences and is tested on others: a **linear probe**. (What a probe can
+# read need not be what the model uses.)
 
 # %% tags=["hide-input"]
 model, _, _ = learn("reverse")
@@ -1184,7 +1207,7 @@ for depth, stream in enumerate(streams):
 #
 # The layer norm of the [Annotated Transformer](https://nlp.seas.harvard.edu/annotated-transformer/) divides by the
 # *sample* standard deviation, for which the sum of squares is divided by $D - 1$, and adds $\epsilon$ outside the root.
-# The latter makes no difference for vectors of ordinary size. How far is this norm from PyTorch's?
+# How far is this norm from PyTorch's?
 
 
 # %% tags=["hide-input"]

@@ -15,7 +15,7 @@
 # and as the module that this book uses.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). It
-# takes about 30 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end, takes 3 more
+# takes about 31 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end, takes 3 more
 # minutes. To write a transformer this afternoon, begin at [the whole model on one screen](#all-of-it-on-one-screen).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer. Residual paths lead around each sublayer, and the memory from the top of the encoder's stack to the cross-attention."}}
@@ -197,12 +197,12 @@ plt.show()
 # ### Which mask goes where?
 #
 # An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder takes both: `causal &
-# padding` broadcasts to $(B, 1, T, T)$. (Padding that stands behind a sentence is in the future of all its words, so
-# the causal mask hides it anyway. Padding in front is not in their future, and only the padding mask hides it.)
+# padding` broadcasts to $(B, 1, T, T)$.
 #
-# A padding token in front of the text may attend to nothing: all its scores are minus infinity, and the softmax divides
-# 0 by 0. `nn.MultiheadAttention`, as it is called by default, returns NaN. Our module sets the weights to 0 ([chapter
-# 7](07_learning.ipynb#a-query-with-nothing-to-attend-to)).
+# Padding behind a sentence is in the future of all its words, so the causal mask hides it anyway. Some libraries pad in
+# front; there only the padding mask hides it. Such a padding token may itself attend to nothing: its scores are all
+# minus infinity, and the softmax divides 0 by 0. `nn.MultiheadAttention` by default then returns NaN; our module sets
+# the weights to 0 ([chapter 7](07_learning.ipynb#a-query-with-nothing-to-attend-to)).
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -437,9 +437,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## All of it on one screen
 #
-# Here is the whole model, post-norm as in the paper and without configuration or checks, as you would write it in an
-# afternoon. Read it from the bottom. `forward` encodes the source, and hands memory and mask to `decode`. Both call
-# `stack`, which looks up, scales, adds positions, and runs the layers. `Layer` is one class for both sides: with
+# Here is the whole model, and the one to read. (`DecoderLayer` above belongs to the library's version, which computes
+# the same and is folded below.) It is post-norm as in the paper and without configuration or checks, as you would write
+# it in an afternoon. Read it from the bottom. `forward` encodes the source, and hands memory and mask to `decode`. Both
+# call `stack`, which looks up, scales, adds positions, and runs the layers. `Layer` is one class for both sides: with
 # `cross` it has the second attention. `Attention` takes `x` for the queries and `context` for keys and values, so with
 # $(x, x)$ it is self-attention, and with $x$ and the memory cross-attention. `self.heads` is the shape $(H, d_k)$ into
 # which the width is cut. The functions that train the model and let it write stand
@@ -535,10 +536,10 @@ class OneScreen(nn.Module):
 # %% [markdown]
 # ### The module that the book uses
 #
-# The module that the rest of the book uses has the same parts: two embeddings, two stacks, and the linear map. It
-# differs from the model on the screen in two ways: its dropout also acts on attention weights and hidden entries, as in
-# PyTorch, and padding may stand in front (on the screen it would give NaN). `TransformerConfig` extends the
-# `LayerConfig` of chapter 8. Its defaults are the paper's base model, but for that dropout, the biases of the
+# The module that the rest of the book uses has the same parts: two embeddings, two stacks, and the linear map. It can
+# do more than the model on the screen: pre-norm, an output matrix of its own, and padding in front (on the screen that
+# gives NaN). Its dropout also acts on attention weights and hidden entries, as in PyTorch. `TransformerConfig` extends
+# the `LayerConfig` of chapter 8. Its defaults are the paper's base model, but for that dropout, the biases of the
 # attention, and two tables of embeddings where the paper shares one.
 
 # %% tags=["hide-input", "export"] module="transformer"
@@ -755,23 +756,23 @@ print(len(pairs), "pairs,", len(vocabulary), "tokens, three of them special")
 assert len(pairs) == 360 and len(vocabulary) == 32
 
 # %% [markdown]
-# As [above](#who-may-see-whom), the decoder receives the rows of `answers` without their last token, `answers[:, :-1]`,
-# and must predict them without their first, `answers[:, 1:]`.
+# The decoder receives `answers[:, :-1]`, the rows without their last token, and must predict `answers[:, 1:]`, the rows
+# without their first ([above](#who-may-see-whom)): of $T + 1$ tokens, $T$ go in and $T$ are wanted.
 #
-# So what goes in are the targets *shifted right*. This is **next-token prediction**. (The loss skips the padding:
+# What goes in are the targets *shifted right*; the task is **next-token prediction**. (The loss skips the padding:
 # `ignore_index=0`.)
 #
-# The right answer is known, so one pass trains all its positions. The model gives each wanted word a probability, say
-# 0.5 to *I*, 0.8 to *am*, 0.9 to *fine* and 1 to `<eos>`. Their product, 0.36, is the probability of the whole answer
-# $y$ to the question $x$. With $y_t$ for word $t$, and $y_{<t}$ for the words before it:
+# The model gives each wanted word a probability, say 0.5 to *I*, 0.8 to *am*, 0.9 to *fine* and 1 to `<eos>`. Their
+# product, 0.36, is the probability of the whole answer $y$ to the question $x$. With $y_t$ for word $t$, and $y_{<t}$
+# for the words before it:
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
 # The loss is the mean of minus the logarithms of these factors, here $(0.69 + 0.22 + 0.11 + 0) / 4 = 0.26$. It is
 # smallest where the right answers are most probable (**maximum likelihood**).
 #
-# Why one word after the other? *I am fine* and *very well, thanks* may both be right, and words that are chosen
-# independently could make *I well thanks*.
+# Why not each word by itself? *I am fine* and *very well, thanks* may both be right, and words that do not know of each
+# other could make *I well thanks*.
 #
 # Training with the right words as input is called **teacher forcing**, because the model goes on from them whatever it
 # would have said. It has a price (**exposure bias**): in training every beginning is right, but in use the model goes
@@ -833,7 +834,7 @@ def fit(model, rows, steps=250, seed=0):
 # To use it, the encoder runs once, and the decoder once for each word: each new word is appended and goes in with the
 # rest, until every sentence has its `<eos>` or `longest` words; what is written after a sentence's `<eos>` is ignored.
 # Writing like this, each word after all before it, is called **autoregressive**, and always taking the best next word
-# is **greedy** decoding. Chapter 12 has better and faster ways.
+# is **greedy** decoding.
 
 
 # %%
@@ -974,8 +975,7 @@ assert vocabulary[best.indices[0]] == "I" and logits.softmax(-1).max() > 0.9
 
 # %% [markdown]
 # Read the row of *you*: $8.03 / \sqrt 8 = 2.84$, $e^{2.84} = 17.1$, and that is 0.73 of the column's sum, 23.5. The
-# last column is the first entry of each value: of the blend's 0.57, *you* brings $0.73 \cdot 0.77 = 0.56$. The second
-# head does the same with its own numbers, and $W_O$ joins the two.
+# last column is the first entry of each value: of the blend's 0.57, *you* brings $0.73 \cdot 0.77 = 0.56$.
 #
 # What they hand over is added to the vector of `<bos>`, which then passes the norm and the feed-forward network. The
 # output matrix compares the result with every word of the vocabulary, by dot products: these are the logits. *I* has by
@@ -1005,8 +1005,7 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # %% [markdown]
 # Above, choose a layer and a head, and see what each word of the answer attends to in the question. Each asks for the
 # *next* word, so look at `<bos>` to see how *I* is found. A map shows where this model looked, and not whether the
-# answer depended on it. To learn that, hide the position of *you* from the decoder. This model then no longer writes
-# *I*. We trained nine others alike, and only four of them behave the same ([at the end](#does-the-map-say-why)).
+# answer depended on it ([tested at the end](#does-the-map-say-why)).
 
 # %% [markdown]
 # ## Does training run token by token?
@@ -1056,8 +1055,7 @@ with torch.no_grad():
 
 # %% [markdown]
 # The same up to rounding. That is what the causal mask buys: a sentence of a thousand words takes a thousand passes to
-# write, but only one in each step of training. A recurrent network ([chapter 1](01_why_attention.ipynb)) needs a
-# thousand steps for either.
+# write, but only one in each step of training.
 #
 # It rests on one property: *no position sees its future*. Masking each layer is enough, because row $t$ of a masked
 # attention uses rows 0 to $t$ of its input, and everything else works on each row alone.
@@ -1305,8 +1303,8 @@ for name, make in variants.items():
 # All ten losses end below 0.05, where guessing among 32 tokens costs $\ln 32 = 3.5$, so each looks like success. All
 # nine differ from the reference, in training mode or out of it.
 #
-# **Five see the future**, in training too. So any score with the right words given, a loss on held-out questions
-# included, is perfect or nearly so, and what they write is mostly wrong. The leak test finds all five.
+# **Five see the future**, in training too: they draw on the wanted word, which is the next input. With the right words
+# given, even held-out questions look solved. When they write, there is no next input yet. The leak test finds all five.
 #
 # *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *Turned around* is easily made:
 # in `nn.MultiheadAttention` True means *may not*. *Scaled scores times mask* leaves the future some weight, since a
@@ -1314,8 +1312,9 @@ for name, make in variants.items():
 # in the denominator. So the rest sums to less than 1 ([chapter 4](04_self_attention.ipynb#why-minus-infinity)), and how
 # much less presumably tells the model something about the next word.
 #
-# **One sees the future outside training.** With a mask *in training only*, the earlier words see in use what comes
-# after them, which they never did in training, and writing is a lottery: one seed gets 3 percent right, another 97.
+# **One sees the future outside training.** With a mask *in training only*, each written word changes the vectors of the
+# earlier ones, and the newest word reads these in layer 2. Training never showed such vectors: one seed gets 3 percent
+# right, another 97.
 #
 # **Two see too little.** Nothing leaks, nothing moves, and most of what they write is right; only the reference finds
 # them for sure. *One word too few* hides each word from its own attention, and leaves `<bos>` nothing at all.
@@ -1368,7 +1367,6 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 # | more padding | padding that is not hidden |
 # | a reference with the same parameters, such as `nn.Transformer`, in both modes and with sentences of different lengths | all nine |
 # | one pair of input and target, printed | targets that are not shifted |
-# | the first steps of writing, printed | another first token than in training, padding between what is given and what is written |
 
 # %% tags=["proof"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}

@@ -90,8 +90,9 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 #
 # ## What should be small?
 #
-# The right translation should be probable. Its probability is a product, one factor for each token given those before:
-# in a long text, too small to compute with. Minus its logarithm is a sum. Training makes that small.
+# The right translation should be probable. Its probability is a product, with one factor for each token, given those
+# before it. For a long text the product is too small to compute with. Minus its logarithm is a sum, and training makes
+# this sum small.
 #
 # **By hand.** A vocabulary of four tokens, and a target of two, *b c*, then padding. The model gives these
 # probabilities:
@@ -203,12 +204,15 @@ quiz.number(
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2 .$$
 #
-# So $m$ is what the gradients agree on, and $\sqrt v$ their usual size. In $m$ a gradient that is $k$ steps old has the
-# weight $(1 - \beta_1) \, \beta_1^k$. With $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on, so $m$ looks back over
-# some $1 / (1 - \beta_1) = 10$ steps, and $v$, with the transformer paper's $\beta_2 = 0.98$, over 50. With the
-# learning rate $\eta$, the step is in essence $-\eta \, m / \sqrt v$. But $m$ and $v$ start at 0, so at first they are
-# too small: after one step $m$ is $0.1 \, g$. So at step $n$ each is divided by $1 - \beta^n$, the sum of its weights
-# so far (**bias correction**):
+# So $m$ is what the gradients agree on, and $\sqrt v$ their usual size. With the learning rate $\eta$, the step is in
+# essence $-\eta \, m / \sqrt v$.
+#
+# How far back do they look? In $m$ a gradient that is $k$ steps old has the weight $(1 - \beta_1) \, \beta_1^k$: with
+# $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on. The latest $1 / (1 - \beta_1) = 10$ have two thirds of the weight.
+# In $v$, with the transformer paper's $\beta_2 = 0.98$, it is the latest 50.
+#
+# But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is $0.1 \, g$. At step $n$ the weights
+# sum to $1 - \beta^n$, so each is divided by that (**bias correction**):
 #
 # $$\text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon} , \qquad \epsilon = 10^{-9} \text{ against dividing by 0.}$$
 #
@@ -228,9 +232,9 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # and what is left is $g / \sqrt{g^2}$, which is 1 or −1. Adam has seen one gradient, and steps by its sign alone,
 # whether it is signal or noise.
 #
-# Later it matters whether gradients agree. If they go 1, −1, 1, −1, 1, they nearly cancel in $m$, while their squares
-# do not cancel in $v$: the five steps are 1, 0.05, 0.34, 0.05 and 0.20 learning rates long. If they are 1 five times,
-# each step is a whole learning rate.
+# Later it matters whether gradients agree. If they are 1 and then −1, $m$ is $0.9 \cdot 0.1 - 0.1 = -0.01$, and divided
+# by $1 - 0.9^2 = 0.19$ it is −0.05. $v$, divided likewise, is 1. So the second step is only 0.05 learning rates long.
+# If both are 1, it is a whole learning rate.
 #
 # ### Warm-up and schedule
 #
@@ -355,7 +359,7 @@ quiz.number(
 #
 # Warm-up guards the beginning. **Gradient clipping** guards the rest: now and then one batch has a huge gradient, an
 # odd sentence or a steep spot of the loss. In plain gradient descent that one step can undo many good ones. In Adam it
-# is no longer than others, but the batch then fills $m$ and [steers the next steps
+# stays below one learning rate, but the batch then fills $m$ and [steers the next steps
 # too](#why-clip-if-adam-divides-the-size-out). Take all gradients of the model as one long vector. If its norm, the
 # *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector $(3, 4)$ of norm 5 becomes $(0.6,
 # 0.8)$. The direction stays.
@@ -859,10 +863,11 @@ plt.show()
 #
 # Here each of them can go, or nearly, one at a time and at a good learning rate. The chapter's recipe gets 100.0
 # percent of the test numbers right; without warm-up it is 99.9, without clipping 100.0, without smoothing 100.0, with
-# gradient descent 100.0, and with the inverse square root, which does not fall to 0, 98.9 ([all of
-# them](#what-was-needed-in-figures)). What matters most is the learning rate: with a tenth of the chapter's, Adam gets
-# 83 percent right, with ten times as much none. So this easy task cannot tell what large models need: for post-norm
-# models of full size, for one, [Xiong and others (2020)](https://arxiv.org/abs/2002.04745) found warm-up essential.
+# gradient descent with momentum in place of Adam 100.0, and with the inverse square root, which does not fall to 0,
+# 98.9 ([all of them](#what-was-needed-in-figures)). What matters most is the learning rate: with a tenth of the
+# chapter's, Adam gets 83 percent right, with ten times as much none. So this easy task cannot tell what large models
+# need: for post-norm models of full size, for one, [Xiong and others (2020)](https://arxiv.org/abs/2002.04745) found
+# warm-up essential.
 
 # %% tags=["quiz"]
 quiz.one_choice(

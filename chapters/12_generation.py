@@ -13,7 +13,7 @@
 # saves the model from computing everything again at each word.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
-# learnt something. It takes about 30 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
+# learnt something. It takes about 31 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
 # end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
@@ -152,8 +152,8 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # %% [markdown]
 # ## Several hypotheses at once
 #
-# **Beam search** keeps not one beginning but the best few, say two, which are called **hypotheses**. By hand, with the
-# probability of each beginning; what falls out of the beam is grey:
+# **Beam search** keeps the best few beginnings, say two (**hypotheses**). Each step tries every next word after each of
+# them, and keeps the two likeliest of all results. By hand; what is dropped is grey:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A tree of beginnings. From <bos> to a 0.5, the 0.4 and this 0.1, of which a and the are kept. From a to cup 0.2, pot 0.175 and tea 0.125, from the to tea 0.36 and cup 0.04; kept are the tea and a cup, and both end."}}
 from classroom.diagram import Diagram
@@ -205,17 +205,16 @@ plt.show()
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
 #
 # The function below keeps the `beam` likeliest hypotheses of each sentence; to the model each is a row, and `select`
-# may copy a row. ([One step of it](#one-step-of-beam-search), name by name; a `Hypothesis` is a list of tokens and a
-# score.) Three details decide what it finds:
+# may copy a row. (A `Hypothesis` is a list of tokens and a score.) Three details decide what it finds:
 #
-# - It looks at the `beam` + 1 best continuations of each hypothesis: all `beam` that survive may come from one
-#   hypothesis, and one of that one's best may be the end.
+# - For each hypothesis it looks at the `beam` + 1 best next tokens. All `beam` survivors may come from one hypothesis,
+#   and one of its best tokens may be the end, which does not go on.
 # - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Every hypothesis
 #   can end at every step, with some tiny probability, and such endings would fill the list that is returned.
 # - A sentence is done when `beam` hypotheses have ended and no *live* one (one that goes on) can beat the best of them.
-#   Further words only lower a sum. So the best score that a live one can reach is its sum so far, divided by the
-#   largest penalty, that of `max_length` tokens. With the sum $-1.2$ and 5 tokens allowed that is $-1.2 / 1.359 =
-#   -0.88$: too low if one has ended with $-0.86$.
+#   A sum can only fall, so the best that a live one can reach is its sum now, divided by the largest penalty, that of
+#   `max_length` tokens. Say its sum is $-1.2$, and 5 tokens are allowed: $-1.2 / 1.359 = -0.88$. If one has ended with
+#   $-0.86$, the search stops.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -231,6 +230,23 @@ class Hypothesis(NamedTuple):
 def length_penalty(length: int, alpha: float) -> float:
     """What a sum of `length` logarithms is divided by: Wu and others (2016), 14."""
     return ((5 + length) / 6) ** alpha
+
+
+# %% [markdown]
+# Here is step 2 of the tea model's search, with a beam of 2, name by name as in the code. There is one sentence, number
+# 0:
+#
+# | name | what it is | in step 2 |
+# |---|---|---|
+# | `live` | sentence, sum, tokens of each row | $(0, \ln 0.5, [\text{a}])$, $(0, \ln 0.4, [\text{the}])$ |
+# | `best` | each row's `beam` + 1 best tokens | *cup* 0.4, *pot* 0.35, *tea* 0.25; *tea* 0.9, *cup* 0.1 |
+# | `candidates[0]` | sum, row, token | $(\ln 0.2, 0, \text{cup})$, $(\ln 0.175, 0, \text{pot})$, ..., $(\ln 0.36, 1, \text{tea})$, ... |
+# | `ranked` | the same, best first | $(\ln 0.36, 1, \text{tea})$, $(\ln 0.2, 0, \text{cup})$, ... |
+# | `going` | sentence, sum, row, token: the best two, ends left out | $(0, \ln 0.36, 1, \text{tea})$, $(0, \ln 0.2, 0, \text{cup})$ |
+# | `kept` | the same of all sentences | these two |
+# | `select(...)` | rows of the state to keep | 1, 0: now *the* stands first |
+# | `tokens` | what is fed next | *tea*, *cup* |
+# | `live`, new | | $(0, \ln 0.36, [\text{the, tea}])$, $(0, \ln 0.2, [\text{a, cup}])$ |
 
 
 # %% tags=["export"] module="generation"
@@ -492,8 +508,7 @@ assert np.all(np.array(shares["beam 4, alpha 0.6"]) > shares["greedy"])
 # Each column is one seed, each entry the share of 500 numbers that are right in every token (*exact* in [chapter
 # 11](11_training.ipynb#how-good-is-it)). Greedy decoding and teacher forcing agree, as they must: until its first
 # mistake greedy decoding reads the right words, too. Four hypotheses instead of one get a few more numbers right with
-# every seed (a point is five of the 500 numbers), for four times as many rows. The gain comes from the width: the
-# length penalty makes no clear difference here.
+# every seed (a point is five of the 500 numbers), for four times as many rows.
 #
 # Search or model? Score the right sentence by teacher forcing, with the same penalty. If it beats what was written, the
 # search has failed, otherwise the model. Read what the first model writes. Here are a number that greedy decoding gets
@@ -528,7 +543,8 @@ assert len(fixed) > len(broken) > 0
 # %% [markdown]
 # In the first, greedy decoding prefers a wrong token early and cannot go back. Its mistake was a search error: the
 # right sentence scores higher. In the second the beam found the right sentence, but one without *acht hundert*, two
-# words shorter, scores higher in spite of the penalty: a model error, which a narrower search had hidden.
+# words shorter, scores higher although the penalty favours long ones: a model error, which a narrower search had
+# hidden.
 #
 # ## Sampling
 #
@@ -630,7 +646,7 @@ assert len({text_of(d) for d in drawn}) == 7
 
 # %% [markdown]
 # Of a thousand sentences sampled from the tea model, *the tea* and *a cup* make up about the 36 and 20 percent that
-# they should; all seven that the model can write occur.
+# they should.
 #
 # Numbers have one right answer each, so here sampling should lose. **Predict first.** Greedy decoding gets more than
 # half of the numbers right with the first model. How many does sampling?
@@ -743,8 +759,7 @@ plt.show()
 # | rows | $n(n+1)/2$, so $O(n^2)$ | $n$ |
 # | scores | $n(n+1)(n+2)/6$, so $O(n^3)$ | $n(n+1)/2$, so $O(n^2)$ |
 #
-# (Without a cache step $t$ computes $t(t+1)/2$ scores, those that the causal mask leaves; their sum is
-# $n(n+1)(n+2)/6$.) For 100 tokens that is 171,700 scores without a cache, and 5,050 with one.
+# For 100 tokens that is 171,700 scores without a cache, and 5,050 with one.
 #
 # For one head, and a new token `x` of shape $(1, D)$, the idea is four lines:
 #
@@ -1012,10 +1027,11 @@ quiz.number(
 # %% [markdown]
 # ### Why one sentence is slow
 #
-# With a cache, a step loads nearly every parameter of the decoder once, and uses it for two operations per sentence, a
-# multiplication and an addition. At 4 bytes a number these are $2B$ FLOPs (floating-point operations) for 4 bytes: for
-# one sentence 0.5 a byte, at 16 bits 1. This ratio is the **arithmetic intensity**. An H100, a GPU for data centres,
-# can do some 300 while it loads a byte, by its data sheet, so it mostly waits.
+# The cache removes the work that was repeated. One sentence is still slow. A step loads nearly every parameter of the
+# decoder once, and uses it for one multiplication and one addition per sentence. At 16 bits that makes, for $B$
+# sentences, $2B$ floating-point operations (FLOPs) for 2 bytes, so $B$ for each byte. This ratio is the **arithmetic
+# intensity**. While it loads one byte, an H100, a GPU for data centres, can do some 300 (at 16 bits, by its data
+# sheet). With one sentence it mostly waits.
 #
 # So decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline): the memory's
 # bandwidth sets the pace. The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms at the H100's
@@ -1039,15 +1055,15 @@ for rows in (1, 16, 64):
 assert cost[64] < cost[1] / 4
 
 # %% [markdown]
-# For 64 times as many sentences a step takes a few times as long, and not 64 times. Two things are paid once a step:
-# loading the parameters, and the calls from Python. Which counts for more, this does not show.
+# For 64 times as many sentences a step takes a few times as long, and not 64 times.
 
 # %% [markdown]
 # ### Break it: every token is the first
 #
 # The decoder of [Dive into Deep
 # Learning](https://d2l.ai/chapter_attention-mechanisms-and-transformers/transformer.html) does not advance the position
-# while it writes. Each new token gets the position of the first of the sentence.
+# while it writes. Each new token gets the position of the first of the sentence. (The last line is the other mistake:
+# hypotheses change places, and their keys and values do not.)
 
 
 # %% tags=["hide-input"]
@@ -1072,24 +1088,23 @@ with torch.no_grad():
     print(f"(a logit is typically {model(source, target).std():.2f} in size)")
 swapped = worst_step(Unordered(model, source))
 print(
-    f"not reordered: up to {swapped[:20].max():.0e}, from step 21 {swapped[20:].max():.1f}"
+    f"not reordered: equal up to step 20, then off by up to {swapped[20:].max():.1f}"
 )
 assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 assert swapped[:20].max() < 1e-5 and swapped[20:].min() > 0.01
 
 # %% [markdown]
 # With a wrong position the first step is right, and all later ones are not. Without the reordering all is right until
-# sentences change places, at step 21. Nothing crashes, and the loss is fine, because training sends whole sentences
-# through, where the positions are right.
+# sentences change places, at step 21. Nothing crashes, and the loss is fine.
 
 # %% [markdown]
 # ## Several tokens for the price of one
 #
 # **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses the arithmetic that is
 # left idle by [a single sentence](#why-one-sentence-is-slow). A small **draft model** with the same vocabulary writes a
-# few tokens ahead, and the large one checks them all in one pass, with a [rectangular mask](#several-tokens-at-once).
-# Where decoding is memory-bound, that pass takes hardly longer than one for a single token, because the parameters are
-# loaded once in either case. (On a processor, which has less arithmetic to spare, it takes longer.)
+# few tokens ahead. The large one reads them in one pass, as in teacher forcing, and each row says what it would have
+# written next. Where decoding is memory-bound, that pass takes hardly longer than one for a single token, because the
+# parameters are loaded once in either case.
 #
 # With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
 # replaced by the large model's own, and what the cache kept of the rest is dropped. So the text is what the large model
@@ -1352,27 +1367,6 @@ verdict
 # ## Going further
 #
 # Five points about writing. Later chapters repeat what they need of them.
-#
-# ### One step of beam search
-#
-# Here is step 2 of the tea model's search, with a beam of 2, name by name as in the code. There is one sentence, number
-# 0:
-#
-# | name | what it is | in step 2 |
-# |---|---|---|
-# | `live` | sentence, sum, tokens of each row | $(0, \ln 0.5, [\text{a}])$, $(0, \ln 0.4, [\text{the}])$ |
-# | `best` | each row's `beam` + 1 best tokens | *cup* 0.4, *pot* 0.35, *tea* 0.25; *tea* 0.9, *cup* 0.1 |
-# | `candidates[0]` | sum, row, token | $(\ln 0.2, 0, \text{cup})$, $(\ln 0.175, 0, \text{pot})$, ..., $(\ln 0.36, 1, \text{tea})$, ... |
-# | `ranked` | the same, best first | $(\ln 0.36, 1, \text{tea})$, $(\ln 0.2, 0, \text{cup})$, ... |
-# | `going` | sentence, sum, row, token: the best two, ends left out | $(0, \ln 0.36, 1, \text{tea})$, $(0, \ln 0.2, 0, \text{cup})$ |
-# | `kept` | the same of all sentences | these two |
-# | `select(...)` | rows of the state to keep | 1, 0: now *the* stands first |
-# | `tokens` | what is fed next | *tea*, *cup* |
-# | `live`, new | | $(0, \ln 0.36, [\text{the, tea}])$, $(0, \ln 0.2, [\text{a, cup}])$ |
-#
-# In step 3 this toy allows nothing but the end. So `going` is empty, two have ended, and the search is done. Elsewhere
-# `bound` decides. With a sum of $-1.1$ in place of the $-1.2$ [above](#several-hypotheses-at-once), a live hypothesis
-# could reach $-0.81$, and the search would go on.
 
 # %% [markdown]
 # ### Several tokens at once

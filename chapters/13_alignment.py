@@ -38,11 +38,11 @@ transformer_map(built=13)
 # | in the evening she opens the door | am Abend **macht** sie die Tür **auf** |
 # | ... because she opens the door | ..., weil sie die Tür **aufmacht** |
 #
-# A **synchronous grammar** makes a sentence once, as parts without an order, and puts the parts in order twice. So it
-# knows which word came from which. Ours is imported from `dotformer.data.grammar`; here it works on one clause. A
-# `Phrase` is its English words, and its German words, each with the English words that it renders: in *am Abend*, for
-# *in the evening*, *am* renders *in the*, and *Abend* renders *evening*. The *prefix* is the part of the verb that
-# comes off. It renders the same English word.
+# A **synchronous grammar** chooses the parts of a sentence once, without an order, and then orders them twice: for
+# English and for German. So it knows which word came from which. Ours is imported from `dotformer.data.grammar`; here
+# it makes one clause. A `Phrase` pairs English words with German ones, and each German word names the English words
+# that it renders. In *am Abend*, for *in the evening*, *am* renders *in the* and *Abend* renders *evening*. A verb's
+# *prefix* renders the same word as the verb.
 
 # %% tags=["hide-input", "nbval-check-output"]
 import numpy as np
@@ -399,10 +399,10 @@ for place, word in enumerate(text.split()):
 # memory is no longer *the* alone: the encoder has brought something from the noun ([chapter
 # 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers) saw the same with digits).
 #
-# One sentence proves little. So take all test sentences that begin with *the* and whose first noun is *man, dog, woman,
-# cat* or *kitten* (and that have no pronoun which tells the gender as well). Exchange one vector at a time for that of
-# a **donor**, the same sentence with another of these nouns, one that is not in it already. Is the sentence's own
-# article written, or the donor's? (If both have the same gender, these are one.)
+# One sentence proves little. So take all test sentences that begin with *the*, whose first noun is *man, dog, woman,
+# cat* or *kitten*, and in which no pronoun tells the gender. Put in its place another of these nouns, new to the
+# sentence: that is the **donor**. Copy one vector at a time from the donor. Whose article is written, the sentence's
+# own or the donor's? (Nouns of one gender share an article; they show whether copying does damage.)
 
 # %% tags=["hide-input"]
 PRONOUNS = set("he him his she her it its".split())
@@ -469,8 +469,8 @@ assert all(right["another word"]) and sum(right["its noun"]) == 30
 # their gender in some other way, which we have not traced. A **knock-out** shows what is lost when one link is missing
 # and all others can stand in for it.
 #
-# Is a layer that does not point useless, then? Throw away what the cross-attention of a layer finds, by setting its
-# last matrix to zero.
+# Is layer 1, which points less well, useless, then? Throw away what the cross-attention of a layer finds, by setting
+# its last matrix to zero.
 
 # %% tags=["hide-input"]
 without = []
@@ -490,7 +490,7 @@ assert 0.95 < without[0] < 0.99 and without[1] < 0.01
 
 # %% [markdown]
 # Without layer 2's cross-attention hardly a sentence is right, without layer 1's nearly all are. In this model the
-# layer that points is the one that is needed; it is also the last.
+# layer that points better is the one that is needed; it is also the last.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -516,14 +516,13 @@ quiz.one_choice(
 # %% [markdown]
 # ## What came before
 #
-# Before the transformer, the networks that translated were mostly recurrent ([chapter 1](01_why_attention.ipynb)). An
-# encoder read the sentence and kept a **state**, a list of numbers of fixed length. A decoder began with that state and
-# wrote. So a list of fixed length had to hold the whole sentence, however long. In 2014 attention was invented to help
-# the decoder: before each word, it looks back at *all* states of the encoder, the memory.
+# Is it the transformer that translates this language so well, or its attention? Recurrent networks ([chapter
+# 1](01_why_attention.ipynb#the-network-of-2014)) had attention first. So race them, with it and without. The encoder
+# reads the sentence into a **state**, a list of numbers of fixed length, and the decoder starts from it. Without
+# attention that list must hold the whole sentence. With it, since 2014, the decoder looks back, before each word, at
+# *all* states of the encoder, the memory.
 #
-# Its scores are not dot products. (Dot products came a year later, [Luong and others
-# 2015](https://arxiv.org/abs/1508.04025).) The **additive** score compares the decoder's state $s$ with an encoder's
-# state $m$:
+# Its scores are not dot products. The **additive** score compares the decoder's state $s$ with an encoder's state $m$:
 #
 # $$ v_a \cdot \tanh(W_s s + W_m m) $$
 #
@@ -615,10 +614,10 @@ assert torch.allclose(weights, expected, atol=5e-4) and abs(context - 0.97) < 5e
 # %% [markdown]
 # The encoder reads in both directions, so that each of its states knows what comes before its word and after. (A
 # learned map turns its last states into the first of the decoder.) For the step from state to state we take PyTorch's
-# LSTM (chapter 1) and its **GRU** (gated recurrent unit). A GRU has one state $h$. A step makes a **candidate**, the
-# $\tanh$ below. Gate $z$ is the share of the old state that stays; the rest is candidate. With $z = 1$ nothing changes,
-# with $z = 0$ all is new. Gate $r$ is how much of $h$ the candidate sees. Both lie between 0 and 1, computed from $x$
-# and $h$:
+# LSTM (chapter 1) and its **GRU** (gated recurrent unit). A GRU has one state $h$. Its input $x$ is a word, in the
+# decoder with the context. Two gates are computed from $x$ and $h$ as in the LSTM, $z = \sigma(x W_z + h U_z)$ and $r$
+# likewise. Gate $r$ is how much of $h$ the **candidate**, the $\tanh$ below, sees. Gate $z$ is the share of $h$ that
+# stays; the rest is candidate. With $z = 1$ nothing changes, with $z = 0$ all is new:
 #
 # $$ h' = z \odot h + (1 - z) \odot \tanh(x W + r \odot (h U)) $$
 #
@@ -914,12 +913,11 @@ small, scaled = (mistakes("gru, no attention", stage) for stage in stages[1:3])
 assert max(small) < min(scaled)
 
 # %% [markdown]
-# Round 1 changes only the learning rate: at 0.012, both recurrent models with attention are nearly free of mistakes.
-# Larger embeddings do much the same: with them, still at 0.003, the GRU rises from 78 to 99 percent of the validation
-# set, the LSTM from 34 to 98 (the last two lines; one seed). Why, we have not tested. The LSTM without attention
-# improves only with them: at the same 0.006 in rounds 1 and 2, it goes from nearly all wrong to 187 to 258. The GRU
-# without attention gets worse in round 2, where one seed chose 0.006 for it. The transformer stays the same: its
-# embeddings were scaled before.
+# *With attention*, either change is nearly enough. Its own learning rate, 0.012, leaves each recurrent model at most
+# two mistakes (round 1). Scaled embeddings, still at 0.003, take the GRU from 78 to 99 percent of the validation set,
+# the LSTM from 34 to 98 (the last two lines; one seed; we have not tested why). *Without attention*, the LSTM needs the
+# scaling: at 0.006 in both rounds, it goes from nearly 500 wrong to 187 to 258. The GRU gets worse in round 2, where
+# the search, with one seed, chose 0.006. *The transformer* stays the same: its embeddings were scaled before.
 #
 # What still divides the models is attention. The three that have it end with at most two mistakes in three times 500
 # sentences: **here the transformer does not win**, nor does it lose; the task is too easy to tell them apart. The two
@@ -954,10 +952,10 @@ assert (
 assert max(times[3:]) < 1.05 * times[0]
 
 # %% [markdown]
-# So why did transformers replace recurrent networks? Not because each step teaches them more, in this task. The usual
-# answer is that they compute all positions at once, which suits a GPU; we have timed one core of a CPU. There a step of
-# this transformer, for which round 3 chose one layer a side, takes three quarters of the GRU's time and five sixths of
-# the LSTM's, both with attention.
+# So why did transformers replace recurrent networks? Whether each step teaches them more, this task cannot show. The
+# usual answer is that they compute all positions at once, which suits a GPU; we have timed one core of a CPU. There a
+# step of this transformer, for which round 3 chose one layer a side, takes three quarters of the GRU's time and five
+# sixths of the LSTM's, both with attention.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1048,14 +1046,14 @@ assert shorter == len(written) == 28
 # All 28 of these translations are too short: the one shown writes 171,960 for 171,969. The positions are sinusoids, and
 # [chapter 5](05_position.ipynb#could-the-encoding-be-learned) found that these can extrapolate and often do not.
 #
-# Could these differences be chance? Count only the numbers that one of two models gets right and the other wrong. If
-# neither were better, each would be a fair coin. All three of three for the same model then come up in $2 / 2^3 = 25$
-# percent of cases (2, because it may be either model), all nine of nine in 0.4. This is the **sign test**, and it
-# compares two *trained models*: against a GRU that makes none, 9 and 16 mistakes are more than chance, and 3 are not.
+# Could these differences be chance? Take two trained models, and only the numbers that one gets right and the other
+# wrong. If neither model is better, a fair coin decides who gets each. Three of three for one model then come up in $2
+# / 2^3 = 25$ percent of cases (2: it may be either model), nine of nine in 0.4. This is the **sign test**: against a
+# GRU that makes none, 9 and 16 mistakes are more than chance, and 3 are not.
 #
-# To compare two *kinds*, count seeds. Six results can be divided into three and three in $\binom{6}{3} = 20$ ways, and
-# in 2 of them one side beats the other completely. So even the clearest order of three seeds against three comes by
-# chance in 10 percent of cases.
+# It compares *trained models*. To compare *kinds* of model, compare seeds: deal the six results into three and three,
+# which has $\binom{6}{3} = 20$ ways. In 2 of them all of one side beat all of the other. So even the clearest order of
+# three seeds against three comes by chance in 10 percent of cases.
 
 # %% [markdown]
 # ## Exercises

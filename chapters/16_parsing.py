@@ -608,8 +608,8 @@ assert 0.28 < like_first / len(deep) < 0.37
 #
 # ## Break it: leave out what cannot be scored
 #
-# **Predict first.** EVALB leaves out what does not fit its sentence, and gives up after ten such errors. What F1 does
-# the translator get on the deeper sentences from a scorer that never gives up?
+# **Predict first.** EVALB leaves out what does not fit its sentence. (After ten such errors it stops; let ours go on.)
+# What F1 does the translator get that way on the deeper sentences?
 
 
 # %% tags=["hide-input"]
@@ -736,16 +736,15 @@ assert lacked_three == scored_right
 # ## Count instead: a grammar
 #
 # What would a parser look like that has the tree built in? Count, in the treebank, what each constituent is made of:
-# say that of 100 NPs 60 are a DT and an NN. That is a **probabilistic context-free grammar**, PCFG. The probability of
-# a tree is the product of those of its rules, as if each were chosen without regard to all others: its **independence
-# assumption**.
+# say that of 100 NPs 60 are a DT and an NN. So the **rule** NP → DT NN gets 0.6. With *the* 0.5 of all DT and *cat* 0.1
+# of all NN, the NP *the cat* has $0.6 \cdot 0.5 \cdot 0.1 = 0.03$: the product of its rules, as if each were chosen
+# without regard to all others (**independence assumption**). That is a **probabilistic context-free grammar**, PCFG.
 #
 # It makes an exact search possible. The best NP over a **span** (words that follow one another) is the same whatever
 # stands around it, so all other NPs over that span can be forgotten. Find the best constituent of each label for all
 # spans of one word, then of two, and so on: each longer span is cut in two at every point, and the best of both parts
 # are known already. This is **dynamic programming**, and the algorithm is **CKY** (Cocke, Kasami, Younger). What it
-# fills is the **chart**. If *the* is 0.5 of all DT and *cat* 0.1 of all NN, the NP *the cat* has $0.6 \cdot 0.5 \cdot
-# 0.1 = 0.03$. For *she sees the cat*:
+# fills is the **chart**. For *she sees the cat*:
 #
 # | | she | sees | the | cat |
 # |---|---|---|---|---|
@@ -847,12 +846,11 @@ assert min(scores["exact"] for scores in counted.values()) >= 95
 #
 # Now combine the two: an encoder that has read the whole sentence, and a search that knows trees. This is a **chart
 # parser** with neural scores, after Kitaev and Klein (2018). Instead of a decoder it has an output layer of its own,
-# which is called a *head*, too. Before, between and after the words stand **fenceposts**. The encoder's output for a
-# word is cut into two halves, one for the post on its right and one for the post on its left. So a post's vector is the
-# first half of the word before it, and the second half of the word after it (at the ends, of the begin and end tokens).
-# The vector of a span is its right post minus its left one: what changes from one end to the other. Training makes it
-# say what lies between. A small feed-forward network turns it into a score for each label, and one for *no
-# constituent*.
+# also called a *head* (not an attention head). It is asked about spans. A span has two ends, so vectors are needed
+# between words: the **fenceposts**, before, between and after them. The post between *sees* and *the* is the first half
+# of the encoder's output for *sees*, and the second half of that for *the* (at the ends, of the begin and end tokens).
+# A span's vector is its right post minus its left one: what changes between its ends. Training makes it say what lies
+# between. A small feed-forward network scores each label, and *no constituent*.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Four words, she sees the cat, on top of an encoder, with fenceposts numbered 0 to 4 before, between and after them. Posts 2 and 4 stand around the cat. Post 4 minus post 2 goes into a feed-forward network, which scores NP at 6.1, VP at minus 2.0 and no constituent at 0."}}
 from classroom.diagram import Diagram
@@ -1037,10 +1035,10 @@ show(**charted)
 assert charted["test"]["f1"] > 99 and charted["deeper"]["exact"] > 40
 
 # %% [markdown]
-# On the test set it comes close to the translator, after seconds of training. On deeper sentences it is far ahead:
-# there is no outline of a sentence to memorise, and nearly all spans are of a kind that it knows. It stays behind the
-# grammar. Its encoder also reads what stands around a span, and three clauses are new there; that this is the reason
-# was not tested.
+# On the test set it comes close to the translator, after seconds of training. On deeper sentences it is far ahead of
+# the translator, free or constrained, and behind the grammar. Two likely reasons, not tested: it has no outline to
+# memorise, and knows nearly all kinds of span; but its encoder also reads what stands around a span, and three clauses
+# are new there.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1201,11 +1199,11 @@ assert run["only_parsed"]["f1"] > 2.8 * run["free"]["f1"]
 assert 34 < mean["grammar"] - longer["scores"]["f1"] < 36
 
 # %% [markdown]
-# Most of all, it does not *count* correctly: nearly two of three texts have too few words or too many. A sequence must
-# keep track of what a tree has for free, namely which word comes next. Miss one `_`, and every constituent behind it is
-# shifted by a word. The longer the sentence, the likelier that is, and the constrained translator's score falls with
-# length much faster than the chart parser's. The chart parser never counts. It is asked about each span by its two
-# ends, and when it is wrong about one, it can still be right about the next.
+# Most of all, it does not *count* correctly: nearly two of three texts have too few words or too many. A `_` does not
+# say which word it is; the model must keep track. Miss one, and every constituent behind it is shifted by a word. The
+# constraint corrects the total, not the shift. The longer the sentence, the likelier a shift, and the constrained score
+# falls with length much faster than the chart parser's. The chart parser never counts. It is asked about each span by
+# its two ends, and when it is wrong about one, it can still be right about the next.
 #
 # Here is a test sentence as the chart parser and the constrained translator have it:
 
@@ -1298,9 +1296,9 @@ assert [round(points) for points in behind] == [35, 42, 44]
 # steps). Grammar and chart parser gain less in the second step than in the first. Where the translator would catch up
 # lies outside this figure.
 #
-# Here the model did not learn to keep count of the words, and on deeper sentences not to close what it had opened. A
-# chart has both built in. What is built in is a model's **inductive bias**. With more of it a model needs less data.
-# With less of it the data decide, and as computers grew, the models with less of it have won time and again ([Sutton
+# Here the model did not learn to keep count of the words, nor to put a third clause around two. A chart has both built
+# in. What is built in is a model's **inductive bias**. With more of it a model needs less data. With less of it the
+# data decide, and as computers grew, the models with less of it have won time and again ([Sutton
 # 2019](http://www.incompleteideas.net/IncIdeas/BitterLesson.html)).
 #
 # ## Exercises
