@@ -143,9 +143,10 @@ plt.show()
 
 # %% [markdown]
 # What is gained? Follow a small change of the state. In the plain cell each step multiplies it by $W_h$, the same
-# matrix whatever the word, and by the slope of $\tanh$. In $c$ each step multiplies it, entry by entry, by $f$, which
-# is computed for each word: near 1 to keep, near 0 to forget. Over 100 steps $f = 0.5$ keeps $10^{-30}$, $0.9$ keeps $3
-# \cdot 10^{-5}$, and $0.99$ keeps 0.37.
+# matrix whatever the word, and by the slope of $\tanh$. Along the line of $c$ each step multiplies it, entry by entry,
+# by $f$, which is computed for each word: near 1 to keep, near 0 to forget. (There is a second path, by way of $h$;
+# leave it aside for now.) Over 100 steps $f = 0.5$ keeps $10^{-30}$, $0.9$ keeps $3 \cdot 10^{-5}$, and $0.99$ keeps
+# 0.37.
 #
 # Here is the plain cell in code, with two biases as in PyTorch's. The body is the formula.
 

@@ -41,10 +41,10 @@ transformer_map(built=2)
 # Why is agreement what a look-up needs? Compare three ways to look up. Asking for *equality*, as a Python dictionary
 # does, finds only what is exactly the same, and no word is $(0, 2, 0)$. *Distance* finds the nearest word. But let
 # *debts* be $(0, 9, 0)$, a thing three times as strongly: now it is 7 away from the question, and *pays*, which is no
-# thing at all, only 2. With the *sum of products* it gets 18 instead of 6. And what is not asked for costs nothing: it
-# is multiplied by 0.
+# thing at all, only 2. With the *sum of products* the stronger *debts* gets 18 instead of 6. And what is not asked for
+# costs nothing: it is multiplied by 0.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it five words with their rows, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts said more loudly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it five words with their rows, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts, three times as strongly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
 
 question = [0, 2, 0]
@@ -98,10 +98,10 @@ assert distances["pays"] == 2 and question not in offers.values()
 #
 # ## A word as a row of numbers
 #
-# What does the sum of products measure? Begin with a case to which you know the answer, likeness: the query is itself a
-# word, and should find the word most like it. (A look-up needs more than likeness; the end of the chapter returns to
-# that.) *Tea* is more like *coffee* than like *train*. Give each word three numbers, our own rough answers: how *warm*
-# is the thing, how much do you *drink* it, how fast does it *move*?
+# What does the sum of products measure? Begin with a case whose answer you know, likeness: the query is itself a word,
+# and should find the word most like it. (A look-up needs more than likeness; the end of the chapter returns to that.)
+# *Tea* is more like *coffee* than like *train*. Give each word three numbers, our own rough answers: how *warm* is the
+# thing, how much do you *drink* it, how fast does it *move*?
 
 # %%
 import numpy as np
@@ -455,10 +455,10 @@ for word in ("tea", "monday", "debts", "python"):
 #
 # Two rows deserve a second look. The neighbours of *debts* include *creditors* and *owed*, words that go together with
 # debts without being like them: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say which
-# it has found. And the neighbours of *python* are *snake* and *serpent* as well as *import* and *pip*: several senses,
-# one vector (**polysemy**). These are **static** embeddings: one vector for each word, whatever the sentence. To find
-# out which python is meant, a model has to look at the other words. That is what attention is for, and with these very
-# vectors chapter 4 does it.
+# it has found. And the neighbours of *python* include *snake* and *serpent* as well as *import* and *pip*: several
+# senses, one vector (**polysemy**). These are **static** embeddings: one vector for each word, whatever the sentence.
+# To find out which python is meant, a model has to look at the other words. That is what attention is for, and with
+# these very vectors chapter 4 does it.
 #
 # Is a cosine of 0.44 high? *Coffee* is the best of some 21,000 words, and the best of so many is high even by chance.
 # So make vectors that mean nothing, random ones with the mean of the words and their spread in every direction, and

@@ -805,9 +805,9 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 # among them, and [chapter 19](19_modern.ipynb) builds one. ([Other ways](#other-ways-to-bring-in-the-distance) to bring
 # in the distance.)
 #
-# Can attention still look *one word back*? Let every key contain the same vector $k$, and every query the vector $k
-# R_{-1}$. After turning, these two score $k R_{t-s-1} \, k^\top$, which is largest where nothing is turned: at $s = t -
-# 1$.
+# Can attention look *one word back* with rotations? Let every key contain the same vector $k$, and every query the
+# vector $k R_{-1}$. After turning, these two score $k R_{t-s-1} \, k^\top$, which is largest where nothing is turned:
+# at $s = t - 1$.
 
 # %% [markdown]
 # ## Break it: one word at a time

@@ -702,7 +702,7 @@ assert cost(512, 8, 100)[0] == 4 * 512 * 512
 # that words, from the second on, give to the word before, and the weight that all words give to `[CLS]`. With 9 to 13
 # tokens in a sentence equal weights would be 0.09 on average.
 #
-# **Predict first.** How large is that weight in the head where it is largest?
+# **Predict first.** How large is the weight on the word before, in the head where it is largest?
 
 # %% tags=["hide-input"]
 from dotformer.support.published import minilm_parameters
@@ -990,8 +990,8 @@ verdict
 #
 # $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
 #
-# They sum to 1, of two names: half. With $\alpha = \tfrac12$ the average holds half of each name, with $\alpha = 1$ all
-# of $a$ and nothing of $b$.
+# They sum to 1, where two whole names would be 2: half. With $\alpha = \tfrac12$ the average holds half of each name,
+# with $\alpha = 1$ all of $a$ and nothing of $b$.
 #
 # ### Could one head escape by other means?
 #

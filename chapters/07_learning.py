@@ -793,7 +793,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## The first number to look at
 #
-# The first loss tells whether a model starts sanely, before any training. Our very first batch gave 2.33 , and that
+# The first loss tells whether a model starts sanely, before any training. Our very first batch gave 2.33, and that
 # could have been predicted. A model that knows nothing should give each of $V$ answers the probability $1/V$, and minus
 # the logarithm of that is $\ln V$; here $\ln 10 = 2.30$.
 #
@@ -823,12 +823,12 @@ for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
     assert abs(np.mean(runs) - (26 if deviation == 1 else 7.4)) < 0.7
 
 # %% [markdown]
-# The loss of one answer is $\ln \sum_j e^{z_j} - z_\text{right}$. With deviation 1 a logit is a sum of 64 products,
-# so its size is $\sqrt{64} = 8$. The largest of a thousand normal numbers is about 3.2 deviations, here 26, and its
-# power outweighs the rest of the sum. So the logarithm is about 26, the right logit is 0 on average, and the loss is
-# about 26. A model that knows nothing bets on one token, and is wrong, and training will spend its first steps on
-# taking that back. With deviation $1/8$ the logits have size 1. For a normal $s$ of deviation 1 the average of $e^s$
-# is $e^{1/2}$, so the loss is about $\ln (1000 \, e^{1/2}) = 7.41$, half a unit above $\ln 1000$.
+# The loss of one answer is $\ln \sum_j e^{z_j} - z_\text{right}$. With deviation 1 a logit is a sum of 64 products, so
+# its size is $\sqrt{64} = 8$. The largest of a thousand normal numbers is about 3.2 deviations, here 26, and $e^{26}$
+# outweighs the rest of the sum. So the logarithm of the sum is about 26, the right logit is 0 on average, and the loss
+# is about 26. A model that knows nothing bets on one token, and is wrong, and training will spend its first steps on
+# taking that back. With deviation $1/8$ the logits have size 1. For a normal $s$ of deviation 1 the average of $e^s$ is
+# $e^{1/2}$, so the loss is about $\ln (1000 \, e^{1/2}) = 7.41$, half a unit above $\ln 1000$.
 #
 # And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given:
 #

@@ -1303,8 +1303,9 @@ for name, make in variants.items():
 # All ten losses end below 0.05, where guessing among 32 tokens costs $\ln 32 = 3.5$, so each looks like success. All
 # nine differ from the reference, in training mode or out of it.
 #
-# **Five see the future**, in training too: they draw on the wanted word, which is the next input. With the right words
-# given, even held-out questions look solved. When they write, there is no next input yet. The leak test finds all five.
+# **Five see the future**, in training too, and with it the wanted word, which is the next input. With the right words
+# given, even held-out questions look solved. But in writing the next input does not exist yet. The leak test finds all
+# five.
 #
 # *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *Turned around* is easily made:
 # in `nn.MultiheadAttention` True means *may not*. *Scaled scores times mask* leaves the future some weight, since a

@@ -152,7 +152,7 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # %% [markdown]
 # ## Several hypotheses at once
 #
-# **Beam search** keeps the best few beginnings, say two (**hypotheses**). Each step tries every next word after each of
+# **Beam search** keeps the best few beginnings (**hypotheses**), say two. Each step tries every next word after each of
 # them, and keeps the two likeliest of all results. By hand; what is dropped is grey:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A tree of beginnings. From <bos> to a 0.5, the 0.4 and this 0.1, of which a and the are kept. From a to cup 0.2, pot 0.175 and tea 0.125, from the to tea 0.36 and cup 0.04; kept are the tea and a cup, and both end."}}
@@ -233,8 +233,8 @@ def length_penalty(length: int, alpha: float) -> float:
 
 
 # %% [markdown]
-# Here is step 2 of the tea model's search, with a beam of 2, name by name as in the code. There is one sentence, number
-# 0:
+# Here is step 2 of the tea model's search, with a beam of 2, name by name as in the code below it. There is one
+# sentence, number 0:
 #
 # | name | what it is | in step 2 |
 # |---|---|---|
@@ -1062,8 +1062,8 @@ assert cost[64] < cost[1] / 4
 #
 # The decoder of [Dive into Deep
 # Learning](https://d2l.ai/chapter_attention-mechanisms-and-transformers/transformer.html) does not advance the position
-# while it writes. Each new token gets the position of the first of the sentence. (The last line is the other mistake:
-# hypotheses change places, and their keys and values do not.)
+# while it writes. Each new token gets the position of the first of the sentence. (The last line of the output shows a
+# second mistake: hypotheses change places, but their keys and values do not.)
 
 
 # %% tags=["hide-input"]
@@ -1366,7 +1366,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Five points about writing. Later chapters repeat what they need of them.
+# Four points about writing. Later chapters repeat what they need of them.
 
 # %% [markdown]
 # ### Several tokens at once

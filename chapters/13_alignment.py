@@ -400,9 +400,10 @@ for place, word in enumerate(text.split()):
 # 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers) saw the same with digits).
 #
 # One sentence proves little. So take all test sentences that begin with *the*, whose first noun is *man, dog, woman,
-# cat* or *kitten*, and in which no pronoun tells the gender. Put in its place another of these nouns, new to the
-# sentence: that is the **donor**. Copy one vector at a time from the donor. Whose article is written, the sentence's
-# own or the donor's? (Nouns of one gender share an article; they show whether copying does damage.)
+# cat* or *kitten*, and in which no pronoun tells the gender. The same sentence with another of these nouns, one that is
+# not in it already, is the **donor**. Copy one vector at a time from the donor. Whose article is written, the
+# sentence's own or the donor's? (Nouns of one gender share an article, so exchanges between them show whether copying
+# as such does damage.)
 
 # %% tags=["hide-input"]
 PRONOUNS = set("he him his she her it its".split())
@@ -522,7 +523,8 @@ quiz.one_choice(
 # attention that list must hold the whole sentence. With it, since 2014, the decoder looks back, before each word, at
 # *all* states of the encoder, the memory.
 #
-# Its scores are not dot products. The **additive** score compares the decoder's state $s$ with an encoder's state $m$:
+# The scores of this attention are not dot products. The **additive** score compares the decoder's state $s$ with an
+# encoder's state $m$:
 #
 # $$ v_a \cdot \tanh(W_s s + W_m m) $$
 #
@@ -913,11 +915,12 @@ small, scaled = (mistakes("gru, no attention", stage) for stage in stages[1:3])
 assert max(small) < min(scaled)
 
 # %% [markdown]
-# *With attention*, either change is nearly enough. Its own learning rate, 0.012, leaves each recurrent model at most
-# two mistakes (round 1). Scaled embeddings, still at 0.003, take the GRU from 78 to 99 percent of the validation set,
-# the LSTM from 34 to 98 (the last two lines; one seed; we have not tested why). *Without attention*, the LSTM needs the
-# scaling: at 0.006 in both rounds, it goes from nearly 500 wrong to 187 to 258. The GRU gets worse in round 2, where
-# the search, with one seed, chose 0.006. *The transformer* stays the same: its embeddings were scaled before.
+# *With attention*, either change, a learning rate of its own or scaled embeddings, is nearly enough. At 0.012 each
+# recurrent model makes at most two mistakes (round 1). Scaled embeddings, still at 0.003, take the GRU from 78 to 99
+# percent of the validation set, the LSTM from 34 to 98 (the last two lines; one seed; we have not tested why). *Without
+# attention*, the LSTM needs the scaling: at 0.006 in both rounds, it goes from nearly 500 wrong to 187 to 258. The GRU
+# gets worse in round 2, where the search, with one seed, chose 0.006. *The transformer* stays the same: its embeddings
+# were scaled before.
 #
 # What still divides the models is attention. The three that have it end with at most two mistakes in three times 500
 # sentences: **here the transformer does not win**, nor does it lose; the task is too easy to tell them apart. The two

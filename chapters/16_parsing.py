@@ -737,8 +737,9 @@ assert lacked_three == scored_right
 #
 # What would a parser look like that has the tree built in? Count, in the treebank, what each constituent is made of:
 # say that of 100 NPs 60 are a DT and an NN. So the **rule** NP → DT NN gets 0.6. With *the* 0.5 of all DT and *cat* 0.1
-# of all NN, the NP *the cat* has $0.6 \cdot 0.5 \cdot 0.1 = 0.03$: the product of its rules, as if each were chosen
-# without regard to all others (**independence assumption**). That is a **probabilistic context-free grammar**, PCFG.
+# of all NN, the NP *the cat* has $0.6 \cdot 0.5 \cdot 0.1 = 0.03$: the product of the probabilities of its rules, as if
+# each were chosen without regard to all others (the **independence assumption**). Rules with such probabilities are a
+# **probabilistic context-free grammar**, PCFG.
 #
 # It makes an exact search possible. The best NP over a **span** (words that follow one another) is the same whatever
 # stands around it, so all other NPs over that span can be forgotten. Find the best constituent of each label for all
@@ -1296,9 +1297,9 @@ assert [round(points) for points in behind] == [35, 42, 44]
 # steps). Grammar and chart parser gain less in the second step than in the first. Where the translator would catch up
 # lies outside this figure.
 #
-# Here the model did not learn to keep count of the words, nor to put a third clause around two. A chart has both built
-# in. What is built in is a model's **inductive bias**. With more of it a model needs less data. With less of it the
-# data decide, and as computers grew, the models with less of it have won time and again ([Sutton
+# The translator did not learn to keep count of the words, nor, on the made treebank, to put a third clause around two.
+# A chart has both built in. What is built in is a model's **inductive bias**. With more of it a model needs less data.
+# With less of it the data decide, and as computers grew, the models with less of it have won time and again ([Sutton
 # 2019](http://www.incompleteideas.net/IncIdeas/BitterLesson.html)).
 #
 # ## Exercises
