@@ -13,7 +13,7 @@
 # once and sums, and a sum has no order. At the end of this chapter each word carries its position, in a **positional
 # encoding**, and the verb can tell which word stands before it, here the one who bites.
 #
-# You need chapter 4, and sine and cosine. It takes about 25 minutes to read, and 45 for the exercises. [Going
+# You need chapter 4, and sine and cosine. It takes about 26 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One attention block is built. This chapter adds the two boxes named positions, under the encoder and under the decoder."}}
@@ -265,6 +265,18 @@ assert np.allclose(
 )
 lengths = np.linalg.norm(encodings, axis=1)
 assert np.allclose(lengths, np.sqrt(16))  # all equally long
+
+# %% [markdown]
+# All of it at once, for 48 positions of width 32, a row for each position. On the left the columns change fast, on the
+# right hardly at all:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "A map of 48 rows, one for each position, and 32 columns. On the left the colours change from row to row; further right the stripes grow longer; the right half hardly changes from the first row to the last."}}
+figure, axes = plt.subplots(figsize=(5, 3.4))
+axes.imshow(
+    sinusoidal_positions(48, 32), cmap="RdBu", vmin=-1, vmax=1, aspect="auto"
+)
+axes.set(xlabel="column: sine, cosine, sine, cosine, ...", ylabel="position")
+plt.show()
 
 # %% [markdown]
 # Are far positions different from position 0? Of the next 9,999, find the nearest to it:

@@ -569,9 +569,9 @@ print(f"loss of the first batch: {loss:.2f}")
 # %% [markdown]
 # For one answer, the gradient for the logits is $p - y$: what the model said minus what was right, with $y$ 1 for the
 # right digit and 0 for the others ([derived below](#where-does-the-gradient-begin)). At $p = 0.1$ for the right digit
-# that is $-0.9$. (The mean divides it by 80.) The folded cell repeats the step (`train`), from a fresh start
-# (`new_model`), and looks now and then at the note above (`shown`). The losses below are averages over several batches,
-# hence 2.30 at step 0 and not 2.33:
+# that is $-0.9$. (The mean divides it by 80.) A training is this step a thousand times, under a `for`. The folded cell
+# has it (`train`), from a fresh start (`new_model`), and looks now and then at the note above (`shown`). The losses
+# below are averages over several batches, hence 2.30 at step 0 and not 2.33:
 
 # %% tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])

@@ -74,6 +74,15 @@ assert text_of(written) == "a cup"
 # was the best one, and no good second word came after it. The likeliest word at each step does not make the likeliest
 # sequence, and greedy decoding cannot go back.
 #
+# For one sentence the loop is that of [chapter 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer), with `choose` in
+# place of the best next word:
+#
+# ```python
+# while tokens[-1] != eos:
+#     logits = model.decode(tokens, memory)[-1]  # of what may follow
+#     tokens.append(choose(logits))
+# ```
+#
 # The loop below works with any model that goes on from its own tokens: a transformer, the toy above, the recurrent
 # networks of chapter 13. It knows the model only as a `state` with two methods. `state.step(tokens)` reads one more
 # token of each sentence, and returns the logits of what may follow. `state.select(rows)` keeps these rows only, since a
