@@ -257,11 +257,11 @@ assert np.allclose(weights[[0, 2]] @ v, [0.33, 0.16], rtol=0, atol=0.005)
 assert np.allclose(weights[[0, 2], 1], 2 / 3, rtol=0, atol=0.01)
 
 # %% [markdown]
-# What is $W_V$ for? With $V = X$ *bites* would receive $(0.955, 0.045, 0.768)$. [Chapter 8](08_encoder.ipynb) adds this
-# to its own $(0, 1, 0)$. The sum, $(0.955, 1.045, 0.768)$, reads as an action that is itself alive and human: what the
-# word was can no longer be told from what it found. $W_V$ can put what is handed over into entries that the word itself
-# does not use ([measured below](#what-is-the-third-matrix-for)). It can also hold something back: *bites* hands over
-# nothing.
+# What is $W_V$ for? [Chapter 8](08_encoder.ipynb) adds what a word receives to the word's own vector. With $V = X$
+# *bites* would become $(0, 1, 0) + (0.955, 0.045, 0.768) = (0.955, 1.045, 0.768)$, an action that is itself alive and
+# human: what it was cannot be told from what it found. Where vectors have unused entries, $W_V$ can write what is found
+# into those ([measured below](#what-is-the-third-matrix-for)). Ours shows its second use, to hold something back:
+# *bites* hands over nothing.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -302,9 +302,9 @@ quiz.one_choice(
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its **context vector** |
 #
 # Each row of weights is a softmax of its own, so what a query receives does not depend on the other queries. The scores
-# are dot products now and no longer cosines, so a query of greater norm chooses more sharply. The division by
-# $\sqrt{d_k}$ is a temperature; it replaces the 0.1 from above. In code, with nothing left out but checks (the `mask`
-# comes [below](#leaving-a-word-out)):
+# are no longer cosines, so a query of greater norm chooses more sharply. The temperature 0.1, which made cosines ten
+# times as large, is gone. The new one, $\sqrt{d_k}$, makes scores smaller. In code, with nothing left out but checks
+# (the `mask` comes [below](#leaving-a-word-out)):
 
 
 # %%
@@ -386,9 +386,9 @@ assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 assert (w_q @ w_k.T).tolist() == [[0, 2, 0], [2, 0, 2], [0, 0, 0]]
 
 # %% [markdown]
-# In chapter 2 the matrix of similarities was symmetric: *drink* scored *tea* exactly as high as *tea* scored *drink*.
-# Need that be so here? No: the score of *bites* with *man* is 4, and that of *man* with *bites* is 2. What the verb
-# needs from the man is one thing, and what the man needs from the verb another.
+# The third fault of a single vector was that every score is mutual. That is gone: the score of *bites* with *man* is 4,
+# and that of *man* with *bites* is 2. What the verb needs from the man is one thing, and what the man needs from the
+# verb another.
 #
 # The reason is that queries and keys have a matrix each: $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the
 # product $W_Q W_K^\top$ in the middle need not be symmetric. Here it is
@@ -638,10 +638,10 @@ for order_of in ([0, 1, 2], [2, 1, 0]):
 assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
-# With a causal mask, then, a word's output in one layer depends on which words stand before it, but not on their order
-# (stacked layers can find more: [chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). Without a mask attention
-# must be told the positions, and most models tell it in either case. The transformer of 2017 adds them to the vectors
-# before they enter ([chapter 5](05_position.ipynb)).
+# Of the nouns, the verb now sees only the biter. In *man bites dog* that is *man*, with the weight $16.919 / 17.919 =
+# 0.944$ and the value $(1, 1)$. The order *among* the words before it is still lost. Without a mask attention must be
+# told the positions, and most models tell it in either case. The transformer of 2017 adds them to the vectors ([chapter
+# 5](05_position.ipynb)).
 
 # %% tags=["quiz"]
 quiz.several_choices(

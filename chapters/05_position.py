@@ -86,10 +86,10 @@ for t in (0, 1, 10, 100):
 # that matrix. That is the learned table that we meet below.)
 #
 # What about a small step of fixed size, $t / 10{,}000$? It stays small in any text that we shall meet, and a step is
-# the same everywhere. But then a key's position $s$ enters its score as $s$ times a number that depends on the query
-# alone. Along the text that only rises or only falls: it can favour the first word or the last, never the word before.
-# And neighbours differ by a mere ten-thousandth. Several numbers together can be both slow and fine, as hours, minutes
-# and seconds are.
+# the same everywhere. But a score is a dot product with the key. So as a word moves on by one position, its score with
+# a given query always changes by the same amount. From the first position to the last it only rises or only falls, so
+# none between, such as the one before, can be favoured. And neighbours differ by a mere ten-thousandth. A clock avoids
+# that with several numbers, slow and fine: hours, minutes, seconds.
 #
 # So here is the wish list:
 #
@@ -167,6 +167,9 @@ plt.show()
 # | 3 | 0.141 | −0.990 | 0.030 | 1.000 |
 # | 4 | −0.757 | −0.654 | 0.040 | 0.999 |
 # | 5 | −0.959 | 0.284 | 0.050 | 0.999 |
+#
+# Take the word $x = (1, 0, 2, 0)$. At position 0 the model reads $(1, 1, 2, 1)$, at position 2 $(1.909, -0.416, 2.020,
+# 1.000)$.
 
 
 # %%
@@ -621,13 +624,13 @@ for d_model, share in ((64, 0.50), (512, 0.99)):
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
-# Adding is the case $W_1 = W_2$: no extra width, but one matrix must serve both.
+# Adding is the case $W_1 = W_2$: no extra width, but word and position must share one matrix. The dog and the man avoid
+# that. Where their words have numbers, their positions have zeros, so $(x, 0) + (0, p) = (x, p)$ sets them side by
+# side. Sinusoids fill all $D$ entries, so there training must keep the two apart.
 #
-# But where word and position keep to entries of their own, as with the dog and the man, adding *is* concatenation:
-# $(x, 0) + (0, p) = (x, p)$. Sinusoids fill all $D$ entries, so there training must keep the two apart.
-#
-# With $A = W_Q W_K^\top$ the score of two sums is $x_t A x_s^\top + x_t A p_s^\top + p_t A x_s^\top + p_t A p_s^\top$.
-# *One word back* is in the last term. All four share $A$, so what is learned for words changes the position terms, too.
+# The scores share a matrix as well. With $A = W_Q W_K^\top$ the score of two sums is $x_t A x_s^\top + x_t A p_s^\top +
+# p_t A x_s^\top + p_t A p_s^\top$. *One word back* is in the last term, and what is learned about words, in the first,
+# changes it too.
 
 # %% [markdown]
 # ## Could the encoding be learned?
@@ -764,7 +767,8 @@ def beyond_with(d_model, pairs):
 # **By hand.** Take one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$. Turned by 7, the
 # query is $(\sin 7, \cos 7) = (0.657, 0.754)$; the key, turned by 3, is $(0.141, -0.990)$. Their dot product, $0.093 -
 # 0.746$, is $-0.654$ (computed before rounding), and this is $\cos 4$. A hundred positions later they are $(0.185,
-# 0.983)$ and $(0.623, -0.782)$, and $0.115 - 0.769$ is $-0.654$ again.
+# 0.983)$ and $(0.623, -0.782)$, and $0.115 - 0.769$ is $-0.654$ again. With the key $(1, 0)$ the score is $\sin 4 =
+# -0.757$. Exchange the two positions, and it is $\sin(-4) = 0.757$.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two circles, each with two arrows from the middle. On the left the query at position 7 and the key at position 3, on the right the query at 107 and the key at 103. On the right both arrows point another way, but the angle between them is the same: from the key to the query it is a clockwise turn of 4 radians, more than half a circle."}}
 figure, panels = plt.subplots(1, 2, figsize=(6, 2.9))
@@ -783,8 +787,7 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# On the right both arrows point another way, and the angle between them is the same: clockwise from key to query, 4
-# radians, more than half a turn. With a query and a key of 16 entries:
+# With a query and a key of 16 entries:
 
 # %%
 rng = np.random.default_rng(8)

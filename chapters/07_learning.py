@@ -80,13 +80,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
 # What is subtracted is the *average* gradient of the weights, weighted as the blend was. So a score is judged by
-# comparison: it falls if its value did worse than the average, and rises if it did better. And the result is multiplied
-# by $w_i$.
-#
-# Because of the factor $w_i$, a key with hardly any weight is hardly corrected. Nor is a key with nearly all the weight
-# corrected much: the average is then nearly its own gradient, and the difference nearly 0. So a **saturated** row,
-# whose weights are near 0 and 1, recovers slowly. (The value that it chooses still learns: its gradient has the weight
-# itself as a factor.)
+# comparison. Learning steps against the gradient: a score whose value did worse than the average has a positive one and
+# falls; one whose value did better rises. And the result is multiplied by $w_i$.
 #
 # | | dog | bites | man |
 # |---|---|---|---|
@@ -95,10 +90,14 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # | less the average, which is 0.546 | −0.592 | −0.546 | 0.176 |
 # | times the weight: gradient of the scaled score | −0.110 | −0.025 | 0.135 |
 #
-# (Computed from unrounded numbers.) A negative gradient asks for a higher score. So *dog* should rise and *man* fall.
-# *Bites* hardly matters. It should rise a little, although its value is useless: even zeros are better than the
-# average, which is mostly what *man* hands over. The three sum to 0, since the same number added to all scores would
-# change nothing.
+# (Computed from unrounded numbers.) So *dog* should rise and *man* fall. *Bites* hardly matters. It should rise a
+# little, although its value is useless: even zeros are better than the average, which is mostly what *man* hands over.
+# The three sum to 0, since the same number added to all scores would change nothing.
+#
+# Because of the factor $w_i$, a key with hardly any weight is hardly corrected. Nor is a key with nearly all the weight
+# corrected much: the average is then nearly its own gradient, and the difference nearly 0. So a **saturated** row,
+# whose weights are near 0 and 1, recovers slowly. (The value that it chooses still learns: its gradient has the weight
+# itself as a factor.)
 #
 # ### Back to query and keys
 #
@@ -567,11 +566,9 @@ optimizer.step()
 print(f"loss of the first batch: {loss:.2f}")
 
 # %% [markdown]
-# For one answer, the gradient for the logits is $p - y$: what the model said minus what was right, with $y$ 1 for the
-# right digit and 0 for the others ([derived below](#where-does-the-gradient-begin)). At $p = 0.1$ for the right digit
-# that is $-0.9$. (The mean divides it by 80.) A training is this step a thousand times, under a `for`. The folded cell
-# has it (`train`), from a fresh start (`new_model`), and looks now and then at the note above (`shown`). The losses
-# below are averages over several batches, hence 2.30 at step 0 and not 2.33:
+# Training repeats this step a thousand times, each time with sixteen new notes (`train`, in the folded cell). It starts
+# afresh (`new_model`) and looks now and then at the note above (`shown`). The losses below are averages over several
+# batches, hence 2.30 at step 0 and not 2.33:
 
 # %% tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -691,8 +688,9 @@ for seed in range(3):
 # falls first.
 #
 # You were also asked how large the weight would be: after 1,000 steps it is near two thirds, while all answers are
-# right. A weight is not a probability of being right, and once the answers are right $p - y$ is nearly 0, so that
-# hardly anything pushes it further. The linear maps that come after the blend make a clear answer out of a mixture in
+# right. A weight is not a probability of being right. Once the answers are right, the gradient for the logits, $p - y$
+# (what the model said minus what was right, [derived below](#where-does-the-gradient-begin)), is nearly 0, so hardly
+# anything pushes the weight further. The linear maps that come after the blend make a clear answer out of a mixture in
 # which one digit is the strongest.
 #
 # Was this run a fluke? That run, and two more from other starts, each asked about 2,000 new notes:

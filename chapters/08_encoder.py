@@ -274,8 +274,9 @@ print_shares("added")
 # %% [markdown]
 # Adding only delays the collapse: at 24 layers less than 1 percent is a word's own. After the first few layers each
 # attention adds a vector that is mostly common to all words, and nearly as large as the stream, so the common part
-# grows like a debt with interest. How large are the entries by then (their root mean square)? And if the loss has a
-# gradient of length 1 at the top, how long is it at the words? (Medians of five starts.)
+# grows like a debt with interest. How large are the entries by then (their root mean square)? If the loss has a
+# gradient of length 1 at the top, how long is it at the words? And how long with the attention weights held fixed, so
+# that it passes only through values and sums? (Medians of five starts.)
 
 # %% tags=["hide-input"]
 _, size, gradient = np.median(runs["added"], axis=0)[-1]
@@ -308,15 +309,14 @@ assert added[-1, 0] < 0.01 and size > 300 and gradient > 1e6
 assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shrunk
 
 # %% [markdown]
-# A word's own part has grown, too, but is swamped. The entries grow by about a third a layer on average, less at first
-# and more once words are alike ($1.34^{24} \approx 1{,}100$), and the gradient far more. Hold the attention weights
-# fixed, and it grows only as the entries do, to about 1,200. The rest comes through the weights. A score is a product
-# of two vectors: the larger they are, the more a small change of one changes it.
+# A word's own part has grown to 6, but the entries to 1,173, a third more in each layer on average ($1.34^{24} \approx
+# 1{,}100$). With the weights held fixed the gradient grows as much. The rest comes through the weights. A score is a
+# product of two vectors: the larger they are, the more a small change of one changes it.
 
 # %% [markdown]
-# Yet adding is what lets a gradient through at all. The derivative of $x + F(x)$ is $I + F'$, and through $L$ layers
+# Yet adding gives the gradient a path of its own. The derivative of $x + F(x)$ is $I + F'$, and through $L$ layers
 # these multiply: $(I + F_1')(I + F_2') \cdots (I + F_L')$. Multiply that out, and one term is $I$ alone: a path to the
-# lowest layer that passes through no attention. Without the sums only $F_1' F_2' \cdots F_L'$ is left. That guards
+# lowest layer that passes through no attention. Without the sums only $F_1' F_2' \cdots F_L'$ is left. This path guards
 # against gradients that vanish, and not against those that explode, since the other terms add up. [He and others
 # (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them deeper networks
 # had trained worse than shallow ones (the **degradation problem**).
@@ -508,8 +508,8 @@ for name in ("attention alone", "post-norm", "pre-norm"):
 # it is often the better one ([Liu and others, 2020](https://arxiv.org/abs/2004.08249)).
 #
 # All this was for Glorot's start, and the start matters as well. GPT-2 starts the matrices that write into the stream
-# smaller, divided by the root of the number of sublayers, so that each adds little. The same stacks, in either order,
-# with what attention adds divided by $\sqrt{24}$:
+# smaller, divided by the root of the number of sublayers, so that each adds little. The same stacks; in the last two
+# rows, what attention adds is divided by $\sqrt{24}$ (medians of three starts):
 
 # %% tags=["hide-input"]
 scaled = {
@@ -528,7 +528,7 @@ for name, step in (steps | scaled).items():
 # [Below](#what-is-each-part-for-leave-it-out) deep stacks are trained from either start.
 #
 # In short: adding keeps words apart for a while, a norm keeps the size down, and pre-norm or a small start keeps what
-# is added small beside the stream. (Medians of three starts; the last two rows have the small start.)
+# is added small beside the stream.
 
 # %% tags=["proof"]
 assert (
@@ -847,12 +847,12 @@ quiz.one_choice(
 # ## From numbers to vectors
 #
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
-# vectors, the **embeddings**. How long should a row be at the start? *As input*, a position of length $\sqrt{D/2}$ is
-# added to it ([chapter 5](05_position.ipynb)), 16 for $D = 512$, so the row should be about as long. *As output*, in
-# many models, the same row scores the next token ([chapter 9](09_decoder.ipynb)), by its dot product with a layer
-# norm's output, of length $\sqrt D$. For random vectors that product is about the row's length times $\sqrt D$, divided
-# by $\sqrt D$: the row's length. It should be 1 ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). Hence
-# rows start with length 1, and looking up multiplies them by $\sqrt D = 22.6$, not far from 16.
+# vectors, the **embeddings**. In many models the embedding table is used twice, and the two uses want different
+# lengths. *At the top*, a token's score is the dot product of its row with a layer norm's output, of length $\sqrt D$
+# ([chapter 9](09_decoder.ipynb)). For random vectors that is about the product of both lengths, divided by $\sqrt D$:
+# the row's length. It should be 1 ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)), so rows start with
+# length 1. *At the bottom*, a position of length $\sqrt{D/2}$ is added ([chapter 5](05_position.ipynb)), 16 for $D =
+# 512$. So looking up multiplies rows by $\sqrt D = 22.6$, not far from 16.
 
 # %% tags=["export", "hide-input"] module="encoder"
 import math

@@ -439,11 +439,11 @@ quiz.one_choice(
 #
 # Here is the whole model, and the one to read. (`DecoderLayer` above belongs to the library's version, which computes
 # the same and is folded below.) It is post-norm as in the paper and without configuration or checks, as you would write
-# it in an afternoon. Read it from the bottom. `forward` encodes the source, and hands memory and mask to `decode`. Both
-# call `stack`, which looks up, scales, adds positions, and runs the layers. `Layer` is one class for both sides: with
-# `cross` it has the second attention. `Attention` takes `x` for the queries and `context` for keys and values, so with
-# $(x, x)$ it is self-attention, and with $x$ and the memory cross-attention. `self.heads` is the shape $(H, d_k)$ into
-# which the width is cut. The functions that train the model and let it write stand
+# it in an afternoon. Read it from the bottom. `forward` calls `encode`, and hands its memory and mask to `decode`.
+# `encode` and `decode` call `stack`, which looks up, scales, adds positions, and runs the layers. `Layer` is one class
+# for both sides: with `cross` it has the second attention. `Attention` takes `x` for the queries and `context` for keys
+# and values, so with $(x, x)$ it is self-attention, and with $x$ and the memory cross-attention. `self.heads` is the
+# shape $(H, d_k)$ into which the width is cut. The functions that train the model and let it write stand
 # [below](#a-model-that-has-learnt-to-answer).
 
 # %%
@@ -768,11 +768,11 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
+# Why not predict each word from $x$ alone? *I am fine* and *very well, thanks* may both be right, and words that do not
+# know of each other could make *I well thanks*.
+#
 # The loss is the mean of minus the logarithms of these factors, here $(0.69 + 0.22 + 0.11 + 0) / 4 = 0.26$. It is
 # smallest where the right answers are most probable (**maximum likelihood**).
-#
-# Why not each word by itself? *I am fine* and *very well, thanks* may both be right, and words that do not know of each
-# other could make *I well thanks*.
 #
 # Training with the right words as input is called **teacher forcing**, because the model goes on from them whatever it
 # would have said. It has a price (**exposure bias**): in training every beginning is right, but in use the model goes
@@ -977,9 +977,9 @@ assert vocabulary[best.indices[0]] == "I" and logits.softmax(-1).max() > 0.9
 # Read the row of *you*: $8.03 / \sqrt 8 = 2.84$, $e^{2.84} = 17.1$, and that is 0.73 of the column's sum, 23.5. The
 # last column is the first entry of each value: of the blend's 0.57, *you* brings $0.73 \cdot 0.77 = 0.56$.
 #
-# What they hand over is added to the vector of `<bos>`, which then passes the norm and the feed-forward network. The
-# output matrix compares the result with every word of the vocabulary, by dot products: these are the logits. *I* has by
-# far the largest, so *I* is written.
+# The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`; norm and
+# feed-forward network follow. The output matrix compares the result with every word of the vocabulary, by dot products:
+# these are the logits. *I* has by far the largest, so *I* is written.
 
 # %% tags=["proof"]
 scaled = products / math.sqrt(8)
@@ -1708,10 +1708,10 @@ verdict
 # Every question that the [model](#a-model-that-has-learnt-to-answer) was tested on has a twin among the training pairs
 # with another greeting.
 #
-# So hold out whole *topics* instead. A topic is a person with a mood, such as *you* with *tired*, or a person with
-# *how*, under every greeting, with *why* and without. If *you* and *tired* never stood in one question, what does the
-# model say to *why are you tired*? To combine what was seen in different examples is called **compositional
-# generalisation**.
+# So hold out whole *topics* instead. A topic is a person with a mood, as *you* with *tired*, or a person with *how*.
+# All its questions go: plain or with *why*, under every greeting. If *you* and *tired* never stood in one question,
+# what does the model say to *why are you tired*? To combine what was seen in different examples is called
+# **compositional generalisation**.
 #
 # **Predict first.** What share of such answers is right? We have trained nine models on each of the two kinds of
 # split, every one with a seed and a split of its own (`python -m benchmarks.answers`; the folded cell holds what it

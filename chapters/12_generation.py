@@ -222,8 +222,8 @@ plt.show()
 #   can end at every step, with some tiny probability, and such endings would fill the list that is returned.
 # - A sentence is done when `beam` hypotheses have ended and no *live* one (one that goes on) can beat the best of them.
 #   A sum can only fall, so the best that a live one can reach is its sum now, divided by the largest penalty, that of
-#   `max_length` tokens. Say its sum is $-1.2$, and 5 tokens are allowed: $-1.2 / 1.359 = -0.88$. If one has ended with
-#   $-0.86$, the search stops.
+#   `max_length` tokens. Say the best live sum is $-1.2$, and 5 tokens are allowed: $-1.2 / 1.359 = -0.88$. If `beam`
+#   have ended, the best of them with $-0.86$, the search stops.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -252,10 +252,13 @@ def length_penalty(length: int, alpha: float) -> float:
 # | `candidates[0]` | sum, row, token | $(\ln 0.2, 0, \text{cup})$, $(\ln 0.175, 0, \text{pot})$, ..., $(\ln 0.36, 1, \text{tea})$, ... |
 # | `ranked` | the same, best first | $(\ln 0.36, 1, \text{tea})$, $(\ln 0.2, 0, \text{cup})$, ... |
 # | `going` | sentence, sum, row, token: the best two, ends left out | $(0, \ln 0.36, 1, \text{tea})$, $(0, \ln 0.2, 0, \text{cup})$ |
-# | `kept` | the same of all sentences | these two |
 # | `select(...)` | rows of the state to keep | 1, 0: now *the* stands first |
 # | `tokens` | what is fed next | *tea*, *cup* |
 # | `live`, new | | $(0, \ln 0.36, [\text{the, tea}])$, $(0, \ln 0.2, [\text{a, cup}])$ |
+#
+# In step 3 both rows can only end. `ranked` is $(\ln 0.36, 0, \text{<eos>})$, $(\ln 0.2, 1, \text{<eos>})$. Both join
+# `ended`, with their sums divided by $\text{lp}(3) = 1.188$: $-0.860$ and $-1.355$. `going` is empty, so the search
+# stops.
 
 
 # %% tags=["export"] module="generation"
@@ -686,10 +689,10 @@ assert greedy_all[5] == wanted[5] and drawn.count(wanted[5]) == 4
 assert any("vier zehn tausend neun" in spelled(tokens) for tokens in drawn)
 
 # %% [markdown]
-# Without an option 18 percent, about a fifth. Below the shares are five draws for one number that greedy decoding gets
-# right. It is an easy one: four are right. A number is right only if all its tokens are, and wherever the model is
-# unsure, a draw may take another word. Sampling is for tasks with many good answers; where only one answer is right, a
-# single draw is a poor way to find it.
+# Without an option 18 percent. A number is right only if all its tokens are, and wherever the model is unsure, a draw
+# may take another word. If each of ten tokens is drawn right with probability 0.84, all ten are with $0.84^{10} =
+# 0.17$. Even for the easy number below the shares, one draw of five is wrong. Sampling is for tasks with many good
+# answers; where only one answer is right, a single draw is a poor way to find it.
 
 # %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
@@ -1071,8 +1074,8 @@ assert cost[64] < cost[1] / 4
 #
 # The decoder of [Dive into Deep
 # Learning](https://d2l.ai/chapter_attention-mechanisms-and-transformers/transformer.html) does not advance the position
-# while it writes. Each new token gets the position of the first of the sentence. (The last line of the output shows a
-# second mistake: hypotheses change places, but their keys and values do not.)
+# while it writes. Each new token gets the position of the first of the sentence. The last line of the output shows
+# another mistake, which is ours: hypotheses change places, but their keys and values do not.
 
 
 # %% tags=["hide-input"]
