@@ -258,7 +258,7 @@ assert np.allclose(weights[[0, 2], 1], 2 / 3, rtol=0, atol=0.01)
 
 # %% [markdown]
 # What is $W_V$ for? [Chapter 8](08_encoder.ipynb) adds what a word receives to the word's own vector. With $V = X$
-# *bites* would become $(0, 1, 0) + (0.955, 0.045, 0.768) = (0.955, 1.045, 0.768)$, an action that is itself alive and
+# *bites* would receive $(0.955, 0.045, 0.768)$ and become $(0.955, 1.045, 0.768)$, an action that is itself alive and
 # human: what it was cannot be told from what it found. Where vectors have unused entries, $W_V$ can write what is found
 # into those ([measured below](#what-is-the-third-matrix-for)). Ours shows its second use, to hold something back:
 # *bites* hands over nothing.

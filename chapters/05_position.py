@@ -424,11 +424,13 @@ quiz.one_choice(
 #
 # $$\bigl(\sin \omega (t + r),\; \cos \omega (t + r)\bigr) = \bigl(\sin \omega t,\; \cos \omega t\bigr) \begin{pmatrix} \cos \omega r & -\sin \omega r \\ \sin \omega r & \cos \omega r \end{pmatrix} .$$
 #
-# From the rows above, position 1 to position 2: $(0.841, 0.540) \begin{pmatrix} 0.540 & -0.841 \\ 0.841 & 0.540
-# \end{pmatrix} = (0.909, -0.416)$. The same matrix takes position 4 to 5. Put one such block for each pair on the
-# diagonal of a $D \times D$ matrix, and call it $R_r$. Then $p_{t+r} = p_t R_r$: one matrix moves *every* position by
-# $r$. That is why each sine has its cosine. With sines alone there is no such matrix, because at $t = 0$ all of them
-# are 0, and 0 times any matrix is 0.
+# From the rows above, position 1 to position 2:
+#
+# $$(0.841,\; 0.540) \begin{pmatrix} 0.540 & -0.841 \\ 0.841 & 0.540 \end{pmatrix} = (0.909,\; -0.416) .$$
+#
+# The same matrix takes position 4 to 5. Put one such block for each pair on the diagonal of a $D \times D$ matrix, and
+# call it $R_r$. Then $p_{t+r} = p_t R_r$: one matrix moves *every* position by $r$. That is why each sine has its
+# cosine. With sines alone there is no such matrix, because at $t = 0$ all of them are 0, and 0 times any matrix is 0.
 
 
 # %% tags=["export"] module="by_hand.positions"
