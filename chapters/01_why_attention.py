@@ -403,6 +403,8 @@ for name in names:
 assert all(sums[name] < network(name, rng)[2] for name in names)
 assert sums["plain"] > 18 and sums["plain, orthogonal"] > 18
 assert 0.01 < recall["LSTM, gate open"][40] < 0.03
+kept = [recall[name][[1, 3]] for name in ("plain", "plain, orthogonal")]
+assert np.round(kept, 2).tolist() == [[0.81, 0.14], [0.56, 0.33]]
 assert 1 < sums["plain, orthogonal"] - sums["plain"] < 2.5 and round(1.1**50) == 117
 
 

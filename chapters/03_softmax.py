@@ -243,7 +243,8 @@ print(f"the answer: price {price:.2f}, {litres:.2f} litres")
 
 # %% tags=["proof"]
 assert round(price, 2) == 2.91 and weights[3] < 0.005
-assert round(weights[3] * 40, 2) == 0.20 and 0.2 < weights[0] < 0.3
+assert (weights * values[:, 0]).round(3).tolist() == [0.535, 2.182, 0, 0.196]
+assert 0.2 < weights[0] < 0.3
 assert np.allclose(
     [price, litres], sum(w * v for w, v in zip(weights, values, strict=True))
 )
@@ -477,7 +478,7 @@ for width in widths:
 # %% [markdown]
 # Read the line for 64: the scores have a variance near 64, and on average the luckiest stranger takes 87 percent of the
 # weight. At 1024 it takes 97. Divided by $\sqrt{d_k}$, the scores have variance 1 at every width. The highest of ten
-# such scores is some 1.5, and $e^{1.5} = 4.5$. The ten exponentials sum to some 16 (each is $e^{1/2} = 1.6$ on
+# such scores is some 1.5, and $e^{1.5} = 4.5$. The ten exponentials sum to some 16.5 (each is $e^{1/2} = 1.6$ on
 # average), so the luckiest key gets about 0.3, at any width from 4 to 1024. Why not divide by $d_k$ itself? That would
 # be too much: such scores have the standard deviation $1 / \sqrt{d_k}$, so the wider the keys, the more equal the
 # weights, and at 1024 each of these ten keys gets nearly a tenth.
@@ -486,6 +487,9 @@ for width in widths:
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
 assert all(0.25 < divided < 0.33 for _, divided, _ in luckiest.values())
 assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
+ten = np.random.default_rng(0).standard_normal((100_000, 10))
+assert ten.max(axis=1).mean().round(1) == 1.5
+assert abs(np.exp(ten).sum(axis=1).mean() - 16.5) < 0.1
 
 # %% [markdown]
 # ### What does saturation cost?

@@ -375,6 +375,9 @@ for distance in range(50):
     expected = np.cos(distance * 10000 ** (-np.arange(0, 32, 2) / 32)).sum()
     assert np.allclose(np.diagonal(products, distance), expected)
     assert np.allclose(np.diagonal(products, -distance), expected)  # a mirror image
+narrowest = sinusoidal_positions(6, 4)
+pairs = (narrowest[[1, 4]] * narrowest[[2, 5]]).sum(axis=1)
+assert np.allclose(pairs, 1.54, rtol=0, atol=5e-4)
 narrow = sinusoidal_positions(7, 16) @ sinusoidal_encoding(0, 16)
 assert np.allclose(narrow[[6, 2]], [6.445, 6.368], rtol=0, atol=5e-4)
 assert (
@@ -811,6 +814,8 @@ turned = [rotation_matrix(t, 2)[1] for t in (7, 3, 107, 103)]  # (0, 1), turned
 expected = [[0.657, 0.754], [0.141, -0.990], [0.185, 0.983], [0.623, -0.782]]
 assert np.allclose(turned, expected, atol=5e-4)
 assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
+sines = [turned[0] @ rotation_matrix(3, 2)[0], turned[1] @ rotation_matrix(7, 2)[0]]
+assert np.allclose(sines, [-0.757, 0.757], atol=5e-4)
 
 # %% [markdown]
 # Exchange the two positions, and the score is another: before and after differ.

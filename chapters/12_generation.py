@@ -318,7 +318,7 @@ for hypothesis in hypotheses:
 assert text_of(hypotheses[0].tokens) == "the tea"
 assert np.isclose(hypotheses[0].score, np.log(0.36) / (8 / 6) ** 0.6)
 assert np.allclose(
-    [length_penalty(3, 0.6), length_penalty(6, 0.6)], [1.188, 1.439], atol=5e-4
+    [length_penalty(n, 0.6) for n in (3, 5, 6)], [1.188, 1.359, 1.439], atol=5e-4
 )
 bounds = np.array([-1.2, -1.1]) / length_penalty(5, 0.6)
 assert np.allclose(bounds, [-0.88, -0.81], atol=5e-3)
@@ -690,14 +690,15 @@ assert any("vier zehn tausend neun" in spelled(tokens) for tokens in drawn)
 
 # %% [markdown]
 # Without an option 18 percent. A number is right only if all its tokens are, and wherever the model is unsure, a draw
-# may take another word. If each of ten tokens is drawn right with probability 0.84, all ten are with $0.84^{10} =
-# 0.17$. Even for the easy number below the shares, one draw of five is wrong. Sampling is for tasks with many good
-# answers; where only one answer is right, a single draw is a poor way to find it.
+# may take another word. A number has nine tokens on average. If each is drawn right with probability 0.83, all nine are
+# with $0.83^9 = 0.19$. Even for the easy number below the shares, one draw of five is wrong. Sampling is for tasks with
+# many good answers; where only one answer is right, a single draw is a poor way to find it.
 
 # %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
 assert rising == sorted(rising)
 assert 0.5 < shares["greedy"][0] < 0.57 and 0.15 < shares["{}"] < 0.25
+assert round(0.83**9, 2) == 0.19
 assert round(np.mean([len(tokens) + 1 for tokens in wanted])) == 9
 
 # %% tags=["quiz"]

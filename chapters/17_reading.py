@@ -835,9 +835,9 @@ assert sentences["right"]["idf"] > sentences["right"]["shared_words"] > 0.75
 assert 0.73 < sentences["right"]["minilm"] < 0.75
 
 # %% [markdown]
-# Most shared words beat the 22 million parameters by less than two points, which could be chance (sign test, p = 0.21).
-# Counting rare words more beats them clearly (p = 0.00002). Both tests take the questions as independent; five share a
-# paragraph, so both p are somewhat too small.
+# The rule of most shared words is ahead of the 22 million parameters by less than two points, which could be chance
+# (sign test, p = 0.21). With rare words counting more it is clearly ahead (p = 0.00002). Both tests take the questions
+# as independent; five share a paragraph, so both p are somewhat too small.
 #
 # Whoever wrote these questions had the paragraph before them, and half of a question's words are in the answer's
 # sentence. Where the two use different words, as in chapter 15, counting has little to go by.

@@ -713,6 +713,8 @@ for run in copying:
         assert rows[450]["loss"] < 0.7 and np.max(rows[450]["after"][1]) > 0.6
         assert 0.25 < max(np.max(row["before"][0]) for row in run["rows"]) < 0.3
         assert last["loss"] < 0.19 and np.min(run["without"]) >= 0.28
+        tokens_before = np.array(last["before"][0])
+        assert tokens_before.min() > 0.08 and tokens_before.max() < 0.135
         assert np.min(last["after"][1]) > 0.84 and np.max(last["after"][1]) < 0.96
     elif run["layers"] == 1:
         assert 3.1 < last["loss"] < 3.2
@@ -1100,8 +1102,8 @@ verdict
 # ### Does a causal model need positions?
 #
 # **Predict first.** Without positions an encoder takes a sentence for a bag of words ([chapter
-# 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)). Train the same model with all vectors of positions set
-# to 0. How much worse is it?
+# 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)). Train the same model with all vectors of positions
+# set to 0. How much worse is it?
 
 # %%
 _, without = trained(positions=False)

@@ -210,9 +210,9 @@ print(f"ridge point      {ridge_point:8.1f} FLOPs per byte")
 # same 12.6 MB: arithmetic decides.
 #
 # In general, adding two matrices reads 8 bytes and writes 4 for each entry, for a single FLOP: a twelfth of a FLOP per
-# byte, far below. A product of two matrices of $n$ rows and $n$ columns reads and writes $12 n^2$ bytes for $2 n^3$
-# FLOPs: $n / 6$ per byte. So small products are memory-bound, and those with $n$ above six times the ridge point (in 16
-# bits, three times) compute-bound.
+# byte, far below the ridge point. A product of two matrices of $n$ rows and $n$ columns reads and writes $12 n^2$ bytes
+# for $2 n^3$ FLOPs: $n / 6$ per byte. So small products are memory-bound, and those with $n$ above six times the ridge
+# point (in 16 bits, three times) compute-bound.
 #
 # On a GPU the ridge point is much higher. NVIDIA gives an H100 (SXM) 989 TFLOP/s with numbers of 16 bits, and 3.35
 # TB/s: 295 FLOPs per byte.
