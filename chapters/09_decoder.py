@@ -15,7 +15,7 @@
 # and as the module that this book uses.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). It
-# takes about 31 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end, takes 3 more
+# takes about 29 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end, takes 3 more
 # minutes. To write a transformer this afternoon, begin at [the whole model on one screen](#all-of-it-on-one-screen).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer. Residual paths lead around each sublayer, and the memory from the top of the encoder's stack to the cross-attention."}}
@@ -342,12 +342,22 @@ assert np.allclose(
 #
 # ### The decoder layer
 #
-# A decoder layer has three sublayers, each wrapped in the *add and norm* of chapter 8: self-attention, cross-attention,
-# feed-forward network. Self-attention comes first, so that the query to the memory can know how far the answer has
-# come. Two attentions with four $D \times D$ matrices each, and a feed-forward network with two of $D \times 4D$, make
-# $(4 + 4 + 8) D^2 = 16 D^2$ parameters. An encoder layer has $12 D^2$.
+# A decoder layer has three sublayers, each with a residual connection and a norm, here in the order of 2017:
+#
+# ```python
+# x = norm_1(x + self_attention(x, x, x, mask))
+# x = norm_2(x + cross_attention(x, memory, memory, memory_mask))
+# x = norm_3(x + feed_forward(x))
+# ```
+#
+# Self-attention comes first, so that the query to the memory can know how far the answer has come. Two attentions with
+# four $D \times D$ matrices each, and a feed-forward network with two of $D \times 4D$, make $(4 + 4 + 8) D^2 = 16 D^2$
+# parameters. An encoder layer has $12 D^2$.
+#
+# The folded cells hold the book's `DecoderLayer`, with the `AddAndNorm` of chapter 8, and its `Decoder`, a stack of
+# them.
 
-# %% tags=["export"] module="decoder"
+# %% tags=["hide-input", "export"] module="decoder"
 from dotformer.attention import MultiHeadAttention
 from dotformer.encoder import AddAndNorm, FeedForward, LayerConfig, Stack
 from torch import nn
@@ -390,10 +400,6 @@ class DecoderLayer(nn.Module):
         return self.feed_forward_add_norm(x, self.feed_forward)
 
 
-# %% [markdown]
-# The stack is chapter 8's.
-
-
 # %% tags=["hide-input", "export"] module="decoder"
 class Decoder(Stack):
     """A stack of `num_layers` decoder layers, all of which see the same memory."""
@@ -426,7 +432,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "From the output of encoder layer 6, by the same matrix in all layers",
-        "The memory is the same, but each layer looks at it with matrices of its own. Look at `__init__`: every layer makes its own attention.",
+        "The memory is the same, but each layer looks at it with matrices of its own. Every layer makes an attention of its own.",
     ),
     quiz.wrong(
         "From the words written so far",
@@ -437,9 +443,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## All of it on one screen
 #
-# Here is the whole model, and the one to read. (`DecoderLayer` above belongs to the library's version, which computes
-# the same and is folded below.) It is post-norm as in the paper and without configuration or checks, as you would write
-# it in an afternoon. Read it from the bottom. `forward` calls `encode`, and hands its memory and mask to `decode`.
+# Here is the whole model, post-norm as in the paper and without configuration or checks, as you would write it in an
+# afternoon. Read it from the bottom. `forward` calls `encode`, and hands its memory and mask to `decode`.
 # `encode` and `decode` call `stack`, which looks up, scales, adds positions, and runs the layers. `Layer` is one class
 # for both sides: with `cross` it has the second attention. `Attention` takes `x` for the queries and `context` for keys
 # and values, so with $(x, x)$ it is self-attention, and with $x$ and the memory cross-attention. `self.heads` is the
