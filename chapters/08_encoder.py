@@ -130,13 +130,12 @@ assert list(tones.values()) == [1, -1, -1, 1]
 
 # %% [markdown]
 # Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's. The
-# network combines numbers that stand in one vector. Here it multiplied polarity by *affirmed*, which no matrix can. See
-# the left panel: the midpoint of the two praises is (0, 0), and so is that of the two blames, so no straight line parts
-# them. The four cases, the classic XOR, are not **linearly separable**.
+# network combines numbers that stand in one vector. Here it had to multiply polarity by *affirmed*, which no matrix
+# can. In the left panel below, praise stands on two opposite corners of a square and blame on the other two, so no
+# straight line parts them: the four cases, the classic XOR, are not **linearly separable**.
 #
-# The network first makes two numbers of the sum $z$ of polarity and *affirmed*: its positive part, $\max(0, z)$, and
-# its negative part, $\max(0, -z)$. Drawn by these two, on the right, the same four cases are separated by one line.
-# (The two parts add up to $|z|$.)
+# From $z$, the sum of polarity and *affirmed*, the network makes two numbers, $\max(0, z)$ and $\max(0, -z)$. With
+# these as axes, on the right, one line parts praise from blame. Together they are $|z|$, and $|z| - 1$ is the tone.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, polarity against affirmed: good at (1, 1) and not bad at (-1, -1) are praise, bad at (-1, 1) and not good at (1, -1) are blame; the two kinds stand on opposite corners of a square. Right, the positive part of their sum against its negative part: good at (2, 0), not bad at (0, 2), bad and not good both at (0, 0). A dashed line separates praise from blame."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.0))
@@ -213,8 +212,8 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 # The code has one more component. **Dropout** sets a share of the numbers to 0 while training, at random, and enlarges
 # the others to make up for it, so that no sublayer can rely on a single number. Outside training it does nothing.
 #
-# This network, attention and the norms share a few settings, which travel together in one configuration; the last ones
-# are explained where they are used:
+# Attention, this network and the norms take their settings from one configuration. Its last three are for the norms,
+# which follow:
 
 # %% tags=["export"] module="encoder"
 from dataclasses import dataclass
@@ -263,7 +262,8 @@ class FeedForward(nn.Module):
 
 
 # %% [markdown]
-# With two hidden entries, this module fills in the tone of *not bad*. And at the paper's size:
+# With two hidden entries, this module fills in the tone of *not bad* (checked in the folded cell). And at the paper's
+# size:
 
 # %% tags=["hide-input"]
 from dotformer.attention import MultiHeadAttention
@@ -287,11 +287,6 @@ network, attention = FeedForward(LayerConfig()), MultiHeadAttention(512, 8)
 share = parameters(network) / (parameters(network) + parameters(attention))
 print(f"in a layer of the paper's size, {share:.0%} of the parameters are here")
 assert round(share, 2) == 0.67 and parameters(network) == 2_099_712
-
-# %% [markdown]
-# What does it cost? A token is multiplied by all six matrices of a layer once. Attention also compares it with $T$ keys
-# and adds up $T$ values, another $2 T D$ multiplications. So attention takes more than the network only if $4 D^2 + 2 T
-# D > 8 D^2$: in texts of more than $2D$ tokens.
 
 # %% [markdown]
 # ## Add what each part returns
@@ -328,9 +323,9 @@ assert round(share, 2) == 0.67 and parameters(network) == 2_099_712
 # Mean $\mu$ and variance $\sigma^2$ are those of the one vector, over its $D$ entries. A small $\epsilon$ guards
 # against dividing by 0.
 #
-# The vectors $\gamma$ (the *gain*) and $\beta$ (the *bias*), of width $D$, are trained and start at 1 and 0. The gain
-# lets one entry count for more than the others, and the bias moves its zero. Both are the same for all tokens, so the
-# norm's output no longer shows the mean and the size of a token's own entries.
+# The vectors $\gamma$ (the *gain*) and $\beta$ (the *bias*), of width $D$, are trained and start at 1 and 0. They let
+# training stretch and shift single entries again. But all tokens share them, so they cannot bring back the mean and the
+# size of one token's own entries.
 
 
 # %%
@@ -419,10 +414,10 @@ plt.show()
 # %% [markdown]
 # Follow the thick line, the stream, from left to right. With post-norm it passes through every norm. With pre-norm it
 # passes through nothing but additions, so at the end it is a plain sum: the embedding, and all that the sublayers have
-# added. That sum is normalised once, after the last layer, by a **final norm**.
+# added. That sum is normalised once, after the last layer, by a **final norm**. And the gradient's plain path, the $I$
+# of above, is there only with pre-norm.
 #
-# Either order is one line of code. Which is better is measured [below](#what-goes-wrong-in-a-deep-stack), as soon as
-# there is a stack.
+# Which order is better is measured [below](#what-goes-wrong-in-a-deep-stack), as soon as there is a stack.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -557,11 +552,9 @@ class Encoder(Stack):
 
 
 # %% [markdown]
-# Only pre-norm needs a final norm, and gets one: its stream has grown from layer to layer, and whatever comes after the
-# encoder expects numbers of a known size.
-#
-# PyTorch has an encoder too. In it all layers start as copies, with gains of 1, so that two exchanged layers or a
-# forgotten gain would not show. So draw all its parameters at random, give them to ours (`our_state_dict` finds the
+# PyTorch has an encoder too. Its layers all start with the same numbers, and its gains at 1. So if ours swapped two
+# layers or forgot a gain, the outputs would still agree. So draw all its parameters at random, give them to ours
+# (`our_state_dict` finds the
 # names), and both must return the same vectors, in either order of norm, with some tokens masked out.
 
 # %% tags=["hide-input"]
@@ -613,12 +606,13 @@ quiz.one_choice(
 # ## From numbers to vectors
 #
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
-# vectors, the **embeddings**. In many models the embedding table is used twice, and the two uses want different
-# lengths. *At the top*, a token's score is the dot product of its row with a layer norm's output, of length $\sqrt D$
-# ([chapter 9](09_decoder.ipynb)). For random vectors that is about the product of both lengths, divided by $\sqrt D$:
-# the row's length. It should be 1 ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)), so rows start with
-# length 1. *At the bottom*, a position of length $\sqrt{D/2}$ is added ([chapter 5](05_position.ipynb)), 16 for $D =
-# 512$. So looking up multiplies rows by $\sqrt D = 22.6$, not far from 16.
+# vectors, the **embeddings**, and the vector of its position is added.
+#
+# How long should an embedding be? The position has length $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D =
+# 512$, and the word should not be much shorter. But many models use the embeddings again at the top, where a token's
+# score is the dot product of its embedding with the last vector ([chapter 9](09_decoder.ipynb)). There its length should
+# be 1, or the first scores are too large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). So rows start with
+# length 1, and looking one up multiplies it by $\sqrt D = 22.6$.
 
 # %% tags=["export", "hide-input"] module="encoder"
 import math
@@ -693,12 +687,204 @@ class Embeddings(nn.Module):
 
 
 # %% [markdown]
+# Now a sentence can go all the way, from token numbers to the top of six layers:
+
+# %%
+config = LayerConfig(d_model=64, num_heads=4, d_ff=256, dropout=0.0)
+embeddings, encoder = Embeddings(vocab_size=1000, d_model=64), Encoder(config, 6)
+sentence = torch.tensor([[17, 5, 902, 17]])  # a batch of one: (1, T)
+x = embeddings(sentence)
+print(tuple(sentence.shape), "->", tuple(x.shape), "->", tuple(encoder(x).shape))
+assert encoder(x).shape == (1, 4, 64)
+
+# %% [markdown]
+# Four numbers go in, and for each comes out a vector that has drawn on all four.
+
+# %% [markdown]
+# ## What is each part for? Leave it out
+#
+# The encoder is built. Does it need all its parts? Train small ones, three layers each, and take away one part at a
+# time (an **ablation**). There are two tasks on twelve random digits. *Reverse*: give back the digits in reverse order.
+# *Add*: to each digit add the one at the mirrored position, modulo 10. Both must fetch a digit, and the second must
+# compute something with it, too.
+#
+# Every model has width 32 and four heads and is post-norm. It starts as [Glorot and Bengio
+# (2010)](https://proceedings.mlr.press/v9/glorot10a.html) proposed (`xavier_uniform_`), so that each projection keeps
+# the size of a vector, on average. It trains for 600 steps of Adam ([chapter 11](11_training.ipynb)), the first 50 of
+# them smaller, with three seeds. Only the best of seven learning rates counts, from 0.0003 to 0.02, because a part may
+# need another one once its neighbour is gone. *Residual* leaves out both connections of every layer, *residual,
+# attention* only the one around attention.
+
+
+# %% tags=["hide-input"]
+from torch.nn import functional as F
+
+
+def leave_out(stack, part):
+    """Take one part out of every layer, post-norm."""
+    for layer in stack.layers:
+        for name, frame in [
+            ("attention", layer.attention_add_norm),
+            ("feed-forward", layer.feed_forward_add_norm),
+        ]:
+            norm = frame.norm
+            if part in ("residual", f"residual, {name}"):
+                frame.forward = lambda x, sublayer, norm=norm: norm(sublayer(x))
+            elif part == "norm":
+                frame.forward = lambda x, sublayer: x + sublayer(x)
+            elif part == name:
+                frame.forward = lambda x, sublayer, norm=norm: norm(x)
+
+
+# %% tags=["hide-input"]
+def learn(
+    task,
+    norm_first=False,
+    without=None,
+    warm_up=50,
+    learning_rate=0.005,
+    steps=400,
+    seed=0,
+    num_layers=3,
+    small_start=False,
+):
+    """Train a few layers: the model, its losses, and the shares right."""
+    torch.manual_seed(seed)
+    sizes = {"d_model": 32, "num_heads": 4, "d_ff": 128, "dropout": 0.0}
+    stack = Encoder(LayerConfig(**sizes, norm_first=norm_first), num_layers)
+    for matrix in stack.parameters():
+        if matrix.ndim == 2:
+            nn.init.xavier_uniform_(matrix)
+    for layer in stack.layers if small_start else ():  # as GPT-2 starts
+        for writes in (layer.attention.w_o, layer.feed_forward.down):
+            nn.init.xavier_uniform_(writes.weight, gain=(2 * num_layers) ** -0.5)
+    leave_out(stack, without)
+    bottom, top = Embeddings(10, 32, max_length=12), nn.Linear(32, 10)
+    model = nn.Sequential(bottom, stack, top)
+    optimizer = torch.optim.Adam(model.parameters())
+    losses, right = [], []
+    for step in range(1, steps + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * min(1, step / warm_up)
+        digits = torch.randint(10, (32, 12))
+        wanted = digits.flip(1)
+        if task == "add":
+            wanted = (digits + wanted) % 10
+        logits = model(digits)
+        loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        right.append((logits.argmax(-1) == wanted).float().mean().item())
+    return model, losses, right
+
+
+# %% [markdown]
+# `learn` is one run. A program makes them all (`python -m benchmarks.encoders`, a hundred minutes on one core).
+#
+# **Predict first.** Which parts does *reverse* need, and which *add*?
+
+# %% tags=["hide-input"]
+from itertools import product
+
+from classroom.measured import measured
+
+PARTS = [
+    "residual",
+    "residual, attention",
+    "residual, feed-forward",
+    "norm",
+    "attention",
+    "feed-forward",
+]
+measurement = measured("encoders")
+
+
+def at_best_rate(task, without):
+    rows = [
+        row["right"]
+        for row in measurement["parts"]
+        if (row["task"], row["without"]) == (task, without)
+    ]
+    best = max(rows, key=np.mean)
+    return min(best), max(best)
+
+
+print(f"{'left out':24}{'reverse':>18}{'add':>18}")
+for without in (None, *PARTS):
+    shares = [at_best_rate(task, without) for task in ("reverse", "add")]
+    cells = [f"{low:.1%} to {high:.1%}" for low, high in shares]
+    print(f"{without or 'nothing':24}{cells[0]:>18}{cells[1]:>18}")
+
+# %% [markdown]
+# Each entry is the share of digits right, for the worst seed and the best. (A variant that fails in 600 steps may only
+# be slower.)
+#
+# - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
+# - Without the **residual connection** around attention, *add* stays near chance and *reverse* reaches 26 to 34 percent.
+#   To answer the commonest of the twelve digits everywhere would bring 26: it occurs 3.1 times, on average. So presumably
+#   words become alike, and little is left but how often each digit occurs. The connection around the feed-forward network
+#   can be spared here, perhaps because that network sees only the one word, and can learn to hand it on.
+# - The **norms** can be spared, in three layers.
+# - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. Attention is linear only while its
+#   weights are fixed, and they depend on the words; norms are not linear either. Presumably three layers of that are
+#   enough. And one?
+
+# %% tags=["hide-input"]
+print("add, one layer: share right of three seeds, at the best learning rate")
+single = {}
+for without in (None, "feed-forward"):
+    rows = [row for row in measurement["one_layer"] if row["without"] == without]
+    means = [np.mean(row["right"]) for row in rows]
+    single[without] = rows[int(np.argmax(means))]
+    shares = "  ".join(f"{share:6.1%}" for share in single[without]["right"])
+    print(
+        f"without {without or 'nothing':14}{shares}   at {single[without]['learning_rate']}"
+    )
+    assert 0 < np.argmax(means) < len(rows) - 1  # the best lies inside
+assert (
+    min(single[None]["right"]) > 0.99
+    and min(single["feed-forward"]["right"]) > 0.72
+    and max(single["feed-forward"]["right"]) < 0.8
+)
+
+# %% [markdown]
+# With one layer the network is missed: in 600 steps, 73 to 79 percent without it, all with it. Presumably attention
+# fetches the second digit, but what it adds to the stream is a blend, which does not easily become a sum modulo 10.
+# (The layer without it also has only a third of the parameters.)
+
+# %% tags=["proof"]
+best = {
+    key: at_best_rate(*key) for key in product(("reverse", "add"), (None, *PARTS))
+}
+for task in ("reverse", "add"):
+    for part in (None, "residual, feed-forward", "norm", "feed-forward"):
+        assert best[task, part][0] > 0.98
+    assert best[task, "attention"][1] < 0.11
+for part in ("residual", "residual, attention"):
+    assert best["reverse", part][1] < 0.34 and best["add", part][1] < 0.12
+slow = {
+    row["without"]: np.round(row["right"], 2)
+    for row in measurement["parts"]
+    if row["task"] == "add" and row["learning_rate"] == 0.0025
+}
+for task, without in best:  # the best learning rate lies inside
+    rows = [
+        np.mean(row["right"])
+        for row in measurement["parts"]
+        if (row["task"], row["without"]) == (task, without)
+    ]
+    assert len(rows) == 7 and (0 < np.argmax(rows) < 6 or max(rows) < 0.12)
+assert min(slow["feed-forward"]) == 0.35 and max(slow["feed-forward"]) == 0.38
+assert min(slow[None]) == 1
+
+# %% [markdown]
 # ## What goes wrong in a deep stack?
 #
-# The encoder is built. Does it need all its parts? Begin with the smallest stack that can show what sums and norms are
-# for: 24 layers of nothing but attention, with random matrices, before any training. (Their variance is that of [Glorot
-# and Bengio (2010)](https://proceedings.mlr.press/v9/glorot10a.html), `xavier_uniform_`, with which one projection
-# keeps the size of a vector on average.) A sentence of 16 random words of width 64 passes through it in four ways:
+# If three layers can spare the norms, what are they for? And why do words become alike? Look at the smallest stack that
+# can show it: 24 layers of nothing but attention, with Glorot's start, before any training. A sentence of 16 random
+# words of width 64 passes through it in four ways:
 #
 # | | a layer computes |
 # |---|---|
@@ -720,10 +906,8 @@ class Embeddings(nn.Module):
 # **Predict first.** With attention alone, after how many layers is less than a tenth of each vector its own? And does
 # adding prevent that?
 
+
 # %% tags=["hide-input"]
-from torch.nn import functional as F
-
-
 def norm(x):
     return F.layer_norm(x, x.shape[-1:])  # gain 1, bias 0
 
@@ -792,22 +976,22 @@ plt.show()
 # attention it is faster than exponential: the more alike the words, the more even the weights, and even weights give
 # all the same average.
 #
-# Adding only delays it: once words are mostly alike, attention returns nearly the same vector for all, about as large
-# as what it reads, and with *added* it reads the whole stream. So the common part grows in every layer, like a debt
-# with interest, and the own part drowns in it. The surprise is that post-norm does no better, perhaps worse. It too
-# adds something as large as the stream, and the norm then shrinks both alike. Pre-norm does much better, with 27
-# percent left at the top, because attention reads the norm's output, of size 1, while the stream grows to 4: what is
-# added counts for less and less ([in numbers](#how-fast-do-words-become-alike)).
+# Adding only delays it. Write a word as $c + w$: what all words share, and its own part. Once words are mostly alike,
+# attention returns nearly the same vector to all, so $c$ grows and $w$ hardly does. With *added*, attention reads the
+# stream, and returns something nearly as large as the stream. Post-norm, surprisingly, does no better, perhaps worse:
+# its norm shrinks $c$ and $w$ alike, and the next layer again adds something as large. With pre-norm, attention reads
+# vectors of size 1 while the stream grows to 4, so each layer adds relatively less, and 27 percent is left at the top
+# ([in numbers](#how-fast-do-words-become-alike)).
 #
 # **Numbers explode** (middle) where nothing normalises: with *added* they reach more than a thousand, a third more in
 # each layer. Both norms prevent that. Post-norm brings every vector back to size 1. Pre-norm adds little, so the stream
 # grows slowly.
 #
-# **Gradients** (right) can vanish or explode. With attention alone, $W_Q$ gets none from the fourth layer on (1e-8 is
-# rounding): where words are alike, there is nothing to choose between, so that another choice would change nothing.
-# With post-norm the same happens near the top of the stack. With *added* the gradient explodes: a score is a product of
-# two large vectors, so a small change of either changes it much. With pre-norm every layer gets a gradient, if fifty
-# times less at the top.
+# **A layer cannot learn where to look** (right). With attention alone, $W_Q$ gets no gradient from the fourth layer on
+# (1e-8 is rounding): where words are alike, there is nothing to choose between, so that another choice would change
+# nothing. With post-norm the same happens, but later, near the top. (This is not the vanishing product of above, which
+# would hit the lowest layers.) With *added* the gradient explodes: a score is a product of two large vectors, so a
+# small change of either changes it much. With pre-norm every layer gets a gradient, if fifty times less at the top.
 #
 # So with this start pre-norm does best, and most of today's deep models have it. It has a price: the larger the stream,
 # the less a late layer changes it, and where a post-norm model does train, it is often the better one ([Liu and others,
@@ -828,9 +1012,9 @@ for name, (shares, sizes, gradients) in stacks.items():
     print(f"{name:18}{shares[-1]:10.3f}{sizes[-1]:10,.1f}{gradients[-1]:16.0e}")
 
 # %% [markdown]
-# Started small, either order of norm and sum leaves a word more than nine tenths of its vector, and its layers a
+# Started small, either order of norm and sum leaves a word more than nine tenths of its vector, and the top layer a
 # gradient. So what a deep stack needs is that each layer adds little beside what is there already. Pre-norm brings that
-# about, and so does a small start. Does training bear that out?
+# about, and so does a small start.
 
 # %% tags=["proof"]
 alone, added, post, pre, post_small, pre_small = stacks.values()
@@ -854,184 +1038,12 @@ assert (
 )
 
 # %% [markdown]
-# ## What is each part for? Leave it out
+# ## Does training agree?
 #
-# First train shallow encoders, three layers each, and take away one part at a time (an **ablation**). There are two
-# tasks on twelve random digits. *Reverse*: give back the digits in reverse order. *Add*: to each digit add the one at
-# the mirrored position, modulo 10. Both must fetch a digit, and the second must compute something with it, too.
-#
-# To be fair, each variant gets the best of seven learning rates, from 0.0003 to 0.02, because a part may need another
-# one once its neighbour is gone. Nothing else changes: post-norm, 600 steps of Adam (chapter 11), three seeds. Chance
-# is 10 percent. Each entry below gives the share of digits right, at the best learning rate, for the worst seed and the
-# best. (A variant that fails in 600 steps may only be slower.)
-
-
-# %% tags=["hide-input"]
-def leave_out(stack, part):
-    """Take one part out of every layer, post-norm."""
-    for layer in stack.layers:
-        for name, frame in [
-            ("attention", layer.attention_add_norm),
-            ("feed-forward", layer.feed_forward_add_norm),
-        ]:
-            norm = frame.norm
-            if part in ("residual", f"residual, {name}"):
-                frame.forward = lambda x, sublayer, norm=norm: norm(sublayer(x))
-            elif part == "norm":
-                frame.forward = lambda x, sublayer: x + sublayer(x)
-            elif part == name:
-                frame.forward = lambda x, sublayer, norm=norm: norm(x)
-
-
-# %% tags=["hide-input"]
-def learn(
-    task,
-    norm_first=False,
-    without=None,
-    warm_up=50,
-    learning_rate=0.005,
-    steps=400,
-    seed=0,
-    num_layers=3,
-    small_start=False,
-):
-    """Train a few layers: the model, its losses, and the shares right."""
-    torch.manual_seed(seed)
-    sizes = {"d_model": 32, "num_heads": 4, "d_ff": 128, "dropout": 0.0}
-    stack = Encoder(LayerConfig(**sizes, norm_first=norm_first), num_layers)
-    for matrix in stack.parameters():
-        if matrix.ndim == 2:
-            nn.init.xavier_uniform_(matrix)
-    for layer in stack.layers if small_start else ():  # as GPT-2 starts
-        for writes in (layer.attention.w_o, layer.feed_forward.down):
-            nn.init.xavier_uniform_(writes.weight, gain=(2 * num_layers) ** -0.5)
-    leave_out(stack, without)
-    bottom, top = Embeddings(10, 32, max_length=12), nn.Linear(32, 10)
-    model = nn.Sequential(bottom, stack, top)
-    optimizer = torch.optim.Adam(model.parameters())
-    losses, right = [], []
-    for step in range(1, steps + 1):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate * min(1, step / warm_up)
-        digits = torch.randint(10, (32, 12))
-        wanted = digits.flip(1)
-        if task == "add":
-            wanted = (digits + wanted) % 10
-        logits = model(digits)
-        loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-        right.append((logits.argmax(-1) == wanted).float().mean().item())
-    return model, losses, right
-
-
-# %% [markdown]
-# A run takes some seconds, so a program makes them all (`python -m benchmarks.encoders`, a hundred minutes on one core,
-# with the deeper stacks further down). *Residual* leaves out both connections of every layer, *residual, attention*
-# only the one around attention.
-#
-# **Predict first.** Which parts does *reverse* need, and which *add*?
-
-# %% tags=["hide-input"]
-from itertools import product
-
-from classroom.measured import measured
-
-PARTS = [
-    "residual",
-    "residual, attention",
-    "residual, feed-forward",
-    "norm",
-    "attention",
-    "feed-forward",
-]
-measurement = measured("encoders")
-
-
-def at_best_rate(task, without):
-    rows = [
-        row["right"]
-        for row in measurement["parts"]
-        if (row["task"], row["without"]) == (task, without)
-    ]
-    best = max(rows, key=np.mean)
-    return min(best), max(best)
-
-
-print(f"{'left out':24}{'reverse':>18}{'add':>18}")
-for without in (None, *PARTS):
-    shares = [at_best_rate(task, without) for task in ("reverse", "add")]
-    cells = [f"{low:.1%} to {high:.1%}" for low, high in shares]
-    print(f"{without or 'nothing':24}{cells[0]:>18}{cells[1]:>18}")
-
-# %% [markdown]
-# - Without **attention** both stay at chance, because no digit reaches another position.
-# - Without the **residual connection** around attention, *add* stays near chance and *reverse* gets stuck at a quarter
-#   to a third. Presumably words become alike: every position holds much the same average, which tells little more than
-#   how often each digit occurs. A bet on the commonest (3.1 of twelve random draws, on average) is right in 26 percent.
-#   The runs reach 26 to 34, so a little more gets through. The connection around the feed-forward network can be spared
-#   here, perhaps because this network sees nothing but the one word, and can learn to hand it on.
-# - The **norms** can be spared, in three layers.
-# - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. Attention is linear only while its
-#   weights are fixed, and they depend on the words; norms are not linear either. Presumably three layers of that are
-#   enough. And one?
-
-# %% tags=["hide-input"]
-print("add, one layer: share right of three seeds, at the best learning rate")
-single = {}
-for without in (None, "feed-forward"):
-    rows = [row for row in measurement["one_layer"] if row["without"] == without]
-    means = [np.mean(row["right"]) for row in rows]
-    single[without] = rows[int(np.argmax(means))]
-    shares = "  ".join(f"{share:6.1%}" for share in single[without]["right"])
-    print(
-        f"without {without or 'nothing':14}{shares}   at {single[without]['learning_rate']}"
-    )
-    assert 0 < np.argmax(means) < len(rows) - 1  # the best lies inside
-assert (
-    min(single[None]["right"]) > 0.99
-    and min(single["feed-forward"]["right"]) > 0.72
-    and max(single["feed-forward"]["right"]) < 0.8
-)
-
-# %% [markdown]
-# With one layer the network is missed: in 600 steps, 73 to 79 percent without it, all with it. Presumably attention
-# fetches the second digit, but what it adds to the stream is a blend, which does not easily become a sum modulo 10.
-# (The layer without it also has only a third of the parameters.)
-
-# %% tags=["proof"]
-best = {
-    key: at_best_rate(*key) for key in product(("reverse", "add"), (None, *PARTS))
-}
-for task in ("reverse", "add"):
-    for part in (None, "residual, feed-forward", "norm", "feed-forward"):
-        assert best[task, part][0] > 0.98
-    assert best[task, "attention"][1] < 0.11
-for part in ("residual", "residual, attention"):
-    assert best["reverse", part][1] < 0.34 and best["add", part][1] < 0.12
-slow = {
-    row["without"]: np.round(row["right"], 2)
-    for row in measurement["parts"]
-    if row["task"] == "add" and row["learning_rate"] == 0.0025
-}
-for task, without in best:  # the best learning rate lies inside
-    rows = [
-        np.mean(row["right"])
-        for row in measurement["parts"]
-        if (row["task"], row["without"]) == (task, without)
-    ]
-    assert len(rows) == 7 and (0 < np.argmax(rows) < 6 or max(rows) < 0.12)
-assert min(slow["feed-forward"]) == 0.35 and max(slow["feed-forward"]) == 0.38
-assert min(slow[None]) == 1
-
-# %% [markdown]
-# So what are the norms for, if three layers can do without? Stack **twelve**, and train *reverse* again: 600 steps,
-# three seeds, the best of ten learning rates from 0.00004 to 0.02. Four stacks have the usual start, Glorot's:
-# pre-norm, post-norm, no norm, and post-norm without residual connections. Post-norm and no norm are trained once more
-# with a *small start*: $W_O$ and $W_2$ divided by $\sqrt{24}$, since twelve layers have 24 sublayers. (The last column
-# is the worst seed at a learning rate of 0.01.)
+# Stack **twelve** whole layers, and train *reverse* as before, with the best of ten learning rates from 0.00004 to
+# 0.02. Four stacks have the usual start, Glorot's: pre-norm, post-norm, no norm, and post-norm without residual
+# connections. Post-norm and no norm are trained once more with a *small start*: $W_O$ and $W_2$ divided by $\sqrt{24}$,
+# since twelve layers have 24 sublayers. (The last column is the worst seed at a learning rate of 0.01.)
 #
 # **Predict first**: which of the six still learn?
 
@@ -1061,10 +1073,13 @@ for name, rows in deep.items():
 # the sequence's twelve digits brings, and the two others with the usual start are worse.
 #
 # So it is not the norm alone. Started small, post-norm learns, and so does the stack without any norm. Presumably, as
-# in the random stacks above, the sublayers of a deep stack with the usual start drown the words, or make the stream
-# explode, before anything has been learned. A small start prevents this, and so does a norm in front of each sublayer.
-# What are the norms for, then? Here they allow larger steps: at a learning rate of 0.01 the two stacks that learn with
-# norms still do, while the loss of both without norms overflows.
+# in the random stacks, the sublayers of a deep stack with the usual start drown the words, or make the stream explode,
+# before anything has been learned. A small start prevents this, and so does a norm in front of each sublayer. What do
+# norms bring, then? Here they allow larger steps: at a learning rate of 0.01 the two stacks that learn with norms still
+# do, while the loss of both without norms overflows.
+#
+# The model of 2017 is post-norm and did train, with six layers on each side, a warm-up of 4,000 steps and not 600 but
+# 100,000 steps in all. [Below](#does-it-need-warm-up) is a look at what a warm-up does.
 #
 # A small model, then, is no test of what a deep one needs: three layers learn with norms or without, and twelve do not
 # from every start.
@@ -1158,9 +1173,9 @@ for width in (4, 64, 512):
     assert abs(ratio - ((width - 1) / width) ** 0.5) < 1e-4
 
 # %% [markdown]
-# At the paper's width it is a tenth of a percent, at width 4 it is 13 percent. The factor is the same for every vector,
-# so a trained $\gamma$ absorbs it, and training does not show the mistake. A comparison with a reference does, best
-# with a small model.
+# At the paper's width it is a tenth of a percent, at width 4 it is 13 percent. But for $\epsilon$, the factor is the
+# same for every vector, so a trained $\gamma$ absorbs it, and training does not show the mistake. A comparison with a
+# reference does, best with a small model.
 #
 # ## Exercises
 #
@@ -1305,8 +1320,6 @@ verdict
 
 # %% [markdown]
 # ## Going further
-#
-# Three points about stacks. Later chapters repeat what they need of them.
 #
 # ### How fast do words become alike?
 #
