@@ -13,7 +13,7 @@
 # measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation. It
-# takes about 24 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 3 more
+# takes about 23 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 3 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
@@ -81,11 +81,10 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # The code finds the same numbers by trial: it nudges a word, reads again, and sees how far the state moves. That works
 # for any network.
 #
-# Why not multiply by 1? Then nothing fades, but no room is made for new words either: after a thousand words the state
-# is the sum of all thousand, and no single one can be read off. With more than 1 the oldest word would drown the
-# newest, and the derivative would grow without end. No factor helps for ever: a computer keeps some 16 digits of a
-# number, and each word needs some. A memory of fixed size is a *bottleneck*. Two questions: how fast does it forget,
-# and how much does it hold?
+# Why not multiply by 1? Then nothing fades, but after a thousand words the state is the sum of all thousand, and no
+# single one can be read off. With more than 1 the oldest word would drown the newest, and the derivative would grow
+# without end. A memory of fixed size is a *bottleneck*. Two questions: how fast does it forget, and how much does it
+# hold?
 #
 # ## Two cells
 #
@@ -144,9 +143,8 @@ plt.show()
 # %% [markdown]
 # What is gained? Follow a small change of the state. In the plain cell each step multiplies it by $W_h$, the same
 # matrix whatever the word, and by the slope of $\tanh$. Along the line of $c$ each step multiplies it, entry by entry,
-# by $f$, which is computed for each word: near 1 to keep, near 0 to forget. (There is a second path, by way of $h$;
-# leave it aside for now.) Over 100 steps $f = 0.5$ keeps $10^{-30}$, $0.9$ keeps $3 \cdot 10^{-5}$, and $0.99$ keeps
-# 0.37.
+# by $f$, which is computed for each word: near 1 to keep, near 0 to forget. Over 100 steps $f = 0.5$ keeps $10^{-30}$,
+# $0.9$ keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37.
 #
 # Here is the plain cell in code, with two biases as in PyTorch's. The body is the formula.
 
@@ -226,10 +224,10 @@ def lstm_cell(
 #
 # Taken from its left end, the product runs back in time (**backpropagation through time**). Its size is the root of the
 # sum of its squared entries. Printed is the size for the word $k$ back, divided by that for the latest word: the median
-# of eight draws of the first weights. For the LSTM, $h$ means $h$ and $c$ together.
+# of eight draws of the first weights.
 #
-# The state of the plain cell has $H = 24$ numbers. An LSTM's has 48, its $h$ and its $c$ together. Matrices and biases
-# are drawn as PyTorch draws them, uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$.
+# The state of the plain cell has $H = 24$ numbers, an LSTM's 48: its $h$ and its $c$ together. Matrices and biases are
+# drawn as PyTorch draws them, uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$.
 #
 # Each cell also gets a second start, chosen to forget less. *Plain, orthogonal* has an **orthogonal** matrix for $W_h$,
 # a rotation or reflection, which leaves every length as it is. *LSTM, gate open* has 3 added to the bias of its forget
@@ -317,15 +315,14 @@ for name in names:
 #
 # The open gate holds on. By itself it keeps $\sigma(3) = 0.953$ a step, 0.14 after 40 steps. Measured, about twice as
 # much is left, because a word has a second path: from $c$ to $h$, and from there through the candidate $g$ into the
-# next $c$. (The first step loses more, mostly in $h$, which the latest word also moves through the output gate.)
+# next $c$.
 #
 # Influence decides what can be learned. Training moves each parameter a little against the derivative of the error, the
 # **gradient**. What the cell did with the word $k$ back can change the error only by way of the later states, so its
 # term in the gradient contains the same product. If the product is $10^{-6}$, the term is next to nothing: the
-# **vanishing gradient**. Training could open a gate, but a word so far back sends next to no signal to open it. A $W_h$
-# that stretches by more than the $\tanh$ flattens has the opposite trouble, the **exploding gradient**: a factor of 1.1
-# a step makes 117 in 50. (*Gradient clipping*, in [chapter 11](11_training.ipynb), was introduced for this.) The
-# vanishing gradient made plain networks hard to train, and the LSTM was invented to overcome it.
+# **vanishing gradient**. A $W_h$ that stretches by more than the $\tanh$ flattens has the opposite trouble, the
+# **exploding gradient**: a factor of 1.1 a step makes 117 in 50. The vanishing gradient made plain networks hard to
+# train, and the LSTM was invented to overcome it.
 
 # %% tags=["proof"]
 assert round(0.5 * np.tanh(0.9 * 2 - 0.1), 2) == 0.47  # one entry of an LSTM
@@ -391,8 +388,8 @@ for name in names:
 # No state of 24 can recall more: **a linear fit to a state of $H$ numbers recalls at most $H$ of the independent
 # numbers that were read**, whatever the weights. One number, $x_1 + x_2$, can give half of each, never both whole
 # ([proof](#why-not-more-than-24)). A state of 24 holds at most three words of 8. (The last column is its **memory
-# capacity**.) Read out linearly, training can only choose *which* numbers to keep, and the choice is made before the
-# question comes. A larger state holds more, at a price: 50 words of 8 need 400 numbers, so a step takes $400^2$
+# capacity**.) For a linear read-out, training can only choose *which* numbers to keep, and the choice is made before
+# the question comes. A larger state holds more, at a price: 50 words of 8 need 400 numbers, so a step takes $400^2$
 # multiplications, and the 51st word overwrites something again.
 #
 # Real words are not independent numbers. They depend on one another, so more of them fit, and a cleverer reading than a
@@ -457,8 +454,7 @@ quiz.number(
 # ## The other way: keep everything, and look
 #
 # Now keep all words. When the question comes, give each word a weight, so that the weights sum to 1, and add up the
-# words in these proportions. That is attention. (Why not pick one word? A choice is all or nothing, and has no slope
-# from which it could be learned.)
+# words in these proportions. That is attention.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Above, a recurrent network reads A Lannister always pays his debts: an arrow leads from each word to a state below it and from state to state, so that the first word reaches the last state through five others. Below, attention: from each of the six words an arrow leads directly to the answer."}}
 from classroom.diagram import Diagram
@@ -561,8 +557,8 @@ quiz.one_choice(
 # Translation was where the bottleneck hurt. A network for it had two parts (**encoder-decoder**, or *sequence to
 # sequence*). A recurrent **encoder** read the source sentence, and a recurrent **decoder** wrote the translation. From
 # the source the decoder got only the encoder's last state. So everything had to fit into one vector before the first
-# word was written. A short sentence fits; in a long one more words share the same numbers. So translations got worse
-# with the length of the sentence ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)).
+# word was written. So translations got worse with the length of the sentence ([Cho and others,
+# 2014](https://arxiv.org/abs/1409.1259)).
 #
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. The decoder's own state $s$ is the
 # question. Before each word that it writes, a small network compares $s$ with every $h_j$: its score is $a(s, h_j) = v
@@ -610,13 +606,11 @@ plt.show()
 # the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$ side by side (a
 # **bidirectional** network).
 #
-# Because the decoder can look at every $h_j$, the encoder need no longer choose in advance what to keep of the source:
-# the limit of $H$ numbers is gone. Two troubles remain. In the encoder and in the decoder each state is computed from
-# the one before it, so the words must be taken in a row. And within the source, and within the target, the path from
-# one word to another is still long.
+# So the limit of $H$ numbers is gone. Two troubles remain. Each state is computed from the one before it, so the words
+# must be taken in a row. And within the source, and within the target, the path from one word to another is still long.
 #
 # The transformer removes both. There each word looks at the words of its *own* sentence in the same way. In training no
-# state waits for another, and any two words of a sentence are one step apart.
+# state waits for another of its layer, and any two words of a sentence are one step apart.
 #
 # ## What does it cost?
 #
@@ -633,8 +627,7 @@ plt.show()
 # | attention | $n^2 \, d$ | 1 | 1 | all words, $n \, d$ |
 #
 # (The second row and the last column are ours. The multiplications leave out constants and attention's own matrices, so
-# for short texts do not compare rows. *In training* every layer keeps what it has computed for all $n$ words, and
-# attention may keep $n^2$ weights besides.)
+# for short texts do not compare rows.)
 #
 # Of 81 words the first has reached the last after 40 layers of a convolution with $m = 3$, each of which reaches 2
 # words further; dilated ones need 4, and attention 1.
@@ -675,9 +668,7 @@ assert (neighbours, dilated, everybody) == (40, 4, 1)
 # No, though it is sometimes called one. It is true that nothing fades with distance, and that **no parameter depends on
 # the number of words**, in attention as in a recurrent network. But all the words must be kept, there are $n^2$ weights
 # to compute, and the average weight falls, since all of them sum to 1. In practice every transformer has a longest
-# text, set by memory, by cost, or by the positions that it was trained on. (By itself attention does not even know the
-# order of its words, because a weighted sum stays the same when its terms are shuffled; [chapter 5](05_position.ipynb)
-# adds it.)
+# text, set by memory, by cost, or by the positions that it was trained on.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -703,10 +694,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## Break it: someone else's memory
 #
-# Back to the recurrent networks, for a mistake that attention code can make too: forget one argument, and a sentence
-# reads another one's memory. Texts are processed in batches, several sentences at once: an array of shape (sentences,
-# words, width). PyTorch's recurrent layers, unless made with `batch_first=True`, expect (words, sentences, width).
-# Either is an array with three axes, so nothing complains.
+# Texts are processed in batches, several sentences at once: an array of shape (sentences, words, width). PyTorch's
+# recurrent layers, unless made with `batch_first=True`, expect (words, sentences, width). Forget that argument, and
+# nothing complains, but a sentence reads another one's memory.
 
 
 # %% tags=["nbval-check-output"]
@@ -934,12 +924,10 @@ assert abs(a_step - 0.52) < 0.01
 # column for each number read. Every row sums to at most 1, and a column's sum is what the whole state recalls of that
 # number, because over uncorrelated ones the $R^2$ add up. So all that is recalled sums to at most $H$.
 #
-# Why is the LSTM, with PyTorch's start, so far below its 48? $c$ alone recalls only some 12 of 24. By size nearly all
-# of $c$ is a linear function of what was read, but the sum of $R^2$ counts directions, however little of $c$ lies in
-# them. The other half of its budget goes mostly to products of two of the numbers read, and $x_1 x_2$ is correlated
-# with neither factor. And $h = o \odot \tanh c$ nearly repeats $c$, from which a linear fit predicts 97 percent of it.
-# What it has besides is mostly products, too, so it adds only some 2. Asked for such products, too, the fit recalls
-# some 45 of 48.
+# Why is the LSTM, with PyTorch's start, so far below its 48? $c$ alone recalls only some 12 of 24. The other half of
+# its budget goes mostly to products of two of the numbers read, and $x_1 x_2$ is correlated with neither factor. And $h
+# = o \odot \tanh c$ nearly repeats $c$, so it adds only some 2. Asked for such products, too, the fit recalls some 45
+# of 48.
 #
 # ### How much work is it?
 #

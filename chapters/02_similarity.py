@@ -13,8 +13,8 @@
 # have asked the vectors of a published model which words are most like *tea*, *debts* and *python*.
 #
 # You need a little Python, the product of two matrices, the law of cosines, and from statistics the mean, the variance
-# and the normal distribution. It takes about 24 minutes to read, and 30 for the exercises. [Going
-# further](#going-further), at the end, takes 4 more minutes.
+# and the normal distribution. It takes about 22 minutes to read, and 30 for the exercises. [Going
+# further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
 from functools import partial
@@ -86,22 +86,17 @@ assert distances["pays"] == 2 and question not in offers.values()
 # Equality has a second fault. A question must be *learned*, in small steps, and after a small step unequal vectors are
 # almost always still unequal: nothing says whether the step was good. The sum of products says it. Add 0.1 to the
 # question's number under *thing*, and the score of *debts* rises by $0.1 \cdot 3 = 0.3$. So a small step of the
-# question along a word's vector raises that word's score, unless that vector is all zeros, as for *pays*.
-#
-# One thing still does not change in small steps: the choice of the best word. [Chapter 3](03_softmax.ipynb) makes it
-# smooth, by a blend of what all words hand over: a *soft look-up*.
+# question along a word's vector raises that word's score.
 #
 # In attention the question is called the **query**. What a word is compared by is its **key**, and what it hands over
 # is its **value**. Here the question $(0, 2, 0)$ is the query and $(0, 3, 0)$ the key of *debts*; its value might be
-# the word itself. This chapter is about the comparison. Chapter 4 shows how query and key are computed from the words,
-# by learned matrices.
+# the word itself. This chapter is about the comparison.
 #
 # ## A word as a row of numbers
 #
 # What does the sum of products measure? Begin with a case whose answer you know, likeness: the query is itself a word,
-# and should find the word most like it. (A look-up needs more than likeness; the end of the chapter returns to that.)
-# *Tea* is more like *coffee* than like *train*. Give each word three numbers, our own rough answers: how *warm* is the
-# thing, how much do you *drink* it, how fast does it *move*?
+# and should find the word most like it. *Tea* is more like *coffee* than like *train*. Give each word three numbers,
+# our own rough answers: how *warm* is the thing, how much do you *drink* it, how fast does it *move*?
 
 # %%
 import numpy as np
@@ -149,9 +144,8 @@ for word, vector in zip(words[1:], vectors[1:], strict=True):
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
 #
-# Below is the version that the rest of the book imports. `" D"` names the length of an array; where two arrays say it,
-# `@shapes` checks that they are equally long. `Real` takes whole numbers too, and `astype(float)` turns them into
-# float64, in which all of part I computes.
+# Below is the version that the rest of the book imports. `Real` takes whole numbers too, and `astype(float)` turns them
+# into float64.
 
 # %% tags=["export"] module="by_hand.similarity"
 import numpy as np
@@ -249,8 +243,7 @@ plt.show()
 # $15 / \sqrt{13 \cdot 18} \approx 0.981$, and the angle about 11 degrees.
 #
 # In code, the division comes first: scale every vector to length 1, which makes it a **unit vector**, then take the dot
-# product. A vector of zeros has no direction, so it is refused. (The idea is the last line; the rest keeps the squares
-# within range.)
+# product. (The idea is the last line; the rest keeps the squares within range.)
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -311,9 +304,7 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # Stretch the query, and all its scores are multiplied by the same number: their order stays. Stretch one key, and it
 # may win. That is how coffee beat tea: at tea's length it would have $\sqrt{13} \sqrt{13} \cos\theta \approx 12.7$,
-# less than 13. So a long key tends to win with any query that points even partly its way. That helps a word that
-# matters to every question. It harms if one key wins whatever is asked, so some of today's models normalise queries and
-# keys ([chapter 19](19_modern.ipynb)).
+# less than 13. So a long key tends to win with any query that points even partly its way.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -363,9 +354,8 @@ quiz.number(
 # ## How alike are strangers?
 #
 # Our vectors had three entries; in the original transformer words have 512, queries and keys 64. Is a cosine of 0.5 a
-# lot? The answer is needed below, for real words, and chapter 3 asks the same of scores. It depends on what two vectors
-# have in common by accident. Take vectors that have nothing to do with each other, every entry drawn from a normal
-# distribution with mean 0 and variance 1.
+# lot? It depends on what two vectors have in common by accident. Take vectors that have nothing to do with each other,
+# every entry drawn from a normal distribution with mean 0 and variance 1.
 #
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
@@ -412,19 +402,17 @@ assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 # %% [markdown]
 # ## Real vectors
 #
-# Where do the numbers of a real model come from? Not from us. There is an old idea, the **distributional hypothesis**,
-# which J. R. Firth put in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the same
-# kinds of sentences, after *drink* and *a cup of*. A model that is trained on much text, for example to guess a hidden
-# word from its neighbours, ends up with similar vectors for them. Presumably that is because the same guesses, such as
-# *cup*, are correct near both. So training pushes both vectors the same way.
+# Real models follow an old idea, the **distributional hypothesis**, which J. R. Firth put in one line: you shall know a
+# word by the company it keeps. *Tea* and *coffee* stand in the same kinds of sentences, after *drink* and *a cup of*. A
+# model that is trained on much text, for example to guess a hidden word from its neighbours, ends up with similar
+# vectors for them, presumably because the same guesses, such as *cup*, are correct near both.
 #
 # Our vectors come from all-MiniLM-L6-v2, a small published model that is installed with this book; chapter 15 runs all
 # of it. Here we need only its first part, the **embedding table**: 30,522 rows of 384 learned numbers. Each row is the
 # **embedding** of one **token**, which is a word, part of a word or a character. To look a word up is to pick its row.
 #
-# Picking a row of the embedding table can also be written as a product: give word $i$ the **one-hot** vector, 0
-# everywhere and 1 in entry $i$, and multiply it by the embedding table. By themselves one-hot vectors know nothing of
-# likeness. Any two different ones have the dot product 0: *tea* would be as far from *coffee* as from *train*.
+# It is also a product: the **one-hot** vector of word $i$, 0 everywhere and 1 in entry $i$, times the embedding table.
+# (One-hot vectors themselves know nothing of likeness: any two different ones have the dot product 0.)
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -460,49 +448,14 @@ for word in ("tea", "monday", "debts", "python"):
 # To find out which python is meant, a model has to look at the other words. That is what attention is for, and with
 # these very vectors chapter 4 does it.
 #
-# Is a cosine of 0.44 high? *Coffee* is the best of some 21,000 words, and the best of so many is high even by chance.
-# So make vectors that mean nothing, random ones with the mean of the words and their spread in every direction, and
-# find the nearest word of each.
-
-# %% tags=["hide-input"]
-rng = np.random.default_rng(0)
-a, b = rng.choice(rows, (2, 10_000))
-pair = np.sqrt(np.mean((a * b).sum(axis=1) ** 2))
-random = rng.multivariate_normal(rows.mean(axis=0), np.cov(rows.T), 300)
-luckiest = (normalize(random) @ rows.T).max(axis=1)
-some = np.arange(0, len(rows), 40)
-of_some = rows[some] @ rows.T
-of_some[np.arange(len(some)), some] = 0  # of a word with itself
-nearest_of_all = np.median(of_some.max(axis=1))
-print(f"{pair:.2f}         two words: root mean square of 10,000 random pairs")
-print(
-    f"{luckiest.mean():.2f} ± {luckiest.std():.2f}  a random vector and its nearest word: 300, mean ± sd"
-)
-print(f"{luckiest.max():.2f}         the largest of these 300")
-print(f"{nearest('tea')[0][1]:.2f}         tea and its nearest word")
-print(
-    f"{nearest_of_all:.2f}         a word and its nearest other word: median of {len(some)}"
-)
-
-# %% [markdown]
-# Two words drawn at random typically have a cosine of 0.07, where random vectors of this width would have
-# $1/\sqrt{384} = 0.05$. A random vector of this kind has 0.29 with the nearest of 21,000 words, and none of 300
-# reached 0.44. So tea's 0.44 is hardly an accident. For a nearest word it is still not much: of 535 words tried (every
-# fortieth), half have one at 0.58 or more, often another form of themselves, as *debt* is of *debts*. Before you call
-# two words alike, compare their cosine with those of other words from the same model. In some models even words drawn
-# at random are far above 0, because all vectors have a part in common: **anisotropy** ([Ethayarajh,
-# 2019](https://aclanthology.org/D19-1006/)).
+# Is a cosine of 0.44 high? Two words drawn at random typically have 0.07 ([compared with chance](#how-high-is-high)).
+# Before you call two words alike, compare their cosine with those of other words from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
 assert {"creditors", "owed"} < {word for word, _ in nearest("debts")}
 assert {"import", "pip", "snake"} < {word for word, _ in nearest("python")}
 assert 0.27 < nearest("python")[-1][1] < 0.33
-assert round(float(nearest_of_all), 2) == 0.58
-assert abs(pair - 0.07) < 0.005 and 20_500 < len(known) < 21_500
-assert 0.28 < luckiest.mean() < 0.295 and np.quantile(luckiest, 0.95) < 0.35
-assert "debt" in dict(nearest("debts"))
-assert luckiest.max() < 0.43
 
 # %% [markdown]
 # ## A whole sentence at once
@@ -536,13 +489,11 @@ for row, query in enumerate(x):
 # | what gets paid? $(0, 2, 0)$ | 0 | 0 | 0 | **6** |
 # | how often? $(0, 0, 2)$ | 0 | **6** | 0 | 0 |
 #
-# The first question finds *debts*, the second *always*. For the sentence, too, the multiplications are those of the
-# loops, but all run in compiled code, several at once, and nothing waits for Python. That is one reason why the
-# transformer compares by dot products.
+# The first question finds *debts*, the second *always*. The multiplications are those of the loops, but run in compiled
+# code, several at once. That is one reason why the transformer compares by dot products.
 #
-# Shapes: $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. `*#batch` stands for any
-# further axes in front, one for the sentences of a batch, say; with the `#`, an axis of size 1 is stretched to fit, as
-# NumPy does when it *broadcasts*.
+# Shapes: $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. `*#batch` stands for
+# further axes in front, which *broadcast* as in NumPy: one of size 1 is stretched to fit.
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -611,7 +562,7 @@ quiz.one_choice(
 # ## Break it: a reshape is not a transpose
 #
 # The keys came as $(S, D)$ and had to become $(D, S)$. Two calls give that shape: `keys.T` and `keys.reshape(D, S)`. It
-# is a common mistake to take one for the other, and chapter 6 meets it again with more axes.
+# is a common mistake to take one for the other.
 
 # %% tags=["nbval-check-output"]
 right = x @ x.T
@@ -857,8 +808,50 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Two uses of directions in a wide space, and two warnings. No later chapter needs them.
+# Two uses of directions in a wide space, and three warnings. No later chapter needs them.
 #
+# ### How high is high?
+#
+# *Coffee* is the nearest to *tea* of some 21,000 words, and the best of so many is high even by chance.
+# So make vectors that mean nothing, random ones with the mean of the words and their spread in every direction, and
+# find the nearest word of each.
+
+# %% tags=["hide-input"]
+rng = np.random.default_rng(0)
+a, b = rng.choice(rows, (2, 10_000))
+pair = np.sqrt(np.mean((a * b).sum(axis=1) ** 2))
+random = rng.multivariate_normal(rows.mean(axis=0), np.cov(rows.T), 300)
+luckiest = (normalize(random) @ rows.T).max(axis=1)
+some = np.arange(0, len(rows), 40)
+of_some = rows[some] @ rows.T
+of_some[np.arange(len(some)), some] = 0  # of a word with itself
+nearest_of_all = np.median(of_some.max(axis=1))
+print(f"{pair:.2f}         two words: root mean square of 10,000 random pairs")
+print(
+    f"{luckiest.mean():.2f} ± {luckiest.std():.2f}  a random vector and its nearest word: 300, mean ± sd"
+)
+print(f"{luckiest.max():.2f}         the largest of these 300")
+print(f"{nearest('tea')[0][1]:.2f}         tea and its nearest word")
+print(
+    f"{nearest_of_all:.2f}         a word and its nearest other word: median of {len(some)}"
+)
+
+# %% [markdown]
+# Two words drawn at random typically have a cosine of 0.07, where random vectors of this width would have $1/\sqrt{384}
+# = 0.05$. A random vector of this kind has 0.29 with the nearest of 21,000 words, and none of 300 reached 0.44. So
+# tea's 0.44 is hardly an accident. For a nearest word it is still not much: of 535 words tried (every fortieth), half
+# have one at 0.58 or more, often another form of themselves, as *debt* is of *debts*. In some models even words drawn
+# at random are far above 0, because all vectors have a part in common: **anisotropy** ([Ethayarajh,
+# 2019](https://aclanthology.org/D19-1006/)).
+
+# %% tags=["proof"]
+assert round(float(nearest_of_all), 2) == 0.58
+assert abs(pair - 0.07) < 0.005 and 20_500 < len(known) < 21_500
+assert 0.28 < luckiest.mean() < 0.295 and np.quantile(luckiest, 0.95) < 0.35
+assert "debt" in dict(nearest("debts"))
+assert luckiest.max() < 0.43
+
+# %% [markdown]
 # ### More features than dimensions
 #
 # In a wide space random vectors are almost at right angles ([above](#how-alike-are-strangers)), so there is room for

@@ -10,11 +10,10 @@
 #
 # A similarity matrix says that one key scores 6 and another 5. It does not say what to do about it. This chapter builds
 # a look-up that answers with a *blend* of all values, with the largest share from the best match. And it shows why
-# transformers divide their scores by a square root. A score sums many products, so the wider the vectors, the further
-# apart the scores, until the blend is a hard choice again, and a hard choice hardly learns.
+# transformers divide their scores by a square root.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. It takes
-# about 23 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
+# about 23 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
 from functools import partial
@@ -26,13 +25,9 @@ plots.book_style()
 transformer_map(built=3)
 
 # %% [markdown]
-# The box marked *built* is the dot product of chapter 2. This chapter builds the three boxes between it and the answer.
-#
 # ## Hard look-up
 #
-# A Python dictionary looks things up by exact match. Ask for a key that is not there and you get an error; ask for one
-# that is almost there, the same error. With vectors you can do better: score every key with a dot product and take the
-# best.
+# A hard look-up scores every key with a dot product and takes the best.
 
 # %% tags=["nbval-check-output"]
 import numpy as np
@@ -79,8 +74,8 @@ with np.errstate(all="ignore"):
 #
 # We could subtract the lowest score first: then only differences count, and nothing is negative. But now a bad key
 # changes how two good ones share. Scores of 6 and 5 share 2 to 1 if the lowest is 4, but 106 to 105, almost equally, if
-# it is $-100$. Another drink on the menu should not change how tea and coffee share. So demand more: **the ratio of two
-# shares depends on the difference of these two scores, and on nothing else.**
+# it is $-100$. So demand more: **the ratio of two shares depends on the difference of these two scores, and on nothing
+# else.**
 #
 # That settles the formula. Let $f(d)$ be the ratio of two shares whose scores differ by $d$, and take three keys, each
 # 1 ahead of the next. The first gets $f(1)$ times the share of the second, and the second $f(1)$ times that of the
@@ -90,8 +85,7 @@ with np.errstate(all="ignore"):
 # other value fits.
 #
 # To get such ratios, take $a$ to the power of each score, and divide by the sum. We take $a = e$, the base with the
-# simplest derivative; another one above 1 would be another *temperature* ([below](#temperature)). For the scores 0, 1,
-# 2:
+# simplest derivative. For the scores 0, 1, 2:
 #
 # | score | $e^{\text{score}}$ | share |
 # |---|---|---|
@@ -327,8 +321,7 @@ assert scores.argmax() == 1 and scores[1] - scores[0] == 1
 assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 
 # %% [markdown]
-# On the page you can move $\tau$ yourself: down until coffee has everything, then up until you can hardly tell the four
-# bars apart.
+# On the page you can move $\tau$ yourself.
 
 # %% tags=["plot"]
 movable.temperature(drinks, scores)
@@ -345,16 +338,14 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 
 # %% [markdown]
 # `nan`, "not a number", three times. $e^{1000}$ is larger than any float64, so it **overflows** to infinity, and
-# infinity over infinity is undefined. In float16, which GPUs are fast at, the exponential of every score above 11.09
-# overflows.
+# infinity over infinity is undefined.
 #
 # Only differences count, so `softmax` subtracts the largest score from all. The largest exponential is then $e^0 = 1$,
 # no exponential can overflow, and the weights are the same. Very small exponentials may round to 0 (**underflow**),
 # which matters where somebody takes their logarithm (exercise 2) or divides by them.
 #
 # A score of minus infinity gets the weight 0, exactly. That is how chapter 4 leaves a word out. A row of *nothing but*
-# minus infinity has no weights: all its exponentials are 0, and 0/0 is undefined. `check_scores` refuses such a row,
-# and any with NaN or plus infinity.
+# minus infinity would be 0/0: `check_scores` refuses it, and any NaN or plus infinity.
 
 # %% tags=["proof"]
 assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
@@ -415,8 +406,7 @@ for j in range(3):
 
 # %% [markdown]
 # $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and at 1. **A softmax that is sure of itself has stopped
-# listening**: nudge its scores, and hardly anything moves. It is **saturated**. (What stalls is the choice. The value
-# that is chosen can still learn: chapter 7.)
+# listening**: nudge its scores, and hardly anything moves. It is **saturated**.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -508,9 +498,6 @@ assert abs(np.exp(ten).sum(axis=1).mean() - 16.5) < 0.1
 # | divided | 100 % | 100 % |
 # | undivided | 54 % | 17 % |
 #
-# Even a learning rate of a million gets the undivided ones no further than 89 and 30 percent: where the slope is nearly
-# 0, so is the step.
-#
 # Could training not do the division itself? It could. Queries come from a learned matrix (chapter 4), and one with
 # entries $\sqrt{d_k}$ times smaller does the same, so the division does not change what can be computed. It changes
 # where training *begins*, with scores of the same size at every width, and how far one step of a query moves them. Once
@@ -531,7 +518,6 @@ assert abs(np.exp(ten).sum(axis=1).mean() - 16.5) < 0.1
 # | wrong divisor | in the original paper (right: $\sqrt{64} = 8$) | the temptation | why it is wrong |
 # |---|---|---|---|
 # | $\sqrt{d_\text{model}}$ | $\sqrt{512} \approx 22.6$ | 512, the width of a word, is usually quoted | one score sums the 64 entries of one head's key |
-# | $\sqrt{\text{words}}$ | varies | the matrix of scores is that wide | words are not summed in a score |
 # | the number of heads | 8 | here it happens to be the same | with 16 heads of 32 it would be wrong |
 #
 # A wrong choice is a temperature that is off by a factor. If that is close to 1, training may well make up for it, and
@@ -772,9 +758,9 @@ verdict
 #
 # The softmax turns scores into weights that are not negative and sum to 1 and depend only on differences between
 # scores; a weighted average of the values with these weights is a look-up that never has to choose. A temperature sets
-# how sharp it is. Where it is too sharp, its slopes are nearly 0, and a query hardly learns. Dot products of vectors
-# with independent entries of mean 0 and variance 1 have size $\sqrt{d_k}$, so they are divided by that, and the start
-# is the same at every width.
+# how sharp it is. Where it is too sharp, its slopes are nearly 0, and a query that steps along them hardly learns. Dot
+# products of vectors with independent entries of mean 0 and variance 1 have size $\sqrt{d_k}$, so they are divided by
+# that, and the start is the same at every width.
 #
 # **Sources.** The softmax in a learning machine, and its name: [Bridle
 # (1990)](https://doi.org/10.1007/978-3-642-76153-9_28). A temperature to soften it: [Hinton, Vinyals and Dean
@@ -864,11 +850,9 @@ for width in (64, 1024):
     assert all(learn(width, 1, 0.1, seed, unit=True) == 1 for seed in range(3))
 
 # %% [markdown]
-# At width 64 nearly all of them find their key, and at 1024 fewer than half; divided, all do. The model of [chapter
-# 9](09_decoder.ipynb) draws its matrices so that words of variance 1 get $v = 1$, as in the experiment. The wider the
-# keys, the more the division matters; and it costs next to nothing. It matters less, too, where the size of a slope
-# does not set the length of a step: with steps of the fixed length 0.1, along the same slopes, every undivided query
-# finds its key at either width (in float64).
+# At width 64 nearly all of them find their key, and at 1024 fewer than half; divided, all do. The wider the keys, the
+# more the division matters; and it costs next to nothing. It matters less, too, if all steps are equally long: with
+# steps of length 0.1 along the same slopes every undivided query finds its key at either width.
 
 # %% tags=["proof"]
 assert ends["undivided", 64][1] > 0.3 > 0.02 > ends["divided", 64][1]

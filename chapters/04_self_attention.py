@@ -301,10 +301,9 @@ quiz.one_choice(
 # | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention; each row sums to 1 |
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its **context vector** |
 #
-# Each row of weights is a softmax of its own, so what a query receives does not depend on the other queries. The scores
-# are no longer cosines, so a query of greater norm chooses more sharply. The temperature 0.1, which made cosines ten
-# times as large, is gone. The new one, $\sqrt{d_k}$, makes scores smaller. In code, with nothing left out but checks
-# (the `mask` comes [below](#leaving-a-word-out)):
+# Each row of weights is a softmax of its own, so what a query receives does not depend on the other queries. The
+# temperature is now $\sqrt{d_k}$. The scores are no longer cosines, so a query of greater norm chooses more sharply. In
+# code, with nothing left out but checks (the `mask` comes [below](#leaving-a-word-out)):
 
 
 # %%
@@ -323,10 +322,9 @@ print(weights.round(3))
 assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
-# The middle row is the one from paper. Of the lines, three are matrix products and a division, two are the softmax, two
-# the mask. The function works on the last two axes, so a whole batch of $B$ sentences can go through at once: queries
-# $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$. Attention together with its own $W_Q$, $W_K$ and
-# $W_V$ is a **head**.
+# The middle row is the one from paper. The function works on the last two axes, so a whole batch of $B$ sentences can
+# go through at once: queries $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$. Attention together
+# with its own $W_Q$, $W_K$ and $W_V$ is a **head**.
 #
 # In **self-attention** queries, keys and values come from the same words. In **cross-attention** the queries come from
 # one sequence, keys and values from another: exercise 1 builds it, and in [chapter 9](09_decoder.ipynb) the part that
@@ -399,9 +397,8 @@ assert (w_q @ w_k.T).tolist() == [[0, 2, 0], [2, 0, 2], [0, 0, 0]]
 # *bites* scores *man* $2 + 2 = 4$. Only *alive* asks for an action (column 2), so *man* scores *bites* 2. ([Further
 # on](#why-two-matrices-and-not-their-product): why this product is not trained as one matrix.)
 #
-# Would one shared matrix do, $W_Q = W_K$? Then every score is mutual again. And a word's query *is* its own key, so at
-# the start, unless keys are very narrow, most words attend most to themselves ([measured
-# below](#would-one-shared-matrix-do)).
+# With one matrix for both, $W_Q = W_K$, scores would be mutual again, and at the start most words would attend most to
+# themselves ([measured below](#would-one-shared-matrix-do)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -512,8 +509,6 @@ after, _ = self_attention(changed, w_q, w_k, w_v, mask=causal)
 assert np.allclose(before[:2], after[:2]) and not np.allclose(before[2], after[2])
 
 # %% [markdown]
-# Shapes and sums of weights prove nothing here, since without a mask they are right, too.
-#
 # A **padding mask** hides filler. Sentences in a batch must be equally long, so short ones are filled up with padding,
 # and no query may attend to the padding. The mask has one entry for each *key*, the same for all queries:
 
@@ -554,8 +549,8 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # with the first line, and for a reason: dropping a term of $\sum_j e^{s_j}$ and dividing by what remains *is* the
 # softmax of the others.
 #
-# Minus infinity does it in one step. And it is safe where the hidden score is a thousand larger than the rest. After a
-# softmax over all of them the weights of the others would have rounded to 0, and dividing by their sum would be 0/0.
+# Minus infinity does it in one step, and is safe even where the hidden score is a thousand larger than the rest: there
+# the other weights would have rounded to 0, and dividing by their sum would be 0/0.
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -621,10 +616,9 @@ assert order[6] == 3  # Language, now the seventh
 # of its terms. Shuffle the words, and weights and outputs are shuffled along; this is called **permutation
 # equivariance**.
 #
-# This holds for any matrices: the weights depend on what the words are, and not on where they stand. For self-attention
-# $f$ and a permutation matrix $P$, $f(P X) = P f(X)$. Each word's output is the same in *dog bites man* and in *man
-# bites dog*. A causal mask changes that. Which words a query may see then depends on the order, and the verb sees only
-# itself and the noun before it:
+# For self-attention $f$ with any matrices and a permutation matrix $P$, $f(P X) = P f(X)$: each word's output is the
+# same in *dog bites man* and in *man bites dog*. A causal mask changes that. Which words a query may see then depends
+# on the order, and the verb sees only itself and the noun before it:
 
 # %%
 news, _ = self_attention(small[[0, 1, 2]], w_q, w_k, w_v)  # dog bites man
@@ -639,8 +633,8 @@ assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
 # Of the nouns, the verb now sees only the biter. In *man bites dog* that is *man*, with the weight $16.919 / 17.919 =
-# 0.944$ and the value $(1, 1)$. The order *among* the words before it is still lost. Without a mask attention must be
-# told the positions, and most models tell it in either case. The transformer of 2017 adds them to the vectors ([chapter
+# 0.944$ and the value $(1, 1)$. The order *among* the words before it is lost in this layer. So most models tell
+# attention the positions, mask or not; the transformer of 2017 adds them to the vectors ([chapter
 # 5](05_position.ipynb)).
 
 # %% tags=["quiz"]
@@ -706,8 +700,8 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
 # model you call PyTorch's, which is faster where it need not store the weights.
 #
-# As is usual, $d_v = d_k$ here, so the module turns $(B, T, D)$ into $(B, T, d_k)$. In chapter 6 several such results
-# side by side have the width $D$ of a word again. (`nn.Linear` stores its matrix transposed, hence the `.T`.)
+# As is usual, $d_v = d_k$ here, so the module turns $(B, T, D)$ into $(B, T, d_k)$. (`nn.Linear` stores its matrix
+# transposed, hence the `.T`.)
 #
 # Beware of two other conventions. In `nn.MultiheadAttention` and its `key_padding_mask`, True means *hidden*. And a
 # mask of floats, 0 or 1, is not a mask: PyTorch's functions *add* it to the scores, and raise no error.
@@ -732,9 +726,8 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # **layers**. The first computes its queries, keys and values from the vectors of the words plus their positions, the
 # second from the outputs of the first, with matrices of its own, and so on upwards.
 #
-# Higher layers therefore compare words that have already been mixed with others, *contextual* vectors. So a weight on
-# *man* in a higher layer is a weight on the blend in its place. Such weights alone do not say which words the model has
-# used.
+# Higher layers therefore compare words that are already mixed with others, *contextual* vectors: a weight on *man*
+# there is a weight on the blend in its place.
 
 # %% [markdown]
 # ## Break it: four versions, one correct
@@ -788,8 +781,7 @@ for name, version in versions.items():
 #
 # No division at all passes every check but the last: its weights are positive, sum to 1 and follow the words around. It
 # takes known numbers or an independent reference to detect it, which is why the tests of this book compare every
-# function with an independent implementation. And test with a $d_k$ that differs from the number of queries: where they
-# are equal, so are the two roots, and the loop misses that mistake.
+# function with an independent implementation.
 
 # %% [markdown]
 # ## Exercises
@@ -1083,8 +1075,7 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 #
 # An attention that picks its own word fetches nothing new. A mask can cure this: [Kitaev and others
 # (2020)](https://arxiv.org/abs/2001.04451) share the matrix, let words attend to themselves only where there is nobody
-# else, scale the keys to length 1, and lose nothing in their tasks. So one matrix can be made to do. With two the
-# problem does not arise at the start.
+# else, scale the keys to length 1, and lose nothing in their tasks.
 #
 # ### What is the third matrix for?
 #
@@ -1123,11 +1114,7 @@ for used in (8, 16):
 # Without $W_V$ it misses half: in a sum of two independent vectors each accounts for half, and no linear map can tell
 # them apart where both may point in the same directions. A matrix, even a random one, turns what was found into other
 # directions than those the word itself uses. Then nothing is lost where there is room, as 8 and 8 numbers fit in 16;
-# two full words do not. (Another matrix between value and sum would serve as well, such as that which [chapter
-# 6](06_many_heads.ipynb) puts after several heads.)
-#
-# With $V = K$ a word would hand over the very numbers by which it is found, so it could not be easy to find and hand
-# over nothing, unless a later matrix took it away.
+# two full words do not.
 #
 # Why hand over nothing? A value near zero can be useful, because a softmax cannot say *none*. A word that needs nothing
 # must still distribute a total weight of 1, and can give nearly all of it to a word whose value is near zero. A token

@@ -14,7 +14,7 @@
 # encoding**, and the verb can tell which word stands before it, here the one who bites.
 #
 # You need chapter 4, and sine and cosine. It takes about 26 minutes to read, and 45 for the exercises. [Going
-# further](#going-further), at the end, takes 5 more minutes.
+# further](#going-further), at the end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One attention block is built. This chapter adds the two boxes named positions, under the encoder and under the decoder."}}
 from functools import partial
@@ -82,14 +82,12 @@ for t in (0, 1, 10, 100):
 # 40, so "the word before me" looks different every time.
 #
 # **One-hot** tells positions apart, but no two are nearer than any others: position 0 has the dot product 0 with its
-# neighbour, as with position 50. And 100 columns have none for position 100. (Multiplied by a matrix, it picks a row of
-# that matrix. That is the learned table that we meet below.)
+# neighbour, as with position 50. And 100 columns have none for position 100.
 #
-# What about a small step of fixed size, $t / 10{,}000$? It stays small in any text that we shall meet, and a step is
-# the same everywhere. But a score is a dot product with the key. So as a word moves on by one position, its score with
-# a given query always changes by the same amount. From the first position to the last it only rises or only falls, so
-# none between, such as the one before, can be favoured. And neighbours differ by a mere ten-thousandth. A clock avoids
-# that with several numbers, slow and fine: hours, minutes, seconds.
+# What about a small step of fixed size, $t / 10{,}000$? A score is a dot product with the key. So as a word moves on,
+# its score with a given query changes by the same amount at every step. It only rises or only falls, and no position
+# between, such as the one before, can be favoured. A clock avoids that with several numbers, coarse and fine: hours,
+# minutes, seconds.
 #
 # So here is the wish list:
 #
@@ -142,8 +140,8 @@ plt.show()
 
 # %% [markdown]
 # Above, each digit jumps. Below, a wave has the same period and does not jump. A wave is a smooth digit: between
-# neighbours it changes little, unless it is a fast one. The fastest wave here has period 2, and at whole positions it
-# is as jumpy as the digit, so the encoding below starts with a slower one.
+# neighbours it changes little. (The fastest here, of period 2, still jumps; the encoding below starts with a slower
+# one.)
 #
 # ## Sines and cosines
 #
@@ -216,7 +214,7 @@ plt.show()
 
 # %% [markdown]
 # For the rest of the book there are three functions: the frequencies, the encoding of any given positions, and that of
-# positions 0 to $T - 1$. ("Break it", below, shows why the second is needed.)
+# positions 0 to $T - 1$.
 
 # %% tags=["export"] module="by_hand.positions"
 import numpy as np
@@ -387,10 +385,9 @@ assert (
 
 # %% [markdown]
 # The peak is the position itself. From there the curve falls for a few words, and then it ripples: in this picture,
-# whose width is 16, the product at a distance of six, 6.445, is a little higher than at two, 6.368. So a product
-# depends on the distance alone, but a larger product need not mean a smaller distance. On the whole, at widths from 16
-# on, near positions are more alike than far ones. And the curve is its own mirror image: one word *before* and one word
-# *after* give the same product. What tells them apart comes next.
+# whose width is 16, the product at a distance of six, 6.445, is a little higher than at two, 6.368. On the whole, at
+# widths from 16 on, near positions are more alike than far ones. And the curve is its own mirror image: one word
+# *before* and one word *after* give the same product. What tells them apart comes next.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -492,9 +489,8 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 #
 # Now add words, and the verb can tell which one stands before it. The words are vectors of the published model from
 # [chapter 2](02_similarity.ipynb#real-vectors), 384 numbers and after them 32 zeros; the positions are 384 zeros and
-# after them 32 sines and cosines. So their sum $x_t + p_t$ really sets them side by side (sums in which the two overlap
-# come next). $W_Q$ and $W_K$ read the positions, as above, and $W_V$ reads the words. Which word is nearest to what
-# *bites* receives?
+# after them 32 sines and cosines. So their sum $x_t + p_t$ really sets them side by side. $W_Q$ and $W_K$ read the
+# positions, as above, and $W_V$ reads the words. Which word is nearest to what *bites* receives?
 
 # %% tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize
@@ -549,7 +545,7 @@ assert all(weights[t].argmax() == t - 1 for t in range(1, 8))
 #
 # Can the sum be taken apart again? Take 50 random words and 32 positions, 1,600 sums. On half of them, fit two linear
 # maps by least squares, from the sum to the word and to the position. On the other half, take the word and the position
-# nearest to what the maps return. How often are they right? (Last column: random vectors as long as the sinusoids.)
+# nearest to what the maps return. How often are they right?
 
 # %% tags=["hide-input"]
 word_of, position_of = np.repeat(np.arange(50), 32), np.tile(np.arange(32), 50)
@@ -593,49 +589,18 @@ assert all(
 for width, share in ((48, 0.13), (32, 0.39)):
     assert round(len(missed[width, "position"]) / 800, 2) == share
     assert np.mean(missed[width, "position"] <= 2) > 0.8
-short = np.random.default_rng(5).standard_normal((50, 32)) / 2
-sums = short[word_of] + sinusoidal_positions(32, 32)[position_of]
-inputs = np.column_stack([sums, np.ones(len(sums))])
-wanted = sinusoidal_positions(32, 32)
-found = np.linalg.lstsq(inputs[fitted], wanted[position_of[fitted]], rcond=None)[0]
-nearest = (inputs[held_out] @ found @ wanted.T).argmax(axis=1)
-assert round(np.mean(nearest == position_of[held_out]), 2) == 0.93
-word_of, position_of = np.repeat(np.arange(1000), 32), np.tile(np.arange(32), 1000)
-fitted, held_out = np.split(np.random.default_rng(6).permutation(32_000), 2)
-for d_model, share in ((64, 0.50), (512, 0.99)):
-    vocabulary = np.random.default_rng(5).standard_normal((1000, d_model))
-    encodings = sinusoidal_positions(32, d_model)
-    inputs = np.column_stack(
-        [vocabulary[word_of] + encodings[position_of], np.ones(32_000)]
-    )
-    wanted = encodings[position_of[fitted]]
-    found = np.linalg.lstsq(inputs[fitted], wanted, rcond=None)[0]
-    rows = held_out[:3000]  # all positions are equally long
-    nearest = (inputs[rows] @ found @ encodings.T).argmax(axis=1)
-    assert abs(np.mean(nearest == position_of[rows]) - share) < 0.015
-    wanted = vocabulary[word_of[fitted]]
-    found = np.linalg.lstsq(inputs[fitted], wanted, rcond=None)[0]
-    lengths = (vocabulary**2).sum(axis=1) / 2  # nearest: largest a · b - |b|² / 2
-    nearest = (inputs[rows] @ found @ vocabulary.T - lengths).argmax(axis=1)
-    assert np.array_equal(nearest, word_of[rows])
 
 # %% [markdown]
 # The words come back at every width, even at 32. At 48 and 32 the positions suffer, because neighbouring ones are
-# similar: random vectors as long as these nearly all come back (last column). (More words need more width, and so do
-# word vectors that are longer compared with the positions; the folded cell checks it.)
+# similar: random vectors as long as these nearly all come back (last column).
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**) and make the vector wider? The next
 # thing that happens to it is a projection, and
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
-# Adding is the case $W_1 = W_2$: no extra width, but word and position must share one matrix. The dog and the man avoid
-# that. Where their words have numbers, their positions have zeros, so $(x, 0) + (0, p) = (x, p)$ sets them side by
-# side. Sinusoids fill all $D$ entries, so there training must keep the two apart.
-#
-# The scores share a matrix as well. With $A = W_Q W_K^\top$ the score of two sums is $x_t A x_s^\top + x_t A p_s^\top +
-# p_t A x_s^\top + p_t A p_s^\top$. *One word back* is in the last term, and what is learned about words, in the first,
-# changes it too.
+# Adding is the case $W_1 = W_2$: no extra width, but word and position must share one matrix. Sinusoids fill all $D$
+# entries, so training must keep word and position apart.
 
 # %% [markdown]
 # ## Could the encoding be learned?
@@ -648,7 +613,7 @@ for d_model, share in ((64, 0.50), (512, 0.99)):
 # $E$. Sinusoids are fixed, and $A = R_{-1}$ would solve the task. An embedding table starts at random and is trained
 # along with $A$ ([chapter 7](07_learning.ipynb) says how). Training shows positions 0 to 23. The test asks about 24 to
 # 47, with all 48 to choose from: going beyond what was trained is **extrapolation**. (Means of three starts, at the
-# best of five learning rates for 24 to 47, which flatters both.)
+# learning rate that is best for 24 to 47.)
 #
 # **Predict first.** What percentage of positions 24 to 47 give most weight to the one before: with sinusoids, and with
 # the embedding table?
@@ -723,33 +688,16 @@ assert min(beyond_of[False, 16], beyond_of[False, 32]) > 0.93
 assert 0.6 < beyond_of[False, 64] < 0.72
 
 
-def beyond_with(d_model, pairs):
-    """The best share right beyond, with some pairs of an encoding."""
-    kept = sinusoidal_positions(48, d_model).reshape(48, -1, 2)[:, pairs]
-    kept = kept.reshape(48, -1)
-    rates = [
-        [
-            share_right(
-                *practise(kept, False, learning_rate=rate, seed=seed), 24, 48
-            )
-            for seed in range(3)
-        ]
-        for rate in RATES
-    ]
-    return np.mean(rates, axis=1).max()
-
-
 # %% [markdown]
 # At positions 1 to 23, with the first 24 to choose from, both are right more than 99 percent of the time. Beyond, the
 # learned table finds next to nothing, as it must: its rows there are still the random numbers they started as, because
-# no gradient ever reached them. A learned table ends where training ended. (Here the rows beyond exist, untrained.
-# Mostly they do not, and a longer text ends with an `IndexError`.) It also costs parameters, a row of width $D$ for
-# each position (in BERT $512 \cdot 768$, some 393,000), and sinusoids cost none.
+# no gradient ever reached them. A learned table ends where training ended; for a longer text most raise an
+# `IndexError`. It also costs parameters, a row of width $D$ for each position (in BERT $512 \cdot 768$, some 393,000),
+# and sinusoids cost none.
 #
 # Sinusoids can extrapolate, and often do not. At widths 16 and 32 nearly every position beyond is right; at 64 two
 # thirds; at 128 hardly any. Yet the rotation $R_{-1}$ would be right everywhere, at any width. The formula makes going
-# further *possible*, but nothing makes a model learn it. ([Why a wider one is worse](#why-is-a-wider-encoding-worse) we
-# have found out only in part.)
+# further *possible*, but nothing makes a model learn it.
 #
 # Within the trained length the paper found the two nearly identical in quality (its table 3, row E), and preferred
 # sinusoids in the hope of longer texts.
@@ -757,11 +705,13 @@ def beyond_with(d_model, pairs):
 # %% [markdown]
 # ## Turning instead of adding
 #
-# Adding has a price: positions mix with the words, even in the values. And a score may depend on where two words stand,
-# though only their distance should count. Rotations can bring in the distance alone. Add nothing to the words. Instead,
-# turn each pair of entries of a *query* by its angle at the query's position, and each pair of a *key* by its angle at
-# the key's position. (The angles are as before, with the width of a query, $d_k$, in place of $D$.) A query $q$ at
-# position $t$ becomes $q R_t$, a key $k$ at position $s$ becomes $k R_s$, and their score is
+# Adding has a price: positions mix with the words, even in the values. And the score of two sums has four terms. With
+# $A = W_Q W_K^\top$ it is $x_t A x_s^\top + x_t A p_s^\top + p_t A x_s^\top + p_t A p_s^\top$: one matrix must serve
+# words and positions, and the score depends on where the two stand, though only their distance should count. Rotations
+# can bring in the distance alone. Add nothing to the words. Instead, turn each pair of entries of a *query* by its
+# angle at the query's position, and each pair of a *key* by its angle at the key's position. (The angles are as before,
+# with the width of a query, $d_k$, in place of $D$.) A query $q$ at position $t$ becomes $q R_t$, a key $k$ at position
+# $s$ becomes $k R_s$, and their score is
 #
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #
@@ -1051,7 +1001,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Four further points about the encoding. Later chapters repeat what they need of them.
+# Three further points about the encoding.
 #
 # ### Why 10,000?
 #
@@ -1110,39 +1060,6 @@ assert 530 < 2 * np.pi * 1e2 ** (62 / 64) < 550
 assert round(2 * np.pi * 1e4 ** (62 / 64), -3) == 47_000
 
 # %% [markdown]
-# ### Why is a wider encoding worse?
-#
-# In the [experiment above](#could-the-encoding-be-learned) wider sinusoids extrapolate worse, and not only because
-# their matrix is larger. In a wider encoding there are more pairs, and their frequencies lie closer together. Here the
-# same experiment has some pairs of an encoding only:
-
-# %% tags=["hide-input"]
-from itertools import pairwise
-
-kept_right = {}
-print("right beyond 23, width " + "".join(f"{d:5}" for d in (32, 64, 128)))
-for count in (3, 5, 8, 16):
-    kept_right[count] = [beyond_with(d, slice(count)) for d in (32, 64, 128)]
-    shares = "".join(f"{share:5.0%}" for share in kept_right[count])
-    print(f"{f'{count} fastest pairs':22}{shares}")
-print(
-    f"{'all pairs':22}"
-    + "".join(f"{beyond_of[False, d]:5.0%}" for d in (32, 64, 128))
-)
-assert all(a > b - 0.02 for row in kept_right.values() for a, b in pairwise(row))
-assert kept_right[3][1] > 0.98
-assert (
-    kept_right[5][1] > 0.98 and kept_right[5][2] < 0.5 and kept_right[16][2] < 0.1
-)
-
-# %% [markdown]
-# In each of the first four lines the number of pairs is the same. To the right they lie closer together (and reach less
-# far down), and mostly fewer positions are right. Why this does harm we have not found out. (It is not the smaller
-# reach alone: the three fastest pairs of width 64 reach no further than the five fastest of width 128, and get all
-# right. The 16 pairs of width 32 are every fourth of the 64 of width 128.) At width 32 more and slower pairs do no
-# harm. At 64 and 128 they often do, though of width 64, 16 pairs do better than 8.
-
-# %% [markdown]
 # ### Why multiply the embedding by the root of the width?
 #
 # In the paper (section 3.4) the word vectors are multiplied by $\sqrt{D}$ before the positions are added. The paper
@@ -1168,8 +1085,7 @@ assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
 # %% [markdown]
 # These are shares of the squared norm, at $D = 512$. Started small and multiplied, a third is position. Started small
 # and *not* multiplied, nearly everything is position. With PyTorch's default start it is the other way round: leave the
-# factor out and the two are comparable; put it in, and the position is a tenth of a percent. Training can still find it
-# there, but at the start it is negligible beside the word.
+# factor out and the two are comparable; put it in, and the position is a tenth of a percent.
 
 # %% tags=["quiz"]
 quiz.several_choices(

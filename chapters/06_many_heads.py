@@ -14,7 +14,7 @@
 # ([here](#the-same-as-a-pytorch-module)), and inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). It takes
-# about 23 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 3 more minutes.
+# about 22 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 2 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
 from functools import partial, wraps
@@ -26,8 +26,6 @@ plots.book_style()
 transformer_map(built=6)
 
 # %% [markdown]
-# The box marked *this chapter* joins the outputs of several heads.
-#
 # ## Two answers in one average
 #
 # A head gives each word a single weighted average. Suppose the verb needs two things: the name at the start of its
@@ -96,17 +94,16 @@ plt.show()
 # Half, whatever $\alpha$ is. Why? Two names are 16 numbers and their average only 8, and projecting 8 numbers to 16
 # adds nothing. Many pairs share an average: move $a$ by $(1 - \alpha) \, d$ and $b$ by $-\alpha \, d$, with any vector
 # $d$, and it stays the same. Another $\alpha$ tells more of one name and as much less of the other ([why exactly
-# half](#why-exactly-half)). Nor can the head put the two names into different halves of its output: its $W_V$ is the
-# same for every word ([more](#could-one-head-escape-by-other-means)).
+# half](#why-exactly-half)). ([Could one head escape by other means?](#could-one-head-escape-by-other-means))
 #
 # With two averages whose $\alpha$ differ nothing is missed. Let the second head have $\alpha = \tfrac13$. The two pairs
 # that the first head could not tell apart now differ: $(1, 1)$ and $(2, 0)$ give $(\tfrac53, \tfrac13)$, and $(2, 1)$
 # and $(0, 0)$ give $(\tfrac23, \tfrac13)$. Two equations, two unknowns.
 #
-# The two heads won because each was as wide as a name. Had the names filled all 16 numbers, two heads of 8 would have
-# kept half of each, as much as one head of 16 keeps: a tie. That is the trade. Two heads can look at two words, and
-# take half as many numbers from each. It pays where only a few numbers of a word are wanted. In the original
-# transformer a word has 512 numbers, and a head hands over 64 combinations of them, those that its $W_V$ picks.
+# Two heads won because each was as wide as a name. With names of 16 numbers it would be a tie, since each head would
+# keep half of one. That is the trade: two heads can look at two words, and take half as many numbers from each. It pays
+# where few are wanted. In the original transformer a word has 512 numbers, and a head hands over 64 combinations of
+# them, those that its $W_V$ picks.
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -248,9 +245,8 @@ plt.show()
 # %% [markdown]
 # ### What $W_O$ joins
 #
-# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers, and what two heads have found
-# would meet only in some later matrix. $W_O$ decides where each head writes, and whether two heads write into the same
-# numbers, which lets them work together.
+# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. $W_O$ decides where each head
+# writes, and lets two heads write into the same numbers.
 #
 # Does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites dog* and *dog bites dog*. One column of
 # $W_O$ can tell: the first entry of head 1 (*dog bites*) minus the first of head 2 (*dog is bitten*).
@@ -425,8 +421,8 @@ plt.show()
 # treats the sentences of a batch: each by itself.
 
 # %% [markdown]
-# The next folded cell holds the full version in NumPy, `multi_head_attention`: its shapes in the signature, with a
-# mask, and with queries that need not come from the same words as keys and values.
+# The next folded cell holds the full version in NumPy, `multi_head_attention`, with a mask, and with queries that need
+# not come from the same words as the keys.
 
 # %% tags=["export", "hide-input"] module="by_hand.multihead"
 import numpy as np
@@ -568,11 +564,7 @@ for name, merge in [
 
 # %% [markdown]
 # The shape and the sums detect nothing. Shuffling does, and needs no reference. Before $W_O$, row 0 should hold four
-# heads for one word. It holds the first head for *four words*, so a word's output depends on who stands where. Under a
-# causal mask the first word would even get numbers computed from later words.
-#
-# Shuffling does not catch everything. A merge that takes the first column of every head, then the second of every head,
-# passes, and only the comparison with the loop finds it.
+# heads for one word. It holds the first head for *four words*, so a word's output depends on who stands where.
 
 # %% tags=["proof"]
 wrong = attention_with(lambda h: h.reshape(5, 16))
@@ -606,8 +598,7 @@ quiz.one_choice(
 # `nn.MultiheadAttention`.) Its `forward` is a split, PyTorch's own attention, and a merge. The $T$ queries may come
 # from other words than the $S$ keys and values, so the layer serves as self-attention and as cross-attention. All heads
 # share a mask, of shape $(T, S)$, or $(B, 1, T, S)$ with one for each sentence, where the 1 stands for the heads ([what
-# happens without the 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)). The module returns no weights, since
-# PyTorch's function has none to give.
+# happens without the 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)).
 
 # %%
 import torch
@@ -650,9 +641,9 @@ theirs, _ = pytorchs(x, memory, memory)
 assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 
 # %% [markdown]
-# With the same matrices it agrees with `nn.MultiheadAttention`, with a causal mask and as cross-attention. This is the
-# module to take along. [Chapter 7](07_learning.ipynb)'s version adds dropout and checks of shapes, and returns a pair:
-# the output, and on request the weights.
+# With the same matrices it agrees with `nn.MultiheadAttention`, with a causal mask and as cross-attention. [Chapter
+# 7](07_learning.ipynb)'s version adds dropout and checks of shapes, and returns a pair: the output, and on request the
+# weights.
 
 # %% [markdown]
 # ## What do eight heads cost?
@@ -699,8 +690,7 @@ assert cost(512, 8, 100)[0] == 4 * 512 * 512
 # What does training find? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2, and look at its first layer,
 # of twelve heads. The model puts a token `[CLS]` before each text and `[SEP]` behind it, which stand for no word. Give
 # it three sentences, one of them *the cat sat on the mat and it slept*. For each head take two averages: the weight
-# that words, from the second on, give to the word before, and the weight that all words give to `[CLS]`. With 9 to 13
-# tokens in a sentence equal weights would be 0.09 on average.
+# that words, from the second on, give to the word before, and the weight that all words give to `[CLS]`.
 #
 # **Predict first.** How large is the weight on the word before, in the head where it is largest?
 
@@ -764,10 +754,10 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # and no other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a rotation,
 # and training found it.
 #
-# Look through the others. Seven of the twelve give more than a quarter of their weight to `[CLS]`. (Head 3's 0.11 comes
-# from the first word, whose word before is `[CLS]`.) [Clark and others (2019)](https://aclanthology.org/W19-4828/)
-# found that in BERT, an encoder of the same kind, early heads often attend to `[CLS]`, and those of middle layers to
-# `[SEP]`. They suspect that a head looks there when it finds nothing relevant (an attention sink).
+# Look through the others. Seven of the twelve give more than a quarter of their weight to `[CLS]`. [Clark and others
+# (2019)](https://aclanthology.org/W19-4828/) found that in BERT, an encoder of the same kind, early heads often attend
+# to `[CLS]`, and those of middle layers to `[SEP]`. They suspect that a head looks there when it finds nothing relevant
+# (an attention sink).
 #
 # A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off, as [chapter
@@ -1013,7 +1003,6 @@ verdict
 # With $d_k = 2$ the keys can lie on a circle, where a query can point at any of them. And the $(T, T)$ scores of a
 # sentence have rank $d_k$ at most, too, so where it has many more words than a head has numbers, not every pattern of
 # weights is possible: the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
-# What a head hands over is bounded in the same way, by the width of its values.
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
@@ -1030,4 +1019,4 @@ assert np.linalg.matrix_rank(narrow_q @ narrow_k.T) == 4
 # changed the BLEU score measurably, and half of these for the better. Many can be removed together: Voita and others
 # pruned 38 of the 48 heads in a translator's encoder, while its training went on, and lost 0.15 BLEU. Yet models that
 # had the small number of heads from the start were worse than those pruned to it ([Behnke and Heafield,
-# 2020](https://aclanthology.org/2020.emnlp-main.211/)), perhaps because pruning can choose among many random starts.
+# 2020](https://aclanthology.org/2020.emnlp-main.211/)).

@@ -14,8 +14,8 @@
 # evenly spread weights into a look-up.
 #
 # You need chapters [4](04_self_attention.ipynb) and [6](06_many_heads.ipynb), the softmax's derivative from [chapter
-# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 25 minutes to read, and 45 for the
-# exercises. [Going further](#going-further), at the end, takes 4 more minutes.
+# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 24 minutes to read, and 45 for the
+# exercises. [Going further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. All of one attention block is built: dot product, scaling, softmax, weighted average, projections, positions and heads. This chapter adds gradients, which flow back from the answer to every matrix."}}
 from functools import partial
@@ -96,8 +96,7 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # Because of the factor $w_i$, a key with hardly any weight is hardly corrected. Nor is a key with nearly all the weight
 # corrected much: the average is then nearly its own gradient, and the difference nearly 0. So a **saturated** row,
-# whose weights are near 0 and 1, recovers slowly. (The value that it chooses still learns: its gradient has the weight
-# itself as a factor.)
+# whose weights are near 0 and 1, recovers slowly.
 #
 # ### Back to query and keys
 #
@@ -143,9 +142,8 @@ assert abs(d_scaled.sum()) < 1e-15
 # and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The loss was 0.296; now it is $\tfrac12
 # (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**.
 #
-# [Further steps](#keep-going), with all three matrices, bring the loss close to 0. The learning rate decides how fast:
-# with a small one slowly, and with too large a one each step overshoots further than the one before, so that the loss
-# **diverges**.
+# [Further steps](#keep-going) with all three matrices bring the loss close to 0. With too large a learning rate each
+# step overshoots further than the one before, and the loss **diverges**.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scaled scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same. One step takes that row from 2, 0 to 1.887, 0.018, and the loss from 0.296 to 0.283."}}
 from classroom.diagram import Diagram
@@ -307,8 +305,8 @@ for formula, difference in zip(by_formula, by_difference, strict=True):
 assert np.allclose(by_formula[0], d_query)
 
 # %% [markdown]
-# All 14 numbers (the query, the keys and the values) agree to ten digits after the point. That is in 64-bit floats:
-# check gradients in these, because in 32 bits rounding [takes over](#how-small-a-step-in-a-gradient-check).
+# All 14 numbers (the query, the keys and the values) agree to ten digits after the point, in 64-bit floats ([32 bits
+# are too few](#how-small-a-step-in-a-gradient-check)).
 
 # %% [markdown]
 # ## Let the machine do it
@@ -316,10 +314,9 @@ assert np.allclose(by_formula[0], d_query)
 # For a whole transformer such formulas would fill pages. PyTorch keeps a record of every operation on its arrays, which
 # it calls **tensors**, and walks this **computation graph** backwards on request (**automatic differentiation**).
 #
-# Why backwards? Because there is one loss and there are many parameters: one sweep from the loss gives the derivatives
-# with respect to all of them, for about twice the work of computing the loss. Finite differences need two losses for
-# *each* parameter, for a million parameters two million. The price is memory: what was computed on the way is kept
-# until the sweep has come back to it.
+# Why backwards? Because one sweep from the loss gives the derivatives for all parameters, for about twice the work of
+# computing it. Finite differences need two losses for *each* parameter. The price is memory: every result is kept until
+# the sweep reaches it.
 #
 # For a tensor made with `requires_grad=True`, `backward()` *adds* the gradient to its `.grad`, which must be cleared
 # before the next step.
@@ -349,10 +346,10 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 # | a function with parameters | | a class, an `nn.Module`, with its function in `forward` |
 
 # %% [markdown]
-# The two folded cells hold what the book's models use from here on: chapter 4's attention in PyTorch, in which a query
-# with nothing to attend to receives zeros ([how](#a-query-with-nothing-to-attend-to)), and [chapter
-# 6's](06_many_heads.ipynb#the-same-as-a-pytorch-module) `MultiHeadAttention`, with checks of shapes. Both have
-# *dropout*, which chapter 8 explains.
+# The folded cells hold what the book's models use from here on: chapter 4's attention in PyTorch, in which a query with
+# nothing to attend to receives zeros ([how](#a-query-with-nothing-to-attend-to)), and [chapter
+# 6's](06_many_heads.ipynb#the-same-as-a-pytorch-module) `MultiHeadAttention`, both with *dropout*, which chapter 8
+# explains.
 
 # %% tags=["hide-input", "export"] module="attention"
 import math
@@ -495,9 +492,8 @@ with torch.no_grad():
 #
 # > Ada 3, Bo 7, Cleo 1, Dan 3, Eve 9. **Cleo?** 1.
 #
-# Five of eight names, and a digit for each, make more than five million notes, even if their order does not count. So
-# in 16,000 of them (1,000 steps of sixteen) the layer will hardly ever meet one twice. It must find out *how* to look,
-# and no table of answers will do.
+# More than five million such notes exist, and the layer will see 16,000. So no table of answers will do: it must find
+# out *how* to look.
 #
 # A token is a vector of 18 numbers: eight that say which name, ten that say which digit. A question has a name and no
 # digit. The layer has a single head, and questions attend to notes. After it, one linear map turns what it received
@@ -642,50 +638,10 @@ for step in (0, 80, 100, 120, 140, 1000):
 # Why in this order? A score is corrected by *comparing values*. At first the values are small random vectors, nearly
 # alike, so there is little to compare, and $W_Q$ and $W_K$ learn slowly. $W_V$ can learn without them: once it hands
 # over digits, even with even weights, the model can bet on the five in the note. Only then does looking at the right
-# value pay. The gradients agree: from the first ten steps to about step 80 that of $W_Q$ grows some 45 times, that of
-# $W_V$ only five (last two columns of the next output).
+# value pay.
 #
-# Test it. *Values given*: train everything but $W_Q$ and $W_K$ for 300 steps, then let these two learn, too. If missing
-# values were what delayed the look-up, it should now come quickly. *$W_Q$, $W_K$ given*: the reverse, a fresh model
-# that begins with these two from a trained one. Count the steps until the next ten losses average less than 0.5. (The
-# 300 steps, and those of the trained model, are not counted.)
-
-
-# %% tags=["hide-input"]
-def steps_until(losses, below=0.5):
-    """The first step at which the average of ten losses is below a bound."""
-    return int(np.argmax(np.convolve(losses, np.ones(10) / 10, "valid") < below))
-
-
-print(
-    "        steps until the loss is below 0.5             growth of the gradient of"
-)
-print("seed    from the start  values given  W_Q, W_K given          W_Q    W_V")
-for seed in range(3):
-    whole, values_first, look_first = (new_model(seed) for _ in range(3))
-    together, _, grown = train(whole, 300, seed=seed)
-    maps = [values_first.attention.w_q, values_first.attention.w_k]
-    for linear in maps:
-        linear.requires_grad_(False)
-    train(values_first, 300, seed=seed)
-    for linear in maps:
-        linear.requires_grad_(True)
-    then, *_ = train(values_first, 300, seed=50 + seed)
-    for name in ("w_q", "w_k"):
-        learned = getattr(whole.attention, name).state_dict()
-        getattr(look_first.attention, name).load_state_dict(learned)
-    found, *_ = train(look_first, 300, seed=50 + seed)
-    counts = [steps_until(each) for each in (together, then, found)]
-    times = grown[75:85].mean(axis=0) / grown[:10].mean(axis=0)
-    print("{:4}{:18}{:14}{:16}{:13.0f}{:7.0f}".format(seed, *counts, *times))
-    assert counts[0] > 100 and 0 < counts[1] < 50 and 0 < counts[2] < 30
-    assert 30 < times[0] < 60 and 4.5 < times[1] < 7
-
-# %% [markdown]
-# From the very start it takes some 120 steps. Once the values are there it takes some 35, and with a trained look-up
-# some 20. So each half waits for the other. Without values that mean something there is nothing to compare, and without
-# a look-up every value is blended with four others. Only the values are of some use alone, for a bet, and so the loss
-# falls first.
+# An experiment [below](#which-half-waits-for-which) confirms it: with the values given, the look-up comes after some 35
+# steps in place of 120. Only the values are of some use alone, for a bet, and so the loss falls first.
 #
 # You were also asked how large the weight would be: after 1,000 steps it is near two thirds, while all answers are
 # right. A weight is not a probability of being right. Once the answers are right, the gradient for the logits, $p - y$
@@ -750,9 +706,8 @@ for name, parameter in model.named_parameters():
     print(f"{name:22} {tuple(parameter.shape)}")
 
 # %% [markdown]
-# Matrices and biases, and not one attention weight. (One of them cannot even learn: the bias of the keys adds the same
-# number to all scores of a query, and that changes no weight.) Attention weights are computed for each note, like the
-# scores and the blend.
+# Matrices and biases, and not one attention weight. Attention weights are computed for each note, like the scores and
+# the blend.
 
 # %% tags=["proof"]
 fresh = new_model()
@@ -828,14 +783,14 @@ for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
 # taking that back. With deviation $1/8$ the logits have size 1. For a normal $s$ of deviation 1 the average of $e^s$ is
 # $e^{1/2}$, so the loss is about $\ln (1000 \, e^{1/2}) = 7.41$, half a unit above $\ln 1000$.
 #
-# And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given:
+# And a first loss *below* $\ln V$? Before training a model can know nothing, so look for a leak, a head start or a
+# wrong divisor:
 #
 # - The output's bias may have been set to the logarithms of the tokens' frequencies, which is a fair start.
 # - The sum may have been divided by too many targets, with the padding counted among them.
 # - Or the model sees what it should predict. A language model is asked for the *next* token, so its targets are the
 #   text shifted by one. Forget the shift, and a model with tied embeddings is asked for the very token that it was
-#   given. (With many layers between, this need not show before training, so a first loss of $\ln V$ does not prove that
-#   nothing leaks.)
+#   given.
 
 # %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(0)
@@ -871,10 +826,9 @@ quiz.number(
 # %% [markdown]
 # ## Break it: a cut in the record
 #
-# Somebody wants to plot the weights. `weights.numpy()` raises an error that advises `.detach()`. In the plot,
-# `weights.detach().numpy()`, that is harmless. But suppose that it is written where the weights are computed, so that
-# the model goes on with detached ones. The numbers are the same. But PyTorch's record ends there. Values and output
-# still learn; no gradient reaches the scores.
+# To plot the weights, PyTorch asks for `weights.detach()`. In the plot that is harmless. Written where the weights are
+# computed, it keeps the numbers but ends PyTorch's record: values and output still learn; no gradient reaches the
+# scores.
 
 
 # %%
@@ -939,8 +893,8 @@ assert all(p.grad is not None for p in model.parameters())
 
 # %% [markdown]
 # After one backward pass, every parameter should have a gradient that is not all zeros. Three exceptions: what is
-# frozen or not used; the bias of the keys, whose gradient is only rounding error; and a matrix whose gradient has zeros
-# as a factor, as $W_Q$ while $W_K$ is zero.
+# frozen or not used; the bias of the keys, which adds the same to all scores of a query; and a matrix whose gradient
+# has zeros as a factor, as $W_Q$ while $W_K$ is zero.
 
 # %% [markdown]
 # ## Exercises
@@ -1147,7 +1101,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Five points about gradients, masks and the start. Later chapters repeat what they need of them.
+# Six points about gradients, masks and the start. Later chapters repeat what they need of them.
 #
 # ### How small a step in a gradient check?
 #
@@ -1246,6 +1200,54 @@ assert history[-1] > 1e20 and 0.05 < descend(every[2], 50, 0.01)[0][-1] < 0.08
 assert 0.08 < descend(["W_Q"])[0][-1] < 0.12
 assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
 assert descend(["W_V"])[0][3] < 0.006
+
+# %% [markdown]
+# ### Which half waits for which?
+#
+# Does the look-up come late because the values are missing, or the other way round? Take the task of [learning to look
+# things up](#learning-to-look-things-up) once more.
+#
+# *Values given*: train everything but $W_Q$ and $W_K$ for 300 steps, then let these two learn, too. If missing
+# values were what delayed the look-up, it should now come quickly. *$W_Q$, $W_K$ given*: the reverse, a fresh model
+# that begins with these two from a trained one. Count the steps until the next ten losses average less than 0.5. (The
+# 300 steps, and those of the trained model, are not counted.)
+
+
+# %% tags=["hide-input"]
+def steps_until(losses, below=0.5):
+    """The first step at which the average of ten losses is below a bound."""
+    return int(np.argmax(np.convolve(losses, np.ones(10) / 10, "valid") < below))
+
+
+print(
+    "        steps until the loss is below 0.5             growth of the gradient of"
+)
+print("seed    from the start  values given  W_Q, W_K given          W_Q    W_V")
+for seed in range(3):
+    whole, values_first, look_first = (new_model(seed) for _ in range(3))
+    together, _, grown = train(whole, 300, seed=seed)
+    maps = [values_first.attention.w_q, values_first.attention.w_k]
+    for linear in maps:
+        linear.requires_grad_(False)
+    train(values_first, 300, seed=seed)
+    for linear in maps:
+        linear.requires_grad_(True)
+    then, *_ = train(values_first, 300, seed=50 + seed)
+    for name in ("w_q", "w_k"):
+        learned = getattr(whole.attention, name).state_dict()
+        getattr(look_first.attention, name).load_state_dict(learned)
+    found, *_ = train(look_first, 300, seed=50 + seed)
+    counts = [steps_until(each) for each in (together, then, found)]
+    times = grown[75:85].mean(axis=0) / grown[:10].mean(axis=0)
+    print("{:4}{:18}{:14}{:16}{:13.0f}{:7.0f}".format(seed, *counts, *times))
+    assert counts[0] > 100 and 0 < counts[1] < 50 and 0 < counts[2] < 30
+    assert 30 < times[0] < 60 and 4.5 < times[1] < 7
+
+# %% [markdown]
+# From the very start it takes some 120 steps. Once the values are there it takes some 35, and with a trained look-up
+# some 20. So each half waits for the other. Without values that mean something there is nothing to compare, and without
+# a look-up every value is blended with four others. The gradients agree: from the first ten steps to about step 80 that
+# of $W_Q$ grows some 45 times, that of $W_V$ only five (last two columns).
 
 # %% [markdown]
 # ### Where does the gradient begin?

@@ -29,8 +29,8 @@ transformer_map(built=8)
 # %% [markdown]
 # ## One layer, on paper
 #
-# *Good* is praise and *bad* blame, but *not bad* is praise and *not good* blame. Adding up one score for each word
-# cannot get all four: *not* would have to lower the score of *good* below 0, and raise that of *bad* above 0. Let each
+# *Good* is praise and *bad* blame, but *not bad* is praise and *not good* blame. If each word had one score, to be
+# added up, no scores would get all four: *not* would have to be negative for *good* and positive for *bad*. Let each
 # word be four numbers:
 #
 # | | polarity | affirmed | is it *not*? | tone |
@@ -87,8 +87,8 @@ plt.show()
 # Two things happen to *bad*, and each is *added* to what it was. First the attention fetches. Every query asks only
 # *are you a not?*, and the scores are so large that *not* gets all the weight. Its value is −2 in the second entry, so
 # *affirmed* goes from 1 to −1. (All other words have the value 0, so without a *not* nothing is fetched.) Then a small
-# network looks at *bad* alone. The tone should be polarity times *affirmed*. For 1 and −1 that product can be computed
-# from their sum:
+# network looks at *bad* alone. The tone should be polarity times *affirmed*. Since both are 1 or −1, their sum gives
+# this product:
 #
 # $$\text{tone} = |\text{polarity} + \text{affirmed}| - 1 ,$$
 #
@@ -135,7 +135,7 @@ assert list(tones.values()) == [1, -1, -1, 1]
 # straight line parts them: the four cases, the classic XOR, are not **linearly separable**.
 #
 # From $z$, the sum of polarity and *affirmed*, the network makes two numbers, $\max(0, z)$ and $\max(0, -z)$. With
-# these as axes, on the right, one line parts praise from blame. Together they are $|z|$, and $|z| - 1$ is the tone.
+# these as axes, on the right, one line parts praise from blame.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, polarity against affirmed: good at (1, 1) and not bad at (-1, -1) are praise, bad at (-1, 1) and not good at (1, -1) are blame; the two kinds stand on opposite corners of a square. Right, the positive part of their sum against its negative part: good at (2, 0), not bad at (0, 2), bad and not good both at (0, 0). A dashed line separates praise from blame."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.0))
@@ -193,9 +193,8 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 # \max(0, z)$, or the smoother GELU. For *not bad*, two hidden entries gave $|z| = \operatorname{ReLU}(z) +
 # \operatorname{ReLU}(-z)$.
 #
-# Why not leave this to attention? Its softmax is not linear either, but it sets only the weights. Once these are fixed,
-# attention returns a sum of linear maps of its words: it adds up what it has fetched, and in the same layer computes
-# nothing else with it.
+# Why not leave this to attention? Its softmax acts only on the weights. Once these are fixed, attention returns a sum
+# of linear maps of its words: it adds up what it has fetched, and in the same layer computes nothing else with it.
 #
 # With $d_\text{ff} = 4D$ its two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two thirds of a
 # layer. What does it do with so many? Written entry by entry, it is a look-up. Let $k_i$ be the columns of $W_1$ and
@@ -212,8 +211,8 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 # The code has one more component. **Dropout** sets a share of the numbers to 0 while training, at random, and enlarges
 # the others to make up for it, so that no sublayer can rely on a single number. Outside training it does nothing.
 #
-# Attention, this network and the norms take their settings from one configuration. Its last three are for the norms,
-# which follow:
+# Attention, this network and the norms share one configuration. Skip its last three settings until the sections on
+# norms:
 
 # %% tags=["export"] module="encoder"
 from dataclasses import dataclass
@@ -412,12 +411,11 @@ for y, name in [(2.2, "post-norm"), (0.45, "pre-norm")]:
 plt.show()
 
 # %% [markdown]
-# Follow the thick line, the stream, from left to right. With post-norm it passes through every norm. With pre-norm it
-# passes through nothing but additions, so at the end it is a plain sum: the embedding, and all that the sublayers have
-# added. That sum is normalised once, after the last layer, by a **final norm**. And the gradient's plain path, the $I$
-# of above, is there only with pre-norm.
-#
-# Which order is better is measured [below](#what-goes-wrong-in-a-deep-stack), as soon as there is a stack.
+# Follow the thick line, the stream. With post-norm it passes through every norm, and so does the gradient on its way
+# back: no path is a plain $I$ any more. With pre-norm it passes through nothing but additions, so that path is there,
+# and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. It is normalised once,
+# after the last layer, by a **final norm**. Which order is better is measured
+# [below](#what-goes-wrong-in-a-deep-stack).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -552,10 +550,9 @@ class Encoder(Stack):
 
 
 # %% [markdown]
-# PyTorch has an encoder too. Its layers all start with the same numbers, and its gains at 1. So if ours swapped two
-# layers or forgot a gain, the outputs would still agree. So draw all its parameters at random, give them to ours
-# (`our_state_dict` finds the
-# names), and both must return the same vectors, in either order of norm, with some tokens masked out.
+# PyTorch has an encoder too. Its layers all start with the same numbers, and its gains at 1. If ours swapped two layers
+# or forgot a gain, the outputs would still agree. So draw all its parameters at random, give them to ours , and both
+# must return the same vectors, in either order of norm, with some tokens masked out.
 
 # %% tags=["hide-input"]
 from dotformer.support.torch_modules import our_state_dict
@@ -608,11 +605,11 @@ quiz.one_choice(
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
 # vectors, the **embeddings**, and the vector of its position is added.
 #
-# How long should an embedding be? The position has length $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D =
-# 512$, and the word should not be much shorter. But many models use the embeddings again at the top, where a token's
-# score is the dot product of its embedding with the last vector ([chapter 9](09_decoder.ipynb)). There its length should
-# be 1, or the first scores are too large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). So rows start with
-# length 1, and looking one up multiplies it by $\sqrt D = 22.6$.
+# How long should an embedding be? At the bottom, not much shorter than the position that is added to it: $\sqrt{D/2}$
+# ([chapter 5](05_position.ipynb)), 16 for $D = 512$. At the top, many models use it again: a token's score is the dot
+# product of its embedding with the last vector ([chapter 9](09_decoder.ipynb)), and if it is longer than 1, the first
+# scores are too large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). So rows start with length 1, and
+# looking one up multiplies it by $\sqrt D = 22.6$.
 
 # %% tags=["export", "hide-input"] module="encoder"
 import math
@@ -709,11 +706,11 @@ assert encoder(x).shape == (1, 4, 64)
 # compute something with it, too.
 #
 # Every model has width 32 and four heads and is post-norm. It starts as [Glorot and Bengio
-# (2010)](https://proceedings.mlr.press/v9/glorot10a.html) proposed (`xavier_uniform_`), so that each projection keeps
-# the size of a vector, on average. It trains for 600 steps of Adam ([chapter 11](11_training.ipynb)), the first 50 of
-# them smaller, with three seeds. Only the best of seven learning rates counts, from 0.0003 to 0.02, because a part may
-# need another one once its neighbour is gone. *Residual* leaves out both connections of every layer, *residual,
-# attention* only the one around attention.
+# (2010)](https://proceedings.mlr.press/v9/glorot10a.html) proposed (`xavier_uniform_`), so that a square projection
+# keeps the size of a vector, on average. It trains for 600 steps of Adam ([chapter 11](11_training.ipynb)), the first
+# 50 smaller (a *warm-up*), with three seeds. Only the best of seven learning rates counts, from 0.0003 to 0.02, because
+# a part may need another one once its neighbour is gone. *Residual* leaves out both connections of every layer,
+# *residual, attention* only the one around attention.
 
 
 # %% tags=["hide-input"]
@@ -851,8 +848,8 @@ assert (
 
 # %% [markdown]
 # With one layer the network is missed: in 600 steps, 73 to 79 percent without it, all with it. Presumably attention
-# fetches the second digit, but what it adds to the stream is a blend, which does not easily become a sum modulo 10.
-# (The layer without it also has only a third of the parameters.)
+# fetches the second digit, but what it adds to the first is a linear map of it, and a sum modulo 10 is not linear. (The
+# layer without it also has only a third of the parameters.)
 
 # %% tags=["proof"]
 best = {
@@ -882,9 +879,9 @@ assert min(slow[None]) == 1
 # %% [markdown]
 # ## What goes wrong in a deep stack?
 #
-# If three layers can spare the norms, what are they for? And why do words become alike? Look at the smallest stack that
-# can show it: 24 layers of nothing but attention, with Glorot's start, before any training. A sentence of 16 random
-# words of width 64 passes through it in four ways:
+# If three layers can spare the norms, what are they for? And why do words become alike? Take 24 attention layers
+# without feed-forward networks, with Glorot's start, before any training. A sentence of 16 random words of width 64
+# passes through them, joined in one of four ways:
 #
 # | | a layer computes |
 # |---|---|
@@ -900,7 +897,7 @@ assert min(slow[None]) == 1
 #    $X$, subtract their average $\bar X$ from each, and divide the length of what is left by the length of all: the own
 #    share is $\lVert X - \bar X \rVert / \lVert X \rVert$.
 # 2. **Numbers explode.** How large is an entry (root mean square)?
-# 3. **A layer cannot learn where to look.** If the loss has a gradient of length 1 at the top of the stack, how long is
+# 3. **A layer cannot learn where to look.** Begin the backward pass at the top with a gradient of length 1: how long is
 #    the gradient of each layer's $W_Q$?
 #
 # **Predict first.** With attention alone, after how many layers is less than a tenth of each vector its own? And does
@@ -969,6 +966,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
+# Only pre-norm is healthy on all three counts. The reason, in each, is that a layer adds little beside what is there
+# already.
+#
 # **Words become alike** (left). With attention alone, 3 percent of a vector is its own after two layers, and after four
 # nothing: all sixteen words have become one vector. The reason is that each layer replaces words by weighted averages
 # of all words, and such averages are more alike than the words were. [Dong and others
@@ -977,32 +977,32 @@ plt.show()
 # all the same average.
 #
 # Adding only delays it. Write a word as $c + w$: what all words share, and its own part. Once words are mostly alike,
-# attention returns nearly the same vector to all, so $c$ grows and $w$ hardly does. With *added*, attention reads the
-# stream, and returns something nearly as large as the stream. Post-norm, surprisingly, does no better, perhaps worse:
-# its norm shrinks $c$ and $w$ alike, and the next layer again adds something as large. With pre-norm, attention reads
-# vectors of size 1 while the stream grows to 4, so each layer adds relatively less, and 27 percent is left at the top
-# ([in numbers](#how-fast-do-words-become-alike)).
+# attention returns nearly the same vector to all, so $c$ grows and $w$ hardly does. With *added* that vector is nearly
+# as large as the stream, because attention reads the stream itself. With post-norm it is so too: the norm shrinks the
+# stream, $c$ and $w$ alike, before each layer adds again. With pre-norm, attention reads vectors of size 1 while the
+# stream grows to 4, so each layer adds relatively less, and 27 percent is left at the top ([in
+# numbers](#how-fast-do-words-become-alike)).
 #
-# **Numbers explode** (middle) where nothing normalises: with *added* they reach more than a thousand, a third more in
-# each layer. Both norms prevent that. Post-norm brings every vector back to size 1. Pre-norm adds little, so the stream
-# grows slowly.
+# **Numbers explode** (middle) only with *added*: they reach more than a thousand, a third more in each layer. Post-norm
+# brings every vector back to size 1. With pre-norm the stream grows slowly.
 #
-# **A layer cannot learn where to look** (right). With attention alone, $W_Q$ gets no gradient from the fourth layer on
-# (1e-8 is rounding): where words are alike, there is nothing to choose between, so that another choice would change
-# nothing. With post-norm the same happens, but later, near the top. (This is not the vanishing product of above, which
-# would hit the lowest layers.) With *added* the gradient explodes: a score is a product of two large vectors, so a
-# small change of either changes it much. With pre-norm every layer gets a gradient, if fifty times less at the top.
+# **A layer cannot learn where to look** (right). Where words are alike there is nothing to choose between, and another
+# choice would change nothing. So with attention alone $W_Q$ gets no gradient from the fourth layer on (1e-8 is
+# rounding), and with post-norm hardly any near the top. (This is not the vanishing product of above, which would hit
+# the lowest layers.) With *added* the gradient grows on its way down, since layers with large vectors turn a small
+# change into a large one. With pre-norm every layer gets a gradient, the top one a fiftieth of the lowest one's.
 #
-# So with this start pre-norm does best, and most of today's deep models have it. It has a price: the larger the stream,
-# the less a late layer changes it, and where a post-norm model does train, it is often the better one ([Liu and others,
+# So most of today's deep models are pre-norm. It has a price: the larger the stream, the less a late layer changes it,
+# and where a post-norm model does train, it is often the better one ([Liu and others,
 # 2020](https://arxiv.org/abs/2004.08249)).
 #
-# **The start matters as much.** GPT-2 starts the matrices that write into the stream smaller, divided by the root of
-# the number of sublayers, so that each adds little. The same stacks at their top, and in the last two rows what
-# attention adds is divided by $\sqrt{24}$:
+# **The start matters as much.** GPT-2 divides the matrices that write into the stream by the root of the number of
+# sublayers, once, before training, so that each adds little. Here are the four stacks at their top, and three in which
+# what attention adds is divided by $\sqrt{24}$:
 
 # %% tags=["hide-input"]
 small_start = {
+    "added, small": lambda x, attend: x + attend(x) / np.sqrt(24),
     "post-norm, small": lambda x, attend: norm(x + attend(x) / np.sqrt(24)),
     "pre-norm, small": lambda x, attend: x + attend(norm(x)) / np.sqrt(24),
 }
@@ -1012,12 +1012,12 @@ for name, (shares, sizes, gradients) in stacks.items():
     print(f"{name:18}{shares[-1]:10.3f}{sizes[-1]:10,.1f}{gradients[-1]:16.0e}")
 
 # %% [markdown]
-# Started small, either order of norm and sum leaves a word more than nine tenths of its vector, and the top layer a
-# gradient. So what a deep stack needs is that each layer adds little beside what is there already. Pre-norm brings that
-# about, and so does a small start.
+# Started small, all three leave a word more than nine tenths of its vector, and the top layer a gradient. At the start,
+# then, each layer should add little beside what is there already. Pre-norm brings that about, and so does a small
+# start.
 
 # %% tags=["proof"]
-alone, added, post, pre, post_small, pre_small = stacks.values()
+alone, added, post, pre, *small_ones = stacks.values()
 assert (
     0.02 < alone[0, 1] < 0.05 and alone[0, 3] < 1e-6 and alone[2, 3:].max() < 1e-6
 )
@@ -1030,7 +1030,7 @@ assert (
 assert np.allclose(post[1], 1, atol=1e-3) and round(pre[1, -1], 1) == 4.1
 assert added[2, 0] > 1e9 and post[2, 3] > 0.1 and post[2, -1] < 1e-4
 assert 30 < pre[2, 0] / pre[2, -1] < 80 and pre[2].min() > 0.02
-for small in (post_small, pre_small):
+for small in small_ones:
     assert small[0].min() > 0.91 and small[2].min() > 0.3
 assert np.round(pre[1, [7, -1]] ** 2).tolist() == [4, 17]
 assert (
@@ -1043,7 +1043,8 @@ assert (
 # Stack **twelve** whole layers, and train *reverse* as before, with the best of ten learning rates from 0.00004 to
 # 0.02. Four stacks have the usual start, Glorot's: pre-norm, post-norm, no norm, and post-norm without residual
 # connections. Post-norm and no norm are trained once more with a *small start*: $W_O$ and $W_2$ divided by $\sqrt{24}$,
-# since twelve layers have 24 sublayers. (The last column is the worst seed at a learning rate of 0.01.)
+# since twelve layers have 24 sublayers. (Columns: the three seeds, their learning rate, and the worst seed at a
+# learning rate of 0.01.)
 #
 # **Predict first**: which of the six still learn?
 
@@ -1072,11 +1073,11 @@ for name, rows in deep.items():
 # With the usual start only pre-norm learns. Post-norm is stuck at 26 percent, which is what a bet on the commonest of
 # the sequence's twelve digits brings, and the two others with the usual start are worse.
 #
-# So it is not the norm alone. Started small, post-norm learns, and so does the stack without any norm. Presumably, as
-# in the random stacks, the sublayers of a deep stack with the usual start drown the words, or make the stream explode,
-# before anything has been learned. A small start prevents this, and so does a norm in front of each sublayer. What do
-# norms bring, then? Here they allow larger steps: at a learning rate of 0.01 the two stacks that learn with norms still
-# do, while the loss of both without norms overflows.
+# So it is not only where the norm stands. Started small, post-norm learns, and so does the stack without any norm.
+# Presumably, as in the random stacks, the sublayers of a deep stack with the usual start drown the words, or make the
+# stream explode, before anything has been learned. A small start prevents this, and so does a norm in front of each
+# sublayer. What do norms bring, then? Here they allow larger steps: at a learning rate of 0.01 the two stacks that
+# learn with norms still do, while the loss of both without norms overflows.
 #
 # The model of 2017 is post-norm and did train, with six layers on each side, a warm-up of 4,000 steps and not 600 but
 # 100,000 steps in all. [Below](#does-it-need-warm-up) is a look at what a warm-up does.
@@ -1345,7 +1346,7 @@ verdict
 # what it receives, and on the way back it divides the gradient as well. With pre-norm the final norm receives a stream
 # that has grown with the depth, and divides the gradients by its size. With post-norm the stream never grows, so the
 # gradients of the last layers' feed-forward networks start larger. So, they argue, full steps at once go wrong: the
-# loss rises, or stays where it is, and does not recover. We have not tested that cause.
+# loss rises, or stays where it is, and does not recover.
 #
 # `benchmarks.encoders` trains *reverse*, in three layers, at nine learning rates, three seeds each, for 400 steps, with
 # a warm-up of 200 of them or none.

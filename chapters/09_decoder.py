@@ -88,8 +88,8 @@ plt.show()
 # %% [markdown]
 # The left half is chapter 8, the encoder; what comes out of its top is called the **memory**. The right half, the
 # decoder, is a stack of the same kind with two differences. Its self-attention is masked, so that no word sees a later
-# one. And between self-attention and feed-forward network stands a second attention, to what the encoder has read. (The
-# drawing leaves out residual connections and norms.)
+# one. And between self-attention and feed-forward network stands a second attention, to what the encoder has read.
+# (Residual connections and norms are left out.)
 #
 # At the top, one linear map gives every token of the vocabulary a score, its **logit**. At each position the logit of
 # the *next* word should be the highest. `<bos>` (beginning of sequence) and `<eos>` (end of sequence) are **special
@@ -109,7 +109,35 @@ plt.show()
 # a position from which it can be predicted. And `<eos>` is wanted, too, because otherwise the model would never learn
 # to stop.
 #
-# The position that is given *I* must predict *am*. But all words go in at once, and *am* is the very next input. So no
+# When the model writes, later, no right answer is there. The decoder runs once for each word, and what it has written
+# goes in again:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Left, training: the right answer, begin, I, am, fine, goes into one decoder at once, and out of it come I, am, fine, end. Right, writing: four passes, one below the other. Begin gives I; begin I gives am; begin I am gives fine; begin I am fine gives end. Each word that is written is appended to what goes in next."}}
+drawing = Diagram(8.2, 2.7)
+given = ["<bos>", "I", "am", "fine"]
+next_words = ["I", "am", "fine", "<eos>"]
+drawing.text(1.6, 2.5, "training: one pass", color=plots.GREY, size=9)
+drawing.text(5.9, 2.5, "writing: a pass for each word", color=plots.GREY, size=9)
+drawing.box(1.6, 1.3, "decoder", 2.9)
+for x, word, after in zip((0.4, 1.2, 2.0, 2.8), given, next_words, strict=True):
+    drawing.text(x, 0.55, word, size=10)
+    drawing.arrow((x, 0.72), (x, 1.1))
+    drawing.arrow((x, 1.5), (x, 1.88), color=plots.RED)
+    drawing.text(x, 2.05, after, color=plots.RED, size=10)
+for n, after in enumerate(next_words):
+    y = 2.05 - 0.55 * n
+    for x, word in zip((3.9, 4.55, 5.0, 5.5), given[: n + 1], strict=False):
+        drawing.text(
+            x, y, word, size=10, color=plots.RED if word != "<bos>" else plots.INK
+        )
+    drawing.arrow((5.85, y), (6.1, y))
+    drawing.box(6.65, y, "decoder", 1.05)
+    drawing.arrow((7.2, y), (7.45, y), color=plots.RED)
+    drawing.text(7.55, y, after, color=plots.RED, at="left", size=10)
+plt.show()
+
+# %% [markdown]
+# Back to training. The position that is given *I* must predict *am*. But all words go in at once, and *am* is the very next input. So no
 # position may see anything to its right. [Chapter 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that
 # are needed, and why they set scores to minus infinity; here they become functions for a batch. In this book, **True
 # means: may attend**.
@@ -117,8 +145,8 @@ plt.show()
 # - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,
 #   T)$, queries by keys, and it is the same for every sentence.
 # - The **padding mask** is about what is real. Shorter sentences of a batch are filled up with `<pad>`, a token that
-#   means nothing. Its axes are sentences, heads, queries and keys: $(B, 1, 1, S)$ for the **source** (here the
-#   question), $(B, 1, 1, T)$ for the **target** (the answer). Each 1 means: the same for all.
+#   means nothing. It has one entry for each key of each sentence, the same for all heads and queries: $(B, 1, 1, S)$ for
+#   the **source** (here the question), $(B, 1, 1, T)$ for the **target** (the answer).
 
 # %% tags=["proof"]
 import numpy as np
@@ -197,12 +225,10 @@ plt.show()
 # ### Which mask goes where?
 #
 # An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder takes both: `causal &
-# padding` broadcasts to $(B, 1, T, T)$.
-#
-# Padding behind a sentence is in the future of all its words, so the causal mask hides it anyway. Some libraries pad in
-# front; there only the padding mask hides it. Such a padding token may itself attend to nothing: its scores are all
-# minus infinity, and the softmax divides 0 by 0. `nn.MultiheadAttention` by default then returns NaN; our module sets
-# the weights to 0 ([chapter 7](07_learning.ipynb#a-query-with-nothing-to-attend-to)).
+# padding`, $(T, T)$ and $(B, 1, 1, T)$, broadcasts to $(B, 1, T, T)$. With padding behind the sentence the causal mask
+# alone would do, since padding is then in every word's future. We hide it all the same, because some libraries pad in
+# front. (There a row may have nothing to attend to: [chapter
+# 7](07_learning.ipynb#a-query-with-nothing-to-attend-to).)
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -245,12 +271,12 @@ quiz.one_choice(
 # attention*.
 #
 # The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column for each
-# word of the question, $S$. With a batch of $B$ and $H$ heads the scores are $(B, H, T, S)$: 2 pairs, 8 heads, 5 target
-# words and 7 source words make $(2, 8, 5, 7)$.
+# word of the question, $S$. With a batch of $B$ and $H$ heads the scores are $(B, H, T, S)$: 2 pairs and 8 heads make
+# $(2, 8, 4, 6)$ here.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Drawing of cross-attention as a matrix of 3 rows and 6 columns. Above the columns stands the memory, a vector for each of Hi , how are you ?, and an arrow W_K leads down to their keys. Left of the rows stands the decoder, a vector for each of begin, I, am, and an arrow W_Q leads to their queries. To the right an arrow leads to three results, each a blend of the values, which are memory times W_V."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Drawing of cross-attention as a matrix of 4 rows and 6 columns. Above the columns stands the memory, a vector for each of Hi , how are you ?, and an arrow W_K leads down to their keys. Left of the rows stands the decoder, a vector for each of begin, I, am, fine, and an arrow W_Q leads to their queries. To the right an arrow leads to four results, each a blend of the values, which are memory times W_V."}}
 question = ["Hi", ",", "how", "are", "you", "?"]
-writing = ["<bos>", "I", "am"]
+writing = ["<bos>", "I", "am", "fine"]
 
 
 def cells(axes, left, bottom, rows, columns, color, width=1.0):
@@ -270,13 +296,13 @@ def arrow(axes, start, end, text, at):
 figure, axes = plt.subplots(figsize=(7.6, 4.6))
 cells(axes, 8, 7.5, 3, 6, plots.BLUE, width=1.5)
 cells(axes, 8, 4, 2, 6, plots.GOLD, width=1.5)
-cells(axes, 8, 0, 3, 6, "#a9c6dc", width=1.5)
-cells(axes, 0, 0, 3, 3, plots.RED)
-cells(axes, 5, 0, 3, 2, plots.TEAL)
-cells(axes, 19, 0, 3, 2, plots.GREY)
+cells(axes, 8, -1, 4, 6, "#a9c6dc", width=1.5)
+cells(axes, 0, -1, 4, 3, plots.RED)
+cells(axes, 5, -1, 4, 2, plots.TEAL)
+cells(axes, 19, -1, 4, 2, plots.GREY)
 arrow(axes, (12.5, 7.4), (12.5, 6.1), "$W_K$", (13.3, 6.75))
-arrow(axes, (3.1, 1.5), (4.9, 1.5), "$W_Q$", (4, 2.1))
-arrow(axes, (17.1, 1.5), (18.9, 1.5), "", (18, 2))
+arrow(axes, (3.1, 1), (4.9, 1), "$W_Q$", (4, 1.6))
+arrow(axes, (17.1, 1), (18.9, 1), "", (18, 1.5))
 for column, token in enumerate(question):
     axes.text(8.75 + 1.5 * column, 10.7, token, ha="center", fontsize=9)
 for row, token in enumerate(writing):
@@ -294,15 +320,15 @@ for x, y, text in [
 ]:
     axes.text(x, y, text, ha="center", va="center")
 axes.text(
-    20, -0.7, "blends of the values,\nmemory times $W_V$", ha="center", va="top"
+    20, -1.7, "blends of the values,\nmemory times $W_V$", ha="center", va="top"
 )
-axes.set(xlim=(-2.5, 24), ylim=(-2.4, 11.4), aspect="equal")
+axes.set(xlim=(-2.5, 24), ylim=(-3.4, 11.4), aspect="equal")
 axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# With small numbers: `<bos>`, which must find the first word of the answer, asks three words of the question with the
-# query $(3, 1)$.
+# With small numbers, $d_k = 2$ and three of the words: `<bos>`, which must find the first word of the answer, asks with
+# the query $(3, 1)$. The score of *you* is $3 \cdot 2 + 1 \cdot 1 = 7$.
 #
 # | | key | score | $/\sqrt 2$ | exp | weight | value |
 # |---|---|---|---|---|---|---|
@@ -340,7 +366,7 @@ assert np.allclose(
 # In this model, as in the paper's, the *last* one. The encoder runs to its end first, and its final output is the
 # memory that every decoder layer asks, each through its own $W_K$ and $W_V$.
 #
-# ### The decoder layer
+# ## The decoder layer
 #
 # A decoder layer has three sublayers, each with a residual connection and a norm, here in the order of 2017:
 #
@@ -443,13 +469,13 @@ quiz.one_choice(
 # %% [markdown]
 # ## All of it on one screen
 #
-# Here is the whole model, post-norm as in the paper and without configuration or checks, as you would write it in an
-# afternoon. Read it from the bottom. `forward` calls `encode`, and hands its memory and mask to `decode`.
-# `encode` and `decode` call `stack`, which looks up, scales, adds positions, and runs the layers. `Layer` is one class
-# for both sides: with `cross` it has the second attention. `Attention` takes `x` for the queries and `context` for keys
-# and values, so with $(x, x)$ it is self-attention, and with $x$ and the memory cross-attention. `self.heads` is the
-# shape $(H, d_k)$ into which the width is cut. The functions that train the model and let it write stand
-# [below](#a-model-that-has-learnt-to-answer).
+# Here is the whole model, post-norm, without checks, as you would write it in an afternoon. Read from the bottom:
+# `forward` encodes the source and decodes the target. Both go through `stack`, which looks up, adds positions and runs
+# the layers. A `Layer` with `cross=True` is a decoder layer. `Attention` takes queries from `x`, keys and values from
+# `context`: `x` again, or the memory. The output has no matrix of its own: a token's logit is the dot product of the last
+# vector with its embedding (**weight tying**, [Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)). The functions
+# that train the model and let it write stand [below](#a-model-that-has-learnt-to-answer).
+
 
 # %%
 import math
@@ -581,9 +607,6 @@ class TransformerConfig(LayerConfig):
 
 
 # %% [markdown]
-# With `tie_output` (**weight tying**) the output needs no matrix of its own: a token's logit is the dot product of the
-# last vector with its embedding ([Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)).
-#
 # The module has the same two methods, `encode` and `decode`, and each makes the masks that it needs from the tokens.
 # Its code is folded:
 
@@ -655,8 +678,8 @@ class Transformer(nn.Module):
 # %% tags=["hide-input", "nbval-check-output"]
 from dotformer.support.recording import record_weights
 
-source = torch.tensor([[4, 5, 6, 7, 8], [9, 10, 3, 0, 0]])  # B = 2, S = 5
-target = torch.tensor([[1, 4, 5], [1, 7, 0]])  # T = 3
+source = torch.tensor([[4, 5, 6, 7, 8, 9], [9, 10, 3, 0, 0, 0]])  # B = 2, S = 6
+target = torch.tensor([[1, 4, 5, 6], [1, 7, 8, 0]])  # T = 4
 sizes = {"d_model": 16, "num_heads": 4, "d_ff": 32, "final_norm": True}
 layers = {"num_encoder_layers": 2, "num_decoder_layers": 2}
 small = Transformer(TransformerConfig(11, 11, **sizes, **layers)).eval()
@@ -669,7 +692,7 @@ shapes_seen = {
     "memory": memory,
     "memory mask": memory_mask,
     "target": target,
-    "causal & padding": causal_mask(3) & padding_mask(target, 0),
+    "causal & padding": causal_mask(4) & padding_mask(target, 0),
     "cross-attention weights": weights["decoder.layers.0.cross_attention"],
     "logits": logits,
 }
@@ -678,7 +701,8 @@ for name, x in shapes_seen.items():
 
 # %% [markdown]
 # Does it equal PyTorch's? `nn.Transformer` has the two stacks, with a norm at the end of each (`final_norm=True`). Draw
-# all its parameters at random, give them to ours and compare, in both orders of norm, with padding on both sides.
+# all its parameters at random, give them to ours and compare, in both orders of norm, with padding in source and
+# target.
 
 # %% tags=["hide-input"]
 from dotformer.support.torch_modules import our_state_dict
@@ -698,7 +722,7 @@ for norm_first in (False, True):
         decoded = theirs(
             ours.source_embeddings(source),
             ours.target_embeddings(target),
-            tgt_mask=~causal_mask(3),  # there, True means: may not
+            tgt_mask=~causal_mask(4),  # there, True means: may not
             src_key_padding_mask=source == 0,
             tgt_key_padding_mask=target == 0,
             memory_key_padding_mask=source == 0,
@@ -761,11 +785,11 @@ print(len(pairs), "pairs,", len(vocabulary), "tokens, three of them special")
 assert len(pairs) == 360 and len(vocabulary) == 32
 
 # %% [markdown]
-# The decoder receives `answers[:, :-1]`, the rows without their last token, and must predict `answers[:, 1:]`, the rows
-# without their first ([above](#who-may-see-whom)): of $T + 1$ tokens, $T$ go in and $T$ are wanted.
+# The decoder receives `answers[:, :-1]`, the rows without their last token (the targets *shifted right*), and must
+# predict `answers[:, 1:]`, the rows without their first: **next-token prediction**. Of $T + 1$ tokens, $T$ go in and
+# $T$ are wanted.
 #
-# What goes in are the targets *shifted right*; the task is **next-token prediction**. (The loss skips the padding:
-# `ignore_index=0`.)
+# (The loss skips the padding: `ignore_index=0`.)
 #
 # The model gives each wanted word a probability, say 0.5 to *I*, 0.8 to *am*, 0.9 to *fine* and 1 to `<eos>`. Their
 # product, 0.36, is the probability of the whole answer $y$ to the question $x$. With $y_t$ for word $t$, and $y_{<t}$
@@ -776,12 +800,12 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # Why not predict each word from $x$ alone? *I am fine* and *very well, thanks* may both be right, and words that do not
 # know of each other could make *I well thanks*.
 #
-# The loss is the mean of minus the logarithms of these factors, here $(0.69 + 0.22 + 0.11 + 0) / 4 = 0.26$. It is
-# smallest where the right answers are most probable (**maximum likelihood**).
+# The loss is minus the logarithm of each wanted word's probability, averaged over the words: $(0.69 + 0.22 + 0.11 + 0)
+# / 4 = 0.26$. It is smallest where the right answers are most probable (**maximum likelihood**).
 #
-# Training with the right words as input is called **teacher forcing**, because the model goes on from them whatever it
-# would have said. It has a price (**exposure bias**): in training every beginning is right, but in use the model goes
-# on from its own words. After its first mistake it must go on from a beginning of a kind that training never showed.
+# In training the decoder receives the right words, even where it would have written others: **teacher forcing**. In use
+# it receives its own. After its first mistake it must go on from a wrong beginning, which training never showed:
+# **exposure bias**.
 #
 # Our model has two layers on each side, width 16 and two heads, and `fit` is its training loop: it draws batches of 32
 # from the given `rows` of `questions` and `answers`, and goes downhill by steps that Adam scales ([chapter
@@ -836,17 +860,17 @@ def fit(model, rows, steps=250, seed=0):
 
 
 # %% [markdown]
-# To use it, the encoder runs once, and the decoder once for each word: each new word is appended and goes in with the
-# rest, until every sentence has its `<eos>` or `longest` words; what is written after a sentence's `<eos>` is ignored.
+# To use it, the encoder runs once. The decoder runs once for each word, over all that is written so far, and the new
+# word is appended. It stops when every sentence has an `<eos>` or `longest` words; what follows an `<eos>` is ignored.
 # Writing like this, each word after all before it, is called **autoregressive**, and always taking the best next word
 # is **greedy** decoding.
 
 
 # %%
 @torch.no_grad()
-def generate(model, questions, longest=8):
-    memory, mask = model.encode(questions)
-    written = torch.full((len(questions), 1), number["<bos>"])
+def generate(model, asked, longest=8):
+    memory, mask = model.encode(asked)
+    written = torch.full((len(asked), 1), number["<bos>"])
     for _ in range(longest):
         best = model.decode(written, memory, mask)[:, -1].argmax(dim=-1)  # last row
         written = torch.cat([written, best[:, None]], dim=1)
@@ -1009,42 +1033,17 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 
 # %% [markdown]
 # Above, choose a layer and a head, and see what each word of the answer attends to in the question. Each asks for the
-# *next* word, so look at `<bos>` to see how *I* is found. A map shows where this model looked, and not whether the
-# answer depended on it ([tested at the end](#does-the-map-say-why)).
+# *next* word, so look at `<bos>` to see where the model looked before it wrote *I*. A map shows where this model
+# looked, and not whether the answer depended on it ([tested at the end](#does-the-map-say-why)).
 
 # %% [markdown]
 # ## Does training run token by token?
 #
-# No. Generation does. In training all positions are computed in one pass, and the causal mask makes each behave as if
-# the later ones were not there.
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Left, training: the right answer, begin, I, am, fine, goes into one decoder at once, and out of it come I, am, fine, end. Right, writing: four passes, one below the other. Begin gives I; begin I gives am; begin I am gives fine; begin I am fine gives end. Each word that is written is appended to what goes in next."}}
-drawing = Diagram(8.2, 2.7)
-given = ["<bos>", "I", "am", "fine"]
-wanted = ["I", "am", "fine", "<eos>"]
-drawing.text(1.6, 2.5, "training: one pass", color=plots.GREY, size=9)
-drawing.text(5.9, 2.5, "writing: a pass for each word", color=plots.GREY, size=9)
-drawing.box(1.6, 1.3, "decoder", 2.9)
-for x, word, after in zip((0.4, 1.2, 2.0, 2.8), given, wanted, strict=True):
-    drawing.text(x, 0.55, word, size=10)
-    drawing.arrow((x, 0.72), (x, 1.1))
-    drawing.arrow((x, 1.5), (x, 1.88), color=plots.RED)
-    drawing.text(x, 2.05, after, color=plots.RED, size=10)
-for n, after in enumerate(wanted):
-    y = 2.05 - 0.55 * n
-    for x, word in zip((3.9, 4.55, 5.0, 5.5), given[: n + 1], strict=False):
-        drawing.text(
-            x, y, word, size=10, color=plots.RED if word != "<bos>" else plots.INK
-        )
-    drawing.arrow((5.85, y), (6.1, y))
-    drawing.box(6.65, y, "decoder", 1.05)
-    drawing.arrow((7.2, y), (7.45, y), color=plots.RED)
-    drawing.text(7.55, y, after, color=plots.RED, at="left", size=10)
-plt.show()
+# No. Generation does ([drawn above](#who-may-see-whom)). In training all positions are computed in one pass, and the
+# causal mask makes each behave as if the later ones were not there.
 
 # %% [markdown]
-# A word that is written goes in again, one pass later. Put the two side by side in numbers: one pass over the whole
-# answer, and four passes, each over what had been written.
+# Put the two side by side in numbers: one pass over the whole answer, and four passes, each over what had been written.
 
 # %% tags=["hide-input"]
 with torch.no_grad():
@@ -1062,21 +1061,23 @@ with torch.no_grad():
 # The same up to rounding. That is what the causal mask buys: a sentence of a thousand words takes a thousand passes to
 # write, but only one in each step of training.
 #
-# It rests on one property: *no position sees its future*. Masking each layer is enough, because row $t$ of a masked
-# attention uses rows 0 to $t$ of its input, and everything else works on each row alone.
+# It rests on one property: *no position sees its future*. Could the future arrive by a detour, through another position
+# in a lower layer? No: in every layer row $t$ draws on rows 0 to $t$ only, which have seen nothing later, and
+# everything else works on each row alone.
 #
 # The property is worth a test of its own, a **leak test**. Replace every token from the fourth on: the logits of the
 # first three positions must stay the same up to rounding.
 #
 # ```python
+# source, target = questions[:8], answers[:8, :-1]
 # changed = target.clone()
-# changed[:, 3:] = another_token  # not in target[:, 3:]
+# changed[:, 3:] = number["<bos>"]  # which never stands there
 # before, after = model(source, target), model(source, changed)
 # assert torch.allclose(before[:, :3], after[:, :3], atol=1e-5)
 # ```
 #
-# An untrained model will do, with dropout 0. Test it after `model.train()` and after `model.eval()` (`leaks`, in the
-# folded cell, does both), because a mask may be missing in one of them.
+# Test it with dropout 0, after `model.train()` and after `model.eval()` (`leaks`, in the folded cell, does both),
+# because a mask may be missing in one of them.
 #
 # A leak test finds only masks that show too much of the target's future. It cannot find a mask that hides too much, a
 # wrong mask on the cross-attention, or a target that was not shifted. Padding is tested in the same way: append some to
@@ -1113,7 +1114,12 @@ def moves_with_padding(model):
     return not torch.allclose(*both, atol=1e-4)
 
 
-print("the trained model leaks, in training mode and out of it:", leaks(model))
+print(
+    "later words change earlier logits:",
+    ", ".join(
+        f"{mode} {'yes' if leak else 'no'}" for mode, leak in leaks(model).items()
+    ),
+)
 assert leaks(model) == {"train": False, "eval": False}
 assert not moves_with_padding(model)
 
@@ -1143,7 +1149,7 @@ quiz.one_choice(
 #
 # Nine mistakes, and what a row $t$ may then see:
 #
-# | name | what is written | row $t$ may see |
+# | name | in the code | row $t$ may see |
 # |---|---|---|
 # | correct | causal and padding | words 0 to $t$ |
 # | no causal mask | padding alone | all words |
@@ -1157,7 +1163,11 @@ quiz.one_choice(
 # | padding not hidden | cross-attention without its mask | padding behind the question, too |
 
 # %% [markdown]
-# **Predict first.** Which mistakes does a good loss hide, and which of them does the leak test find?
+# Three questions first. *Loss*: what is it at the end of training? *Forced*: given the right words, what share of the
+# held-out **words** does the model predict? *Writing*: going on from its own words, what share of the held-out
+# **answers** is right?
+#
+# **Predict first.** Without a causal mask, which of the three is bad?
 
 
 # %% tags=["hide-input"]
@@ -1269,15 +1279,10 @@ print(
 assert loss < 0.02 and forced == 1 and writing < 0.4
 
 # %% [markdown]
-# A perfect loss, and it cannot write. We have trained all nine and the correct one with nine seeds each (`python -m
-# benchmarks.masks`).
+# Only the writing: a perfect loss, and it cannot write. Here are all nine and the correct one, with nine seeds each
+# (`python -m benchmarks.masks`; *loss* is the highest of them, *forced* their mean, *writing* the worst and the best),
+# and three more questions:
 #
-# The output has a column for each of six questions:
-#
-# - *Loss*: how low does it get in training? (The highest of nine seeds.)
-# - *Forced*: with the right answer as input, what share of the held-out **words** is right? (Their mean.)
-# - *Writing*: when the model goes on from its own words, what share of the held-out **answers** is right? (The worst and
-#   the best.)
 # - *Leaks*: do later words change earlier logits?
 # - *Padding*: does more padding behind the question change the logits?
 # - *Reference*: are the logits those of a correct model with the same parameters?
@@ -1305,22 +1310,22 @@ for name, make in variants.items():
     )
 
 # %% [markdown]
-# All ten losses end below 0.05, where guessing among 32 tokens costs $\ln 32 = 3.5$, so each looks like success. All
-# nine differ from the reference, in training mode or out of it.
+# All ten losses end below 0.05, where guessing among 32 tokens costs $\ln 32 = 3.5$, so a loss alone would not have
+# warned you. All nine differ from the reference, in training mode or out of it.
 #
 # **Five see the future**, in training too, and with it the wanted word, which is the next input. With the right words
 # given, even held-out questions look solved. But in writing the next input does not exist yet. The leak test finds all
 # five.
 #
-# *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *Turned around* is easily made:
-# in `nn.MultiheadAttention` True means *may not*. *Scaled scores times mask* leaves the future some weight, since a
-# score of 0 is $e^0 = 1$ in the softmax. *Weights times mask* removes the later words' weights, but their scores stay
-# in the denominator. So the rest sums to less than 1 ([chapter 4](04_self_attention.ipynb#why-minus-infinity)), and how
-# much less presumably tells the model something about the next word.
+# *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *Scaled scores times mask* leaves
+# the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. *Weights times mask* removes the later words'
+# weights, but their scores stay in the denominator. So the rest sums to less than 1 ([chapter
+# 4](04_self_attention.ipynb#why-minus-infinity)), and how much less presumably tells the model something about the next
+# word.
 #
 # **One sees the future outside training.** With a mask *in training only*, each written word changes the vectors of the
-# earlier ones, and the newest word reads these in layer 2. Training never showed such vectors: one seed gets 3 percent
-# right, another 97.
+# earlier ones, and the newest word reads these in layer 2. Training never showed such vectors: in writing one seed gets
+# 3 percent right, another 97. *Forced* is 49 percent, presumably because there every position sees the whole answer.
 #
 # **Two see too little.** Nothing leaks, nothing moves, and most of what they write is right; only the reference finds
 # them for sure. *One word too few* hides each word from its own attention, and leaves `<bos>` nothing at all.
@@ -1334,7 +1339,7 @@ for name, make in variants.items():
 #
 # ### A tenth mistake, in no mask
 #
-# What if the target is not shifted?
+# What if the target is not shifted, so that `answers[:, :-1]` is both given and wanted?
 
 # %% tags=["hide-input"]
 torch.manual_seed(0)
@@ -1368,6 +1373,7 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 #
 # | check | finds |
 # |---|---|
+# | *writing*, on held-out data | near 0 at a low loss: the future was seen in training, or the target was not shifted |
 # | *forced*, on held-out data | if it is low: overfitting (what was learnt holds for the training pairs only: chapter 11), or a mask in training only |
 # | the leak test, in both modes | six of the nine, all that show the future |
 # | more padding | padding that is not hidden |

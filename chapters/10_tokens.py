@@ -14,8 +14,8 @@
 # it, and part of the reason why a model miscounts letters, slips at adding, and needs more tokens for one language than
 # for another.
 #
-# You need some Python (a queue, a class) and hardly any mathematics. It takes about 29 minutes to read, and 45 for the
-# exercises. [Going further](#going-further), at the end, takes 4 more minutes.
+# You need some Python (a queue, a class) and hardly any mathematics. It takes about 28 minutes to read, and 45 for the
+# exercises. [Going further](#going-further), at the end, takes 3 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
 from functools import partial
@@ -67,9 +67,8 @@ assert not known & set(unseen)
 #
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters. Count all pairs of
 # neighbours. Make the most frequent pair a new symbol. Repeat. Why the most frequent? A merge makes the text one symbol
-# shorter wherever the pair occurs, so this pair saves most. Where two pairs are equally frequent a fixed rule must
-# decide (here the one met first; in [the definition](#the-definition) the one with the smaller numbers), otherwise two
-# programs could learn different merges from the same text.
+# shorter wherever the pair occurs, so this pair saves most. (Of equally frequent pairs we take the one met first; [the
+# definition](#the-definition) takes the one with the smaller numbers.)
 #
 # Take four words, with how often each occurs:
 #
@@ -121,9 +120,8 @@ for step in range(1, 5):
 # no row of its own where *sieben*, *und* and *zwanzig* have theirs.
 #
 # The order matters. In *seateam*, where a space got lost, both *t ea* and *ea t* could take the *t* in the middle. The
-# pair *t ea* was learnt first, so the word becomes *s ea team*. Had *ea t* come first, it would be *s eat ea m*: the
-# same letters, but other tokens, and what the model has learnt of *team* is in another row. No error is raised; the
-# answers get worse.
+# pair *t ea* was learnt first, so the word becomes *s ea team*, and not *s eat ea m*, where nothing that the model has
+# learnt of *team* helps. Merge in another order, and no error is raised; the answers get worse.
 #
 # What does another cut cost? The translator of [chapter 13](13_alignment.ipynb) gets all of its 500 test sentences
 # right. Leave the longest word of each as single letters, which have numbers, too, but which it never met in training,
@@ -200,9 +198,8 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 # characters that Hindi attaches to a consonant, for a vowel or for none, are no letters, so its first word falls into
 # six; Chinese has no spaces, so a clause is one "word" ([more](#what-about-hindi)).
 #
-# Another consequence of cutting with the space in front: *tea* at the beginning of a text and *␣tea* inside it are
-# different tokens, with different embeddings. (So do not end a prompt with a space: the next word would usually bring
-# its own.)
+# Since the space goes with the word, *tea* at the beginning of a text and *␣tea* inside it are different tokens. (So do
+# not end a prompt with a space: the next word usually brings its own.)
 #
 # ## The definition
 #
@@ -244,9 +241,8 @@ as_by_hand = [(101, 97), (116, 256), (257, 109), (256, 116)]
 assert learn_slowly(lines, count=4) == as_by_hand
 
 # %% [markdown]
-# That is the whole method, and it is slow, because each step counts everything again. The folded cell has the version
-# that the book uses, `learn_merges`. After a merge it counts again only the words that contained the pair, and a queue
-# keeps the most frequent pair in front.
+# That is the whole method, but slow: each step counts everything again. The folded `learn_merges` counts again only the
+# words that contained the pair, and learns the same merges.
 
 # %% tags=["export", "hide-input"] module="tokens"
 import heapq
@@ -300,8 +296,6 @@ assert learn_merges(lines, count=4) == as_by_hand
 assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 
 # %% [markdown]
-# From 300 of the German numbers both learn the same 60 merges, as the folded cell asserts.
-#
 # A tokenizer keeps such merges, and gives the first numbers to **special tokens**: `<pad>` for padding, and `<bos>`
 # and `<eos>` for the beginning and the end of a sequence. With three of them, symbol 97, the letter *a*, is token 100.
 # With the four merges from above, *ea* is symbol 256, *tea* 257, *team* 258 and *eat* 259. *Seat* is the bytes 115,
@@ -406,9 +400,8 @@ class BPETokenizer:
 
 
 # %% [markdown]
-# The round trip from tokens to text and back may change the tokens: a model may write *t* and *ea*, and our tokenizer
-# will make *tea* of their text. And a single token may be part of a character, so a program that prints tokens as they
-# are generated must wait until a character is complete (exercise 1).
+# A single token may be part of a character, so a program that prints tokens as they are generated must wait until a
+# character is complete (exercise 1).
 
 # %% [markdown]
 # Train it on the 9,500 German numbers, with 60 merges.
@@ -494,11 +487,10 @@ plt.show()
 # occurred 9 times above, and once *tea m* is merged, only 4 are left. A token that is hardly ever read stays
 # **undertrained**.
 #
-# In large models these are the *glitch tokens*. GPT-2's tokenizer has one for *SolidGoldMagikarp*, the name of a user
-# of a forum. It was presumably frequent in the text from which the merges were learnt, and rare in that from which the
-# model was; asked to repeat it, models with this tokenizer answered something else ([Rumbelow and Watkins,
-# 2023](https://www.lesswrong.com/posts/aPeJE8bSo6rAFoLqg/solidgoldmagikarp-plus-prompt-generation)). [Land and Bartolo
-# (2024)](https://arxiv.org/abs/2405.05417) find such tokens in many models.
+# In large models these are the *glitch tokens*: asked to repeat *SolidGoldMagikarp*, the name of a user of a forum and
+# a token of GPT-2, models answered something else ([Rumbelow and Watkins,
+# 2023](https://www.lesswrong.com/posts/aPeJE8bSo6rAFoLqg/solidgoldmagikarp-plus-prompt-generation); [Land and Bartolo,
+# 2024](https://arxiv.org/abs/2405.05417), find such tokens in many models).
 #
 # So a larger vocabulary has two prices, the rows and their rarity, and buys shorter texts. How much shorter? The
 # average number of tokens per word is called **fertility**. The folded cell has counted it on captions that were not
@@ -525,8 +517,8 @@ for row in captions["sizes"]:
 # trade-off between shorter texts and tokens that occur often enough to be learnt.
 #
 # Which side wins? In our small models the shorter text ([below](#which-vocabulary-is-best)): of the sizes that we
-# trained, up to 16,000, the largest predicts held-out captions best, though 95 percent of its learnt tokens are rare.
-# In part this is because its embedding table makes the model larger.
+# trained, the largest, 16,000, predicts held-out captions best, in part because its embedding table makes the model
+# larger.
 #
 # That need not hold for other texts. In translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901)
 # found that small vocabularies help small corpora. For a corpus of your own, train models at two or three sizes and
@@ -797,7 +789,7 @@ for drawn, padding in ((few, 0.43), (sorted(few), 0.18)):
 # %% [markdown]
 # Language models avoid padding in another way: they **pack** texts one behind the other into rows of equal length, with
 # an end token between. A *document mask* keeps a text from attending to the one before it, which a causal mask alone
-# would allow; it costs little where the kernel skips what is hidden (FlexAttention, [chapter 20](20_one_gpu.ipynb)).
+# would allow.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -861,10 +853,9 @@ assert convenient.decode(convenient.encode(message)) != message
 # another's name, a form of **prompt injection**. Ordinary tests do not show it. The check: whatever the text, `encode`
 # must by default return no special token.
 #
-# Another mistake is even harder to notice. If the merges are learnt from the *test* text as well, its frequent words
-# become whole tokens, so that its score no longer says how well a model does with held-out text (**data leakage**).
-# Learn merges from the training text only, and keep the tokenizer with its model: with other merges, the same numbers
-# mean something else.
+# Another mistake is even harder to notice. With merges learnt from the *test* text as well, the score no longer says
+# how well a model does with held-out text (**data leakage**). Learn merges from the training text only, and keep the
+# tokenizer with its model: with other merges, the same numbers mean something else.
 
 # %% [markdown]
 # ## Exercises
@@ -1112,18 +1103,15 @@ verdict
 # $$\text{bits per byte} = \frac{1}{\ln 2} \cdot \frac{\text{loss, summed over the tokens}}{\text{bytes of the text}} .$$
 #
 # The sum is minus the logarithm of the probability that the model gives to the text, and can be compared between
-# tokenizers. Dividing by $\ln 2$ turns **nats**, the unit of the natural logarithm, into bits. (To be exact, it is the
-# probability of the text *as it was cut*: other cuts of the same text have some probability as well, so the true number
-# of bits is a little smaller.)
+# tokenizers. Dividing by $\ln 2$ turns **nats**, the unit of the natural logarithm, into bits.
 #
 # A loss *per token* cannot be compared, nor its exponential, the **perplexity**. Say that the losses of a text add up
 # to 60 nats. Cut into 20 tokens it has a perplexity of $e^3 = 20$, and into 15 of $e^4 = 55$. If it has 60 bytes, it
 # has $60 / 0.693 / 60 = 1.44$ bits per byte in either case.
 #
-# We have trained small models that predict the next token ([chapter 18](18_gpt.ipynb); two layers of width 128) on
-# whole captions of both languages. All read each caption once, 64 of them a step. Each is trained with three seeds, at
-# the learning rate that was best for it on other captions kept for that choice (`python -m benchmarks.vocabulary`). The
-# bits are those of 2,000 captions that no model has read, their end tokens included.
+# Small models that predict the next token ([chapter 18](18_gpt.ipynb); two layers of width 128) have read each caption
+# of both languages once, with three seeds, at the learning rate that was best for each on other captions (`python -m
+# benchmarks.vocabulary`). The bits are those of 2,000 captions that no model has read.
 #
 # Each token has a row in the embedding table, which here serves as the output matrix, too, so a larger vocabulary also
 # has more parameters. One more model has a small vocabulary, and wider layers instead.
@@ -1145,13 +1133,11 @@ for chosen in trials["models"]:
 
 # %% [markdown]
 # The largest vocabulary that we tried needs the fewest bits, though 95 percent of its learnt tokens are rare: here the
-# count of rare tokens would have misled us. Perhaps that is because a frequent word that is one token needs no
-# spelling. That has not been tested.
+# count of rare tokens would have misled us.
 #
 # Is the larger model the reason? For a quarter of the gain: made wider until it has as many parameters, the model of
 # 2,000 tokens gains a quarter of what 16,000 gain. Either way it takes about three times as long as 2,000 at the same
-# width; with 16,000 mostly, we think, since the output layer computes a logit for every token. (With 300 it takes
-# longer than with 1,000, presumably because the texts are longer.)
+# width.
 #
 # What this does not show is where the best size lies, since 16,000 is the largest that we tried, nor what holds for
 # other texts, or in equal time.
@@ -1199,8 +1185,7 @@ assert [n * d / 1e6 for n, d in ((50_000, 768), (37_000, 512))] == [38.4, 18.944
 # Hindi, whose characters take three bytes each, pays a second price, which no merge can make up for, since merges never
 # cross a cut. Its vowels are mostly *combining characters*, `\p{M}`, and not letters, so that the pattern of [our
 # tokenizer](#bytes-so-that-nothing-is-unknown), whose letters are those of GPT-2's, cuts within words. (GPT-4o's
-# pattern counts these characters among the letters.) And where a script has no spaces, as in Chinese, a whole clause is
-# one "word".
+# pattern counts these characters among the letters.)
 #
 # Another trap lies outside the tokenizer: *ë* can be one character or two, *e* and the dots, which look alike and have
 # different bytes. Programs that compare texts bring them to one form first, by **Unicode normalisation**.

@@ -15,7 +15,7 @@
 # also see what each part of the usual recipe does, and a model that overfits.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. It takes about
-# 26 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
+# 25 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Everything is built but generation. This chapter adds the loss, above the output."}}
 from functools import partial
@@ -35,8 +35,8 @@ transformer_map(built=11)
 #
 # A **corpus** comes in three parts. The model learns from the *training set*. With the *validation set* you choose:
 # when to stop, which settings to use. With the *test set* nothing is ever chosen, because it must say how good the
-# result is on new text. No number occurs in more than one part. `number_words`, from `dotformer.data`, spells numbers
-# from 1 to 999,999 in both languages, as `Pair`s of a `source` text and its `target`.
+# result is on new text. No number occurs in more than one part. `number_words` spells numbers from 1 to 999,999 in both
+# languages.
 
 # %% tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -56,7 +56,7 @@ assert len({pair.source for pair in everything}) == len(everything) == 21_000
 #
 # Each side gets its own tokenizer ([chapter 10](10_tokens.ipynb#the-definition)). There are so few different words that
 # merging until no pair is left makes every word one token, with the space before it. The two vocabularies have 332 and
-# 334 tokens: 256 bytes, three special tokens, the words, and parts that were merged on the way.
+# 334 tokens.
 
 # %% tags=["hide-input", "nbval-check-output"]
 from dotformer.tokens import BPETokenizer
@@ -106,9 +106,8 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 # The *cross-entropy* is the mean over the real targets, $(0.357 + 1.386) / 2 = 0.871$, in *nats* since the logarithm is
 # the natural one. $e^{0.871} = 2.39$ is the *perplexity*: the model is as unsure as if it guessed among 2.39 tokens.
 #
-# The second row is a model that knows nothing: among $V$ tokens that costs $\ln V$, here $\ln 4$. So the first loss of
-# a fresh model should be near $\ln V$, or a little above. If it is much higher, something is wrong before anything has
-# been learnt.
+# The second row is a model that knows nothing: among $V$ tokens that costs $\ln V$, here $\ln 4$, the first loss that
+# [chapter 7](07_learning.ipynb#the-first-number-to-look-at) told you to look for.
 #
 # Why not maximise the share that is right? A small change of a parameter hardly ever changes an answer, so that share
 # has a gradient of zero nearly everywhere, and it does not ask how sure the model is.
@@ -124,8 +123,8 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 # small?](#how-small-can-a-smoothed-loss-become)).
 
 # %% [markdown]
-# The function below does not divide. It returns the sum and the number of real tokens, because a step may use [several
-# batches](#one-step-from-several-batches), and then the divisor is the number of real tokens in all of them.
+# The function below returns the sum and the number of real tokens, undivided, because a step may use [several
+# batches](#one-step-from-several-batches).
 
 # %% tags=["export"] module="training"
 import torch
@@ -359,7 +358,7 @@ quiz.number(
 #
 # Warm-up guards the beginning. **Gradient clipping** guards the rest: now and then one batch has a huge gradient, an
 # odd sentence or a steep spot of the loss. In plain gradient descent that one step can undo many good ones. In Adam it
-# stays below one learning rate, but the batch then fills $m$ and [steers the next steps
+# is hardly longer than one learning rate, but the batch then fills $m$ and [steers the next steps
 # too](#why-clip-if-adam-divides-the-size-out). Take all gradients of the model as one long vector. If its norm, the
 # *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector $(3, 4)$ of norm 5 becomes $(0.6,
 # 0.8)$. The direction stays.
@@ -550,9 +549,8 @@ def evaluate(
 # ## The loop
 #
 # An **epoch** is one pass through the data. The order of its batches depends only on the seed and the number of the
-# epoch, not on what was drawn before. So it can be drawn again after a stop, and a *position* in the data is two
-# numbers: the epoch, and how many of its batches are done. `stream` gives the batches from a position on, grouped into
-# steps.
+# epoch, so it can be drawn again after a stop. `stream` gives the batches, grouped into steps, from any *position* on:
+# an epoch, and how many of its batches are done.
 
 # %% tags=["hide-input", "export"] module="training"
 from dotformer.tokens import pad_batch, token_batches
@@ -862,12 +860,10 @@ plt.show()
 # learning rate to 0, or label smoothing?
 #
 # Here each of them can go, or nearly, one at a time and at a good learning rate. The chapter's recipe gets 100.0
-# percent of the test numbers right; without warm-up it is 99.9, without clipping 100.0, without smoothing 100.0, with
-# gradient descent with momentum in place of Adam 100.0, and with the inverse square root, which does not fall to 0,
-# 98.9 ([all of them](#what-was-needed-in-figures)). What matters most is the learning rate: with a tenth of the
-# chapter's, Adam gets 83 percent right, with ten times as much none. So this easy task cannot tell what large models
-# need: for post-norm models of full size, for one, [Xiong and others (2020)](https://arxiv.org/abs/2002.04745) found
-# warm-up essential.
+# percent of the test numbers right; without any one of the five it is at least 98.9 ([all of
+# them](#what-was-needed-in-figures)). What matters most is the learning rate: with a tenth of the chapter's, Adam gets
+# 83 percent right, with ten times as much none. So this easy task cannot tell what large models need: for post-norm
+# models of full size, for one, [Xiong and others (2020)](https://arxiv.org/abs/2002.04745) found warm-up essential.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1004,7 +1000,7 @@ assert all(torch.equal(one, other) for one, other in both)
 # ### Break it: the parameters are enough
 #
 # Some scripts keep the parameters and nothing else. Suppose that schedule and data are set to the right step by hand,
-# so that only Adam's state is lost, its two means and its count of steps. What does that cost?
+# so that only Adam's state is lost.
 #
 # **Predict first.** A run has come to step 190 and is right on nearly all validation numbers. What will one step with a
 # new Adam change?
@@ -1075,17 +1071,16 @@ assert 4 < longer < 10
 #
 # In the first output most of the damage is repaired nine steps later, but it is not *as if it had never stopped*.
 #
-# What else is lost need not show in the curve at all. Without the random states dropout draws other numbers. Without
-# the position in the data the epoch begins again, so what was read already is read once more, and what was due at the
-# end of the run is never reached. Only the comparison with a run that never stopped finds that.
+# Other losses need not show in the curve at all: without the random states dropout draws other numbers, without the
+# position some sentences are read twice. Only the comparison with a run that never stopped finds that.
 
 # %% [markdown]
 # ## When a model overfits
 #
 # With 20,000 numbers to learn from, the model gets new ones right. What if there are only 150? We tried that too
 # (`python -m benchmarks.overfitting`, ten minutes). The figure shows training and validation loss, three seeds each:
-# left without any remedy, not even label smoothing, right with weight decay 1, which pulls all parameters towards 0. A
-# dot stands at the lowest validation loss.
+# left without any remedy, right with weight decay 1, which pulls all parameters towards 0. A dot stands at the lowest
+# validation loss.
 
 # %% tags=["hide-input"]
 from classroom.measured import measured
@@ -1112,7 +1107,12 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Each line is one remedy (explained below), the mean of three seeds. *Right there* is the share of validation numbers
+# On the left is **overfitting**. After some 150 steps the training loss is near 0: the model has memorised these 150.
+# From there it only becomes surer, presumably also where it is wrong, and sure mistakes cost most: the validation loss
+# turns upwards. To be right on new numbers is to **generalise**, and this model does so on only 43 percent (the mean of
+# three seeds). What is meant to help is called **regularisation**.
+#
+# Each line below the first is one remedy, the mean of three seeds. *Right there* is the share of validation numbers
 # that are right where the mean loss is lowest, and ± the standard deviation of the seeds. All losses are plain (without
 # smoothing).
 
@@ -1132,11 +1132,7 @@ for name in ("none", "weight decay 1"):
     print(f"test numbers right, {name}: {right:.1%}")
 
 # %% [markdown]
-# On the left is **overfitting**. After some 150 steps the training loss is near 0: the model has memorised these 150.
-# From there it falls only if the model becomes surer still. Presumably it becomes surer on all numbers, also where it
-# is wrong, and sure mistakes cost most: that would turn the validation loss upwards. To be right on new numbers is to
-# **generalise**, and this model does so on only 43 percent (the mean of three seeds). What is meant to help is called
-# **regularisation**:
+# The remedies, one by one:
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
 #   keep the parameters that had the lowest loss, as our trainer does. It limits the damage without removing the cause.
@@ -1417,9 +1413,9 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 #
 # ### Weight decay, and AdamW
 #
-# **Weight decay** pulls every parameter a little towards 0 at each step, so that it stays large only if the loss keeps
-# asking for it. The older way is **L2 regularisation**: with $\theta$ for all parameters and $\lambda$ for the
-# strength, add $\frac{\lambda}{2} \lVert \theta \rVert^2$ to the loss, and so $\lambda \theta$ to the gradient.
+# The older way to [decay weights](#when-a-model-overfits) is **L2 regularisation**: with $\theta$ for all parameters
+# and $\lambda$ for the strength, add $\frac{\lambda}{2} \lVert \theta \rVert^2$ to the loss, and so $\lambda \theta$ to
+# the gradient.
 #
 # For plain gradient descent the two are the same. In Adam they are not, because Adam would divide $\lambda \theta$ by
 # $\sqrt v$ as well, and parameters with large gradients would hardly decay. **AdamW** therefore takes the decay out of
@@ -1432,9 +1428,8 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # %% [markdown]
 # ### What was needed, in figures
 #
-# To see which parts of the recipe matter, other recipes were trained, three seeds each, and validated every 25 steps.
-# The chapter's recipe is a linear schedule with 100 steps of warm-up and a peak of 0.003, smoothing of 0.1 and a limit
-# of 1 for the gradient's norm.
+# Each recipe was trained with three seeds and validated every 25 steps. The chapter's is a linear schedule with 100
+# steps of warm-up and a peak of 0.003, smoothing of 0.1 and a limit of 1 for the gradient's norm.
 #
 # Each row changes only what its name says; *the paper's* changes peak, warm-up and the shape of the schedule. **SGD**
 # is gradient descent with a momentum of 0.9: it steps along a decaying sum of the gradients, without Adam's division,
@@ -1449,8 +1444,7 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 #
 # The last three are means of the three seeds.
 #
-# Three seeds are few. They show differences that are large beside the spread between seeds; where the three overlap,
-# take nothing as shown.
+# Three seeds are few: where they overlap, take nothing as shown.
 
 # %% tags=["hide-input"]
 import re

@@ -24,7 +24,7 @@ def unnoticed() -> list[str]:
                 continue
             changed = code.replace(defect["right"], defect["wrong"])
             try:
-                failed = copy.failure(defect["module"], changed, [f"tests/reference/{defect['test']}"])
+                failed = copy.failure(defect["module"], changed, [f"tests/reference/{defect['test']}"], seconds=600)
             except ValueError as error:
                 problems.append(f"{name}: {error}")
                 continue
