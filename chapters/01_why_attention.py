@@ -557,7 +557,7 @@ quiz.one_choice(
 # Translation was where the bottleneck hurt. A network for it had two parts (**encoder-decoder**, or *sequence to
 # sequence*). A recurrent **encoder** read the source sentence, and a recurrent **decoder** wrote the translation. From
 # the source the decoder got only the encoder's last state. So everything had to fit into one vector before the first
-# word was written. So translations got worse with the length of the sentence ([Cho and others,
+# word was written. And translations got worse with the length of the sentence ([Cho and others,
 # 2014](https://arxiv.org/abs/1409.1259)).
 #
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. The decoder's own state $s$ is the
@@ -606,8 +606,9 @@ plt.show()
 # the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$ side by side (a
 # **bidirectional** network).
 #
-# So the limit of $H$ numbers is gone. Two troubles remain. Each state is computed from the one before it, so the words
-# must be taken in a row. And within the source, and within the target, the path from one word to another is still long.
+# Because the decoder can look at every $h_j$, the limit of $H$ numbers is gone. Two troubles remain. Each state is
+# computed from the one before it, so the words must be taken in a row. And within the source, and within the target,
+# the path from one word to another is still long.
 #
 # The transformer removes both. There each word looks at the words of its *own* sentence in the same way. In training no
 # state waits for another of its layer, and any two words of a sentence are one step apart.

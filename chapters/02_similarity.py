@@ -86,7 +86,7 @@ assert distances["pays"] == 2 and question not in offers.values()
 # Equality has a second fault. A question must be *learned*, in small steps, and after a small step unequal vectors are
 # almost always still unequal: nothing says whether the step was good. The sum of products says it. Add 0.1 to the
 # question's number under *thing*, and the score of *debts* rises by $0.1 \cdot 3 = 0.3$. So a small step of the
-# question along a word's vector raises that word's score.
+# question along a word's vector (unless that is all zeros) raises that word's score.
 #
 # In attention the question is called the **query**. What a word is compared by is its **key**, and what it hands over
 # is its **value**. Here the question $(0, 2, 0)$ is the query and $(0, 3, 0)$ the key of *debts*; its value might be
@@ -812,9 +812,9 @@ verdict
 #
 # ### How high is high?
 #
-# *Coffee* is the nearest to *tea* of some 21,000 words, and the best of so many is high even by chance.
-# So make vectors that mean nothing, random ones with the mean of the words and their spread in every direction, and
-# find the nearest word of each.
+# *Coffee* is the nearest to *tea* of some 21,000 words, and the best of so many is high even by chance. So make vectors
+# that mean nothing, random ones with the mean of the words and their spread in every direction, and find the nearest
+# word of each.
 
 # %% tags=["hide-input"]
 rng = np.random.default_rng(0)

@@ -145,8 +145,8 @@ assert weights[-1].round(2) == 0.88
 #
 # One vector for all three parts has three faults. A word finds itself first; leaving it out is only a patch, since it
 # may need itself. It finds what is most like it, where it may need something unlike: a verb looks for something alive,
-# and not for other verbs. And every score is mutual: if *drink* scores *tea* high, *tea* scores *drink* as high, though
-# *tea* may need another word more, such as *hot*.
+# and not for other verbs. And every score is mutual: *python* needs *import*, to show which python it is. *Import* does
+# not need *python*, and scores it as high all the same.
 #
 # ## Three roles
 #
@@ -179,9 +179,10 @@ assert weights[-1].round(2) == 0.88
 # | *action* | (2, 0) | (0, 1) | (0, 0) |
 # | *human* | (0, 0) | (1, 0) | (0, 1) |
 #
-# An action asks, strongly, for something alive, and what is alive asks for an action. *Man* is alive and human, so
-# its key is $(1, 0) + (1, 0) = (2, 0)$, and it is found more easily than *dog*, whose key is $(1, 0)$. The value says
-# whether a word is alive and whether it is human; of a verb it says nothing.
+# An action asks for something alive, and what is alive asks for an action, each with a 2, so that the choice is clear.
+# In a key, *human* counts as *alive* once more. So the key of *man* is $(1, 0) + (1, 0) = (2, 0)$, and it is found more
+# easily than *dog*, whose key is $(1, 0)$. The value says whether a word is alive and whether it is human; of a verb it
+# says nothing.
 
 # %% tags=["nbval-check-output"]
 import numpy as np
@@ -204,7 +205,9 @@ for token, *vectors in zip(small_tokens, q, k, v, strict=True):
 
 # %% [markdown]
 # We chose these matrices; a transformer learns them (chapter 7). Follow the query of *bites* on paper, from left to
-# right. With *man*, for one, its score is $2 \cdot 2 + 0 \cdot 0 = 4$.
+# right. With *man*, for one, its score is $2 \cdot 2 + 0 \cdot 0 = 4$. As in [chapter
+# 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) it is divided by $\sqrt{d_k}$, here $\sqrt 2$, in
+# place of the temperature 0.1. Then come the softmax and the blend.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The query of bites, the row 2, 0, on the left. Three rows, one for each word. dog: key 1, 0; score 2; divided by root 2, 1.414; e to that power, 4.113; weight 0.187; value 1, 0. bites: key 0, 1; score 0; 0; 1; weight 0.045; value 0, 0. man: key 2, 0; score 4; 2.828; 16.919; weight 0.768; value 1, 1. Below: the sum of the powers, 22.032, and the output, 0.955, 0.768."}}
 drawing = Diagram(6.8, 2.75)
@@ -238,10 +241,8 @@ plt.show()
 #
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
-# The verb's output says: 95.5 percent of what I looked at is alive, 76.8 percent human. And the verb hardly looks at
-# itself, although nobody has left it out as we left out *python*: its query asks for something alive, and its own key
-# says *action*. What it cannot tell is *who* bites, because that takes the order of the words, which is not in these
-# vectors.
+# The verb's output says: 95.5 percent of what I looked at is alive, 76.8 percent human. What it cannot tell is *who*
+# bites, because that takes the order of the words, which is not in these vectors.
 #
 # *Dog* and *man*, whose query is $(0, 2)$, look for an action. Their scaled scores are 0, 1.414 and 0, so *bites* gets
 # $4.113 / 6.113 = 0.673$ of their weight. But its value is $(0, 0)$, so they receive little: a weight says how much of
@@ -257,11 +258,29 @@ assert np.allclose(weights[[0, 2]] @ v, [0.33, 0.16], rtol=0, atol=0.005)
 assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 
 # %% [markdown]
-# What is $W_V$ for? [Chapter 8](08_encoder.ipynb) adds what a word receives to the word's own vector. With $V = X$
-# *bites* would receive $(0.955, 0.045, 0.768)$ and become $(0.955, 1.045, 0.768)$, an action that is itself alive and
-# human: what it was cannot be told from what it found. Where vectors have unused entries, $W_V$ can write what is found
-# into those ([measured below](#what-is-the-third-matrix-for)). Ours shows its second use, to hold something back:
-# *bites* hands over nothing.
+# ### Are the three faults gone?
+#
+# All three. *Bites* hardly finds itself: its weight is 0.045, although nobody has left it out. It finds something
+# unlike it, something alive. And scores are not mutual: *bites* scores *man* 4, *man* scores *bites* 2. What the verb
+# needs from the man is one thing, and what the man needs from the verb another.
+#
+# The reason is that queries and keys have a matrix each: $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the
+# product $W_Q W_K^\top$ in the middle need not be symmetric. Here it is
+#
+# $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} ,$$
+#
+# with rows that ask and columns that are found. An action asks for *alive* and for *human*, 2 each (row 2), so *bites*
+# scores *man* $2 + 2 = 4$. Only *alive* asks for an action (column 2), so *man* scores *bites* 2. ([Further
+# on](#why-two-matrices-and-not-their-product): why this product is not trained as one matrix.) With one matrix for
+# both,
+# $W_Q = W_K$, scores would be mutual again, and at the start most words would attend most to themselves ([measured
+# below](#would-one-shared-matrix-do)).
+#
+# And what is $W_V$ for? First, to hold something back: here *bites* hands over nothing. Second, to put what is found
+# elsewhere. [Chapter 8](08_encoder.ipynb) adds what a word receives to the word's own vector, once both have the same
+# width. With $V = X$ *bites* would become $(0, 1, 0) + (0.955, 0.045, 0.768) = (0.955, 1.045, 0.768)$, an action that
+# is itself alive and human: what it was cannot be told from what it found. Where vectors have unused entries, $W_V$ can
+# write what is found into those ([measured below](#what-is-the-third-matrix-for)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -301,9 +320,17 @@ quiz.one_choice(
 # | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention; each row sums to 1 |
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its **context vector** |
 #
-# Each row of weights is a softmax of its own, so what a query receives does not depend on the other queries. The
-# temperature is now $\sqrt{d_k}$. The scores are no longer cosines, so a query of greater norm chooses more sharply. In
-# code, with nothing left out but checks (the `mask` comes [below](#leaving-a-word-out)):
+# In code, first for one query, that of *bites*:
+
+# %%
+scores = q[1] @ k.T
+weights = softmax(scores / np.sqrt(2))
+print(scores, weights.round(3), (weights @ v).round(3))
+
+# %% [markdown]
+# Each row of weights is a softmax of its own, so what a query receives does not depend on the other queries. The scores
+# are no longer cosines, so a query of greater norm chooses more sharply. So all queries go through together, with
+# nothing left out but checks (the `mask` comes [below](#leaving-a-word-out)):
 
 
 # %%
@@ -382,23 +409,6 @@ small_output, small_weights = self_attention(small, w_q, w_k, w_v)
 assert np.allclose(small_weights, weights) and np.allclose(small_output, context)
 assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 assert (w_q @ w_k.T).tolist() == [[0, 2, 0], [2, 0, 2], [0, 0, 0]]
-
-# %% [markdown]
-# The third fault of a single vector was that every score is mutual. That is gone: the score of *bites* with *man* is 4,
-# and that of *man* with *bites* is 2. What the verb needs from the man is one thing, and what the man needs from the
-# verb another.
-#
-# The reason is that queries and keys have a matrix each: $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the
-# product $W_Q W_K^\top$ in the middle need not be symmetric. Here it is
-#
-# $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} ,$$
-#
-# with rows that ask and columns that are found. An action asks for *alive* and for *human*, 2 each (row 2), so
-# *bites* scores *man* $2 + 2 = 4$. Only *alive* asks for an action (column 2), so *man* scores *bites* 2. ([Further
-# on](#why-two-matrices-and-not-their-product): why this product is not trained as one matrix.)
-#
-# With one matrix for both, $W_Q = W_K$, scores would be mutual again, and at the start most words would attend most to
-# themselves ([measured below](#would-one-shared-matrix-do)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -549,8 +559,8 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # with the first line, and for a reason: dropping a term of $\sum_j e^{s_j}$ and dividing by what remains *is* the
 # softmax of the others.
 #
-# Minus infinity does it in one step, and is safe even where the hidden score is a thousand larger than the rest: there
-# the other weights would have rounded to 0, and dividing by their sum would be 0/0.
+# Minus infinity does it in one step, and is safer. Suppose the hidden score is a thousand larger than the rest. Then
+# the softmax over all has already rounded the other weights to 0, and dividing by their sum is 0/0.
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -564,8 +574,8 @@ assert np.allclose(shares / shares.sum(), [0.804, 0.196], rtol=0, atol=5e-4)
 # ### A row with nothing to attend to
 #
 # If every key is hidden, every scaled score is $-\infty$. The softmax subtracts the largest, and $-\infty - (-\infty)$
-# is NaN, which spreads to everything it touches. It happens where padding stands before a text: under a causal mask
-# such a token sees only itself and other padding, all of it hidden.
+# is NaN, which spreads to everything it touches. It happens where padding stands before a text and both masks are used.
+# The causal mask leaves such a token only itself and the padding before it, and the padding mask hides these.
 #
 # Implementations differ here. `attention` gives NaN; our `scaled_dot_product_attention` refuses. PyTorch's functions
 # return NaN or zeros, depending on the function and its arguments. In a model you want the weights of such a row to be
@@ -583,8 +593,8 @@ except ValueError as error:
 # %% [markdown]
 # ## Does the order of the words matter?
 #
-# *Bites* could not tell who bites. Is that so for any matrices? Take nine tokens with random vectors of width 16,
-# compute their attention, shuffle them, and compute it again.
+# *Bites* could not tell who bites. Was it our choice of matrices? Take nine words with random vectors of width 16, and
+# three random matrices. Compute their attention, shuffle the words, and compute it again.
 #
 # **Predict first.** The fourth token, *Language*, becomes the seventh. Its output vector
 #
@@ -611,19 +621,20 @@ assert np.allclose(shuffled_weights, weights[order][:, order], rtol=0, atol=1e-1
 assert order[6] == 3  # Language, now the seventh
 
 # %% [markdown]
-# It stays the same. Each score depends on two words alone. Word $i$'s weights are the exponentials of the scaled
-# scores, divided by their *sum*, and its output is a *sum* over words again, and a sum does not care about the order
-# of its terms. Shuffle the words, and weights and outputs are shuffled along; this is called **permutation
-# equivariance**.
+# It stays the same, and it would with any matrices. Each score depends on two words alone. Word $i$'s weights are the
+# exponentials of the scaled scores, divided by their *sum*, and its output is a *sum* over words again, and a sum does
+# not care about the order of its terms. Shuffle the words, and weights and outputs are shuffled along; this is called
+# **permutation equivariance**.
 #
-# For self-attention $f$ with any matrices and a permutation matrix $P$, $f(P X) = P f(X)$: each word's output is the
-# same in *dog bites man* and in *man bites dog*. A causal mask changes that. Which words a query may see then depends
-# on the order, and the verb sees only itself and the noun before it:
+# As a formula, for self-attention $f$ and a permutation matrix $P$: $f(P X) = P f(X)$. A causal mask changes that.
+# Which words a query may see then depends on the order, and the verb sees only itself and the noun before it:
 
 # %%
-news, _ = self_attention(small[[0, 1, 2]], w_q, w_k, w_v)  # dog bites man
-joke, _ = self_attention(small[[2, 1, 0]], w_q, w_k, w_v)  # man bites dog
-assert np.allclose(news, joke[[2, 1, 0]])  # the verb cannot tell who bites
+dog_bites, _ = self_attention(small[[0, 1, 2]], w_q, w_k, w_v)
+man_bites, _ = self_attention(small[[2, 1, 0]], w_q, w_k, w_v)
+assert np.allclose(
+    dog_bites, man_bites[[2, 1, 0]]
+)  # the verb cannot tell who bites
 
 for order_of in ([0, 1, 2], [2, 1, 0]):
     masked, _ = self_attention(small[order_of], w_q, w_k, w_v, mask=causal)
@@ -1116,10 +1127,10 @@ for used in (8, 16):
 # directions than those the word itself uses. Then nothing is lost where there is room, as 8 and 8 numbers fit in 16;
 # two full words do not.
 #
-# Why hand over nothing? A value near zero can be useful, because a softmax cannot say *none*. A word that needs nothing
-# must still distribute a total weight of 1, and can give nearly all of it to a word whose value is near zero. A token
-# that collects much weight in this way, whatever is asked, is called an **attention sink** ([Xiao and others,
-# 2023](https://arxiv.org/abs/2309.17453)).
+# Why would a word hand over nothing? A value near zero can be useful, because a softmax cannot say *none*. A word that
+# needs nothing must still distribute a total weight of 1, and can give nearly all of it to a word whose value is near
+# zero. A token that collects much weight in this way, whatever is asked, is called an **attention sink** ([Xiao and
+# others, 2023](https://arxiv.org/abs/2309.17453)).
 
 # %% [markdown]
 # ### A mask over the wrong axis

@@ -13,7 +13,7 @@
 # once and sums, and a sum has no order. At the end of this chapter each word carries its position, in a **positional
 # encoding**, and the verb can tell which word stands before it, here the one who bites.
 #
-# You need chapter 4, and sine and cosine. It takes about 26 minutes to read, and 45 for the exercises. [Going
+# You need chapter 4, and sine and cosine. It takes about 25 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One attention block is built. This chapter adds the two boxes named positions, under the encoder and under the decoder."}}
@@ -47,17 +47,17 @@ def verb_after_attention(first, second, third):
     return self_attention(np.array([first, second, third]), w_q, w_k, w_v)[0][1]
 
 
-news, joke = (
+dog_bites, man_bites = (
     verb_after_attention(dog, bites, man),
     verb_after_attention(man, bites, dog),
 )
-assert np.allclose(news, joke, rtol=0, atol=1e-12)
+assert np.allclose(dog_bites, man_bites, rtol=0, atol=1e-12)
 
 # %% [markdown]
-# Each score, and so each weight, depends on what the two words *are* and not on where they stand, and the weighted
-# values are then summed, in whatever order. So the order must enter elsewhere, and the simplest way is through the
-# input vectors: give every **position** in the sentence a vector of its own, $p_t$ for position $t$ (counted from 0),
-# and add it to the word that stands there: $x_t + p_t$.
+# Each score depends on what its two words *are* and not on where they stand. A weight is made from such scores and
+# their sum, and the weighted values are then summed, in whatever order. So the order must enter elsewhere, and the
+# simplest way is through the input vectors: give every **position** in the sentence a vector of its own, $p_t$ for
+# position $t$ (counted from 0), and add it to the word that stands there: $x_t + p_t$.
 #
 # ## Three ideas that break
 #
@@ -84,16 +84,17 @@ for t in (0, 1, 10, 100):
 # **One-hot** tells positions apart, but no two are nearer than any others: position 0 has the dot product 0 with its
 # neighbour, as with position 50. And 100 columns have none for position 100.
 #
-# What about a small step of fixed size, $t / 10{,}000$? A score is a dot product with the key. So as a word moves on,
-# its score with a given query changes by the same amount at every step. It only rises or only falls, and no position
-# between, such as the one before, can be favoured. A clock avoids that with several numbers, coarse and fine: hours,
-# minutes, seconds.
+# What about a small step of fixed size, say $t / 10{,}000$? The key is linear in it, and the score is linear in the
+# key. So as a word moves on, its score with a given query only rises or only falls, and no position between, such as
+# the one before, can be favoured. The hands of a clock avoid that, because they go round. Several of them, fast and
+# slow, tell the times apart.
 #
 # So here is the wish list:
 #
 # - every position is *different*;
 # - the numbers are *bounded*, so that a late position does not drown its word;
 # - a step of one looks *the same everywhere*;
+# - *any* position can be the one that scores highest, not only the first or the last;
 # - neighbouring positions are *similar*, so that what is learned at one nearly holds at the next;
 # - there is *no last* position.
 
@@ -139,9 +140,8 @@ below.spines["left"].set_visible(False)
 plt.show()
 
 # %% [markdown]
-# Above, each digit jumps. Below, a wave has the same period and does not jump. A wave is a smooth digit: between
-# neighbours it changes little. (The fastest here, of period 2, still jumps; the encoding below starts with a slower
-# one.)
+# Above, each digit jumps. Below are waves with the same periods. A slow wave changes little between neighbours: it is a
+# smooth digit. The fastest here, of period 2, still jumps, so the encoding below starts with a slower one.
 #
 # ## Sines and cosines
 #
@@ -216,7 +216,7 @@ plt.show()
 # For the rest of the book there are three functions: the frequencies, the encoding of any given positions, and that of
 # positions 0 to $T - 1$.
 
-# %% tags=["export"] module="by_hand.positions"
+# %% tags=["export", "hide-input"] module="by_hand.positions"
 import numpy as np
 from dotformer.support.shapes import shapes
 from jaxtyping import Float, Real
@@ -294,7 +294,7 @@ for d_model in (4, 8, 16, 32):
 
 # %% [markdown]
 # Check the wish list. Two wishes, that near positions are similar and that a step looks the same everywhere, get a
-# section each below. The other three:
+# section each below, and the second shows that any position can be found. The other three:
 #
 # - *Bounded*: between −1 and 1. And every row has the same norm, $\sqrt{D/2}$, because each pair contributes $\sin^2 +
 #   \cos^2 = 1$.
@@ -522,11 +522,11 @@ for sentence in ("dog bites man", "man bites dog"):
 
 # %%
 p = sinusoidal_positions(3, 16)
-news = verb_after_attention(dog + p[0], bites + p[1], man + p[2])
-joke = verb_after_attention(man + p[0], bites + p[1], dog + p[2])
-apart = np.abs(news - joke).max()
+dog_bites = verb_after_attention(dog + p[0], bites + p[1], man + p[2])
+man_bites = verb_after_attention(man + p[0], bites + p[1], dog + p[2])
+apart = np.abs(dog_bites - man_bites).max()
 print(f"the verb's outputs differ by up to {apart:.1f}")
-assert round(apart, 1) == 0.5 and 1 < np.abs(news).mean() < 1.1
+assert round(apart, 1) == 0.5 and 1 < np.abs(dog_bites).mean() < 1.1
 
 # %% [markdown]
 # Equal then, they now differ by up to 0.5 in an entry, where entries have a size of about 1.
@@ -612,8 +612,7 @@ for width, share in ((48, 0.13), (32, 0.39)):
 # a matrix $E$, and the scores are $E A E^\top$, with $A$ learned (in place of $W_Q W_K^\top$). We compare two kinds of
 # $E$. Sinusoids are fixed, and $A = R_{-1}$ would solve the task. An embedding table starts at random and is trained
 # along with $A$ ([chapter 7](07_learning.ipynb) says how). Training shows positions 0 to 23. The test asks about 24 to
-# 47, with all 48 to choose from: going beyond what was trained is **extrapolation**. (Means of three starts, at the
-# learning rate that is best for 24 to 47.)
+# 47, with all 48 to choose from: going beyond what was trained is **extrapolation**.
 #
 # **Predict first.** What percentage of positions 24 to 47 give most weight to the one before: with sinusoids, and with
 # the embedding table?
@@ -691,39 +690,62 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # %% [markdown]
 # At positions 1 to 23, with the first 24 to choose from, both are right more than 99 percent of the time. Beyond, the
 # learned table finds next to nothing, as it must: its rows there are still the random numbers they started as, because
-# no gradient ever reached them. A learned table ends where training ended; for a longer text most raise an
-# `IndexError`. It also costs parameters, a row of width $D$ for each position (in BERT $512 \cdot 768$, some 393,000),
-# and sinusoids cost none.
+# no gradient ever reached them. A learned table ends where training ended. Most have no further rows, so a longer text
+# raises an `IndexError`. It also costs parameters, a row of width $D$ for each position (in BERT $512 \cdot 768$, some
+# 393,000), and sinusoids cost none.
 #
 # Sinusoids can extrapolate, and often do not. At widths 16 and 32 nearly every position beyond is right; at 64 two
-# thirds; at 128 hardly any. Yet the rotation $R_{-1}$ would be right everywhere, at any width. The formula makes going
-# further *possible*, but nothing makes a model learn it.
-#
+# thirds; at 128 hardly any. The rotation $R_{-1}$ would be right everywhere, at any width, but training changes $A$
+# only in directions that positions 0 to 23 use. The wider the vectors, the more of a later position lies in others:
+# none of its squared length at widths 16 and 32, 9 percent at 64 and 22 at 128. Restricted to the directions in use,
+# even $R_{-1}$ is right at only 96 and 46 percent. (Training does worse, presumably because a direction that is hardly
+# used is hardly trained.)
+
+# %% tags=["proof"]
+outside, restricted = [], []
+for d_model in (16, 32, 64, 128):
+    rows = sinusoidal_positions(48, d_model)
+    _, sizes, directions = np.linalg.svd(rows[:24], full_matrices=False)
+    used = directions[sizes > 1e-8 * sizes[0]]
+    within = used.T @ used  # projects on the directions in use
+    outside.append(1 - np.sum((rows[24:] @ within) ** 2) / np.sum(rows[24:] ** 2))
+    matrix = within @ rotation_matrix(-1, d_model) @ within
+    restricted.append(share_right(rows, matrix, 24, 48))
+assert np.round(outside, 2).tolist() == [0, 0, 0.09, 0.22]
+assert np.round(restricted, 2).tolist() == [1, 1, 0.96, 0.46]
+
+# %% [markdown]
 # Within the trained length the paper found the two nearly identical in quality (its table 3, row E), and preferred
 # sinusoids in the hope of longer texts.
 
 # %% [markdown]
 # ## Turning instead of adding
 #
-# Adding has a price: positions mix with the words, even in the values. And the score of two sums has four terms. With
-# $A = W_Q W_K^\top$ it is $x_t A x_s^\top + x_t A p_s^\top + p_t A x_s^\top + p_t A p_s^\top$: one matrix must serve
-# words and positions, and the score depends on where the two stand, though only their distance should count. Rotations
-# can bring in the distance alone. Add nothing to the words. Instead, turn each pair of entries of a *query* by its
-# angle at the query's position, and each pair of a *key* by its angle at the key's position. (The angles are as before,
-# with the width of a query, $d_k$, in place of $D$.) A query $q$ at position $t$ becomes $q R_t$, a key $k$ at position
-# $s$ becomes $k R_s$, and their score is
+# Adding has a price. Positions mix with the words, even in the values. And the score of two sums has four terms. With
+# $A = W_Q W_K^\top$ it is $x_t A x_s^\top + x_t A p_s^\top + p_t A x_s^\top + p_t A p_s^\top$. One matrix must serve words
+# and positions, and the score depends on both positions, though only the difference $t - s$ should count: how far
+# before or after.
+#
+# Rotations can bring in just this difference. Add nothing to the words. Instead, turn each pair of entries of a *query*
+# by its angle at the query's position, and each pair of a *key* by its angle at the key's position. (The angles are as
+# before, with the width of a query, $d_k$, in place of $D$.) A query $q$ at position $t$ becomes $q R_t$, a key $k$ at
+# position $s$ becomes $k R_s$, and their score is
 #
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #
 # because for a rotation the transpose turns back, $R_s^\top = R_{-s}$, and turning back by $s$ undoes $s$ of the $t$
 # steps. This is called **rotary** position encoding (RoPE). The values are not turned, because only the scores need the
-# distance.
+# positions.
 #
-# **By hand.** Take one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$. Turned by 7, the
-# query is $(\sin 7, \cos 7) = (0.657, 0.754)$; the key, turned by 3, is $(0.141, -0.990)$. Their dot product, $0.093 -
-# 0.746$, is $-0.654$ (computed before rounding), and this is $\cos 4$. A hundred positions later they are $(0.185,
-# 0.983)$ and $(0.623, -0.782)$, and $0.115 - 0.769$ is $-0.654$ again. With the key $(1, 0)$ the score is $\sin 4 =
-# -0.757$. Exchange the two positions, and it is $\sin(-4) = 0.757$.
+# **By hand.** Take one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$:
+#
+# | query at, key at | query, turned | key, turned | score |
+# |---|---|---|---|
+# | 7, 3 | (0.657, 0.754) | (0.141, −0.990) | −0.654 |
+# | 107, 103 | (0.185, 0.983) | (0.623, −0.782) | −0.654 |
+#
+# Both scores are $\cos 4$. Exchange the two positions, and $\cos(-4)$ is the same, but only because query and key are
+# the same vector. With the key $(1, 0)$ the score is $\sin 4 = -0.757$, and exchanged $\sin(-4) = 0.757$.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two circles, each with two arrows from the middle. On the left the query at position 7 and the key at position 3, on the right the query at 107 and the key at 103. On the right both arrows point another way, but the angle between them is the same: from the key to the query it is a clockwise turn of 4 radians, more than half a circle."}}
 figure, panels = plt.subplots(1, 2, figsize=(6, 2.9))
@@ -770,16 +792,15 @@ assert np.allclose(sines, [-0.757, 0.757], atol=5e-4)
 # %% [markdown]
 # Exchange the two positions, and the score is another: before and after differ.
 #
+# Can attention look *one word back* with rotations? Suppose that, whatever the word, the key is $k$ and the query $k
+# R_{-1}$. After turning, they score $k R_{t-s-1} \, k^\top$, which is largest where nothing is turned: at $s = t - 1$.
+#
 # What is different? The score depends on the two words and on the difference of their positions: the encoding is
 # **relative**. Sinusoids are **absolute**: what is added to a word depends on where it stands, and $W_Q$ and $W_K$ must
-# find the distance in the sum. And rotations are applied in every layer, so that no layer has to remember positions.
+# find the difference in the sum. And rotations are applied in every layer, so that no layer has to remember positions.
 # Most open language models of today use them, Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971))
 # among them, and [chapter 19](19_modern.ipynb) builds one. ([Other ways](#other-ways-to-bring-in-the-distance) to bring
 # in the distance.)
-#
-# Can attention look *one word back* with rotations? Let every key contain the same vector $k$, and every query the
-# vector $k R_{-1}$. After turning, these two score $k R_{t-s-1} \, k^\top$, which is largest where nothing is turned:
-# at $s = t - 1$.
 
 # %% [markdown]
 # ## Break it: one word at a time
@@ -1040,8 +1061,8 @@ plt.show()
 # looks no nearer than 1,000. A large base has too few fast ones: 10 words away, the similarity is 0.66 with 10,000 and
 # still 0.76 with a million, so near positions are harder to tell apart. Models for long texts accept that.
 #
-# Llama 3 has a base of 500,000, for the rotary positions [above](#turning-instead-of-adding) ([Grattafiori and others,
-# 2024](https://arxiv.org/abs/2407.21783)). The paper of 2017 gives no reason for this very number.
+# The paper of 2017 gives no reason for its 10,000. Llama 3 has a base of 500,000, for the rotary positions
+# [above](#turning-instead-of-adding) ([Grattafiori and others, 2024](https://arxiv.org/abs/2407.21783)).
 
 # %% tags=["hide-input"]
 left_at = {}

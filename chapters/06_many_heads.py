@@ -94,7 +94,7 @@ plt.show()
 # Half, whatever $\alpha$ is. Why? Two names are 16 numbers and their average only 8, and projecting 8 numbers to 16
 # adds nothing. Many pairs share an average: move $a$ by $(1 - \alpha) \, d$ and $b$ by $-\alpha \, d$, with any vector
 # $d$, and it stays the same. Another $\alpha$ tells more of one name and as much less of the other ([why exactly
-# half](#why-exactly-half)). ([Could one head escape by other means?](#could-one-head-escape-by-other-means))
+# half](#why-exactly-half), and [whether one head could escape by other means](#could-one-head-escape-by-other-means)).
 #
 # With two averages whose $\alpha$ differ nothing is missed. Let the second head have $\alpha = \tfrac13$. The two pairs
 # that the first head could not tell apart now differ: $(1, 1)$ and $(2, 0)$ give $(\tfrac53, \tfrac13)$, and $(2, 1)$

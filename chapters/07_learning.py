@@ -315,8 +315,8 @@ assert np.allclose(by_formula[0], d_query)
 # it calls **tensors**, and walks this **computation graph** backwards on request (**automatic differentiation**).
 #
 # Why backwards? Because one sweep from the loss gives the derivatives for all parameters, for about twice the work of
-# computing it. Finite differences need two losses for *each* parameter. The price is memory: every result is kept until
-# the sweep reaches it.
+# computing the loss. Finite differences need two losses for *each* parameter. The price is memory: every result is kept
+# until the sweep reaches it.
 #
 # For a tensor made with `requires_grad=True`, `backward()` *adds* the gradient to its `.grad`, which must be cleared
 # before the next step.
@@ -641,7 +641,7 @@ for step in (0, 80, 100, 120, 140, 1000):
 # value pay.
 #
 # An experiment [below](#which-half-waits-for-which) confirms it: with the values given, the look-up comes after some 35
-# steps in place of 120. Only the values are of some use alone, for a bet, and so the loss falls first.
+# steps instead of 120. Only the values are of some use alone, for a bet, and so the loss falls first.
 #
 # You were also asked how large the weight would be: after 1,000 steps it is near two thirds, while all answers are
 # right. A weight is not a probability of being right. Once the answers are right, the gradient for the logits, $p - y$
@@ -826,9 +826,9 @@ quiz.number(
 # %% [markdown]
 # ## Break it: a cut in the record
 #
-# To plot the weights, PyTorch asks for `weights.detach()`. In the plot that is harmless. Written where the weights are
-# computed, it keeps the numbers but ends PyTorch's record: values and output still learn; no gradient reaches the
-# scores.
+# Before you can plot the weights, PyTorch asks for `weights.detach()`. In the plot that is harmless. Written where the
+# weights are computed, it keeps the numbers but ends PyTorch's record: values and output still learn; no gradient
+# reaches the scores.
 
 
 # %%

@@ -487,8 +487,8 @@ plt.show()
 # occurred 9 times above, and once *tea m* is merged, only 4 are left. A token that is hardly ever read stays
 # **undertrained**.
 #
-# In large models these are the *glitch tokens*: asked to repeat *SolidGoldMagikarp*, the name of a user of a forum and
-# a token of GPT-2, models answered something else ([Rumbelow and Watkins,
+# In large models these are the *glitch tokens*: asked to repeat *SolidGoldMagikarp*, the name of a forum user and one
+# token for GPT-2's tokenizer, models with that tokenizer answered something else ([Rumbelow and Watkins,
 # 2023](https://www.lesswrong.com/posts/aPeJE8bSo6rAFoLqg/solidgoldmagikarp-plus-prompt-generation); [Land and Bartolo,
 # 2024](https://arxiv.org/abs/2405.05417), find such tokens in many models).
 #

@@ -13,7 +13,7 @@
 # saves the model from computing everything again at each word.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
-# learnt something. It takes about 30 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
+# learnt something. It takes about 28 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
 # end, takes 3 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
@@ -83,7 +83,8 @@ assert text_of(written) == "a cup"
 #     tokens.append(choose(logits))
 # ```
 #
-# The loop below knows the model only as a `state` with two methods, so any model that writes will do.
+# The loop below knows the model only as a `state`, so any model that writes will do. `state.special_ids` are the
+# numbers of padding, begin and end (the first two are never written), and `len(state)` counts the rows.
 # `state.step(tokens)` reads one more token of each sentence, and returns the logits of what may follow.
 # `state.select(rows)` keeps these rows only, since a sentence that has ended leaves the batch.
 
@@ -160,7 +161,8 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # ## Several hypotheses at once
 #
 # **Beam search** keeps the best few beginnings (**hypotheses**), say two. Each step tries every next word after each of
-# them, and keeps the two likeliest of all results. By hand; what is dropped is grey:
+# them, and ranks all results. If one of the two best is an end, it is set aside as finished. The two best that go on
+# are kept. By hand; what is dropped is grey:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A tree of beginnings. From <bos> to a 0.5, the 0.4 and this 0.1, of which a and the are kept. From a to cup 0.2, pot 0.175 and tea 0.125, from the to tea 0.36 and cup 0.04; kept are the tea and a cup, and both end."}}
 from classroom.diagram import Diagram
@@ -195,10 +197,26 @@ plt.show()
 
 # %% [markdown]
 # The two that are left have ended. The better one is *the tea*: found, although its first word was only the second
-# best.
-#
-# Products of many probabilities are tiny, so one adds logarithms instead. Each is at most 0, so a further token can
-# lower the sum and never raise it. A hypothesis of 3 tokens with the sum $-1.2$ beats one of 6 with $-1.4$, though the
+# best. In code, for one sentence, with the sum of the logarithms in place of the product:
+
+# %% tags=["nbval-check-output"]
+beam, live, ended = 2, [(0.0, [1])], []  # sum of logarithms, tokens; 1 is <bos>
+while live:
+    ranked = []
+    for total, tokens in live:
+        for token, log in enumerate(table[tokens[-1]].log().tolist()):
+            if log > -math.inf:
+                ranked.append((total + log, [*tokens, token]))
+    ranked.sort(reverse=True)
+    ended += [h for h in ranked[:beam] if h[1][-1] == 2]  # <eos>
+    live = [h for h in ranked if h[1][-1] != 2][:beam]
+    print("live:", [f"{text_of(tokens[1:])} {total:.2f}" for total, tokens in live])
+print("ended:", [f"{text_of(tokens[1:-1])} {total:.2f}" for total, tokens in ended])
+assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
+
+# %% [markdown]
+# A product of many probabilities is tiny, hence the logarithms. Each is at most 0, so a further token can lower the sum
+# and never raise it. A hypothesis of 3 tokens with the sum $-1.2$ beats one of 6 with $-1.4$, though the
 # longer one lost less per token. To make up for that, [Wu and others (2016)](https://arxiv.org/abs/1609.08144) divide
 # the sum by a **length penalty**, with $n$ the number of tokens, including the end token:
 #
@@ -211,17 +229,17 @@ plt.show()
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
 #
-# The function below keeps the `beam` likeliest hypotheses of each sentence; to the model each is a row, and `select`
-# may copy a row. (A `Hypothesis` is a list of tokens and a score.) Three details decide what it finds:
+# `beam_search`, folded below, does this for a batch, with the length penalty; to the model each hypothesis is a row, and
+# `select` may copy a row. Three details decide what it finds:
 #
 # - For each hypothesis it looks at the `beam` + 1 best next tokens. All `beam` survivors may come from one hypothesis,
 #   and one of its best tokens may be the end, which does not go on.
 # - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Every hypothesis
 #   can end at every step, with some tiny probability, and such endings would fill the list that is returned.
 # - A sentence is done when `beam` hypotheses have ended and no *live* one (one that goes on) can beat the best of them.
-#   A sum can only fall, so the best that a live one can reach is its sum now, divided by the largest penalty, that of
-#   `max_length` tokens. Say the best live sum is $-1.2$, and 5 tokens are allowed: $-1.2 / 1.359 = -0.88$. If `beam`
-#   have ended, the best of them with $-0.86$, the search stops.
+#   A live sum can only fall, and the largest penalty, that of `max_length` tokens, brings it nearest to 0. Say that 5
+#   tokens are allowed, the best live sum is $-1.2$ and the best ended score $-0.86$. Since $-1.2 / 1.359 = -0.88$ is
+#   lower, the search stops.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -239,27 +257,7 @@ def length_penalty(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
-# %% [markdown]
-# Here is step 2 of the tea model's search, with a beam of 2, name by name as in the code below it. There is one
-# sentence, number 0:
-#
-# | name | what it is | in step 2 |
-# |---|---|---|
-# | `live` | sentence, sum, tokens of each row | $(0, \ln 0.5, [\text{a}])$, $(0, \ln 0.4, [\text{the}])$ |
-# | `best` | each row's `beam` + 1 best tokens | *cup* 0.4, *pot* 0.35, *tea* 0.25; *tea* 0.9, *cup* 0.1 |
-# | `candidates[0]` | sum, row, token | $(\ln 0.2, 0, \text{cup})$, $(\ln 0.175, 0, \text{pot})$, ..., $(\ln 0.36, 1, \text{tea})$, ... |
-# | `ranked` | the same, best first | $(\ln 0.36, 1, \text{tea})$, $(\ln 0.2, 0, \text{cup})$, ... |
-# | `going` | sentence, sum, row, token: the best two, ends left out | $(0, \ln 0.36, 1, \text{tea})$, $(0, \ln 0.2, 0, \text{cup})$ |
-# | `select(...)` | rows of the state to keep | 1, 0: now *the* stands first |
-# | `tokens` | what is fed next | *tea*, *cup* |
-# | `live`, new | | $(0, \ln 0.36, [\text{the, tea}])$, $(0, \ln 0.2, [\text{a, cup}])$ |
-#
-# In step 3 both rows can only end. `ranked` is $(\ln 0.36, 0, \text{<eos>})$, $(\ln 0.2, 1, \text{<eos>})$. Both join
-# `ended`, with their sums divided by $\text{lp}(3) = 1.1884$: $-0.860$ and $-1.354$. `going` is empty, so the search
-# stops.
-
-
-# %% tags=["export"] module="generation"
+# %% tags=["export", "hide-input"] module="generation"
 def beam_search(
     state: Decoding, max_length: int, beam: int = 4, alpha: float = 0.6
 ) -> list[list[Hypothesis]]:
@@ -322,24 +320,9 @@ bounds = np.array([-1.2, -1.1]) / length_penalty(5, 0.6)
 assert np.allclose(bounds, [-0.88, -0.81], atol=5e-3)
 
 
-# %% tags=["proof"]
-class Watched(Table):
-    """A `Table` that notes what it is fed, and which rows are kept."""
-
-    def step(self, tokens):
-        noted.append(text_of(tokens))
-        return super().step(tokens)
-
-    def select(self, rows):
-        noted.append(rows.tolist())
-        super().select(rows)
-
-
-noted = []
-beam_search(Watched(), max_length=5, beam=2)
-assert noted == ["<bos>", [0, 0], "a the", [1, 0], "tea cup", []]
-
 # %% [markdown]
+# Divided by $\text{lp}(3) = 1.1884$, the two sums are $-0.860$ and $-1.354$.
+#
 # Beam search is a heuristic: a beginning that has fallen out of the beam is gone. ([Checked](#is-the-search-right)
 # against all 341 sentences that a small model can write.)
 #
@@ -350,13 +333,14 @@ assert noted == ["<bos>", [0, 0], "a the", [1, 0], "tea cup", []]
 # more than half of the sources the sentence with the highest sum (without a length penalty) was the *empty* one. A good
 # translation of twenty words is a product of twenty-one factors, with the end. At 0.7 each that makes 0.0006, so a
 # model that gives the empty sentence 0.001 prefers it. This is the model's **length bias**. With the length penalty
-# ($\alpha = 0.6$) the translation wins, $-3.1$ against $-6.9$.
+# ($\alpha = 0.6$) the translation wins: $\ln 0.0006 / \text{lp}(21) = -7.5 / 2.41 = -3.1$ against $\ln 0.001 /
+# \text{lp}(1) = -6.9$.
 #
 # To miss the likeliest sentence is a **search error**; to give a bad one the highest score is a **model error**. Here
 # the model's error is to prefer the empty sentence, and a search error hides it. At the first step 0.001 is far behind
 # the likely first words, so a narrow beam drops the empty sentence. A wide beam keeps it, and after twenty factors all
-# others are less likely. So a better search can make worse translations, above all without a length penalty, which is
-# known as the *beam search curse* (an early report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
+# others are less likely. So a better search can make worse translations, above all without a length penalty. This is
+# the *beam search curse* (an early report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
 
 # %% tags=["proof"]
 assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
@@ -472,8 +456,8 @@ assert np.all(np.array(shares["beam 4, alpha 0.6"]) > shares["greedy"])
 # every seed, for four times as many rows.
 #
 # Search or model? Score the right sentence by teacher forcing, with the same penalty. If it beats what was written, the
-# search has failed, otherwise the model. Here are a number of the first model's that the beam repairs and one that it
-# breaks, with the beam's best hypotheses:
+# search has failed, otherwise the model. Here are two numbers from the first model, one that the beam repairs and one
+# that it breaks, each with the beam's best hypotheses:
 
 
 # %% tags=["hide-input"]
@@ -638,15 +622,16 @@ assert any("vier zehn tausend neun" in spelled(tokens) for tokens in drawn)
 
 # %% [markdown]
 # Without an option 18 percent. A number is right only if all its tokens are, and wherever the model is unsure, a draw
-# may take another word. A number has nine tokens on average. If each is drawn right with probability 0.83, all nine are
-# with $0.83^9 = 0.19$. Even for the easy number below the shares, one draw of five is wrong. Sampling is for tasks with
-# many good answers; where only one answer is right, a single draw is a poor way to find it.
+# may take another word. A number has nine tokens on average, so 18 percent of numbers right is about $0.18^{1/9} =
+# 0.83$ for each token: a small risk at each word is a large one over nine. Of the five draws below the shares, one is
+# wrong. Sampling is for tasks with many good answers; where only one answer is right, a single draw is a poor way to
+# find it.
 
 # %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
 assert rising == sorted(rising)
 assert 0.5 < shares["greedy"][0] < 0.57 and 0.15 < shares["{}"] < 0.25
-assert round(0.83**9, 2) == 0.19
+assert round(0.18 ** (1 / 9), 2) == 0.83
 assert round(np.mean([len(tokens) + 1 for tokens in wanted])) == 9
 
 # %% tags=["quiz"]
@@ -681,9 +666,9 @@ quiz.one_choice(
 # **Predict first.** Which results for the first $t - 1$ tokens could be kept?
 #
 # The causal mask gives the answer. An earlier token never sees a later one, so nothing about it changes when more are
-# written. Of the earlier tokens, the new one needs only their keys and values, in each layer. So keep those. The keys
-# and values that cross-attention takes from the memory never change at all. This is the **KV cache**. Queries are not
-# kept: a query asks once.
+# written. The new token needs only the earlier ones' keys and values, in each layer. Keep those, and you have the **KV
+# cache**. (Cross-attention's come from the memory and never change, so they are computed once.) Queries are not kept: a
+# query asks once.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two rows of triangles of cells for four steps. Above, without a cache: at step t all t rows of the score matrix are computed, a triangle that grows from one cell to ten. Below, with a cache: at step t only the last row is computed, one to four cells; the earlier rows are pale."}}
 figure, panels = plt.subplots(2, 4, figsize=(7.2, 3.6))
@@ -719,7 +704,8 @@ plt.show()
 # | rows | $n(n+1)/2$, so $O(n^2)$ | $n$ |
 # | scores | $n(n+1)(n+2)/6$, so $O(n^3)$ | $n(n+1)/2$, so $O(n^2)$ |
 #
-# For 100 tokens that is 171,700 scores without a cache, and 5,050 with one.
+# For 100 tokens that is 171,700 scores without a cache (338,350 where the masked half is computed, too), and 5,050 with
+# one.
 #
 # For one head, and a new token `x` of shape $(1, D)$, the idea is four lines:
 #
@@ -949,8 +935,8 @@ plt.show()
 
 # %% [markdown]
 # At 256 tokens the cache leaves less than a hundredth of the rows to compute. The gain in time is smaller: function
-# calls and loading the parameters presumably cost one row as much as many. The price is memory that grows with every
-# token. A key and a value for each layer and head, for $n$ tokens of $B$ sequences, are
+# calls and loading the parameters presumably take as long for one row as for many. The price is memory that grows with
+# every token. A key and a value for each layer and head, for $n$ tokens of $B$ sequences, are
 #
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k \cdot n \cdot B$$
 #
@@ -1079,10 +1065,10 @@ assert swapped[:20].max() < 1e-5 and swapped[20:].min() > 0.01
 # more is the large model's own: what replaces the first refused or, if none was, a draw from the pass's last row. For
 # $a = 0.8$ and $k = 4$ that makes 3.4.
 #
-# Say that a pass of the draft model takes the share $c$ of a large pass. Then $k$ drafted tokens and one check cost $1
-# + k c$ large passes. With $k = 4$ and $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and $a =
-# 0.3$ it takes 2 passes to get 1.4 tokens, a loss. Where many sentences keep the device busy, a pass that checks more
-# tokens takes longer, and the gain shrinks or is lost.
+# Say that a pass of the draft model takes the share $c$ of a large pass. Then one check and $k$ drafted tokens cost
+# $1 + kc$ large passes. With $k = 4$ and $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and
+# $a = 0.3$ it takes 2 passes to get 1.4 tokens, a loss. Where many sentences keep the device busy, a pass that checks
+# more tokens takes longer, and the gain shrinks or is lost.
 
 # %% tags=["proof"]
 for a, c, tokens, gain in (0.8, 0.05, 3.4, 2.8), (0.3, 0.25, 1.4, 0.7):

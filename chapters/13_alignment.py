@@ -10,11 +10,10 @@
 #
 # Pictures of attention in a translator look like dictionaries, and are shown as explanations of its words. Are they
 # either? Here is a language in which that can be checked: a small part of German, made by rules, where for each word we
-# know which English words it renders. At the end of this chapter there is a number for how often attention points at
-# the right word, an experiment that shows what is read there, and a race with the networks that came before the
-# transformer.
+# know which English words it renders. By the end you have a number for how often attention points at the right word, an
+# experiment that shows what is read there, and a race with the networks that came before the transformer.
 #
-# You need [chapter 11](11_training.ipynb) and [chapter 12](12_generation.ipynb). It takes about 27 minutes to read, and
+# You need [chapter 11](11_training.ipynb) and [chapter 12](12_generation.ipynb). It takes about 26 minutes to read, and
 # 30 more for the exercises. You need no German.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter puts it to work."}}
@@ -117,12 +116,11 @@ assert [text for text, _ in because.german][-2:] == ["auf", "macht"]
 # %% [markdown]
 # With *because* in front the finite verb goes to the end of the German clause, behind its own prefix, while in English
 # the verb still follows its subject, and only the time has moved, to the end. And in German the time comes before the
-# object. (In writing, *auf* and *macht* become one word, *aufmacht*; the package's `linearize` joins them.)
+# object. (In writing they become one word, *aufmacht*.)
 #
-# `grammar` draws such clauses at random, one or two in a sentence, from a small lexicon. Each noun in it says what may
-# be done with it, so that nobody eats a window, and no noun or verb occurs twice in a sentence. What stands before a
-# German noun agrees with it in gender, number and case: *der Mann*, *die Frau*, *das Kätzchen*, where English has *the*
-# three times.
+# `grammar` draws such clauses at random, one or two in a sentence, from a small lexicon. What stands before a German
+# noun agrees with it in gender, number and case: *der Mann*, *die Frau*, *das Kätzchen*, where English has *the* three
+# times.
 #
 # Here is what comes out, and one sentence with its **gold alignment**, the links that the grammar knows.
 
@@ -181,8 +179,7 @@ quiz.number(
 # ## A translator that knows this language
 #
 # `python -m dotformer train configs/grammar.toml` has trained a transformer on 20,000 such sentences, two minutes on
-# one core: two layers on each side, four heads, width 64, one token for each word. The result comes with the book: a
-# folder with a configuration, two tokenizers and the parameters.
+# one core: two layers on each side, four heads, width 64, one token for each word. The result comes with the book.
 
 # %% tags=["hide-input"]
 import json
@@ -224,10 +221,9 @@ assert right == 1
 # Which word came from which is the question of **word alignment**, and here we have the answers. So measure, for each
 # German word that has a link: does the largest weight stand on an English word that it renders?
 #
-# One thing first. A decoder predicts a word when it has read the one before, so the weights for *macht* are in the row
-# that has read *Mutter*. Here is the largest weight of each row, in the mean of the last layer's four heads.
-# (`transformer` is the trained model, `apart` the sentence above. `encode_pairs` turns words into numbers, and
-# `record_weights` keeps the weights of a run.)
+# A decoder predicts a word when it has read the one before, so the weights for *macht* are in the row that has read
+# *Mutter*. Here is the largest weight of each row, in the mean of the last layer's four heads. (`apart` is the sentence
+# above; `record_weights` keeps the weights of a run.)
 
 # %%
 from dotformer.support.recording import record_weights
@@ -339,6 +335,30 @@ movable.heads(
     token=read.index("Tür"),
     caption="On the left the word that the decoder has just read, and the one that it writes next.",
 )
+
+# %% [markdown]
+# Layer 1 points less well. Is it useless? Throw away what the cross-attention of a layer finds, by setting
+# its last matrix to zero.
+
+# %% tags=["hide-input"]
+without = []
+for layer in transformer.decoder.layers:
+    w_o = layer.cross_attention.w_o.weight.data
+    kept = w_o.clone()
+    w_o.zero_()
+    without.append(
+        evaluate(transformer, pair_batches(encode_pairs(corpus.test)))["exact"]
+    )
+    w_o.copy_(kept)
+for layer, share in enumerate(without, 1):
+    print(
+        f"without the cross-attention of layer {layer}: {share:.1%} of sentences right"
+    )
+assert 0.95 < without[0] < 0.99 and without[1] < 0.01
+
+# %% [markdown]
+# Without layer 2's cross-attention hardly a sentence is right, without layer 1's nearly all are. In this model the
+# layer that points better is the one that is needed.
 
 # %% [markdown]
 # ## What is read at the right word?
@@ -469,29 +489,6 @@ assert all(right["another word"]) and sum(right["its noun"]) == 30
 # Without the direct look six of the 36 articles are wrong; hiding any other word makes none wrong. The other thirty get
 # their gender in some other way, which we have not traced. A **knock-out** shows what is lost when one link is missing
 # and all others can stand in for it.
-#
-# Is layer 1, which points less well, useless, then? Throw away what the cross-attention of a layer finds, by setting
-# its last matrix to zero.
-
-# %% tags=["hide-input"]
-without = []
-for layer in transformer.decoder.layers:
-    w_o = layer.cross_attention.w_o.weight.data
-    kept = w_o.clone()
-    w_o.zero_()
-    without.append(
-        evaluate(transformer, pair_batches(encode_pairs(corpus.test)))["exact"]
-    )
-    w_o.copy_(kept)
-for layer, share in enumerate(without, 1):
-    print(
-        f"without the cross-attention of layer {layer}: {share:.1%} of sentences right"
-    )
-assert 0.95 < without[0] < 0.99 and without[1] < 0.01
-
-# %% [markdown]
-# Without layer 2's cross-attention hardly a sentence is right, without layer 1's nearly all are. In this model the
-# layer that points better is the one that is needed; it is also the last.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -614,17 +611,17 @@ expected = torch.tensor([[0.080, 0.368, 0.552]])
 assert torch.allclose(weights, expected, atol=5e-4) and abs(context - 0.97) < 5e-3
 
 # %% [markdown]
-# The encoder reads in both directions, so that each of its states knows what comes before its word and after. (A
-# learned map turns its last states into the first of the decoder.) For the step from state to state we take PyTorch's
-# LSTM (chapter 1) and its **GRU** (gated recurrent unit). A GRU has one state $h$. Its input $x$ is a word, in the
-# decoder with the context. Two gates are computed from $x$ and $h$ as in the LSTM, $z = \sigma(x W_z + h U_z)$ and $r$
-# likewise. Gate $r$ is how much of $h$ the **candidate**, the $\tanh$ below, sees. Gate $z$ is the share of $h$ that
-# stays; the rest is candidate. With $z = 1$ nothing changes, with $z = 0$ all is new:
+# The encoder reads in both directions, so that each of its states knows what comes before its word and after. For the
+# step from state to state we take PyTorch's LSTM (chapter 1) and its **GRU** (gated recurrent unit). A GRU has one
+# state $h$. Its input $x$ is a word, in the decoder with the context. Two gates are computed from $x$ and $h$ as in the
+# LSTM, $z = \sigma(x W_z + h U_z)$ and $r$ likewise. Gate $r$ is how much of $h$ the **candidate**, the $\tanh$ below,
+# sees. Gate $z$ is the share of $h$ that stays; the rest is candidate. With $z = 1$ nothing changes, with $z = 0$ all
+# is new:
 #
 # $$ h' = z \odot h + (1 - z) \odot \tanh(x W + r \odot (h U)) $$
 #
-# The whole model is folded below. This is the loop of its `decode`, with one layer and without dropout (`cell` is the
-# LSTM or GRU, `hidden` what it shows, for a GRU the state itself; `readout` and `output` are linear):
+# The whole model is folded below. This is its loop (`cell` is the LSTM or GRU, `hidden` the state that it shows;
+# `readout` and `output` are linear):
 #
 # ```python
 # for word in embedded_target:                        # one after the other
@@ -789,7 +786,7 @@ class RecurrentSeq2Seq(nn.Module):
 # %% [markdown]
 # Each step needs the state that the step before has left, so a sentence of twenty words is twenty steps, one after the
 # other, in training too. A transformer's decoder trains all positions at once ([chapter
-# 9](09_decoder.ipynb#does-training-run-token-by-token)), which is one reason why it replaced this.
+# 9](09_decoder.ipynb#does-training-run-token-by-token)).
 
 # %% tags=["quiz"]
 plain = RecurrentSeq2Seq(RecurrentConfig(9, 9, d_model=80, attention=False))
@@ -818,8 +815,8 @@ quiz.number(
 #
 # Five models of a quarter of a million parameters learn this language: a transformer, and LSTM and GRU with and without
 # attention. A program trained each of them three times, with different seeds, on the same batches, for 900 steps, at
-# the same learning rate, 0.003 (`python -m benchmarks.translators`, three hours of one core). That is the learning rate
-# of chapter 11, which was chosen for a transformer. A sentence counts as right if every word of it is.
+# the same learning rate, 0.003 (`python -m benchmarks.translators`, three hours of one core). A sentence counts as
+# right if every word of it is.
 #
 # **Predict first.** How many of 500 held-out sentences does each get wrong: the transformer, a recurrent network with
 # attention, one without?
@@ -860,9 +857,8 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 #
 # ### Break it: a baseline that nobody tuned
 #
-# Do you believe that table? Every model got a learning rate that was found for a transformer. Comparisons like this are
-# published: one's own model with its best settings, the other models with these same settings. From outside they look
-# fair. The check is to give each the same *effort*, and that is what the program does, in three rounds:
+# Do you believe that table? Its learning rate, chapter 11's, was chosen for a transformer. Comparisons like this are
+# published, and from outside they look fair. So give each model the same *effort*, in three rounds:
 #
 # 1. *Its own learning rate.* Learning rates are tried in steps of a factor of 2, until the best has a worse one on
 #    either side. What counts is the share of right sentences on the validation set, with one seed.
@@ -870,8 +866,8 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 #    transformer multiplies them by $\sqrt{D}$ ([chapter
 #    5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)), the recurrent models did not. Now they
 #    do, and choose a learning rate again.
-# 3. *All settings.* Learning rate, size of the embeddings, layers and dropout, with more values tried until the best
-#    is no longer the first or the last. The models' width is set so that the parameters stay about as many.
+# 3. *All settings.* Learning rate, size of the embeddings, layers and dropout. The models' width is set so that the
+#    parameters stay about as many.
 #
 # **Predict first.** What happens to the order?
 
@@ -955,10 +951,9 @@ assert (
 assert max(times[3:]) < 1.05 * times[0]
 
 # %% [markdown]
-# So why did transformers replace recurrent networks? Whether each step teaches them more, this task cannot show. The
-# usual answer is that they compute all positions at once, which suits a GPU; we have timed one core of a CPU. There a
-# step of this transformer, for which round 3 chose one layer a side, takes three quarters of the GRU's time and five
-# sixths of the LSTM's, both with attention.
+# So why did transformers replace recurrent networks? The usual answer is that they compute all positions at once, which
+# suits a GPU. On one core of a CPU, a step of this one-layer transformer takes three quarters of the GRU's time and
+# five sixths of the LSTM's, both with attention.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1003,14 +998,13 @@ assert points["gru, attention"][0] < points["transformer"][-1]
 # %% [markdown]
 # All three attend to a right word for more than four words in five, far above the diagonal. (These transformers have
 # one layer a side and 900 steps; [the one above](#does-attention-say-which-word-came-from-which), with two layers and
-# more steps, looks right 99 times in 100.) Every LSTM looks right less often than every transformer. But to look right
-# is not the same as to write right: the LSTM makes as few mistakes as the others.
+# more steps, looks right 99 times in 100.) But to look right is not the same as to write right: the LSTM, last of the
+# three here, makes as few mistakes as the others.
 #
 # ### Longer than anything it has learnt
 #
 # Chapter 11's numbers can be many words long. The program has trained the five models on those of up to nine German
-# words, the median, and tested them on all. (Many have exactly nine, so fewer than half are longer.) Each model has
-# scaled embeddings and its own learning rate.
+# words, the median, and tested them on all. Each model has scaled embeddings and its own learning rate.
 #
 # **Predict first.** A recurrent network reads one more word in the same way as the others. A transformer gets encodings
 # of positions that it has never met. Which does better on numbers longer than any it was trained on?

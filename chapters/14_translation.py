@@ -255,11 +255,10 @@ assert [round(score, 1) for score in scores.values()] == [87.7, 86.5, 93.4, 91.3
 # wrong noun costs a right full stop, too. Letters are easier to hit than words, and a word that both sides have lost
 # counts as found.
 #
-# Seen from outside, nothing looks wrong with any of these. The signature catches the second and the third. It cannot
-# catch the last, which is sacreBLEU with its usual settings. So compare two scores only if the signatures are equal and
-# the references are those that were published, untouched. And no signature says what a model has seen: a vocabulary
-# learnt from the test set too, or a checkpoint chosen by its test score, leaves no trace in it. `python -m dotformer`
-# learns its tokens from the training part alone, and chooses by validation.
+# The signature catches the second and the third. It cannot catch the last, which is sacreBLEU with its usual settings.
+# So compare two scores only if the signatures are equal and the references are those that were published, untouched.
+# And no signature says what a model has seen: a vocabulary learnt from the test set too, or a checkpoint chosen by its
+# test score, leaves no trace in it.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -326,16 +325,15 @@ assert by_letters.argmax() == 1 and 11 < by_letters[0] - by_letters[3] < 13
 # chrF puts twelve points between *dem Hund gibt der Mann* and *der Hund gibt dem Mann*, but the opposite comes first
 # again, and the paraphrase last. Both metrics count matches, and neither knows a meaning, so neither can tell whether
 # one sentence is right. Over a thousand sentences such accidents can even out; a habit of a system, such as losing
-# *not*, does not. (To find that one, take the sources with *not*, and count how many translations have none.)
+# *not*, does not.
 #
 # **Learned metrics** ask a model. [COMET](https://aclanthology.org/2020.emnlp-main.213/) is an encoder like the one in
 # [chapter 15](15_pretrained.ipynb), but multilingual: it reads the source, the translation and the reference, and a
 # small network on top has learnt to give the score that people gave. So it can give credit to *bekommt vom Mann*, which
 # shares few of its longer n-grams with its reference. Measured against human judgement, such metrics have been clearly
 # ahead of BLEU for years ([Freitag and others 2022](https://aclanthology.org/2022.wmt-1.2/)), and a paper on
-# translation should report one. COMET takes half a billion parameters to run, its scores are less to be trusted the
-# further a text is from those it has learnt from, and it explains none of them. This book counts, because you can check
-# a count by hand.
+# translation should report one. But COMET takes half a billion parameters to run, and explains none of its scores. This
+# book counts, because you can check a count by hand.
 #
 # ## Is one better than the other?
 #
@@ -449,10 +447,9 @@ assert 0.05 < results["BLEU"][1].p_value < 0.15
 # comparisons between equal systems, one falls below 0.05 on average. So whoever makes several, or picks the largest gap
 # of three, as we did, divides the limit by their number: 0.017 for three, which 0.002 passes.
 #
-# And what has been shown? One *trained model* is worse than the other, on sentences like these. But they are of one
-# kind, with the same settings. Only the seed differs! Such a test knows nothing of seeds. If two *kinds* of model are
-# trained once each, and p is 0.002, that may be all there is. So train several of each, show all their scores, and let
-# the difference between the kinds be large beside that between seeds.
+# And what has been shown? One *trained model* is worse than the other, on sentences like these. But the two are of one
+# kind, with the same settings, and only the seed differs. So to compare *kinds* of model, train several of each, show
+# all their scores, and let the difference between the kinds be large beside that between seeds.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -524,9 +521,8 @@ assert round(run["measured"]["exact_match"], 2) == 0.07
 # %% [markdown]
 # 40.5 into German. A small transformer is published with 41.0 ([Wu and others 2021](https://arxiv.org/abs/2105.14462));
 # ours has 40.9 in lower case. Which is better? Nobody can tell. Their score is counted on lower-cased tokens that are
-# not sacreBLEU's, and has no signature. We have none of their translations for a paired bootstrap, each model was
-# trained once, and other captions could move ours by 1.6 points either way. Nor is English the easier direction because
-# 42.6 is more than 40.5: the two scores count n-grams of different languages.
+# not sacreBLEU's, and has no signature. And other captions could move ours by 1.6 points either way. Nor is English the
+# easier direction because 42.6 is more than 40.5: the two scores count n-grams of different languages.
 #
 # What does 40.5 look like? Here are the first five short captions of the test set.
 
@@ -833,8 +829,7 @@ for one, other in (attending[:2], attending[1:], attending[::2]):
 # Of eleven values from 0 to 8 all nine models choose $\alpha = 1$. That changes their BLEU by 0.6 at most. The GRU with
 # attention stays nearly 2 BLEU ahead of the transformer. Three of each make nine pairs, and each pair gets its own $p$
 # by approximate randomisation. A row of the lower half shows the smallest and the largest of the nine. For transformer
-# and GRU even the largest is below 0.02, by chrF below 0.001: all nine pairs differ. No limit is divided, since we do
-# not pick the best of the nine; every one has to pass.
+# and GRU even the largest is below 0.02, by chrF below 0.001: all nine pairs differ.
 #
 # These tests know nothing of other seeds. For *kinds* the seeds are the sample, and three against three say little:
 # even if they do not overlap at all, as here, two of the 20 ways to deal six scores out are as extreme, $p = 0.1$. But
@@ -842,19 +837,16 @@ for one, other in (attending[:2], attending[1:], attending[::2]):
 # text, few parameters and few steps, **the GRU with attention is ahead**, though each of its steps takes roughly 30
 # percent longer, on one core.
 #
-# Does the transformer know less, or does it stop too early? It writes 93 words where the reference has 100, the GRU 98.
-# Its validation loss is nearly the GRU's (1.92 and 1.91), which hints at the second. BLEU without the brevity penalty
-# (32.6 and 33.1) does not settle it, because whoever writes less is right more easily.
+# Perhaps the transformer knows as much and stops too early: it writes 93 words where the reference has 100, the GRU 98,
+# and its validation loss is nearly the GRU's (1.92 and 1.91).
 #
-# Transformer and LSTM cannot be told apart by BLEU: in two of nine pairs the transformer is ahead ($p < 0.002$), in
-# seven $p$ is above 0.05. By chrF the LSTM is half a point ahead on average: with $p$ below 0.05 it is ahead in four
-# pairs, and behind in one.
+# Transformer and LSTM cannot be told apart: by BLEU the transformer is ahead in two of nine pairs (with $p$ below
+# 0.05), by chrF the LSTM in four and the transformer in one.
 #
 # A search finds only what is on its list, and from outside both races look equally fair: tuned models, three seeds. The
-# second list had one more setting for the transformer, the position of the norms, and its learning rate, warm-up and
-# layers were chosen once more. The layers did not bring the 1.3 BLEU: with two instead of one it is 30.3 instead of
-# 30.1. Which of the others did, we have not tested. And the list grew for one kind only, after the test scores had been
-# seen, so a clean answer needs another test set. Nor does the race say who wins with more text, or in 24,000 steps.
+# second list had one more setting, the position of the norms, and learning rate, warm-up and layers were chosen once
+# more. But it grew for one kind only, after the test scores had been seen, so a clean answer needs another test set.
+# Nor does the race say who wins with more text, or in 24,000 steps.
 
 # %% tags=["proof"]
 before = {name: judged(name, "warmed") for name in attending}
@@ -1107,9 +1099,9 @@ assert max(averaged.values()) - min(averaged.values()) < 0.002
 # %% [markdown]
 # No change gains a point. Seven of them end within a point of the baseline, too little for one seed to tell. Four end
 # 1.4 to 2.6 points lower: more dropout, words cut at random, R-Drop, and half of the learning rate. They may learn more
-# slowly than the others, and this training may be too short for them; the run with twice the steps would tell. (R-Drop
-# has half of the steps here. With as many it may do better.) Six of the program's seventeen changes have not been run
-# yet: the smaller vocabulary, the smaller batch, two layers, width 128, no smoothing, and twice the steps.
+# slowly than the others, and this training may be too short for them. (R-Drop has half of the steps here. With as many
+# it may do better.) Six of the program's seventeen changes have not been run yet: the smaller vocabulary, the smaller
+# batch, two layers, width 128, no smoothing, and twice the steps.
 #
-# Averaging checkpoints, which costs nothing, changes the loss in the third decimal, perhaps because the learning rate
-# has fallen to 0 by then and the last checkpoints are nearly the same.
+# Averaging checkpoints, which costs nothing, hardly changes the loss, perhaps because the learning rate has fallen to 0
+# by then and the last checkpoints are nearly the same.

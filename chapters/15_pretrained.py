@@ -132,9 +132,8 @@ class SentenceEncoder(nn.Module):
 
 
 # %% [markdown]
-# The parameters are stored in a format that holds numbers and no code (*safetensors*); before it is opened, its
-# checksum is compared with the published one. Then each parameter gets the name that it has in our code, and goes in:
-# BERT's `attention.self.query`, for example, is our `attention.w_q`, and `intermediate.dense` our `feed_forward.up`.
+# The parameters are stored in a format that holds numbers and no code (*safetensors*). Then each parameter gets the
+# name that it has in our code, and goes in: BERT's `attention.self.query`, for example, is our `attention.w_q`.
 
 # %% tags=["hide-input", "export"] module="pretrained"
 from pathlib import Path
@@ -294,10 +293,9 @@ plt.show()
 # ### How was it trained?
 #
 # In three stages. First, **pre-training**: a large model, of BERT's size, learnt to guess words that were hidden in a
-# text (masked language modelling, as in [chapter 9](09_decoder.ipynb#with-one-stack-or-two)). Second,
-# **distillation**: a narrower model of twelve layers, the **student** *MiniLM*, learnt to imitate this **teacher**. In
-# the last layer its attention weights, and the softmax of the dot products between its values, should equal the
-# teacher's ([Wang and others 2020](https://arxiv.org/abs/2002.10957)). Then every second layer was kept: our six.
+# text (masked language modelling, as in [chapter 9](09_decoder.ipynb#with-one-stack-or-two)). Second, **distillation**:
+# a narrower model of twelve layers, the **student** *MiniLM*, learnt to imitate the attention in this **teacher**'s
+# last layer ([Wang and others 2020](https://arxiv.org/abs/2002.10957)). Then every second layer was kept: our six.
 #
 # The third stage was **fine-tuning** for sentences. 1.17 billion pairs were collected from where people put two texts
 # side by side: a question and its answer, a title and its abstract, two captions of one picture. Take 1,024 of them,
@@ -369,9 +367,8 @@ def search(
 
 
 # %% [markdown]
-# A real text is on your disk already: the reference manual of the language comes with Python. Take some sections of it,
-# and for comparison the simplest search by words: which sentence has the most words of the question, if common words do
-# not count?
+# Take some sections of Python's reference manual, and for comparison the simplest search by words: which sentence has
+# the most words of the question, if common words do not count?
 #
 # **Predict first.** *What happens to an object that nobody uses any more?* The manual's answer shares only *object*
 # with the question, in the plural. Which search finds it?
@@ -519,9 +516,9 @@ assert (special - to_cls)[1:5].max() < 0.1  # nearly all of it goes to [CLS]
 #
 # ### Do attention maps explain predictions?
 #
-# It is tempting to read: *this matters, since it is looked at*. That is a claim, and it can be tested: take something
-# away and see what changes. That is an ablation, as in [chapter 8](08_encoder.ipynb). The result of this model is a
-# sentence's vector, so measure how far that turns (1 minus the cosine).
+# It is tempting to read: *this matters, since it is looked at*. Test it: take something away and see what changes, an
+# ablation as in [chapter 8](08_encoder.ipynb). The result of this model is a sentence's vector, so measure how far that
+# turns (1 minus the cosine).
 #
 # **Predict first.** Call a map *clear* if the largest weight of its rows is large, on average. Layer 1, head 3 has the
 # clearest map of all 72. Switch one head at a time off. Where does that head rank?
@@ -613,8 +610,7 @@ assert abs(within["clear map, words only"]) < 0.1
 # row over the words to a sum of 1, and hardly anything remains: −0.09, and 0.01 within the layers.
 #
 # What does go with the change is how much weight a head gives to words: 0.39. Within the layers it is 0.40, so the last
-# layer alone does not make it. (Part of this is built in: a head that fetches little has little to lose. And when one
-# head is off, others may do its work.)
+# layer alone does not make it. (Part of this is built in: a head that fetches little has little to lose.)
 #
 # And the attention on the special tokens? A weight says how much of a *value* is taken. If the value has a small norm,
 # even a large weight contributes little. Measure the norm of what each token hands over, weight times value through
@@ -652,9 +648,8 @@ assert shares[1:5, 1].min() > 0.2 and shares[1:5, 1].max() < 0.28
 assert 0.18 < equal < 0.2
 
 # %% [markdown]
-# The second row adds up what a token receives, each value's norm times its weight, and gives the special tokens' share.
-# In layers 2 to 5 they get nearly two thirds of the weight, and hand over 21 to 26 percent. Two tokens of an average
-# sentence would hand over 19, if all were alike.
+# The second row is the special tokens' share of that. In layers 2 to 5 they get nearly two thirds of the weight, and
+# hand over 21 to 26 percent. Two tokens of an average sentence would hand over 19, if all were alike.
 #
 # ### Is the weight needed, or the value?
 #
@@ -717,10 +712,11 @@ assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.0
 # value arrives ten times as large. So the prediction holds, in this model: what is needed is a token to which weight
 # can go, so that a head may hand over *little*. A map of weights alone could not have told us.
 #
-# Compare with random words in the rows *values 0* only. There the special tokens lose more, and the vector turns less;
-# why, we have not tested. In the rows *hidden* the words have far less weight to lose.
+# (The words are a fair comparison for *values 0* only: hidden, they have far less weight to lose.)
 #
-# That does not make maps worthless. Take the question to which the search gave a wrong answer. Hide one word's key from
+# ### What a map can say
+#
+# None of this makes maps worthless. Take the question to which the search gave a wrong answer. Hide one word's key from
 # all heads, and see how far the question's vector turns. Then hide the next word. Beside it stands the attention that
 # the word receives, averaged over all maps and rows:
 
@@ -756,23 +752,21 @@ without_end = "Where do I put what must always run?"
 assert n != answers[3][0][1] and "finally" not in manual[n]
 
 # %% [markdown]
-# *End* counts most, then *I* (why, we cannot say) and *run*; *always* hardly counts. The answer that was found is about
-# something that terminates. Ask *Where do I put what must always run?*, and that answer goes, but `finally` is not
-# found either. So *end* explains which sentence is found, and not why the right one is missed. Attention received does
-# say something about a word: the two columns have similar orders, here and in other sentences, 0.74 ± 0.14 (mean and
-# standard deviation). (Some of that is built in, since hiding a word removes exactly its weight.) It is evidence.
-# Before you call it an explanation, ablate.
+# *End* counts most, then *I* (why, we cannot say) and *run*; *do* and *always* hardly count. The answer that was found
+# is about something that terminates. Ask *Where do I put what must always run?*, and that answer goes, but `finally` is
+# not found either. So *end* explains which sentence is found, and not why the right one is missed. Attention received
+# does say something about a word: in this and other sentences the two columns have similar orders, 0.74 ± 0.14 (rank
+# correlation, mean and standard deviation). It is evidence. Before you call it an explanation, ablate.
 #
 # ### Is a token still its word, and still at its position?
 #
 # There is a second reason to read maps with care. A weight of layer 5 points at a *vector*, which four layers have
 # changed, twice each: by attention, and by a feed-forward network. Does it still hold the word that once stood there,
 # and its position? Ask a linear probe, as in [chapter 8](08_encoder.ipynb): a linear map from the vector to the answer,
-# fitted on some sentences and tested on others. For the position it has an output for each of the first sixteen, and
-# the largest counts; `[CLS]`, always first, is not asked, so a guess is right once in fifteen. For the word it gives a
-# vector, and the nearest of all 30,522 embeddings counts. It is asked only for words on which it was not fitted, 148
-# tokens of the test. If it succeeds, the answer is in the vector and easy to read. (If it fails, the answer may be
-# there in another form. And that it is there does not mean that the model uses it.)
+# fitted on some sentences and tested on others. For the position it chooses among the first sixteen (`[CLS]`, always
+# first, is not asked, so a guess is right once in fifteen). For the word it gives a vector, and the nearest of all
+# 30,522 embeddings counts; it is asked only for words on which it was not fitted (148). If it succeeds, the answer is
+# in the vector and easy to read. (That does not mean that the model uses it.)
 #
 # **Predict first.** The embeddings are a sum of word and position. Through six layers, does the word or the position
 # fade faster?
@@ -822,15 +816,15 @@ assert seen_words[1] > 0.95 and 0.5 < seen_words[6] < 0.8
 assert 0.75 < seen_words[5] < 0.87
 
 # %% [markdown]
-# At first both can be read. The position fades faster: from 87 to 32 percent, where the word falls from 100 to 64. (The
-# tasks are not equally hard, so compare each with its own start.) So a map of layer 6, which reads what layer 5 has
-# left, points at vectors from which this probe still reads four words in five.
+# At first both can be read. The position fades faster: from 87 to 32 percent, where the word falls from 100 to 64. So a
+# map of layer 6, which reads what layer 5 has left, points at vectors from which this probe still reads four words in
+# five.
 #
 # ### Is the length of the input fixed?
 #
 # No parameter of attention, norm or feed-forward has the number of tokens in its shape. The same stack reads three
-# tokens or three hundred, however well: this model was fine-tuned on 128 at most. Only a table of positions ends; the
-# learned one has 512 rows, and nothing was learnt for row 513.
+# tokens or three hundred, though how well is another question: this model was fine-tuned on 128 at most. Only a table
+# of positions ends: the learned one has 512 rows, and there is no 513th.
 
 # %% tags=["hide-input"]
 for words in (3, 300, 600):
@@ -927,12 +921,11 @@ for name, plant in mistakes.items():
 # Seven of the nine mistakes pass, and only the first two are harmless. With ReLU in every layer, with heads cut
 # wrongly, or blind to the order of words, the model still pairs all six sentences, and a demonstration would go well.
 # Yet one vector of the ReLU model has a cosine of only 0.43 with the right one. The segment vector, the same for every
-# token, looks harmless, and leaving it out does more harm than leaving out all positions: one of its entries is 0.36,
-# more than four times the standard deviation of this entry over the tokens. Six sentences on three subjects are a weak
-# test, and a result that looks sensible is a weak result.
+# token, looks harmless, and leaving it out does more harm than leaving out all positions. Six sentences on three
+# subjects are a weak test.
 #
 # The last column is the strong test. Between our vectors and the library's, the difference is about one ten-millionth.
-# The smallest of the mistakes stands hundreds of times above. (For single tokens, earlier, it was two millionths.)
+# The smallest of the mistakes stands hundreds of times above.
 
 # %% tags=["proof"]
 assert sum(count == 6 for count in found.values()) >= 7

@@ -98,8 +98,7 @@ for words in (2, 3, 4, 5, 20):
 #
 # > S NP _ np VP _ NP _ _ np vp s
 #
-# A label in capitals opens, and the same label in small letters closes. (Vinyals writes `(NP` and `)NP`, which [chapter
-# 10's](10_tokens.ipynb) tokenizer would cut in two.)
+# A label in capitals opens, and the same label in small letters closes.
 
 # %% tags=["export"] module="parsing"
 from dotformer.data.trees import Tree
@@ -209,8 +208,7 @@ quiz.one_choice(
 #
 # What is counted must be the same for everybody. Nearly all published figures come from one program,
 # [EVALB](https://nlp.cs.nyu.edu/evalb/), with the parameters of Collins. Parts of speech, which are easy to get right,
-# and punctuation do not count. Where one NP holds nothing but another, there are two equal brackets, and both must be
-# found. (`brackets`, folded below, has the rest.)
+# and punctuation do not count.
 
 # %% tags=["export", "hide-input"] module="parsing"
 from collections import Counter
@@ -274,9 +272,8 @@ print({name: round(score, 1) for name, score in found.items()})
 assert round(found["f1"], 1) == 92.3
 
 # %% [markdown]
-# The book's tests compare these counts with EVALB's output. One difference is on purpose. If a parse does not fit its
-# sentence, EVALB writes a warning and *leaves the sentence out*. Here it stays in: it has no brackets, so recall
-# suffers.
+# One difference from EVALB is on purpose. If a parse does not fit its sentence, EVALB *leaves the sentence out*. Here
+# it stays in, without brackets, so recall suffers.
 
 # %% tags=["quiz"]
 flat = Tree("S", tuple(attached_to_verb.leaves()))
@@ -410,10 +407,9 @@ draw_tree(read_tree(text, leaves), axes, colors={"SBAR": plots.RED})
 plt.show()
 
 # %% [markdown]
-# Nobody has told the model what a bracket is; examples were enough. (It avoids the billions of trees as in chapter 12:
-# it chooses token by token, and never takes one back.) But the 20,000 trees, as texts, are only 2,393 different ones,
-# and 97 percent of the test set's are among them. So far a model that chooses from a memorised list could do nearly as
-# well.
+# Nobody has told the model what a bracket is; examples were enough. But the 20,000 trees, as texts, are only 2,393
+# different ones, and 97 percent of the test set's are among them. So far a model that chooses from a memorised list
+# could do nearly as well.
 #
 # ## Does it look at what it closes?
 #
@@ -475,8 +471,7 @@ assert 0.7 < best["NP"] < 0.85 and max(best["S"], best["VP"]) < 0.4
 
 # %% [markdown]
 # For some labels, yes. When an ADJP, an SBAR or a PP is to be closed, there is a head whose largest weight lies on its
-# opening bracket every time. For NPs the best head finds it in 78 percent, and for S and VP none does so reliably. (An
-# ADJP holds one word here, so a head that looks at the last symbol but one finds it, too.)
+# opening bracket every time. For NPs the best head finds it in 78 percent, and for S and VP none does so reliably.
 #
 # But a large weight does not prove that something is used, nor a small one that it is not ([chapter
 # 15](15_pretrained.ipynb)). So take it away: **hide** the opening bracket from all later positions, in every layer and
@@ -520,9 +515,8 @@ assert right["SBAR"][0] > 0.95 and right["VP"][0] > 0.95
 # %% [markdown]
 # Without its bracket no ADJP, few PPs and only half of the NPs are closed: there the bracket is needed. For an S the
 # other bracket matters (15 percent), its own does not. For an SBAR a head points at the bracket every time, and yet
-# nothing is lost without it. Something else that the decoder has read or written must tell it the same, as for VP and
-# S, at which no head points reliably. A map shows where a model looks. Only an ablation tells whether it needs what it
-# finds there.
+# nothing is lost without it. Something else must tell the decoder the same, as for VP and S. A map shows where a model
+# looks. Only an ablation tells whether it needs what it finds there.
 #
 # ## Is that a grammar?
 #
@@ -564,9 +558,9 @@ for n in (0, fronted):
 # Not one is right. In the first example the model opens three clauses and closes two: `s sbar vp` is missing before the
 # full stop. In the second it begins with an SBAR, as it would if *although* stood in front.
 #
-# Is it depth? It could be length, or the three words. So compare sentences of two clauses whose trees are as long as
-# those of the deeper ones, 33 to 38 symbols, and the three words before a single clause. Training never had *that
-# although*, as in the second example, or *that tomorrow*. So we take only sentences that begin with their subject:
+# Is it depth, or length, or the three words? Compare sentences of two clauses whose trees are as long as those of the
+# deeper ones, 33 to 38 symbols, and the three words before a single clause. (All begin with their subject, since
+# training never had *that although*.)
 
 
 # %% tags=["hide-input"]
@@ -608,8 +602,8 @@ assert 0.28 < like_first / len(deep) < 0.37
 #
 # ## Break it: leave out what cannot be scored
 #
-# **Predict first.** EVALB leaves out what does not fit its sentence. (After ten such errors it stops; let ours go on.)
-# What F1 does the translator get that way on the deeper sentences?
+# **Predict first.** EVALB leaves out what does not fit its sentence. What F1 does the translator get that way on the
+# deeper sentences?
 
 
 # %% tags=["hide-input"]
@@ -772,9 +766,9 @@ def spans(length: int) -> list[tuple[int, int]]:
 
 
 # %% [markdown]
-# In the code, `best[i, j]` has for each symbol the log-probability of its best constituent over the words from `i` up
-# to, not including, `j`. `halves` adds up left and right part, for all rules and all cuts at once. Where each rule's
-# best cut was is kept, so that `cky` can go back from the whole sentence to its words.
+# In the code, `best[i, j]` has for each symbol the log-probability of its best constituent over the words from `i` to
+# before `j`. `halves` adds up left and right part, for all rules and all cuts. The best cuts are kept, so that `cky`
+# can draw the tree.
 
 
 # %% tags=["export"] module="parsing"
@@ -878,7 +872,7 @@ plt.show()
 # %% [markdown]
 # (The scores are made up.) A sentence of $n$ words has $n (n + 1) / 2$ spans, and each is classified by itself, by
 # cross-entropy. So the `Trainer` of [chapter 11](11_training.ipynb) does it, unchanged: the targets are the labels of
-# all spans, where a translator's are tokens. (Kitaev and Klein train on whole trees instead, which takes more code.)
+# all spans, where a translator's are tokens.
 
 # %% tags=["export"] module="parsing"
 from dotformer.data.trees import spans_to_tree, tree_to_spans
@@ -1037,9 +1031,8 @@ assert charted["test"]["f1"] > 99 and charted["deeper"]["exact"] > 40
 
 # %% [markdown]
 # On the test set it comes close to the translator, after seconds of training. On deeper sentences it is far ahead of
-# the translator, free or constrained, and behind the grammar. Two likely reasons, not tested: it has no outline to
-# memorise, and knows nearly all kinds of span; but its encoder also reads what stands around a span, and three clauses
-# are new there.
+# the translator, free or constrained, and behind the grammar. Likely, but not tested: it has no outline to memorise,
+# but its encoder reads around a span, where three clauses are new.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1077,8 +1070,7 @@ quiz.one_choice(
 # - **Right-branching** learns nothing. English branches to the right, so it puts each word into one constituent with
 #   all that follow: `S _ VP _ VP _ _ vp vp s`. It is the baseline that a parser has to beat.
 # - **The translator** has three layers on each side, width 128. It is constrained to trees.
-# - **The grammar** is the plain PCFG from above. (Better ones split labels by their parents, and smooth their counts. A
-#   seed only decides ties.)
+# - **The grammar** is the plain PCFG from above.
 # - **The chart parser** has an encoder of the same depth and width.
 #
 # Settings were chosen for each by F1 on a validation set (`python -m benchmarks.parsing`). **Predict first**: in which
@@ -1126,9 +1118,9 @@ row("translator, longer", of("translator", times=4))
 # it, and the chart parser three more. With four times the steps, and dropout against overfitting, one translator has
 # six points more. The gap to the grammar is now 35.
 #
-# The grammar is better than the translator in each of the 30 articles, and the chart parser better than the grammar in
-# 22 (p = 0.02), though the grammar has more sentences entirely right. (A fifth of the test sentences, above all
-# headings such as *Results*, stand word for word in the training set. *new only* leaves them out.)
+# The chart parser beats the grammar in 22 of 30 articles (p = 0.02), though the grammar has more sentences entirely
+# right. (A fifth of the test sentences, above all headings such as *Results*, stand word for word in the training set.
+# *new only* leaves them out.)
 
 # %% tags=["proof"]
 import math
@@ -1229,9 +1221,9 @@ plt.show()
 #
 # The paper's model wrote trees as well, and reached an F1 of 91.3 on the Wall Street Journal: four layers of width
 # 1024, trained on about 40,000 sentences. Kitaev and Klein's encoder, built of attention as well, with a chart, reached
-# 93.55 from the same sentences. There the two are two points apart, and some forty here, where the translator has a
-# fifth of the sentences and an eighth of the width. (Ours is other text, so compare with caution.) We also gave all of
-# them a quarter and a sixteenth of the trees (half and a quarter of the steps):
+# 93.55 from the same sentences. There the two are two points apart, here some forty, on other text, with a fifth of the
+# sentences and an eighth of the width. We also gave all of them a quarter and a sixteenth of the trees (half and a
+# quarter of the steps):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "F1 against the number of trees to learn from, 479, 1,915 and 7,661. Chart parser 59, 69, 78; grammar 58, 69, 75; translator 23, 28, 35. Right-branching is at 19."}}
 figure, axes = plt.subplots(figsize=(6.2, 3.4), layout="constrained")
@@ -1298,9 +1290,9 @@ assert [round(points) for points in behind] == [35, 42, 44]
 # lies outside this figure.
 #
 # The translator did not learn to keep count of the words, nor, on the made treebank, to put a third clause around two.
-# A chart has both built in. What is built in is a model's **inductive bias**. With more of it a model needs less data.
-# With less of it the data decide, and as computers grew, the models with less of it have won time and again ([Sutton
-# 2019](http://www.incompleteideas.net/IncIdeas/BitterLesson.html)).
+# A chart has the count built in, and a grammar's rules the nesting. What is built in is a model's **inductive bias**.
+# With more of it a model needs less data. With less of it the data decide, and as computers grew, the models with less
+# of it have won time and again ([Sutton 2019](http://www.incompleteideas.net/IncIdeas/BitterLesson.html)).
 #
 # ## Exercises
 #

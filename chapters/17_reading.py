@@ -8,12 +8,11 @@
 # %% [markdown]
 # # 17. Can it answer what it has read?
 #
-# *Mary took the ball. Mary went to the kitchen. Where is the ball?* The answer follows from neither sentence alone. A
-# question with a story is a text, and so is the answer; a long text and its summary are texts as well. So a translator
-# can be asked for all of this. At the end of this chapter your transformer answers such questions, you have found out
-# by experiment how it joins two facts, and you have given it a **pointer**, with which it copies words that no training
-# has shown it. Everywhere a **baseline** stands beside it, a rule that needs no model, and more than once a good score
-# turns out to be the rule's.
+# *Mary took the ball. Mary went to the kitchen. Where is the ball?* The answer follows from neither sentence alone.
+# Stories, questions, answers and summaries are texts, so a translator can be asked for them. At the end of this chapter
+# your transformer answers such questions, you have found out by experiment how it joins two facts, and you have given
+# it a **pointer**, with which it copies words that no training has shown it. Beside it stand **baselines**, rules that
+# need no model, and more than once a good score turns out to be the rule's.
 #
 # You need chapters [13](13_alignment.ipynb), [14](14_translation.ipynb) and [15](15_pretrained.ipynb). It takes 29
 # minutes to read, and 35 more for the exercises.
@@ -114,7 +113,7 @@ print("answer:", example.target, "  evidence: lines", *example.evidence)
 #
 # The two sentences differ. *Added* to the embeddings, as chapter 5 does it, the sinusoids would have made them equal
 # again: $\sum_i (e_i + p_i) = \sum_i e_i + \sum_i p_i$, in which no word knows its position any more. No error would
-# tell you: such a model trains, and has no way to tell the two sentences apart.
+# tell you.
 
 # %% tags=["proof"]
 from dotformer.by_hand.positions import sinusoidal_positions
@@ -168,8 +167,8 @@ print("position", *position[0].tolist())
 # with the embedding $e_i$ (D) of token $i$ and the sinusoids $p$ (D), used twice: $p_{\text{pos}(i)}$ for the token's
 # position in its line, $p_l$ for the line's in the story. $\odot$ is the product entry by entry, and $\sqrt{D}$ the
 # usual scale of the embeddings ([chapter 5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)),
-# left out of the example above. Adding $p_l$ does no harm, since lines are not summed afterwards. In code the sum over
-# a line is a product with a matrix of zeros and ones, `inside`, which says what belongs to which line.
+# left out of the example above. Adding $p_l$ does no harm, since lines are not summed afterwards. In code a matrix of
+# zeros and ones, `inside`, sums each line.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three lines of tokens, Where is Mary, Mary took the ball, Mary went to the hall. The tokens of each line are added up into one vector, so the encoder gets three vectors, which attend to one another. The decoder reads them and writes hall."}}
 drawing = Diagram(7.6, 2.5)
@@ -339,8 +338,7 @@ quiz.number(
 # the vectors of *some lines* from the second story, the **donor**, into the first, let the first go on, and see which
 # answer comes out. If it is the donor's, then at that layer these vectors hold enough of what the word has changed to
 # decide the answer. This is the **activation patching** of [chapter 13](13_alignment.ipynb), line by line (Vig and
-# others 2020, Geiger and others 2021). (The folded code goes on from the middle of the encoder, and says which lines
-# are which.)
+# others 2020, Geiger and others 2021).
 
 
 # %% tags=["hide-input"]
@@ -360,8 +358,7 @@ def answers_from(translator, x, mask, layers_done):
 # %% [markdown]
 # Three words can be changed, one at a time: the *thing* asked for, its *owner* (who took it), or the *room* to which
 # the owner went. Then one group of lines is copied: the question; the line that says who *took* the thing; the line
-# that says where the owner *went*; or all lines but these. (Where story and donor have one of these in different lines,
-# as the *took* and *went* lines of another thing, or the *went* line of another owner, both are copied.)
+# that says where the owner *went*; or all lines but these. (Where it is another line in the donor, both are copied.)
 
 
 # %% tags=["hide-input"]
@@ -472,10 +469,9 @@ assert np.allclose(np.mean(each, axis=0), [0.32, 0.55], atol=0.005)
 
 # %% [markdown]
 # Read the first block from left to right. Where is the thing asked for? Before any layer, in the question; after layer
-# 1, in the two *took* lines together (one alone brings the donor's answer in a third to a half of the stories); after
-# layer 2, in the *went* line. The other blocks agree: a change of owner moves from the *took* line to the *went* line
-# in layer 2, and a change of room stays in the *went* line. So each time one kind of line is enough. Is it also needed?
-# Copy every line *except* that kind, and the donor's answer comes in at most 4 percent (folded proof).
+# 1, in the two *took* lines together; after layer 2, in the *went* line. The other blocks agree: a change of owner
+# moves from the *took* line to the *went* line in layer 2, and a change of room stays in the *went* line. So each time
+# one kind of line is enough, and needed: all others together bring the donor's answer in at most 4 percent.
 #
 # In this model, then, what is asked moves from the question to the *took* line in layer 1, from there to the *went*
 # line in layer 2, and from there into the answer: for a question of two hops, one layer for each. It is not the
@@ -666,8 +662,7 @@ assert 10.5 < longer["seconds"] / once < 11.5
 
 # %% [markdown]
 # Both stay at 51 percent or below, even with one hop: about what naming the most frequent room gives (46 and 47
-# percent). One of the seven models, a `Transformer`, had four times the steps. (Larger models were not tried.) So for
-# these models nearly everything depended on gathering words into facts.
+# percent). So for these models nearly everything depended on gathering words into facts.
 #
 # ## Twenty tasks
 #
@@ -789,25 +784,24 @@ assert all(0.7 < np.mean(list(run["right"].values())) < 0.72 for run in half_way
 #   has them. Its commonest mistake in counting is *none* instead of *one*.
 # - **Induction** (16): 48 percent are right, and the rule *newest* has 50. Most answers (73 percent) are the most
 #   frequent colour; where that is wrong, fewer than one in five is right.
-# - **Positions** (17) are little better than a coin, and **paths** (19) no better than always giving the same answer. In
+# - **Positions** (17) are not far above a coin, and **paths** (19) no better than always giving the same answer. In
 #   both, relations must be composed, through things that the question does not name.
 # - **Who are they** (13) looks almost solved, with 94.4 percent, and the newest room of the story is right as often. In
 #   each model 99.9 percent or more of the answers are that room. So it has learned that rule, not whom the pronoun
 #   means. (For *he*, in task 11, it has: where the rule is wrong, two thirds are right.)
 #
-# With half the steps it was 71 percent, so more training might pass more tasks. [Dehghani and others
-# (2018)](https://arxiv.org/abs/1807.03819) let one layer run again and again, and passed all twenty tasks (the best of
-# ten starts).
+# [Dehghani and others (2018)](https://arxiv.org/abs/1807.03819) let one layer run again and again, and passed all
+# twenty tasks (the best of ten starts).
 
 # %% [markdown]
 # ## Questions about real paragraphs
 #
-# Rules did well in invented worlds. Do they in real text, against models that others have trained? XQuAD (Artetxe and
-# others 2020) has 1,190 questions about 240 paragraphs of Wikipedia, each with the words that answer it. Find the
-# *sentence* of the paragraph in which the answer stands. This is **answer sentence selection**. Chapter 15's encoder,
-# MiniLM, takes the sentence whose vector is nearest to the question's. Two rules learn nothing. One takes the sentence
-# that shares most words with the question. In the other, rare words count more (**inverse document frequency**).
-# **Predict first**: who wins?
+# In three invented worlds a rule did as well as the model. Does one in real text, against models that others have
+# trained? XQuAD (Artetxe and others 2020) has 1,190 questions about 240 paragraphs of Wikipedia, each with the words
+# that answer it. Find the *sentence* of the paragraph in which the answer stands. This is **answer sentence
+# selection**. Chapter 15's encoder, MiniLM, takes the sentence whose vector is nearest to the question's. Two rules
+# learn nothing. One takes the sentence that shares most words with the question. In the other, rare words count more
+# (**inverse document frequency**). **Predict first**: who wins?
 
 # %% tags=["hide-input"]
 questions = measured("questions")
@@ -836,8 +830,7 @@ assert 0.73 < sentences["right"]["minilm"] < 0.75
 
 # %% [markdown]
 # The rule of most shared words is ahead of the 22 million parameters by less than two points, which could be chance
-# (sign test, p = 0.21). With rare words counting more it is clearly ahead (p = 0.00002). Both tests take the questions
-# as independent; five share a paragraph, so both p are somewhat too small.
+# (sign test, p = 0.21). With rare words counting more it is clearly ahead (p = 0.00002).
 #
 # Whoever wrote these questions had the paragraph before them, and half of a question's words are in the answer's
 # sentence. Where the two use different words, as in chapter 15, counting has little to go by.
@@ -996,8 +989,7 @@ class CopyingTransformer(Transformer):
 
 
 # %% [markdown]
-# `scatter_add` adds each weight to the probability of the token that stands there. A plain `scatter` would overwrite
-# the vocabulary's share: the probabilities would no longer sum to 1, and the loss would go down all the same.
+# `scatter_add` adds each weight to the probability of the token that stands there.
 #
 # The loss takes a log-softmax of what it gets. Log-probabilities pass through it unchanged, because $\sum_w p(w) = 1$.
 # So only decoding changes: `CopyingCache`, folded below, mixes after each step. Now train both, as small as possible,
@@ -1177,12 +1169,11 @@ quiz.number(
 # %% [markdown]
 # A docstring begins with a line that sums it up. The packages that come with this book have 12,700 functions and
 # classes with such a line and more text after it. From the name and the text, write the line. The test set has 500
-# pairs of the same packages, and 500 of *networkx*, of which nothing was learned. Both models are as before, but larger
-# and with subwords, each with its own settings (`python -m benchmarks.summaries`; `configs/summaries.toml` trains a
-# similar one). Two baselines need no training: the first sentence of the text (the field's *lead*), and the words of
-# the name, so that `number_of_nodes` is *number of nodes*. An **oracle** takes the sentence with the highest ROUGE-1,
-# which no choice of one sentence can beat by that score. (Taking sentences of the text is **extractive**, writing new
-# ones **abstractive** summarisation.)
+# pairs of the same packages, and 500 of *networkx*, of which nothing was learned. Both models are larger now, and use
+# subwords (`python -m benchmarks.summaries`; `configs/summaries.toml` trains a similar one). Two baselines need no
+# training: the first sentence of the text (the field's *lead*), and the words of the name, so that `number_of_nodes` is
+# *number of nodes*. An **oracle** takes the sentence with the highest ROUGE-1, the upper bound for one sentence.
+# (Taking sentences of the text is **extractive**, writing new ones **abstractive** summarisation.)
 #
 # **Predict first**: in which order will they come? (The last column is the share of written words that stand in the
 # text, not counting the name.)

@@ -10,8 +10,7 @@
 #
 # Take the decoder of [chapter 9](09_decoder.ipynb), leave out the attention to the encoder, and you have a
 # **decoder-only** model, a **GPT** (*generative pre-trained transformer*). Most language models of today are of this
-# kind. Any text can teach one, with each token a target. One set of parameters serves question and answer. And a
-# conversation only grows at its end, so cached keys and values stay valid.
+# kind.
 #
 # By the end of this chapter you have written one, counted GPT-2's parameters to the last one, seen a small one learn to
 # write documentation, and found the heads with which a model copies from what it has read.
@@ -49,12 +48,11 @@ transformer_map(built=18)
 # | layer 3 of the answer reads | what the *last* encoder layer made of the question | what layer 2 made of it |
 # | question and answer have | parameters of their own | the same parameters |
 #
-# A *prefix language model* keeps the left column of the first row: each word of its question sees the whole question
-# ([chapter 9, exercise 2](09_decoder.ipynb#exercise-2-a-prefix)).
-#
 # And something new becomes possible: there need be no question. In any text each word comes after others, so any text
 # can be learnt from as it is, and nobody has to translate or label it (**self-supervised** learning). A model that
-# gives a probability to every next token of a text is a **language model**.
+# gives a probability to every next token of a text is a **language model**. That is why most of today are built so: any
+# text can teach one, with each token a target; one set of parameters serves question and answer; and a conversation
+# only grows at its end, so cached keys and values stay valid.
 #
 # **Predict first.** The model reads the nine tokens from *why* to *much*. Of the 81 scores of a head, how many does the
 # causal mask leave? And how many targets are there to learn from, if only the answer counts?
@@ -309,16 +307,14 @@ layer = gpt2.stack.layers[0].parameters()
 assert sum(parameter.numel() for parameter in layer) == 7_087_872
 
 # %% [markdown]
-# That is the published model's size. Two thirds of a layer are its feed-forward network. GPT-3 is the same design with
-# $D = 12{,}288$ and 96 layers ([Brown and others 2020](https://arxiv.org/abs/2005.14165)); it differs from GPT-2 in
-# that half of its layers attend to a window only.
+# That is the published model's size. Two thirds of a layer are its feed-forward network. GPT-3 is nearly the same
+# design, with $D = 12{,}288$ and 96 layers ([Brown and others 2020](https://arxiv.org/abs/2005.14165)).
 #
 # ## Text that nobody had to label
 #
 # What can you train on without downloading anything? The packages that came with this book are documented, and that
 # documentation lies in their code. `docstrings` reads five of them, NumPy, SciPy, NetworkX, Matplotlib and
-# scikit-learn, and gives each function's name as a prompt and its documentation as the text. Here is one pair, from
-# what a program has measured (more of that below):
+# scikit-learn, and gives each function's name as a prompt and its documentation as the text. Here is one pair:
 
 # %% tags=["hide-input"]
 from classroom.measured import measured
@@ -401,14 +397,13 @@ assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 # ### A million parameters
 #
 # `configs/gpt-docstrings.toml` is a model of four layers, of width 128, with a vocabulary of 2,000 tokens: 1.2 million
-# parameters. It learns from all five packages. Their training texts happen to have 1.2 million tokens, too, so 1,500
-# steps of up to 2,048 tokens are two and a half passes, and take ten minutes of one core. A program trains it with
-# three seeds and measures all that follows (`python -m benchmarks.docstrings`, half an hour).
+# parameters. It reads the 1.2 million tokens of all five packages two and a half times, in 1,500 steps and ten minutes
+# of one core. A program trains it with three seeds and measures all that follows (`python -m benchmarks.docstrings`,
+# half an hour).
 #
 # How low can somebody get who only counts? To give every token the same probability costs $\ln 2000 = 7.6$ nats.
 # Somebody who knows how often each token occurs pays the **unigram entropy**, and somebody who also knows what tends to
-# follow each token pays the **bigram entropy**. (Both are counted on the training texts and paid on others, so strictly
-# they are cross-entropies; a pair that was never counted gets a share from its second token's count.)
+# follow each token pays the **bigram entropy**.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Validation loss of three seeds over 1,500 steps, from 5.9 at step 50 to 3.1. Three horizontal lines: a guess 7.6, unigrams 6.2, bigrams 4.0. The curves are below unigrams by step 50, and cross the line of bigrams near step 370."}}
 runs = [run for run in found["runs"] if run["corpus"] == "model"]
@@ -464,10 +459,9 @@ for run in runs:
 # with a shape, and sentences whose grammar nearly holds and which mean nothing.
 
 # %% [markdown]
-# Would a larger model be better? Yes: [below](#larger-models) the parameters grow fourfold three times, and each time
-# the loss falls, the third time by less than the first two promised. [Kaplan and others
-# (2020)](https://arxiv.org/abs/2001.08361) found power laws over many orders of magnitude, the **scaling laws**, by
-# which small models foretell the loss of a large one, as long as data and training suffice.
+# Larger models do better ([measured below](#larger-models)), and by a rule: the **scaling laws** of [Kaplan and others
+# (2020)](https://arxiv.org/abs/2001.08361) are power laws by which small models foretell the loss of a large one, as
+# long as data and training suffice.
 
 # %% [markdown]
 # ### Learning while it reads
@@ -499,9 +493,9 @@ assert round(np.mean([each[5] for each in contexts]), 1) == 3.5
 assert round(np.mean([each[-1] for each in contexts]), 1) == 3.0
 
 # %% [markdown]
-# From 4.4 to 3.0, and each doubling helps. (A foreign text may mislead, so 4.4 is not what no text at all would cost.)
-# Part of this is plain grammar, which needs the last few words. The step from 16 to all, half a nat, can hardly be that
-# alone. Farther back stand the subject, the names of the arguments, the layout of this text.
+# From 4.4 to 3.0, and each doubling helps. Part of this is plain grammar, which needs the last few words. The step from
+# 16 to all, half a nat, can hardly be that alone. Farther back stand the subject, the names of the arguments, the
+# layout of this text.
 #
 # ### What has the next token to do with answering?
 #
@@ -535,9 +529,8 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # %% [markdown]
 # ## How does it copy?
 #
-# A loss can fall along a text because the model copies. Our model of documentation shows no sign of that
-# ([why](#does-the-larger-model-copy)), so we first wire copying by hand, and then train a model on texts that ask for
-# it.
+# A model can copy what it has read ([ours of documentation does not](#does-the-larger-model-copy)). We wire that by
+# hand, and then train a model that does.
 #
 # *The dog sees the man. The dog* ... You would go on with *sees*, because that is what came after *the dog* a moment
 # ago. No count made on other texts could know that. How would a stack of attention layers do it? With the word *dog* as
@@ -596,7 +589,7 @@ def head(x, w_q, w_k, w_v, w_o):
     return out @ w_o, weights
 
 
-x = np.zeros((len(text), D))  # `text`: the eight words drawn above
+x = np.zeros((len(text), D))  # `text`: <bos> and the words above
 x += np.eye(5)[[words.index(word) for word in text]] @ block("word").T
 x += sinusoidal_positions(len(text), 16) @ block("position").T
 
@@ -733,8 +726,8 @@ for run in runs:
 # one before it, these figures do not say. But the heads are needed: without one of them the loss is 0.6 to 2.3 instead
 # of 0.16 to 0.18.
 #
-# And the controls: one layer has not learnt to copy at the end (3.1). Two layers without positions learn it slowly, and
-# not well in 2,000 steps (1.1 to 1.2).
+# The others do not turn: one layer has not learnt to copy at the end (3.1). Two layers without positions learn it
+# slowly, and not well in 2,000 steps (1.1 to 1.2).
 #
 # Here are a head of each layer in the first of these models, on one text, queries as rows.
 
@@ -758,8 +751,8 @@ plt.show()
 #
 # [Chapter 12](12_generation.ipynb#what-has-been-computed-before)'s cache kept two kinds of keys and values in each
 # layer, those of the source and those of the target. Here there is one kind. The prompt goes through all layers at
-# once, the [prefill](12_generation.ipynb#several-tokens-at-once), and after that one token at a time. `read` does both:
-# new tokens see all that has been kept, and of one another only those up to themselves.
+# once, the [prefill](12_generation.ipynb#what-has-been-computed-before), and after that one token at a time. `read`
+# does both: new tokens see all that has been kept, and of one another only those up to themselves.
 
 # %% tags=["export"] module="gpt"
 from dotformer.generation import KVAttention
@@ -859,9 +852,8 @@ assert best.tolist() == alone[0] and together == alone
 # %% [markdown]
 # ## Break it: the position of padding
 #
-# Where prompts of different lengths share a batch, they are padded on the left, so that all end together. A model with
-# learned positions must then not count the padding. Code that numbers the columns of the batch instead still masks the
-# padding, so nothing crashes, and after every prompt the model writes something.
+# Suppose that the code masks the padding on the left, but counts it, so that positions are the columns of the batch.
+# Nothing crashes, and after every prompt the model still writes something.
 #
 # **Predict first.** Of forty texts, how many change?
 
@@ -895,10 +887,9 @@ assert not any(
 
 # %% [markdown]
 # Fifteen, all of them with padding. After the other padded prompts the wrong positions changed no choice. From outside
-# little can be seen: both are texts that this model might have written. In the library `transformers` the loop that
-# generates had this gap for GPT-2 until [2020](https://github.com/huggingface/transformers/pull/7552), and a plain
-# forward pass still leaves positions to the caller. *nnsight*, which is built upon it, left them out [until
-# 2026](https://github.com/ndif-team/nnsight/issues/672).
+# little can be seen: both are texts that this model might have written. The library `transformers` generated so with
+# GPT-2 until [2020](https://github.com/huggingface/transformers/pull/7552), and *nnsight*, which is built upon it,
+# [until 2026](https://github.com/ndif-team/nnsight/issues/672).
 #
 # The check that finds it is the one above: each prompt alone, and all in a batch, must give the same.
 
@@ -907,7 +898,7 @@ quiz.one_choice(
     "Why are prompts in a batch padded on the left and not on the right?",
     quiz.right(
         "So that the last token of each row is a real one, and the next one stands right after it, in the same column for all",
-        "Yes. With padding on the right each row would have its end elsewhere. (Where padding is masked and not counted, as here, that works too; it fails in code that takes the prompt's last column.)",
+        "Yes. With padding on the right each row would have its end elsewhere.",
     ),
     quiz.wrong(
         "Because the causal mask hides what is on the left",
@@ -1126,10 +1117,10 @@ assert abs(without[120] - 3.92) < 0.03
 # %% [markdown]
 # ### Larger models
 #
-# Would a larger one be better? `benchmarks.docstrings` trains models of four widths, too, 16 to 128, each with four
-# times the parameters of the one before it (those of the layers; embeddings are left aside), for 750 steps. A small
-# model likes larger steps, so each has a learning rate of its own: the best of a grid that goes on until the loss rises
-# again.
+# Would a larger one be better? `benchmarks.docstrings` trains models of four widths, too, 16 to 128, each with about
+# four times the parameters of the one before it (those of the layers; embeddings are left aside), for 750 steps. A
+# small model likes larger steps, so each has a learning rate of its own: the best of a grid that goes on until the loss
+# rises again.
 #
 # **Predict first.** From width 16 to 32 the loss falls from 4.47 to 4.11, and to 3.77 at 64. Where will it be at 128?
 
@@ -1166,8 +1157,7 @@ assert -0.07 < line[0] < -0.055
 # %% [markdown]
 # On logarithmic scales the first three lie on a line: four times the parameters, 8 percent less loss. Such power laws,
 # in parameters, in data and in computing, are the scaling laws that [Kaplan and others
-# (2020)](https://arxiv.org/abs/2001.08361) found, some over seven orders of magnitude. They are why people dared to
-# build much larger models: the loss of a large one could be read off small ones.
+# (2020)](https://arxiv.org/abs/2001.08361) found, some over seven orders of magnitude.
 #
 # But our fourth point lies above the line, at 3.54 instead of 3.46, and its three seeds agree to 0.03. The law in size
 # holds while data and training suffice. All four models have read the same 1.5 million tokens in 750 steps (some of the

@@ -71,8 +71,7 @@ for y, label in ((0.95, "attention\nturned, shared"), (2.6, "SwiGLU")):
 plt.show()
 
 # %% [markdown]
-# These changes came one at a time, over years. So we take them one by one, and in the end measure all of them in the
-# same small run.
+# We take them one by one, and in the end measure all in the same small run.
 #
 # ## RMSNorm: the same without the mean
 #
@@ -115,11 +114,12 @@ assert torch.allclose(by_formula, nn.functional.rms_norm(x, (8,), gain, 1e-5))
 #
 # $$\text{SiLU}(z) = z \cdot \text{sigmoid}(z) = \frac{z}{1 + e^{-z}}$$
 #
-# SiLU is $z$ times the sigmoid of chapter 1; its other name, *Swish*, gave SwiGLU the first two letters.
+# SiLU is $z$ times the sigmoid of chapter 1; its other name, *Swish*, gave SwiGLU its first three letters.
 #
 # **By hand**, one unit: up says 2. With a gate of $-3$, SiLU is $-3 / (1 + e^3) = -0.14$, and $-0.28$ passes, so almost
-# nothing. With a gate of 3 it is 2.86, and 5.72 passes. The unit is a *product* of two sums of $x$: what up finds
-# counts only where the gate finds something, too. (With GELU in place of SiLU the unit is called GeGLU.)
+# nothing. With a gate of 3 it is 2.86, and 5.72 passes. The unit is a *product* of two sums of $x$, one of them through
+# SiLU: what up finds counts only where the gate finds something, too. (With GELU in place of SiLU the unit is called
+# GeGLU.)
 #
 # A third matrix makes half as many parameters again. So $d_{ff}$ is made smaller by a third, which keeps the number of
 # parameters: $3 \cdot \frac{2}{3} = 2$. [Shazeer (2020)](https://arxiv.org/abs/2002.05202) compared several such units
@@ -195,8 +195,8 @@ quiz.number(
 # because turning both back by $s$ steps changes no dot product. The score depends on what the two are *and on how far
 # apart they stand*, not on where.
 #
-# **By hand**: one pair, which turns by 1 radian a step, and $q = k = (1, 0)$. (Published models turn the other way
-# round than chapter 5, from $(1, 0)$ to $(\cos t, \sin t)$. From here on so do we.) At positions 3 and 1 they become
+# **By hand**: one pair, which turns by 1 radian a step, and $q = k = (1, 0)$. (We turn from $(1, 0)$ to
+# $(\cos t, \sin t)$, as published models do, and the other way round than chapter 5.) At positions 3 and 1 they become
 # $(\cos 3, \sin 3)$ and $(\cos 1, \sin 1)$, with a dot product of $\cos(3 - 1) = -0.42$.
 #
 # **Predict first.** What is the score at positions 13 and 11?
@@ -272,14 +272,13 @@ assert [round(angle) for angle in slowest] == [63, 7]
 # %% [markdown]
 # The same, $-0.42$. The angles of the pairs are those of chapter 5, $10000^{-2i/d_k}$ a step for pair $i$. (In the code
 # `i` counts entries, so it is twice that.) The first pairs turn fast and tell neighbours apart; the last hardly turn at
-# all, and compare what the words *are*. The folded cell compares the turn with chapter 5's matrices.
+# all, and compare what the words *are*.
 #
-# A larger base turns the slow pairs even more slowly, so that they hardly turn over a longer text either: with $d_k =
-# 64$, the slowest turns over 8,192 tokens by 63 degrees at a base of 10,000, and by 7 at 100,000. Many models of today
-# have 100,000 and more.
+# Many models of today have a larger base, 100,000 and more. With $d_k = 64$, the slowest pair then turns by 7 degrees
+# over 8,192 tokens, instead of 63.
 #
-# Three things follow. Neither the values nor the residual stream carries a position. There is no learned embedding
-# table of positions to run out of, although that alone does not make a model read longer texts well ([measured
+# Three things follow. No position is added to the values or to the residual stream. There is no learned embedding table
+# of positions to run out of, although that alone does not make a model read longer texts well ([measured
 # below](#does-it-read-farther-than-it-has-learnt)). And keys can still be cached, after the turn, since a key's
 # position never changes.
 #
@@ -427,9 +426,8 @@ class KeptHeads:
 
 
 # %% [markdown]
-# Is that still multi-head attention? Take four heads that share two pairs of keys and values. Beside them, take
-# ordinary attention of four heads, in which each shared $W_K$ and $W_V$ is copied to both heads of its group. Both must
-# return the same:
+# Four heads that share two pairs of keys and values must return what ordinary attention does, if each group's $W_K$ and
+# $W_V$ are copied to both its heads:
 
 # %% tags=["hide-input"]
 from dotformer.attention import MultiHeadAttention
@@ -583,9 +581,7 @@ class ModernCache(GPTCache):
 
 
 # %% [markdown]
-# That is all. `ModernGPT` has its `initialise` and `is_real` from chapter 18's `GPT`, and the cache has `step` and
-# `select` from `GPTCache`. What is new is that `run` takes what is kept of earlier tokens, so that the cache needs no
-# second path through the layers.
+# That is all. Whatever is not shown here comes from the classes of chapter 18.
 #
 # Is it a Llama? The library `transformers` has a Llama of its own, written independently of ours. Make a small one, put
 # our numbers into it, and compare (the two pair entries differently, so `named_as_theirs` renames our matrices and puts
@@ -635,9 +631,8 @@ assert torch.allclose(last, expected[:, -1], atol=1e-5)
 # 18](18_gpt.ipynb#text-that-nobody-had-to-label), its texts cut after 64 tokens, 300 steps. Start with the parts of
 # 2017 and make one change after the other.
 #
-# Each model has a learning rate of its own, the best of a grid that was widened until its best value lay inside, and
-# three seeds (`python -m benchmarks.modern`, an hour and a half of one core). Beside loss and learning rate we print
-# the milliseconds of a training step, the parameters, and how many numbers the cache keeps for each token.
+# Each model has three seeds, and the best learning rate of a grid that was widened until the best lay inside (`python
+# -m benchmarks.modern`, an hour and a half of one core). *Cached* are the numbers kept for each token.
 #
 # **Predict first.** Which of these changes does most?
 
@@ -728,7 +723,7 @@ assert round(sizes[1] / sizes[0], 1) == 1.4
 #
 # RMSNorm and no biases change nothing that three seeds could tell: the same loss, for a little less to compute, too
 # little to show in these times. Shared heads cost 0.08 (the seeds overlap), and halve what the cache keeps. (The times
-# are those of one core with another busy beside it, and vary by a tenth.)
+# vary by a tenth.)
 #
 # This is one order of the changes, one size and 300 steps. Do not carry the numbers over to a large model; what carries
 # over is how to ask.
@@ -792,8 +787,7 @@ for line in published["story"].splitlines():
 assert len(published["story"]) == 464
 
 # %% [markdown]
-# These are the 464 characters of that test, to the last one. (It stops in the middle of a sentence because the test
-# does.)
+# These are the 464 characters of that test, to the last one.
 #
 # ### SmolLM2
 #
@@ -873,9 +867,8 @@ assert same["same_next_token"] == same["prompts"] == 100 and share < 1e-5
 
 # %% [markdown]
 # After each of a hundred prompts the likeliest token is that of the library's Llama, and all logits agree to a
-# hundred-thousandth of the largest. The library has read the file by itself; only the code that turns four bits into
-# numbers is the same in both. Both write equally fast, because for each token both make the same products with 538
-# megabytes of float32 parameters.
+# hundred-thousandth of the largest. Both write equally fast, because for each token both make the same products with
+# 538 megabytes of float32 parameters.
 #
 # ### It chats
 #
@@ -1080,9 +1073,8 @@ assert ["Paris" in text for _, text in looks.values()] == [True] * 4 + [False]
 # on a story tells, if you know what it should be: it rises from 3.67 nats to 4.54, 5.25 and 5.04.
 #
 # The first of these mistakes is common. The library *shainet* made its mirror image with this very model until [June
-# 2026](https://github.com/NeuraLegion/shainet/pull/111): the code paired neighbours, the weights were stored for
-# halves, and it wrote *the capital of France is the capital of France*. Readers of the book *LLMs from Scratch* found
-# the mistake [in its Llama 2](https://github.com/rasbt/LLMs-from-scratch/pull/747) in 2025.
+# 2026](https://github.com/NeuraLegion/shainet/pull/111), and readers of the book *LLMs from Scratch* found it [in its
+# Llama 2](https://github.com/rasbt/LLMs-from-scratch/pull/747) in 2025.
 #
 # The check that finds all four is the comparison above: the same tokens, another implementation, equal logits.
 
@@ -1324,8 +1316,7 @@ assert sixteen.nextafter(2 * sixteen) - sixteen == 0.125
 # ### Are more heads better?
 #
 # At the same width, more heads are narrower ([chapter 6](06_many_heads.ipynb)). Train the SwiGLU model of [the
-# comparison](#what-is-each-change-worth) with one head, four, and sixteen (not the RoPE model, since narrow heads would
-# leave few pairs to turn):
+# comparison](#what-is-each-change-worth) with one head, four, and sixteen:
 
 # %% tags=["hide-input"]
 print("                test loss        ms")
@@ -1407,13 +1398,11 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 
 # %% [markdown]
 # Of the four that learnt from 64 tokens, RoPE is best at the end (4.19), then no positions (4.30), sinusoids (4.56) and
-# learned ones (4.63). (The function's name stands before its text, so positions a little beyond 64 have been trained.)
+# learned ones (4.63).
 #
 # Compare with a RoPE model that was trained on texts of 160 tokens: at the end it pays 3.9, and the one trained on 64
-# pays 4.2. So the formula goes on, and the model goes on with it only in part. Two things are new to it there:
-# distances whose angles it has not met, and the later parts of texts, since it has learnt from beginnings alone. The
-# model without positions, which has no angles, also gets worse beyond token 64, and by nearly as much. So part of it
-# may be the text.
+# pays 4.2. So the model follows the formula only in part. The angles of longer distances are new to it, but so are the
+# later parts of texts: without positions, and so without angles, a model gets worse by nearly as much.
 #
 # Models that are to read long texts are therefore trained on some, in the end, after their rotations have been slowed
 # (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others
@@ -1614,8 +1603,7 @@ for left, heights, label in (
 plt.show()
 
 # %% [markdown]
-# Which model has what? The library `transformers` has their configurations and their code, against which the folded
-# cell checks most of what is listed here. (These are the library's defaults; sizes of one family differ. "8 of 256":
+# Which model has what? These are the defaults of the library `transformers`; sizes of one family differ. ("8 of 256":
 # each token goes to 8 of 256 experts. OLMo 3 has its norms behind the sublayers, but on the branch, before the
 # addition.)
 #

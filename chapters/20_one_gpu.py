@@ -12,12 +12,12 @@
 # paper's size take 9.4 hours computed in the plainest way, and 1.1 in the fastest. By the end of this chapter you will
 # know how much work is in that step, how fast your machine could do it, where the rest of the time goes, and which
 # changes win it back. A step can be slow because it computes much, because it moves many bytes, or because it does very
-# little very often, and each has its own remedies ([listed](#what-to-try-by-what-you-see) further down). You try these
-# one on top of the other, like the rungs of a ladder, and check on each that the model still computes the same.
+# little very often, and each has its own remedies. You try these one on top of the other, like the rungs of a ladder,
+# and check on each that the model still computes the same.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
 # 31 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 10 more minutes. No
-# GPU is needed: what is said about GPUs can be tried on one, by running this notebook there.
+# GPU is needed.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter makes all of it faster."}}
 from functools import partial
@@ -133,8 +133,7 @@ assert abs(total / rule - 1) < 0.1
 # parameter is multiplied and added once in the forward pass and twice in the backward pass.
 #
 # The tokens are 25,600, and not twice as many, because a parameter of the encoder meets the source's tokens, and one of
-# the decoder mostly the target's. The rule says nothing of the scores, which are a small part at this length. And a
-# table of embeddings counts only where it multiplies, as this one does, being the output matrix too.
+# the decoder mostly the target's. The scores, few at this length, are left out.
 
 # %% tags=["quiz"]
 half = training_flops(base, 400, 64, 64)["scores and sums"] / total
@@ -341,8 +340,7 @@ assert not is_kept or costs["kept"][1] <= costs["as it comes"][1] + 100
 # the step would take if it were nothing but products at full speed.
 #
 # **Predict first.** What share of the real time is that? And what is the rest? (`profile_operators` lets PyTorch's
-# profiler watch a step, and adds up the time that each operator itself takes, without what it calls. What runs on a GPU
-# is called a **kernel**: one program that the GPU is told to start.)
+# profiler watch a step, and adds up the time that each operator itself takes, without what it calls.)
 
 # %%
 from dotformer.support.benchmark import profile_operators
@@ -361,9 +359,8 @@ assert least < 1.1 * seconds
 # utilisation** (MFU).
 #
 # In the list the products are `mm` and `addmm`, without and with a bias, and part of attention. Together they take
-# longer than they would at full speed: they are smaller than the one that was measured, and may reach less of the
-# speed, as in the figure. (The profiler costs time as well, so the list may add up to more than the step.) The rest
-# moves many bytes for little arithmetic, such as the softmax over 6,001 logits and its gradient.
+# about as long as they would at full speed. The rest moves many bytes for little arithmetic, such as the softmax over
+# 6,001 logits and its gradient.
 
 # %% [markdown]
 # ## Fewer bits
@@ -398,9 +395,8 @@ assert torch.isinf(forty.half() @ forty.half()) and forty @ forty == 102_400
 
 # %% [markdown]
 # Infinity, where the truth is 102,400. One such number among the scores turns the softmax into *not a number*, and from
-# there it spreads to everything. (On a GPU, `torch.autocast` computes in float32 what is likely to overflow, such as
-# the softmax and the loss. It does not do so for a product like this one.) And at the other end, three small gradients;
-# in the last rows they are multiplied, kept in 16 bits, and divided again:
+# there it spreads to everything. And at the other end, three small gradients; in the last rows they are multiplied,
+# kept in 16 bits, and divided again:
 
 # %% tags=["hide-input", "nbval-check-output"]
 gradient = torch.tensor([1e-4, 1e-6, 1e-8])
@@ -510,11 +506,11 @@ quiz.one_choice(
 # | CUDA graph | a recorded step is repeated ([below](#record-a-step-and-repeat-it)) | one launch a step; on CUDA devices only |
 # | checkpointing, beside *larger batch* | the **activations** inside a layer are computed again, not kept | slower, but needs less memory |
 #
-# (Activations are what the forward pass leaves for the backward pass.) Dropout is off, because two kernels would drop
-# different entries. The learning rate is 0, so that every step finds the same model.
+# (A **kernel** is a program that a GPU is told to start. Activations are what the forward pass leaves for the backward
+# pass.) Dropout is off, because two kernels would drop different entries. The learning rate is 0, so that every step
+# finds the same model.
 #
-# Most rungs are a call or an argument of PyTorch's. These are the calls; some stand in the folded cells below, some in
-# the book's helpers (`matmul_precision`, `MultiHeadAttention`):
+# Most rungs are one call of PyTorch's:
 #
 # - tf32: `torch.set_float32_matmul_precision("high")`
 # - bf16: `torch.autocast(device, torch.bfloat16)` around the forward pass
@@ -523,9 +519,9 @@ quiz.one_choice(
 # - fused AdamW: `torch.optim.AdamW(parameters, fused=True)`
 # - checkpointing: `checkpoint(layer, x, use_reentrant=False)`
 #
-# A padded vocabulary gives the output matrix rows of zeros, whose logits are cut off before the softmax. And a loader
-# of PyTorch's prefetches: another process makes up to eight batches while the device computes. For a GPU they are put
-# into *pinned* memory, from which it can copy by itself.
+# A padded vocabulary gives the output matrix rows of zeros, whose logits are cut off before the softmax. A loader of
+# PyTorch's prefetches: another process makes batches while the device computes, for a GPU in *pinned* memory, from
+# which it can copy by itself.
 
 # %% tags=["hide-input", "export"] module="devices"
 import os
@@ -722,11 +718,11 @@ for row in climb(partial(measure, workload, device=device, steps=3), two_rungs):
     assert row["loss_error"] < 1e-3 and row["gradient_error"] < 0.05
 
 # %% [markdown]
-# On a machine whose processor has no fast instructions for bf16, it makes a step slower. To compare all rungs takes an
-# otherwise idle machine, so they were measured beforehand on one core of a CPU that has matrix units, with twice as
-# many pairs (`python -m benchmarks.gpu --device cpu --sections ladder`). Times are medians, with quartiles in brackets;
-# tokens are those of both sides, and the gain is that on the rung before (for checkpointing, on *larger batch*). Memory
-# is what was allocated at most: on a CPU parameters, gradients, the optimiser's state and the activations.
+# On a machine whose processor has no fast instructions for bf16, it makes a step slower. All rungs were measured
+# beforehand on one core of a CPU that has matrix units, with twice as many pairs (`python -m benchmarks.gpu --device
+# cpu --sections ladder`). Times are medians, with quartiles in brackets; tokens are those of both sides, and the gain
+# is that on the rung before (for checkpointing, on *larger batch*). Memory is what was allocated at most: on a CPU
+# parameters, gradients, the optimiser's state and the activations.
 #
 # **Predict first.** Which rungs are slower than the one before, on a CPU?
 
@@ -767,11 +763,10 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 # from there on. Whether that harms a training the column does not say. It says that no later rung adds an error of that
 # size, as a mistake would.
 #
-# Then the speeds. From one run to the next a rung may change by a few percent, more than its quartiles say, so most of
-# these differences may be chance. bf16 makes the step twice as fast. Fused attention then loses a third of the speed,
-# and compiling, which costs seconds before its first step, a seventh of what is left. A larger batch gains 11 percent
-# per token, and checkpointing, beside it, is slower and needs half of its memory. So bf16, with attention written out,
-# is the fastest rung on this CPU.
+# Then the speeds. Differences of a few percent may be chance. bf16 makes the step twice as fast. Fused attention then
+# loses a third of the speed, and compiling, which costs seconds before its first step, a seventh of what is left. A
+# larger batch gains 11 percent per token, and checkpointing, beside it, is slower and needs half of its memory. So
+# bf16, with attention written out, is the fastest rung on this CPU.
 
 # %% [markdown]
 # We have not tested why fused attention makes that machine slower. On a GPU, with long texts, it takes a tenth of the
@@ -794,8 +789,9 @@ there, gains = show_ladder(on_gpu)
 # %% [markdown]
 # Look at *larger batch*: 400 pairs take 55 ms, where 100 pairs took 45 to 81 in 16 bits. Four times the work costs
 # hardly more time, so most of a step does not grow with the work. The likely cause is that the GPU waits for the host,
-# the computer that runs Python, which launches one small kernel after the other. There is a test: repeat all launches
-# of a step by one call ([how](#record-a-step-and-repeat-it)). What remains is the GPU's own time.
+# the computer that runs Python, which launches one small kernel after the other. There is a test, a **CUDA graph**:
+# PyTorch records all launches of a step, and from then on one call repeats them ([how](#record-a-step-and-repeat-it)).
+# What remains is the GPU's own time.
 
 # %% tags=["hide-input"]
 batches = measured("throughput-cuda")["measurements"]
@@ -819,9 +815,7 @@ assert round(fixed + 100 * per_pair) == 14
 # (Launched are *no waiting*, with 100 pairs, and *batches prefetched*, with 400.) The recorded times are nearly a line:
 # 5 ms, and 0.09 for each pair. So for 100 pairs the GPU's own work takes about 14 ms, and the rest of the 45 is mostly
 # waiting. The compiled steps of 100 pairs were overhead-bound, and those in 16 bits before them probably too. What the
-# rungs between tf32 and *larger batch* gain or lose there says little of a GPU that is kept busy. On a second machine
-# with such a GPU the launched rungs took 8 to 37 percent less time, and the recorded step again 40 ms. So what differs
-# is probably the hosts, and not the GPUs.
+# rungs between tf32 and *larger batch* gain or lose there says little of a GPU that is kept busy.
 
 # %% [markdown]
 # Making batches between the steps cost a third of the speed, and prefetching brought most of that back.
@@ -875,13 +869,11 @@ assert 760e12 < peak_in_16_bits < 790e12
 
 # %% [markdown]
 # What the ladder has taught goes into `FastTrainer`, which `python -m dotformer train` uses, and which never waits for
-# the norm ([how](#a-trainer-that-does-not-wait)). **CUDA graphs** end the waiting for launches: PyTorch records all
-# launches of a step, and from then on one call repeats them ([how](#record-a-step-and-repeat-it)).
+# the norm ([how](#a-trainer-that-does-not-wait)). **CUDA graphs** end the waiting for launches.
 #
 # The configuration has a switch for each: `compile`, `cuda_graphs` and `checkpointing` under `[training]`, and
 # `multiple = 64` under `[tokens]`, which pads the vocabulary. The log has tokens a second, the most memory in use, and
-# the MFU, estimated with 6 FLOPs for each target and each parameter of a matrix, as a share of the peak measured above
-# (many papers take the maker's, which is higher).
+# the MFU, as a share of the peak measured above (many papers take the maker's, which is higher).
 
 # %% [markdown]
 # ## Attention without the score matrix
@@ -1030,8 +1022,7 @@ quiz.one_choice(
 #
 # $$4 \cdot \big( 6 \cdot (12 \cdot 64 + 18 \cdot 63) \cdot 512 + 4 \cdot 63 \cdot 37{,}000 \big) = 60.7 \text{ MB}.$$
 #
-# A helper measures it. PyTorch reports each array that is saved for the backward pass. Of a target's four arrays it
-# saves the logarithms only, so the helper adds the other three.
+# A helper adds up what PyTorch saves for the backward pass, and the loss's other three arrays.
 
 # %% tags=["hide-input"]
 from dotformer.support.memory import training_memory
@@ -1047,8 +1038,8 @@ print(
 assert round(by_hand / 1e6, 1) == 60.7 and 1 < activations / by_hand < 1.02
 
 # %% [markdown]
-# (The rest are masks, token numbers and what the norms keep.) From such a sum the helper says what has to shrink, if a
-# tenth is to stay free. On a GPU `python -m dotformer train` prints such a line when memory runs out:
+# From such a sum the helper says what has to shrink, if a tenth is to stay free. On a GPU `python -m dotformer train`
+# prints such a line when memory runs out:
 
 # %% tags=["hide-input"]
 from textwrap import fill
@@ -1068,8 +1059,7 @@ for pairs, length, available in ((400, 64, 24e9), (400, 64, 8e9), (1, 1024, 1.2e
 # Two other ways out cost time instead of memory. Split the batch and add up the gradients ([chapter
 # 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: **activation checkpointing** keeps only what goes
 # into each layer, and computes the layer again when the backward pass needs its activations. That is one more forward
-# pass through the layers: a third more work for them, and none for the output product. (In the CPU's ladder it needs
-# half of the memory.)
+# pass through the layers: a third more work for them, and none for the output product.
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -1467,14 +1457,12 @@ assert [round(kinds[part]) for part in kinds] == [12, 5, 4, 2]
 #
 # When Python asks for a number that is on a GPU, it has to wait until all that was handed over before is done, a
 # **host-device synchronisation**, and from then until it is told what is next the GPU has nothing to do. `train_step`
-# waits once, to see whether the norm of the gradient is finite. (The targets are counted before they go to the device,
-# and the loss stays there until it is logged.)
+# waits once, to see whether the norm of the gradient is finite.
 #
-# `FastTrainer`, which `python -m dotformer train` uses, need not wait. Its optimiser is fused. By itself that gained
-# little on the CPU and on the H200 of the ladder, and on another H200 it lost, but such an optimiser can be told *on
-# the device* what to skip: where its `found_inf` is 1 it changes nothing. Then nobody has to look at the norm of the
-# gradient first. The loss of a skipped step becomes NaN, and when the next row of the history is due, the training ends
-# with an error, later than before and with nothing spoiled.
+# `FastTrainer`, which `python -m dotformer train` uses, need not wait. Its optimiser is fused. Such an optimiser can be
+# told *on the device* what to skip: where its `found_inf` is 1 it changes nothing. Then nobody has to look at the norm
+# of the gradient first. The loss of a skipped step becomes NaN, and when the next row of the history is due, the
+# training ends with an error, later than before and with nothing spoiled.
 
 # %% tags=["hide-input", "export"] module="devices"
 from contextlib import nullcontext
@@ -1567,20 +1555,17 @@ assert asked["FastTrainer"] <= 3 < asked["Trainer"]
 # Not each of these is a wait: a number that lies on the CPU is there at once. Most of the first line's are Adam's,
 # which looks up for each parameter how many steps there were; they cost Python's time. One is the norm, the wait. The
 # three that are left count the targets and check the masks, which a training does before the batch goes to a GPU, or
-# not at all there. (On a CPU, where nobody waits, the ladder shows no gain. On the H200 it was 17 percent, in steps
-# that were mostly launches.)
+# not at all there.
 
 # %% [markdown]
 # ### Record a step, and repeat it
 #
-# Each launch of a kernel takes Python's time. **CUDA graphs** launch all kernels of a step at once: PyTorch records the
-# launches, and from then on one call repeats them.
+# Each launch of a kernel takes Python's time. A CUDA graph repeats all launches of a step by one call.
 #
 # Four conditions come with it. Nothing in a step may ask the device for a number, since Python is no longer there to
 # see it. What is repeated reads its inputs from where they were when it was recorded, so a new batch is copied there.
 # Numbers that change from step to step, such as the learning rate, must be tensors. And shapes stay the same, so each
-# shape of batch needs a recording of its own. (`GraphTrainer`, in the folded cell, does it, for the whole step with the
-# optimiser's part; `torch.compile(mode="reduce-overhead")` records what it compiles.)
+# shape of batch needs a recording of its own.
 
 # %% tags=["export", "hide-input"] module="devices"
 from collections import Counter

@@ -9,13 +9,12 @@
 # # 21. How do many train one model?
 #
 # One device can be only so fast. To be faster, several must share the work, and then they must agree on every step. At
-# the end of this chapter the command of [chapter 14](14_translation.ipynb) trains in one process, in several, or on
-# several machines. You can tell whether many compute what one would have computed, and what communication costs them.
+# the end of this chapter the command of [chapter 14](14_translation.ipynb) trains in one process or in several. You can
+# tell whether many compute what one would have computed, and what communication costs them.
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is
-# needed: processes of one machine stand for devices, and that is also how all of this was tested. On several GPUs
-# nobody has run it yet. It takes about 32 minutes to read, and 35 for the exercises. [Going further](#going-further),
-# at the end, takes 6 more minutes.
+# needed: processes of one machine stand for devices. (On several GPUs nobody has run this yet.) It takes about 32
+# minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
 import signal
@@ -48,8 +47,7 @@ transformer_map(built=21)
 #
 # This is the *mean of means* of [chapter 11](11_training.ipynb#break-it-the-mean-of-means), and what helped there helps
 # here. Divide every summed loss by the real targets *of all processes*, and then *add* the gradients. So the processes
-# need two things of one another: a number before the backward pass (unless each sees the whole batch, and counts for
-# itself), and the gradients after it.
+# need two things of one another: a number before the backward pass, and the gradients after it.
 #
 # Each process takes some rows of the batch, its **shard**.
 
@@ -358,10 +356,10 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # by the targets of all, but by an $N$-th of them. In the first example of this chapter there are 8, so each of the two
 # divides by 4: $12 / 4 = 3$ and $8 / 4 = 2$, with the mean 2.5, the loss of the whole batch.
 #
-# Our function `replicate` puts a model into DDP, by one call of PyTorch's. `shard` puts it into FSDP, and is longer,
-# because a model that is too large for one device cannot be built on one. Rank 0 builds it in the computer's own
-# memory. The others may build it on the **meta device**, where a tensor has a shape and no memory. `shard` divides the
-# shapes, layer by layer. Then rank 0 sends the values, one tensor at a time, and each process keeps its part.
+# Our function `replicate` puts a model into DDP, by one call of PyTorch's, and `shard` into FSDP. A model too large for
+# one device cannot be built on one. So rank 0 builds it in the computer's own memory, and the others on the **meta
+# device**, where a tensor has a shape and no memory. Then rank 0 sends the values, one tensor at a time, and each
+# process keeps its part.
 
 # %% tags=["hide-input", "export"] module="distributed"
 from collections.abc import Iterable, Iterator
@@ -438,8 +436,6 @@ def in_kind(tensor: Tensor, other: Tensor) -> Tensor:
 
 # %% [markdown]
 # When the gradients of several batches add up, they need not be sent before the last (`no_sync`, in the folded cell).
-# And numbers such as a loss are summed over all processes, in training as in validation, where each process evaluates
-# its own rows.
 
 
 # %% tags=["hide-input", "export"] module="distributed"
@@ -634,17 +630,15 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
     assert apart["FSDP in bf16", count] < 0.06
 
 # %% [markdown]
-# All rows but the last are multiples of the parameters' bytes in float32. The last, *error*, says how far the gradient
-# is from that of one process with the whole batch: in float32 by rounding, and in bfloat16 by about as much as [in one
-# process](20_one_gpu.ipynb#a-ladder).
+# All rows but *error* are multiples of the parameters' bytes. The error of the gradient is rounding in float32, and in
+# bfloat16 about as large as [in one process](20_one_gpu.ipynb#a-ladder).
 #
 # With one batch a step, DDP sums every gradient once. FSDP gathers the layers before the forward pass and again before
 # the backward pass, and scatters the sums of their gradients. The embeddings, 35.5 percent of this model, belong to no
 # layer and are gathered once: $2 \cdot 0.645 + 0.355 = 1.65$. So FSDP sends $(1.65 + 1) / 2 = 1.32$ times the model,
 # where DDP sends it once; with small embeddings it would be 1.5. For that it keeps, from one step to the next, half of
 # the parameters (*kept*), and with them half of their gradients and of Adam's moments. FSDP pays with communication for
-# memory, except, here, in bfloat16 with one batch a step (0.91): half as much is gathered, and gradients are still
-# added up in float32.
+# memory. (In bfloat16 it gathers half as much: 0.91 in all.)
 #
 # With 4 batches a step, whose gradients are added up ([gradient
 # accumulation](11_training.ipynb#one-step-from-several-batches)), gradients are sent only with the last, the sums of
@@ -660,9 +654,8 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # other, and rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the file
 # depends on how many processes have written it, and **any number of them may go on from there**, whoever began.
 #
-# The file has the random state of rank 0 alone. So at the start, and at every save, the other ranks draw a fresh one
-# from the seed, the step and their rank. No two ranks draw the same dropout, and a run that is stopped at a save goes
-# on as if it had not been.
+# The file has the random state of rank 0 alone. The other ranks draw a fresh one, at the start and at every save, from
+# the seed, the step and their rank, so no two draw the same dropout.
 #
 # Do they all train the same model? Without dropout, train one that reverses sentences, for 20 steps: in one process, in
 # two that each have the full model, and in three that each have a shard. (`run` trains and returns its history, and
@@ -760,9 +753,9 @@ for name in ("1 process", "2, one of them killed"):
     compare(name)
 
 # %% [markdown]
-# No farther than the rest. Steps 11 and 12 were made twice, and nobody can tell. A process may also hang. It has not
-# died then, so nobody notices. Whoever waits for it in a step gives up after ten minutes (the `timeout` that the
-# command gives its group), and all are started again.
+# No farther than the rest. Steps 11 and 12 were made twice, and nobody can tell. A process that hangs goes unnoticed
+# until those that wait for it give up, after ten minutes (the `timeout` that the command gives its group). Then all are
+# started again.
 #
 # ## The same command
 #
@@ -783,7 +776,7 @@ for name in ("1 process", "2, one of them killed"):
 # (The command for several machines is in the repository's README.)
 #
 # `max_tokens` stays the size of the *whole* batch. So the result does not depend on the number of processes, except for
-# rounding and dropout. With `--shard` and `precision = "bfloat16"` the layers are gathered in 16 bits.
+# rounding and dropout.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -841,7 +834,7 @@ def race(sentences, rounds=24):
 
 
 # %% [markdown]
-# That takes minutes, so a program runs it (`python -m benchmarks.two_processes`), on a machine with nothing else to do.
+# (`python -m benchmarks.two_processes`, on an idle machine.)
 
 # %% tags=["hide-input"]
 from classroom.measured import measured
@@ -874,7 +867,7 @@ assert (
 # Between an all-reduce at the end and one in buckets there is no clear difference here. Overlap of communication and
 # computation needs free hardware, and this machine has two cores, which both compute.
 #
-# How long does an all-reduce take by itself? (Of many, the shortest, so that what else the machine does counts least.)
+# How long does an all-reduce take by itself?
 
 
 # %% tags=["hide-input"]
@@ -924,10 +917,9 @@ grew = two["at the end"][1] - two["no all-reduce"][1]
 assert round(grew) == 22
 
 # %% [markdown]
-# The line gives the order of magnitude. (For 4 million numbers it says less than the 22 ms by which a step grew; why,
-# we have not tested.) Below about $\alpha \beta$ bytes a message costs mostly its latency. So biases and gains should
-# not be sent one by one, and that is why gradients travel in buckets. PyTorch's have 25 megabytes, unless one says
-# otherwise.
+# The line gives the order of magnitude. Below about $\alpha \beta$ bytes a message costs mostly its latency. So biases
+# and gains should not be sent one by one, and that is why gradients travel in buckets. PyTorch's have 25 megabytes,
+# unless one says otherwise.
 #
 # ## Share a layer
 #
@@ -1044,9 +1036,7 @@ assert all(torch.equal(*pair) for pair in zip(left[:2], right[:2], strict=True))
 # %% [markdown]
 # Output and all gradients are those of one process, up to float64 rounding. Attention is shared in the same way, by
 # heads: the columns of $W_Q$, $W_K$ and $W_V$ that belong to a head, and its rows of $W_O$ ([chapter
-# 6](06_many_heads.ipynb#heads-are-a-sum)). So a layer of an encoder needs two all-reduces forward and two back. (A bias
-# after $W_2$ is added once, to the summed output. Dropout there must be the same in all, and inside the layer a
-# different one in each.)
+# 6](06_many_heads.ipynb#heads-are-a-sum)). So a layer of an encoder needs two all-reduces forward and two back.
 #
 # There are two more ways to cut. In **pipeline parallelism** ([Huang and others,
 # 2019](https://arxiv.org/abs/1811.06965)) each device has some of the *layers*, and only activations at the borders are
@@ -1151,7 +1141,6 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # %% [markdown]
 # Counted, the work is less than half of the estimate. Since the estimate is what the eight could do in those hours, the
 # quotient is the run's **model FLOPs utilisation** (MFU), of the 9.5 TFLOP/s that the paper takes a P100 to sustain.
-# (Products with padding are work too, and not counted.)
 #
 # The larger model does better, as one would expect of larger products.
 #
@@ -1352,7 +1341,6 @@ verdict
 # PyTorch's own `DistributedSampler` repeats sentences where we have put `None`, or drops the last ones if one asks for
 # that. For training on millions of sentences it matters little. For a test score, a sentence that counts twice is a
 # mistake.
-#
 
 # %% [markdown]
 # ## In one breath
@@ -1374,8 +1362,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# What training costs on devices of today; and, for whoever has to choose among DDP, FSDP and the ways to share a layer,
-# when communication takes longer than the computation behind which it could hide.
+# Costs on devices of today, and when communication no longer hides behind computation.
 
 # %% [markdown]
 # ### What would it cost today?
@@ -1383,9 +1370,8 @@ verdict
 # Estimate it. A device computes as fast as the H200 of [chapter
 # 20](20_one_gpu.ipynb#how-much-of-the-peak-can-a-narrow-model-use), whose recorded steps were measured with batches of
 # 1 to 1,600 pairs, without dropout, padding or waiting for data. The batch stays the paper's, divided among the
-# devices. Gradients have 4 bytes a parameter, go around a ring at 200 GB/s (between the 50 of one network card and the
-# 450 of the links within a machine) without latency, and travel during the backward pass, two thirds of the
-# computation, as far as they fit.
+# devices. Gradients have 4 bytes a parameter, go around a ring at 200 GB/s without latency, and travel during the
+# backward pass, two thirds of the computation, as far as they fit.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. A dotted line, in proportion to one device, falls straight. The estimate leaves it at two devices and becomes nearly flat."}}
 from classroom.measured import measured
@@ -1460,9 +1446,8 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 # - **Tensor parallel**, for an encoder layer of width $D$ on $N$ devices, which all work on the same $b$ tokens: its
 #   matrices have $12 D^2$ numbers, so the forward pass takes $24 b D^2 / (N F)$ seconds. Two all-reduces of $b D$
 #   numbers of 2 bytes take $\frac{N - 1}{N} \, 8 b D / \beta$, and nothing hides them, because the next product waits
-#   for their sum (unless products or batches are cut into parts). They take longer than the products where $D <
-#   \frac{N - 1}{3} F / \beta$, whatever the batch. (So at the break-even half of the time is lost. At three times that
-#   width it is a quarter.)
+#   for their sum (unless products or batches are cut into parts). They take longer than the products where
+#   $D < \frac{N - 1}{3} F / \beta$, whatever the batch.
 # - **Pipeline**: at a border $2 b D$ bytes, against $24 b D^2$ FLOPs in each layer of a device. With $L$ layers each
 #   they hide where $D > F / (12 L \beta)$. So the price is mostly the bubble.
 # - **Context**, with $b$ positions a device: keys and values, $4 b D$ bytes, against $4 b^2 D$ FLOPs for their scores
@@ -1508,7 +1493,5 @@ assert bounds["data parallel, 64 devices: tokens a device"] * ratio[450] > 391
 
 # %% [markdown]
 # The paper's batch has 25,000 targets, which are 3,125 for each of eight devices, enough at 450 GB/s and at 200, and
-# 391 for each of 64, too few if devices still reached 27 percent. (With so few they do not, so the gradients may still
-# fit: see [what it would cost today](#what-would-it-cost-today).) In the forward pass, sharing its layers of width 512
-# between two devices takes 0.70 of the time of one within a machine, and 2.27 times as long over one network card. (The
-# backward pass has twice the FLOPs for the same bytes.)
+# 391 for each of 64, too few if devices still reached 27 percent. In the forward pass, sharing its layers of width 512
+# between two devices takes 0.70 of the time of one within a machine, and 2.27 times as long over one network card.

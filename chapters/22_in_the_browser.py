@@ -11,7 +11,7 @@
 # A trained model is numbers and a few dozen operations. Neither needs Python. At the end of this chapter the translator
 # of [chapter 13](13_alignment.ipynb) runs in this page: you type a sentence, and see every word appear, with the
 # attention that chose it. What computes it is some 290 lines of JavaScript, without any library, and its logits equal
-# those of PyTorch, with the same rounded parameters, to six digits. Then the same model becomes a file for servers.
+# those of PyTorchto six digits. Then the same model becomes a file for servers.
 #
 # You need [chapter 12](12_generation.ipynb) for the cache, and enough JavaScript to read a loop. It takes about 29
 # minutes to read, and 25 more for the exercises.
@@ -33,12 +33,10 @@ transformer_map(built=22)
 # %% [markdown]
 # ## What must be sent?
 #
-# A reader opens a page. Whatever the model needs must come over the network first, and a phone must hold it. PyTorch
-# is hundreds of megabytes. A general runtime for models in pages is smaller, but the file that [ONNX
-# Runtime](https://www.npmjs.com/package/onnxruntime-web) 1.30 needs for it, `ort-wasm-simd-threaded.wasm`, is still 14
-# MB, or 3.7 MB compressed. Our translator has 247,000 parameters, one megabyte in 32 bits, so the runtime would be
-# many times the size of the model! For one kind of model we can write the engine ourselves, and in Python we have done
-# so: a transformer is matrix products, a softmax, a norm and some sums.
+# A reader opens a page. Whatever the model needs must come over the network first, and a phone must hold it. PyTorch is
+# hundreds of megabytes. A general runtime for pages, [ONNX Runtime](https://www.npmjs.com/package/onnxruntime-web)
+# 1.30, still needs a file of 14 MB, or 3.7 MB compressed. Our translator has 247,000 parameters, one megabyte in 32
+# bits. So we write the engine ourselves: a transformer is matrix products, a softmax, a norm and some sums.
 #
 # So three things are sent: the parameters, the two tokenizers, and the code.
 #
@@ -139,8 +137,7 @@ def page_tokenizer(tokenizer: BPETokenizer) -> dict[str, Any]:
 
 
 # %% [markdown]
-# A tensor that two layers share is written once, and rows that only pad an embedding table are left out. Here is the
-# translator of chapter 13.
+# Here is the translator of chapter 13.
 
 # %% tags=["hide-input"]
 import gzip
@@ -170,10 +167,9 @@ print(f"{len(text):,} in the page, {compressed:,} compressed")
 assert 0.4 < len(text) / in_32_bits < 0.48 and compressed < 0.32 * in_32_bits
 
 # %% [markdown]
-# Less than half, where one would expect a quarter: base64 takes a third more than the bytes, biases and scales are
-# written in decimal, and with them come the merges of both tokenizers. A server that compresses what it sends takes
-# most of that off again. And 8 bits save this download, nothing else: when the page has loaded them, it makes 32 bits
-# of them again.
+# Less than half, where one would expect a quarter: base64 takes a third more than the bytes, and scales, biases and the
+# merges of both tokenizers come on top. Compression takes most of that off again. And 8 bits save this download,
+# nothing else: when the page has loaded them, it makes 32 bits of them again.
 #
 # **Predict first.** How many of the 500 test sentences does the model still translate without a mistake, in 8 bits? In
 # 4? And what if a whole matrix shares one scale?
@@ -373,9 +369,6 @@ from classroom import javascript
 # }
 
 # %% [markdown]
-# JavaScript computes in 64 bits, and a `Float32Array` rounds what is stored, so dot products are more exact here than
-# in PyTorch.
-#
 # **Attention.** Before anything can attend to a vector, its key and value must be kept. `attend` takes one query and
 # everything that is kept. It is chapter 4's look-up, head by head, and the cache of chapter 12 comes for free: a list
 # that grows.
@@ -455,9 +448,8 @@ from classroom import javascript
 # %% [markdown]
 # **Encoder and decoder.** `embed`, folded above, makes the vectors of tokens, and `finish` applies the norm at a
 # stack's end, where there is one. `encode` returns the source's keys and values for each layer of the decoder, the half
-# of `KVCache` that does not grow. `step` reads one token and returns a longer copy of the past, so that two hypotheses
-# of a beam can share their beginning. No mask is needed anywhere: nothing is padded, and the future has not been
-# written.
+# of `KVCache` that does not grow. `step` reads one token and returns a longer copy of the past. No mask is needed
+# anywhere: nothing is padded, and the future has not been written.
 
 # %% language="js" tags=["export"] module="engine"
 # function encode(model, source) {
@@ -746,8 +738,8 @@ assert largest < 1e-4 and apart < 1e-4
 assert 11 < max(np.abs(logits_).max() for _, logits_ in reference) < 13
 
 # %% [markdown]
-# The logits go up to about 12, so the two agree to six digits. What is left looks like rounding, as PyTorch computes in
-# 32 bits.
+# The logits go up to about 12, so the two agree to six digits. What is left looks like rounding: JavaScript computes in
+# 64 bits, and a `Float32Array` rounds what is stored, where PyTorch computes in 32.
 #
 # ### Break it: an engine that is nearly right
 #
@@ -789,7 +781,7 @@ for name, (line, wrong) in defects.items():
 # the other five write the same words, but for one sentence. Comparing logits finds four of them: they are off by 0.1 to
 # 5, where the right engine is off by less than 1e-5. The fifth, without $\epsilon$, is off by 5e-5, and passes: our
 # test, in a folded cell above, allows 1e-4. So a tolerance should be a few times what the *right* code needs, and not
-# whatever round number comes to mind. The test of this page in a real browser has 2e-5.
+# whatever round number comes to mind.
 
 # %% tags=["proof"]
 noticed = [name for name, (_, differ) in broken.items() if differ > 1]
@@ -897,13 +889,11 @@ assert np.allclose(found, q @ k[:4].T, atol=1e-6)
 # - **Keep state.** A cache that is a Python list would end up in the graph as it was. So keys and values come in as
 #   inputs and go out as outputs, longer by one.
 # - **Fix a length unawares.** Name every axis that may vary in `dynamic_shapes`; the others keep the example's length.
-#   Axes with one name must have one length. Use examples of length 2 or more: lengths 0 (empty) and 1 (which
-#   broadcasts) are special cases, and may be built in although named.
+#   Use examples of length 2 or more: 0 and 1 are special cases, and may be built in although named.
 
 # %% [markdown]
 # For the translator there are two graphs, like the functions `encode` and `step` above. Attention is chapter 12's
 # `KVAttention`. Only `__init__` differs: it takes keys and values as inputs, where chapter 12's computes them.
-# (`extend` replaces them, but each object lives for one step, so nothing is kept.)
 
 # %% tags=["export"] module="export"
 from dotformer.attention import MultiHeadAttention
@@ -981,9 +971,8 @@ class StepGraph(nn.Module):
 
 # %% [markdown]
 # Now the export itself; `write_graph` calls `torch.onnx.export` as above. One trap is in the examples: keys and values
-# must be *different* tensors, since the same tensor passed twice is treated as one input. (At first we gave one tensor
-# of zeros for both. The graph then used the values as keys. Nothing complained, and the first step was right, because
-# an empty cache is an empty cache.) The examples have a past of two tokens, since 0 or 1 might be built in.
+# must be *different* tensors, since the same tensor passed twice is treated as one input. (With one tensor for both,
+# the graph uses the values as keys, and nothing complains.)
 
 # %% tags=["hide-input", "export"] module="export"
 from pathlib import Path
@@ -1096,9 +1085,8 @@ print(f"beam search: {len(found)} of {len(found)} translations are the same")
 
 # %% [markdown]
 # The same numbers, but for rounding, and the same translations. And is it faster? Here, for a larger model (1.7 million
-# parameters, width 128, sources of 24 tokens), are PyTorch with our cache, ONNX Runtime with the two graphs, and
-# CTranslate2, an engine made for this one purpose, with the same parameters and the same sentences, timed in turns on
-# one core ([the comparison](../comparison.md) has more).
+# parameters, sources of 24 tokens), are PyTorch with our cache, ONNX Runtime with the two graphs, and CTranslate2, an
+# engine made for this one purpose, timed in turns on one core ([the comparison](../comparison.md) has more).
 
 # %% tags=["hide-input"]
 engines = ("dotformer", "dotformer, ONNX Runtime", "CTranslate2")
@@ -1119,9 +1107,9 @@ assert len(serving) == 4
 
 # %% [markdown]
 # ONNX Runtime writes one sentence in half the time. It has no Python between the operations, and joins some of them
-# (**fusion**). It saves less with 32 sentences, where each operation takes longer, and least with a beam, where our own
-# search copies the whole cache in and out at each step. (We measured the times, not these reasons.) CTranslate2 has
-# search, cache and all in C++, and takes about half of PyTorch's time for 32 sentences, and a quarter for one.
+# (**fusion**). It saves less with 32 sentences, where each operation takes longer, and least with 32 and a beam, where
+# our own search copies the whole cache in and out at each step. (We measured the times, not these reasons.) CTranslate2
+# has search, cache and all in C++, and takes about half of PyTorch's time for 32 sentences, and a quarter for one.
 #
 # So use a page for one reader, a graph where other programs run the model, and a special engine where one exists for
 # your kind of model.
