@@ -222,12 +222,11 @@ def lstm_cell(
 # $$\frac{\partial h_t}{\partial x_{t-k}} = \frac{\partial h_t}{\partial h_{t-1}} \cdots
 # \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \; \frac{\partial h_{t-k}}{\partial x_{t-k}} .$$
 #
-# Taken from its left end, the product runs back in time (**backpropagation through time**). Its size is the root of the
-# sum of its squared entries. Printed is the size for the word $k$ back, divided by that for the latest word: the median
-# of eight draws of the first weights.
+# Here $h_t$ is the whole state: 24 numbers in the plain cell, and 48 in an LSTM, its $h$ and its $c$ side by side
+# ($H = 24$). The *size* of a matrix is the root of the sum of its squared entries. The table shows the size for the
+# word $k$ back, divided by that for the latest word: the median of eight networks with different random weights.
 #
-# The state of the plain cell has $H = 24$ numbers, an LSTM's 48: its $h$ and its $c$ together. Matrices and biases are
-# drawn as PyTorch draws them, uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$.
+# Matrices and biases are drawn as PyTorch draws them, uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$.
 #
 # Each cell also gets a second start, chosen to forget less. *Plain, orthogonal* has an **orthogonal** matrix for $W_h$,
 # a rotation or reflection, which leaves every length as it is. *LSTM, gate open* has 3 added to the bias of its forget
@@ -313,16 +312,16 @@ for name in names:
 # length, so only the slope of $\tanh$ is left, some 0.8 a step. At 20 back the influence is thousands of times what it
 # was. But the slope is below 1 everywhere except at 0, so even this cell fades.
 #
-# The open gate holds on. By itself it keeps $\sigma(3) = 0.953$ a step, 0.14 after 40 steps. Measured, about twice as
-# much is left, because a word has a second path: from $c$ to $h$, and from there through the candidate $g$ into the
-# next $c$.
+# The open gate holds on. The first step costs more, since the latest word also moves the output gate, which is gone a
+# step later. After that the gate alone would keep $\sigma(3) = 0.953$ a step. Measured it is more, because there is a
+# second path: from $c$ to $h$, and from there through the candidate $g$ into the next $c$.
 #
 # Influence decides what can be learned. Training moves each parameter a little against the derivative of the error, the
-# **gradient**. What the cell did with the word $k$ back can change the error only by way of the later states, so its
-# term in the gradient contains the same product. If the product is $10^{-6}$, the term is next to nothing: the
-# **vanishing gradient**. A $W_h$ that stretches by more than the $\tanh$ flattens has the opposite trouble, the
-# **exploding gradient**: a factor of 1.1 a step makes 117 in 50. The vanishing gradient made plain networks hard to
-# train, and the LSTM was invented to overcome it.
+# **gradient**. The same parameters serve at every step, so the gradient is a sum with a term for each. The term of the
+# step $k$ back passes through all later states, and so contains the product above (**backpropagation through time**).
+# If the product is $10^{-6}$, the term is next to nothing: the **vanishing gradient**. A $W_h$ that stretches by more
+# than the $\tanh$ flattens has the opposite trouble, the **exploding gradient**: a factor of 1.1 a step makes 117 in
+# 50. The vanishing gradient made plain networks hard to train, and the LSTM was invented to overcome it.
 
 # %% tags=["proof"]
 assert round(0.5 * np.tanh(0.9 * 2 - 0.1), 2) == 0.47  # one entry of an LSTM
@@ -336,9 +335,9 @@ assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 # A gradient that arrives is not yet a memory: the last state *depends* on the word 40 back, but can you tell from it
 # what the word was? Let each cell read 4,000 random texts, whose words are 8 independent numbers each. Then predict the
 # word $k$ back from the last state, with one matrix fitted by least squares. $R^2$ is the share of a number's variance
-# that the prediction explains, less what chance would explain: 1 is perfect recall, 0 is none. Printed below is its
-# mean over a word's 8 numbers, so 0.98, in the first row, stands for $0.98 \cdot 8 = 7.8$ numbers of the latest word.
-# The last column adds up those of all words.
+# that the prediction explains: 1 is perfect recall, 0 is none. (Even a fit to pure noise explains a little; that is
+# taken off.) The table shows its mean over a word's 8 numbers: 0.98, in the first row, stands for $0.98 \cdot 8 = 7.8$
+# numbers of the latest word. The last column adds up all words (**memory capacity**).
 #
 # **Predict first.** A word has 8 numbers, and the state of a plain cell 24. How many numbers can it recall, at most?
 
@@ -379,11 +378,12 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# At most 24. The plain cell recalls 19. The orthogonal one forgets far more slowly, and still recalls only 21. What
-# differs is *which* numbers: of the words 1 and 3 back the plain cell has 81 and 14 percent, the orthogonal one 56
-# and 33. To forget slowly is to spread a memory over more words. The LSTM with its gate open still has 2 % of the
-# word 40 back, and recalls half as many numbers again as the other. (Why the LSTM stays so far below its 48:
-# [more](#why-not-more-than-24).)
+# At most 24. One number, $x_1 + x_2$, can give half of each, never both whole, and 24 numbers have 24 such budgets
+# ([proof](#why-not-more-than-24)). The plain cell recalls 19. The orthogonal one forgets far more slowly, and still
+# recalls only 21. What differs is *which* numbers: of the words 1 and 3 back the plain cell has 81 and 14 percent, the
+# orthogonal one 56 and 33. To forget slowly is to spread a memory over more words. The LSTM with its gate open still
+# has 2 % of the word 40 back, and recalls half as many numbers again as the one with PyTorch's start. (Why the LSTM
+# stays so far below its 48: [more](#why-not-more-than-24).)
 #
 # No state of 24 can recall more: **a linear fit to a state of $H$ numbers recalls at most $H$ of the independent
 # numbers that were read**, whatever the weights. One number, $x_1 + x_2$, can give half of each, never both whole
@@ -627,11 +627,11 @@ plt.show()
 # | convolution over $m$ words | $m \, n \, d^2$ | 1 | of the order of $n / m$, or $\log_m n$ if dilated | $m$ words, $m \, d$, more if dilated |
 # | attention | $n^2 \, d$ | 1 | 1 | all words, $n \, d$ |
 #
-# (The second row and the last column are ours. The multiplications leave out constants and attention's own matrices, so
-# for short texts do not compare rows.)
+# (The second row and the last column are ours. The multiplications show only how the work grows. They leave out factors
+# such as 2, and attention's four matrices, another $4 n d^2$.)
 #
-# Of 81 words the first has reached the last after 40 layers of a convolution with $m = 3$, each of which reaches 2
-# words further; dilated ones need 4, and attention 1.
+# From word 1 to word 81 are 80 steps. A layer of convolution with $m = 3$ reaches 2 words back, so it takes 40 layers;
+# dilated ones reach $2 + 6 + 18 + 54 = 80$ in 4, and attention does it in 1.
 
 
 # %% tags=["proof"]
@@ -656,13 +656,13 @@ everybody = layers_needed(lambda layer: distance >= 0)
 assert (neighbours, dilated, everybody) == (40, 4, 1)
 
 # %% [markdown]
-# Count everything, and attention always does more work than a plain cell. At the original transformer's width, 512, it
-# also overtakes an LSTM from about a thousand words on ([counted below](#how-much-work-is-it)). What it saves in
-# training is the *waiting*. It computes all words at once, where a recurrent network with a $\tanh$ must take them in a
-# row, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before $h_{t-1}$ is there. A GPU has thousands of units
-# that work side by side, and short steps leave most of them idle, though a batch of many sentences fills more. So the
-# same hours can train a larger model, or take in more text. When attention *writes* a text, it too must produce its
-# words one at a time ([chapter 12](12_generation.ipynb)).
+# With these counted, attention does more work than a plain cell at any length. At the original transformer's width,
+# 512, it also overtakes an LSTM from about a thousand words on ([counted below](#how-much-work-is-it)). What it saves
+# in training is the *waiting*. It computes all words at once, where a recurrent network with a $\tanh$ must take them
+# in a row, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before $h_{t-1}$ is there. A GPU has thousands of
+# units that work side by side, and short steps leave most of them idle. So the same hours can train a larger model, or
+# take in more text. When attention *writes* a text, it too must produce its words one at a time ([chapter
+# 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #

@@ -94,9 +94,9 @@ assert distances["pays"] == 2 and question not in offers.values()
 #
 # ## A word as a row of numbers
 #
-# What does the sum of products measure? Begin with a case whose answer you know, likeness: the query is itself a word,
-# and should find the word most like it. *Tea* is more like *coffee* than like *train*. Give each word three numbers,
-# our own rough answers: how *warm* is the thing, how much do you *drink* it, how fast does it *move*?
+# What does the sum of products measure? Test it where you know the answer: let the query be a word too, and look for
+# the word most like it. *Tea* is more like *coffee* than like *train*. Give each word three numbers, our own rough
+# answers: how *warm* is the thing, how much do you *drink* it, how fast does it *move*?
 
 # %%
 import numpy as np
@@ -299,12 +299,13 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # | | depends on | used in |
 # |---|---|---|
-# | dot product | direction and length | attention, where training chooses the norms, too |
+# | dot product | direction and length | attention: training sets how long a key is, too |
 # | cosine | direction only | search, where a text should not win because its vector is long |
 #
 # Stretch the query, and all its scores are multiplied by the same number: their order stays. Stretch one key, and it
-# may win. That is how coffee beat tea: at tea's length it would have $\sqrt{13} \sqrt{13} \cos\theta \approx 12.7$,
-# less than 13. So a long key tends to win with any query that points even partly its way.
+# may win, as coffee did: at tea's length it would have $\sqrt{13} \sqrt{13} \cos\theta \approx 12.7$, less than 13. For
+# likeness that is a fault. For a look-up it can help, as with the stronger *debts*: training can make a word easy to
+# find by giving it a long key.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -386,10 +387,9 @@ for width in widths:
 # They gather around 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0, and its typical size, the root of
 # the mean square, is $1/\sqrt{D}$ (± is the standard deviation over 20 seeds). Four times the width, half the size.
 #
-# Why? Scale both vectors to length 1, and turn them together until the first lies along the first axis. Their angle
-# stays, and the cosine is now the first entry of the second vector. Its $D$ squared entries sum to 1, and the normal
-# distribution favours no direction, so each square is $1/D$ on average. So the first entry has the typical size
-# $1/\sqrt D$.
+# Why? Scale both to length 1, and turn the pair until the first is $(1, 0, \dots, 0)$. Their angle stays, so the cosine
+# is now the first entry of the second vector. The $D$ squared entries of this vector sum to 1, and no direction is
+# favoured, so each is $1/D$ on average. The root of that is the typical size, $1/\sqrt D$.
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly **orthogonal**. A cosine of 0.5 between random vectors is common at
@@ -411,8 +411,8 @@ assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 # of it. Here we need only its first part, the **embedding table**: 30,522 rows of 384 learned numbers. Each row is the
 # **embedding** of one **token**, which is a word, part of a word or a character. To look a word up is to pick its row.
 #
-# It is also a product: the **one-hot** vector of word $i$, 0 everywhere and 1 in entry $i$, times the embedding table.
-# (One-hot vectors themselves know nothing of likeness: any two different ones have the dot product 0.)
+# Why such a table? Give word $i$ its **one-hot** vector, 0 everywhere and 1 in entry $i$, and any two words have the
+# dot product 0: none is like another. Multiplied by the embedding table it becomes row $i$, whose numbers are learned.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -808,13 +808,13 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Two uses of directions in a wide space, and three warnings. No later chapter needs them.
+# Which cosine is high, how many features a space has room for, and what an analogy proves. No later chapter needs this.
 #
 # ### How high is high?
 #
-# *Coffee* is the nearest to *tea* of some 21,000 words, and the best of so many is high even by chance. So make vectors
-# that mean nothing, random ones with the mean of the words and their spread in every direction, and find the nearest
-# word of each.
+# *Coffee* is the nearest to *tea* of some 21,000 words, and the best of so many is high even by chance. So compare with
+# vectors that mean nothing. Draw them at random, with the mean and the covariance of the word vectors, and find the
+# nearest word of each.
 
 # %% tags=["hide-input"]
 rng = np.random.default_rng(0)
@@ -917,9 +917,9 @@ for word in ("king", "actor", "swim"):
 # to *kings*, at 0.69. With the sum, *kings* falls to 0.45, and *queen* only to 0.50. So the arithmetic has moved
 # *queen* past *kings*, but it was among the nearest before.
 #
-# *Actress* and *swimming* look better, but they are near *actor* and *swim* anyway: only *actors* is nearer to *actor*,
-# and nothing to *swim*. And *rome* is still behind *italian*. So before you believe an analogy, look at what is near
-# its inputs ([Linzen, 2016](https://aclanthology.org/W16-2503/)).
+# *Actress* comes first, but was near *actor* anyway: only *actors* is nearer. *Swimming* comes second, as *queen* does,
+# and no word was nearer to *swim* before. And *rome* is still behind *italian*. So before you believe an analogy, look
+# at what is near its inputs ([Linzen, 2016](https://aclanthology.org/W16-2503/)).
 #
 # A high cosine does not mean *the same*, and a model's vectors repeat the habits of its texts:
 

@@ -81,8 +81,8 @@ with np.errstate(all="ignore"):
 # 1 ahead of the next. The first gets $f(1)$ times the share of the second, and the second $f(1)$ times that of the
 # third. So the first, which is 2 ahead of the third, gets $f(1) f(1)$ times its share: $f(2) = f(1)^2$. In the same way
 # $f(x + y) = f(x) f(y)$ for any two differences. Write $a$ for $f(1)$. Then $f(3) = a^3$, and $f(\tfrac12) = \sqrt a$,
-# since $f(\tfrac12)^2 = f(1)$. So $f(d) = a^d$ for every fraction. A higher score gets a larger share, so in between no
-# other value fits.
+# since $f(\tfrac12)^2 = f(1)$. So $f(d) = a^d$ for every fraction. A larger difference must give a larger ratio, so $f$
+# cannot leave this curve between two fractions.
 #
 # To get such ratios, take $a$ to the power of each score, and divide by the sum. We take $a = e$, the base with the
 # simplest derivative. For the scores 0, 1, 2:
@@ -281,8 +281,7 @@ plt.show()
 # ## Temperature
 #
 # How sharp should the choice be? Divide the scores by a positive number $\tau$ before the softmax, and you can set it.
-# The number is called **temperature**. Another base $a > 1$ for the powers does the same: since $a^s = e^{s \ln a}$, it
-# amounts to the temperature $1 / \ln a$.
+# The number is called **temperature**.
 #
 # **Predict first.** Raise $\tau$ until it is very large. Where do the four weights go?
 
@@ -321,7 +320,8 @@ assert scores.argmax() == 1 and scores[1] - scores[0] == 1
 assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 
 # %% [markdown]
-# On the page you can move $\tau$ yourself.
+# On the page you can move $\tau$ yourself. (Another base $a > 1$ for the powers does the same: since
+# $a^s = e^{s \ln a}$, it amounts to the temperature $1 / \ln a$.)
 
 # %% tags=["plot"]
 movable.temperature(drinks, scores)
@@ -372,7 +372,7 @@ assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
 #
 # This row says how the last *weight* changes as each score rises. It sums to 0: raise all three alike, and nothing
 # changes. $J$ is symmetric, so this is also its last column: as the last *score* rises, its own key gains 0.223, and
-# the others lose 0.060 and 0.163. If one weight is nearly 1, the others are nearly 0, and so is every entry.
+# the others lose 0.060 and 0.163.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -404,8 +404,9 @@ for j in range(3):
     assert np.allclose((up - down) / (2 * nudge), jacobian[:, j], rtol=0, atol=1e-9)
 
 # %% [markdown]
-# $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and at 1. **A softmax that is sure of itself has stopped
-# listening**: nudge its scores, and hardly anything moves. It is **saturated**.
+# $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and at 1. With the weights 0.999, 0.0005, 0.0005 no entry
+# of $J$ is larger than 0.001. **A softmax that is sure of itself has stopped listening**: nudge its scores, and hardly
+# anything moves. It is **saturated**.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -433,9 +434,9 @@ quiz.one_choice(
 #
 # Our vectors had three entries. A query or key of the original transformer has $d_k = 64$, so a score is a sum of 64
 # products. How large is it, before anything is learned? Take strangers, as in chapter 2: all entries independent, with
-# mean 0 and **variance** 1. (The variance is the mean squared distance from the mean; with mean 0 it is the mean
-# square.) A product $q_i k_i$ then has mean 0, and its mean square is $1 \cdot 1$, so its variance is 1. And the
-# variances of independent terms add up, because their cross terms are 0 on average:
+# mean 0 and **variance** 1. (With mean 0 the variance is the mean square.) A product $q_i k_i$ then has mean 0, and its
+# mean square is $1 \cdot 1$, so its variance is 1. And the variances of independent terms add up, because in the square
+# of the sum the products of two different terms are 0 on average:
 #
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
@@ -467,8 +468,8 @@ for width in widths:
 # %% [markdown]
 # Read the line for 64: the scores have a variance near 64, and on average the luckiest stranger takes 87 percent of the
 # weight. At 1024 it takes 97. Divided by $\sqrt{d_k}$, the scores have variance 1 at every width. The highest of ten
-# such scores is some 1.5, and $e^{1.5} = 4.5$. The ten exponentials sum to some 16.5 (each is $e^{1/2} = 1.6$ on
-# average), so the luckiest key gets about 0.3, at any width from 4 to 1024. Why not divide by $d_k$ itself? That would
+# such scores is some 1.5, and $e^{1.5} = 4.5$. The other nine exponentials are some 1.2 on average, so the luckiest key
+# gets about $4.5 / (4.5 + 9 \cdot 1.2) = 0.29$, at any width from 4 to 1024. Why not divide by $d_k$ itself? That would
 # be too much: such scores have the standard deviation $1 / \sqrt{d_k}$, so the wider the keys, the more equal the
 # weights, and at 1024 each of these ten keys gets nearly a tenth.
 
@@ -478,34 +479,44 @@ assert all(0.25 < divided < 0.33 for _, divided, _ in luckiest.values())
 assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 ten = np.random.default_rng(0).standard_normal((100_000, 10))
 assert ten.max(axis=1).mean().round(1) == 1.5
-assert abs(np.exp(ten).sum(axis=1).mean() - 16.5) < 0.1
+assert np.exp(np.sort(ten)[:, :-1]).mean().round(1) == 1.2
+
+# %% [markdown]
+# So here are all four steps together, dot product, scaling, softmax and blend:
+#
+# $$O = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
+#
+# Our drinks have $d_k = 3$. Divided by $\sqrt 3$, the scores become 2.89, 3.46, −1.15 and 0.58, the weights 0.345,
+# 0.615, 0.006 and 0.034, and the answer costs 3.91.
+
+# %% tags=["proof"]
+shares = softmax(keys @ query / np.sqrt(3))
+assert shares.round(3).tolist() == [0.345, 0.615, 0.006, 0.034]
+assert round((shares @ values)[0], 2) == 3.91
 
 # %% [markdown]
 # ### What does saturation cost?
 #
-# A query or a key reaches the weights only through the scores. So by the chain rule its slope contains the factor $J$.
-# Where a softmax is saturated, $J$ is nearly 0, and so are these slopes: a **vanishing gradient**. The paper of 2017
-# gives this as a guess: "we suspect that for large values of $d_k$, the dot products grow large in magnitude, pushing
-# the softmax function into regions where it has extremely small gradients".
+# A query changes the answer only through the scores, and these only through the weights. So by the chain rule the slope
+# of the answer, as the query changes, contains the factor $J$. Where a softmax is saturated, $J$ is nearly 0, and so
+# are these slopes: a **vanishing gradient**. The paper of 2017 gives this as a guess: "we suspect that for large values
+# of $d_k$, the dot products grow large in magnitude, pushing the softmax function into regions where it has extremely
+# small gradients".
 #
-# Does it matter? In [an experiment below](#can-a-query-still-learn) queries learn in a hundred steps which of ten keys
-# is the right one. A step is the slope times a number, the **learning rate**. With a learning rate of 10, so many of
-# them end with more than 0.9 of the weight on their key:
+# Does it matter? Draw a query and ten keys at random and call one key the right one. For 100 steps, move the query
+# along the slope of that key's weight, times 10 (the **learning rate**; [below](#can-a-query-still-learn) are others).
+# The share of queries that end with more than 0.9 of the weight on their key:
 #
 # | | width 64 | width 1024 |
 # |---|---|---|
 # | divided | 100 % | 100 % |
 # | undivided | 54 % | 17 % |
 #
-# Could training not do the division itself? It could. Queries come from a learned matrix (chapter 4), and one with
-# entries $\sqrt{d_k}$ times smaller does the same, so the division does not change what can be computed. It changes
-# where training *begins*, with scores of the same size at every width, and how far one step of a query moves them. Once
-# trained, queries and keys are no longer independent, and scores may grow as large as the task needs.
-
-# %% [markdown]
-# So the whole look-up is one line, dot product, scaling, softmax and blend:
-#
-# $$O = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
+# Could training not do the division itself? It could. Queries come from a learned matrix (chapter 4), and if its
+# entries are $\sqrt{d_k}$ times smaller, the scores are too. So the division adds nothing that could not be computed
+# without it. What it does is let training *begin* with scores of the same size at every width, and let one step of a
+# query move the scores less. Once trained, queries and keys are no longer independent, and scores may grow as large as
+# the task needs.
 
 # %% [markdown]
 # ### Which d is under the root?
@@ -816,8 +827,8 @@ for width in (64, 1024):
 # %% [markdown]
 # Without any step, at a learning rate of 0, some of the undivided queries have their key by luck. At 0.1, too small for
 # a hundred steps, the undivided version is ahead: where its softmax is not saturated its slopes are the larger ones,
-# since they lack the $\frac1\tau$. But at 1 nearly every divided query finds its key, and at 10 every one does. So what
-# the division buys is not larger slopes for all, but a softmax that *starts* away from where they vanish.
+# since they lack the $\frac1\tau$. But at 1 nearly every divided query finds its key, and at 10 every one does. So the
+# division does not make all slopes larger. It lets the softmax *start* away from where slopes vanish.
 #
 # The softmax at the end of a model, which names the next word, does not stall like this ([chapter
 # 11](11_training.ipynb)). It is told which weight was right, and trained on the loss $-\ln w$ of that weight. The slope
@@ -826,14 +837,12 @@ for width in (64, 1024):
 #
 # ### When does it matter less?
 #
-# The division cancels the growth with the width, but not the scale of the entries. If these have variance $v$ in place
-# of 1, the scores have variance $v^2 d_k$ before the division and $v^2$ after it: entries twice as large make scores
-# four times as large. In a transformer queries and keys are made from words, by two matrices that are learned, $W_Q$
-# and $W_K$ ([chapter 4](04_self_attention.ipynb)), so $v$ depends on how these start. PyTorch's `nn.Linear` draws each
-# entry of its matrix with the variance $1 / (3D)$. An entry of a query is the dot product of the word, $D$ entries
-# wide, with a column of $W_Q$, a sum of $D$ products, so from words of variance 1 it makes queries and keys with $v = D
-# \cdot 1 / (3D) = \tfrac13$. Undivided scores at width 64 then have a variance of only 7. Let the undivided queries
-# learn again, from there:
+# The division cancels the growth with the width, but not the scale of the entries. Entries twice as large make
+# products, and so scores, four times as large: with variance $v$ in place of 1, undivided scores have variance
+# $v^2 d_k$. In a transformer queries and keys are words times learned matrices ([chapter 4](04_self_attention.ipynb)).
+# PyTorch's `nn.Linear` draws the entries of such a matrix with variance $1/(3D)$. An entry of a query sums $D$ products
+# of these with a word's entries, of variance 1. So $v = D \cdot 1/(3D) = \tfrac13$, and undivided scores at width 64
+# have variance $64 / 9 = 7$. Let the undivided queries learn again, from there:
 
 # %%
 for width in (64, 1024):

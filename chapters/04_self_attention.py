@@ -141,7 +141,7 @@ assert weights[-1].round(2) == 0.88
 # The same word received two different things: something near to *import* and *imported* in one sentence, near to
 # *snake* and *serpent* in the other. The weights did this. The plain average of the same words, the grey line, is near
 # to *with* and *you* in the first sentence, and to *are* and *the* in the second. Attention is a blend whose weights
-# are chosen, and the rest of this chapter makes the choice better.
+# are chosen. The rest of this chapter gives every word matrices with which to choose.
 #
 # One vector for all three parts has three faults. A word finds itself first; leaving it out is only a patch, since it
 # may need itself. It finds what is most like it, where it may need something unlike: a verb looks for something alive,
@@ -168,10 +168,10 @@ assert weights[-1].round(2) == 0.88
 # width $D$ (in papers $d_\text{model}$), $W_Q$ and $W_K$ have the shape $(D, d_k)$ and $W_V$ has $(D, d_v)$. Together
 # they have $D (2 d_k + d_v)$ parameters, however long a sentence is.
 #
-# Here is a sentence small enough for paper, *dog bites man*. A word has three numbers: is it *alive*, is it an
-# *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries and keys have two
-# numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word offers. A word's query is
-# the sum of the rows of $W_Q$ at which the word has a 1; its key and its value likewise:
+# The vectors of *python* are too long for paper, so take *dog bites man*. A word has three numbers: is it *alive*, is
+# it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries and keys
+# have two numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word offers. Multiplying
+# by $W_Q$ adds up its rows where the word has a 1. For *man* the query is $(0, 2) + (0, 0)$. Key and value likewise:
 #
 # | a 1 in | $W_Q$ adds to the query (*alive*, *action*) | $W_K$ adds to the key (*alive*, *action*) | $W_V$ adds to the value (*alive*, *human*) |
 # |---|---|---|---|
@@ -276,11 +276,11 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # $W_Q = W_K$, scores would be mutual again, and at the start most words would attend most to themselves ([measured
 # below](#would-one-shared-matrix-do)).
 #
-# And what is $W_V$ for? First, to hold something back: here *bites* hands over nothing. Second, to put what is found
-# elsewhere. [Chapter 8](08_encoder.ipynb) adds what a word receives to the word's own vector, once both have the same
-# width. With $V = X$ *bites* would become $(0, 1, 0) + (0.955, 0.045, 0.768) = (0.955, 1.045, 0.768)$, an action that
-# is itself alive and human: what it was cannot be told from what it found. Where vectors have unused entries, $W_V$ can
-# write what is found into those ([measured below](#what-is-the-third-matrix-for)).
+# And what is $W_V$ for? First, to hold something back: here *bites* hands over nothing. Second, to write what is found
+# into other entries. [Chapter 8](08_encoder.ipynb) adds what a word receives to the word's own vector, once both have
+# the same width. With $V = X$ *bites* would become $(0, 1, 0) + (0.955, 0.045, 0.768) = (0.955, 1.045, 0.768)$, an
+# action that is itself alive and human, and nothing shows which part was fetched. Where vectors have unused entries,
+# $W_V$ can write there ([measured below](#what-is-the-third-matrix-for)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -328,9 +328,8 @@ weights = softmax(scores / np.sqrt(2))
 print(scores, weights.round(3), (weights @ v).round(3))
 
 # %% [markdown]
-# Each row of weights is a softmax of its own, so what a query receives does not depend on the other queries. The scores
-# are no longer cosines, so a query of greater norm chooses more sharply. So all queries go through together, with
-# nothing left out but checks (the `mask` comes [below](#leaving-a-word-out)):
+# Each row of weights is a softmax of its own: what a query receives does not depend on the other queries, so all can go
+# through together (`mask` comes [below](#leaving-a-word-out)):
 
 
 # %%
@@ -574,8 +573,8 @@ assert np.allclose(shares / shares.sum(), [0.804, 0.196], rtol=0, atol=5e-4)
 # ### A row with nothing to attend to
 #
 # If every key is hidden, every scaled score is $-\infty$. The softmax subtracts the largest, and $-\infty - (-\infty)$
-# is NaN, which spreads to everything it touches. It happens where padding stands before a text and both masks are used.
-# The causal mask leaves such a token only itself and the padding before it, and the padding mask hides these.
+# is NaN, which spreads to everything it touches. It happens where padding stands *before* a text. The causal mask lets
+# a padding token see only padding, and the padding mask hides that too.
 #
 # Implementations differ here. `attention` gives NaN; our `scaled_dot_product_attention` refuses. PyTorch's functions
 # return NaN or zeros, depending on the function and its arguments. In a model you want the weights of such a row to be
@@ -720,10 +719,10 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # %% [markdown]
 # ## What does attention cost?
 #
-# There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score and $d_v$ for its part of
-# the blend: time and memory are **quadratic** in the length. For 1,000 words that is a million weights, and for 2,000
-# four million. ([Chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix) computes attention without storing
-# the weights; then only the time is quadratic.)
+# There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score, $d_v$ for its part of the
+# blend, and one stored weight: time and memory are **quadratic** in the length. For 1,000 words that is a million
+# weights, and for 2,000 four million. ([Chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix) computes
+# attention without storing the weights; then only the time is quadratic.)
 #
 # The three projections take $T D (2 d_k + d_v)$, in proportion to the length. In one head of the original transformer,
 # with $D = 512$ and $d_k = d_v = 64$, they take $192 \, T D$ multiplications, and scores and blends $128 \, T^2$. The
@@ -1137,9 +1136,9 @@ for used in (8, 16):
 #
 # Chapter 6 runs several attentions side by side, called *heads*, and then the weights have the shape (batch, heads, T,
 # S). A mask of shape (batch, T, S) lines up with the *last* three axes, so its batch is taken for heads. With 2
-# sentences and 4 heads you get an error. With 4 sentences and 4 heads you get none, and every sentence is masked by all
-# four masks, one in each head. Here `per_sentence`, (4, T, S), hides the future in sentence 0, and nothing in the
-# others. Does any head of sentence 0 give weight to a later word?
+# sentences and 4 heads you get an error. With 4 sentences and 4 heads you get none: in *every* sentence head 0 uses the
+# mask of sentence 0, head 1 that of sentence 1, and so on. Here `per_sentence`, (4, T, S), hides the future in sentence
+# 0, and nothing in the others. Does any head of sentence 0 give weight to a later word?
 
 # %% tags=["hide-input"]
 per_sentence = np.stack([np.tril(np.ones((3, 3), dtype=bool))] * 4)

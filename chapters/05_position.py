@@ -54,10 +54,10 @@ dog_bites, man_bites = (
 assert np.allclose(dog_bites, man_bites, rtol=0, atol=1e-12)
 
 # %% [markdown]
-# Each score depends on what its two words *are* and not on where they stand. A weight is made from such scores and
-# their sum, and the weighted values are then summed, in whatever order. So the order must enter elsewhere, and the
-# simplest way is through the input vectors: give every **position** in the sentence a vector of its own, $p_t$ for
-# position $t$ (counted from 0), and add it to the word that stands there: $x_t + p_t$.
+# Each score depends on what its two words *are* and not on where they stand. A weight is the exponential of one such
+# score, divided by the sum of all of them, and the weighted values are then summed, in whatever order. So the order
+# must enter elsewhere, and the simplest way is through the input vectors: give every **position** in the sentence a
+# vector of its own, $p_t$ for position $t$ (counted from 0), and add it to the word that stands there: $x_t + p_t$.
 #
 # ## Three ideas that break
 #
@@ -84,10 +84,10 @@ for t in (0, 1, 10, 100):
 # **One-hot** tells positions apart, but no two are nearer than any others: position 0 has the dot product 0 with its
 # neighbour, as with position 50. And 100 columns have none for position 100.
 #
-# What about a small step of fixed size, say $t / 10{,}000$? The key is linear in it, and the score is linear in the
-# key. So as a word moves on, its score with a given query only rises or only falls, and no position between, such as
-# the one before, can be favoured. The hands of a clock avoid that, because they go round. Several of them, fast and
-# slow, tell the times apart.
+# What about a small step of fixed size, say $t / 10{,}000$? With any query, each step then changes a word's score by
+# the same amount. So the score only rises or only falls with the position: the first or the last position scores
+# highest, and never one between, such as the one before. The hands of a clock avoid that, because they go round.
+# Several of them, fast and slow, tell the times apart.
 #
 # So here is the wish list:
 #
@@ -293,8 +293,8 @@ for d_model in (4, 8, 16, 32):
     print(f"D = {d_model:2} {distances[0]:21.2f} {apart:14.2f}, position {nearest}")
 
 # %% [markdown]
-# Check the wish list. Two wishes, that near positions are similar and that a step looks the same everywhere, get a
-# section each below, and the second shows that any position can be found. The other three:
+# Check the wish list. *Similar* is the subject of the next section, *the same everywhere* and *any position* of the one
+# after. The other three:
 #
 # - *Bounded*: between −1 and 1. And every row has the same norm, $\sqrt{D/2}$, because each pair contributes $\sin^2 +
 #   \cos^2 = 1$.
@@ -480,10 +480,10 @@ assert np.allclose(weights[[1, 2, 7], [0, 1, 6]], [0.92, 0.85, 0.85], atol=0.005
 assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 
 # %% [markdown]
-# At this width, $D = 32$, each position from 2 on gives 0.85 to the one before it (position 1 gives 0.92, because
-# position 0 has no neighbour on its left to take a share), and all by the same matrix. Position 0 looks for position
-# −1, and of those there its own encoding is nearest to that. The factor 20 is the price of similar neighbours: their
-# scores differ by little, and without it no weight would be above 0.21.
+# At $D = 32$ each position from 2 on gives 0.85 to the one before it, all by the same matrix. Position 1 gives 0.92,
+# because there is no position −1 to take a share. Position 0 looks for position −1, and the nearest to it is position 0
+# itself. The factor 20 is the price of similar neighbours: their scores differ by little, and without it no weight
+# would be above 0.21.
 #
 # ### The dog and the man
 #
@@ -529,7 +529,8 @@ print(f"the verb's outputs differ by up to {apart:.1f}")
 assert round(apart, 1) == 0.5 and 1 < np.abs(dog_bites).mean() < 1.1
 
 # %% [markdown]
-# Equal then, they now differ by up to 0.5 in an entry, where entries have a size of about 1.
+# Equal then, they now differ by up to 0.5 in an entry, where entries have a size of about 1. What the difference says,
+# training has to read.
 #
 # The subject of a verb is not always the word before it. But heads that attend to the word before, or after, are easy
 # to find in trained translators ([Voita and others, 2019](https://aclanthology.org/P19-1580/), call them positional
@@ -541,7 +542,7 @@ assert all(weights[t].argmax() == t - 1 for t in range(1, 8))
 # %% [markdown]
 # ## Does adding destroy the word?
 #
-# No: the word survives at every width that we shall try. It is the position that needs room.
+# After adding, the model has only the sum.
 #
 # Can the sum be taken apart again? Take 50 random words and 32 positions, 1,600 sums. On half of them, fit two linear
 # maps by least squares, from the sum to the word and to the position. On the other half, take the word and the position
@@ -591,16 +592,16 @@ for width, share in ((48, 0.13), (32, 0.39)):
     assert np.mean(missed[width, "position"] <= 2) > 0.8
 
 # %% [markdown]
-# The words come back at every width, even at 32. At 48 and 32 the positions suffer, because neighbouring ones are
-# similar: random vectors as long as these nearly all come back (last column).
+# The words come back at every width. At 48 and 32 the positions suffer, because neighbours are similar; random vectors
+# of the same length nearly all come back (last column).
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**) and make the vector wider? The next
 # thing that happens to it is a projection, and
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
-# Adding is the case $W_1 = W_2$: no extra width, but word and position must share one matrix. Sinusoids fill all $D$
-# entries, so training must keep word and position apart.
+# Adding is the case $W_1 = W_2$. So putting them side by side is freer, and adding is narrower: word and position share
+# one matrix, and training has to keep them apart.
 
 # %% [markdown]
 # ## Could the encoding be learned?
@@ -612,7 +613,8 @@ for width, share in ((48, 0.13), (32, 0.39)):
 # a matrix $E$, and the scores are $E A E^\top$, with $A$ learned (in place of $W_Q W_K^\top$). We compare two kinds of
 # $E$. Sinusoids are fixed, and $A = R_{-1}$ would solve the task. An embedding table starts at random and is trained
 # along with $A$ ([chapter 7](07_learning.ipynb) says how). Training shows positions 0 to 23. The test asks about 24 to
-# 47, with all 48 to choose from: going beyond what was trained is **extrapolation**.
+# 47, with all 48 to choose from: going beyond what was trained is **extrapolation**. (Means of three starts, at the
+# learning rate that is best for 24 to 47.)
 #
 # **Predict first.** What percentage of positions 24 to 47 give most weight to the one before: with sinusoids, and with
 # the embedding table?
@@ -695,11 +697,10 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # 393,000), and sinusoids cost none.
 #
 # Sinusoids can extrapolate, and often do not. At widths 16 and 32 nearly every position beyond is right; at 64 two
-# thirds; at 128 hardly any. The rotation $R_{-1}$ would be right everywhere, at any width, but training changes $A$
-# only in directions that positions 0 to 23 use. The wider the vectors, the more of a later position lies in others:
-# none of its squared length at widths 16 and 32, 9 percent at 64 and 22 at 128. Restricted to the directions in use,
-# even $R_{-1}$ is right at only 96 and 46 percent. (Training does worse, presumably because a direction that is hardly
-# used is hardly trained.)
+# thirds; at 128 hardly any. The rotation $R_{-1}$ would be right everywhere, at any width. But positions 0 to 23 use
+# only some of the $D$ directions (singular values above $10^{-8}$ of the largest), and training changes $A$ only there.
+# Of a later position's squared length, nothing lies outside them at widths 16 and 32, 9 percent at 64, 22 at 128. Cut
+# down to those directions, even $R_{-1}$ is right at only 96 percent (width 64) and 46 (width 128).
 
 # %% tags=["proof"]
 outside, restricted = [], []
@@ -795,12 +796,12 @@ assert np.allclose(sines, [-0.757, 0.757], atol=5e-4)
 # Can attention look *one word back* with rotations? Suppose that, whatever the word, the key is $k$ and the query $k
 # R_{-1}$. After turning, they score $k R_{t-s-1} \, k^\top$, which is largest where nothing is turned: at $s = t - 1$.
 #
-# What is different? The score depends on the two words and on the difference of their positions: the encoding is
-# **relative**. Sinusoids are **absolute**: what is added to a word depends on where it stands, and $W_Q$ and $W_K$ must
-# find the difference in the sum. And rotations are applied in every layer, so that no layer has to remember positions.
-# Most open language models of today use them, Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971))
-# among them, and [chapter 19](19_modern.ipynb) builds one. ([Other ways](#other-ways-to-bring-in-the-distance) to bring
-# in the distance.)
+# How do rotations differ from sinusoids? The score depends on the two words and on the difference of their positions:
+# the encoding is **relative**. Sinusoids are **absolute**: what is added to a word depends on where it stands, and
+# $W_Q$ and $W_K$ must find the difference in the sum. And rotations are applied in every layer, so that no layer has to
+# remember positions. Most open language models of today use them, Llama ([Touvron and others,
+# 2023](https://arxiv.org/abs/2302.13971)) among them, and [chapter 19](19_modern.ipynb) builds one. ([Other
+# ways](#other-ways-to-bring-in-the-distance) to bring in the distance.)
 
 # %% [markdown]
 # ## Break it: one word at a time

@@ -37,16 +37,16 @@ transformer_map(built=6)
 # From this one vector the matrices of later layers must work out both $a$ and $b$. Take $\alpha = \tfrac23$: the names
 # $(1, 1)$ and $(2, 0)$ give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
 #
-# **Predict first.** Given only the average, what share of the two names (of their squared lengths together) can a
-# matrix recover?
+# **Predict first.** Given only the average, how much of the two names can a matrix recover, as a share of their squared
+# lengths?
 #
 # 1. Everything, if the average is projected to enough numbers.
 # 2. Everything, unless $\alpha$ is exactly one half, where first and last look the same.
 # 3. Half, whatever $\alpha$ is.
 #
-# Try it with two thousand pairs of random names. A word has $D = 16$ numbers, and a name fills the same 8 of them, so
-# two names have 16 together. Compare one head of width 16, which hands over the average, with two heads of width 8,
-# each with all of its weight on one of the names.
+# Try it with two thousand pairs of random names. A word has $D = 16$ numbers, and all names use the same 8 of them, so
+# a word has just enough room for two. Compare one head of width 16, which hands over the average, with two heads of
+# width 8, each with all of its weight on one of the names.
 #
 # On the first thousand pairs, find the matrix that recovers the names with the least squared error (**least squares**).
 # On the others, measure what share of the names' squared length it misses.
@@ -100,10 +100,10 @@ plt.show()
 # that the first head could not tell apart now differ: $(1, 1)$ and $(2, 0)$ give $(\tfrac53, \tfrac13)$, and $(2, 1)$
 # and $(0, 0)$ give $(\tfrac23, \tfrac13)$. Two equations, two unknowns.
 #
-# Two heads won because each was as wide as a name. With names of 16 numbers it would be a tie, since each head would
-# keep half of one. That is the trade: two heads can look at two words, and take half as many numbers from each. It pays
-# where few are wanted. In the original transformer a word has 512 numbers, and a head hands over 64 combinations of
-# them, those that its $W_V$ picks.
+# Two heads won because each was as wide as a name. If names had 16 numbers, each head of width 8 could hand over only
+# half of one name: a tie with the single head. That is the trade: two heads look at two words, and take half as many
+# numbers from each. It pays where a few numbers of each word are enough. In the original transformer a word has 512
+# numbers, and a head hands over 64 combinations of them, chosen by its $W_V$.
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -191,8 +191,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # %% [markdown]
 # ## The definition
 #
-# There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$, where $d_k = D / H$ is the **head
-# dimension**, so $D$ must be divisible by $H$.
+# There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$. The **head dimension** $d_k$ is usually
+# $D / H$, and then $D$ must be divisible by $H$.
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
 #
@@ -203,9 +203,7 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # other.
 #
 # Why $d_k = D / H$? Because then the numbers of parameters and of multiplications are the same for any $H$
-# ([below](#what-do-eight-heads-cost)). Any other $d_k$ would work, with $W_O$ of shape $(H d_k, D)$, and values may
-# have a width of their own. The width of queries and keys limits how finely a head can choose
-# ([below](#what-if-a-head-is-too-narrow)), that of the values how much it can hand over.
+# ([below](#what-do-eight-heads-cost)). A narrower head chooses less finely ([below](#what-if-a-head-is-too-narrow)).
 
 # %% [markdown]
 # ### Heads are a sum
@@ -529,8 +527,7 @@ assert (change > 0.01).all()
 #
 # On the way back, `(H, T, d_k)` must become `(T, D)`. A `reshape` alone gives that shape. Head 1 holds $(1, 2)$ and
 # $(5, 6)$, head 2 $(3, 4)$ and $(7, 8)$: reshaped without the swap, the first word's row is $(1, 2, 5, 6)$ instead of
-# $(1, 2, 3, 4)$. (`split_heads` and `merge_heads` are `split` and `merged` from above; `loop` is what `heads_by_loop`
-# returns for four heads.)
+# $(1, 2, 3, 4)$.
 #
 # **Predict first.** Four checks, as in chapter 4: the shape; that the weights sum to 1; that shuffled words give
 # shuffled outputs; that the loop agrees. Which detect it?
@@ -597,8 +594,8 @@ quiz.one_choice(
 # The module has three projections, as that of chapter 4, and a fourth, $W_O$. (All four have biases, as in
 # `nn.MultiheadAttention`.) Its `forward` is a split, PyTorch's own attention, and a merge. The $T$ queries may come
 # from other words than the $S$ keys and values, so the layer serves as self-attention and as cross-attention. All heads
-# share a mask, of shape $(T, S)$, or $(B, 1, T, S)$ with one for each sentence, where the 1 stands for the heads ([what
-# happens without the 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)).
+# share a mask. Its shape is $(T, S)$ or, with a mask for each sentence, $(B, 1, T, S)$, where the 1 stands for all
+# heads ([what happens without the 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)).
 
 # %%
 import torch
@@ -751,8 +748,8 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 
 # %% [markdown]
 # In these three sentences head 3 gives nearly all of its weight to the word before, at every word from the second on,
-# and no other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a rotation,
-# and training found it.
+# and no other head comes near that: a **previous-token head**. (Its 0.11 on `[CLS]` comes from the first words, which
+# have `[CLS]` before them.) It is the pattern that chapter 5 wired with a rotation, and training found it.
 #
 # Look through the others. Seven of the twelve give more than a quarter of their weight to `[CLS]`. [Clark and others
 # (2019)](https://aclanthology.org/W19-4828/) found that in BERT, an encoder of the same kind, early heads often attend
@@ -973,10 +970,10 @@ verdict
 #
 # ### Why exactly half?
 #
-# The average and a second combination, $(1 - \alpha) \, a - \alpha \, b$, together give both names, and are equally
-# large. For independent names that are drawn alike they are uncorrelated, so no matrix recovers anything of the second
-# from the average: that half is lost. Of each name the average explains this share of the variance, its squared
-# correlation with it ([chapter 1](01_why_attention.ipynb#why-not-more-than-24)):
+# Beside the average take the combination $(1 - \alpha) \, a - \alpha \, b$. Together the two give both names. If the
+# names are independent and drawn alike, the two are equally large on average, and uncorrelated. So no matrix recovers
+# anything of the second from the average: that half is lost. Of each name the average explains this share of the
+# variance, its squared correlation with it ([chapter 1](01_why_attention.ipynb#why-not-more-than-24)):
 #
 # $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
 #

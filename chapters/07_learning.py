@@ -73,15 +73,15 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the softmax
 #
-# Raise one scaled score $s_i$ by a small $\varepsilon$. By chapter 3, weight $i$ changes by $w_i (1 - w_i)
-# \varepsilon = w_i \varepsilon - w_i w_i \varepsilon$, and every other weight $j$ by $-w_j w_i \varepsilon$. Multiply
-# each change by the gradient of its weight, add up, divide by $\varepsilon$:
+# Raise one scaled score $s_i$ by a small $\varepsilon$. By chapter 3, every weight $j$ changes by
+# $-w_j w_i \varepsilon$, and weight $i$ by $w_i \varepsilon$ besides. Multiply each change by the gradient of its
+# weight, add up, divide by $\varepsilon$:
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
 # What is subtracted is the *average* gradient of the weights, weighted as the blend was. So a score is judged by
-# comparison. Learning steps against the gradient: a score whose value did worse than the average has a positive one and
-# falls; one whose value did better rises. And the result is multiplied by $w_i$.
+# comparison. If its value did worse than the average, its gradient is positive, and learning, which steps against the
+# gradient, lowers the score. If it did better, the score rises. And the result is multiplied by $w_i$.
 #
 # | | dog | bites | man |
 # |---|---|---|---|
@@ -132,9 +132,9 @@ assert abs(d_scaled.sum()) < 1e-15
 # $$\frac{\partial L}{\partial W_Q} = x^\top \frac{\partial L}{\partial q} .$$
 #
 # The entry in row $a$ and column $b$ of $W_Q$ is multiplied by $x_a$ and added to $q_b$, so its gradient is $x_a$ times
-# that of $q_b$. (With several words, add up their products.) The vector of *bites* is $(0, 1, 0)$, so only row 2, the
-# one for actions, gets a gradient: $(0.113, -0.018)$. To learn is to subtract the gradient times a number, the
-# **learning rate**; take 1:
+# that of $q_b$. (With several words, add up their products.) The vector of *bites* is $(0, 1, 0)$, so its query *is*
+# row 2 of $W_Q$, $(2, 0)$, and only this row gets a gradient: $(0.113, -0.018)$. To learn is to subtract the gradient
+# times a number, the **learning rate**; take 1:
 #
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
@@ -220,11 +220,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## The definition
 #
-# Here are the same steps for a whole matrix of queries. Write $dX$ for the gradient of the loss with respect to $X$; it
-# has the shape of $X$. The weights $w$ become a matrix $A$, and the scaled scores $s$ become $S = Q K^\top /
-# \sqrt{d_k}$, with a row for each query. The sign $\circ$ multiplies entry by entry, and $\operatorname{rowsum}$ adds
-# up each row. So $\operatorname{rowsum}(A \circ dA)$ is the average from above, one number for each query, and it is
-# subtracted from the whole row. From $dO$ of shape $(T, d_v)$:
+# Here are the same steps for all queries at once. Write $dX$ for the gradient of the loss with respect to $X$, of the
+# same shape. With a row for each query, the weights become a matrix $A$, the scaled scores $S = Q K^\top / \sqrt{d_k}$.
+# The sign $\circ$ multiplies entry by entry, and $\operatorname{rowsum}$ adds up a row: this is the average from above,
+# one number for each query. From $dO$ of shape $(T, d_v)$:
 #
 # $$dV = A^\top dO , \qquad dA = dO \, V^\top ,$$
 #
@@ -640,8 +639,8 @@ for step in (0, 80, 100, 120, 140, 1000):
 # over digits, even with even weights, the model can bet on the five in the note. Only then does looking at the right
 # value pay.
 #
-# An experiment [below](#which-half-waits-for-which) confirms it: with the values given, the look-up comes after some 35
-# steps instead of 120. Only the values are of some use alone, for a bet, and so the loss falls first.
+# [Below](#which-half-waits-for-which), given values bring the look-up after some 35 steps instead of 120, and a given
+# look-up brings the values after some 20. But only the values help alone, by a bet, so the loss falls first.
 #
 # You were also asked how large the weight would be: after 1,000 steps it is near two thirds, while all answers are
 # right. A weight is not a probability of being right. Once the answers are right, the gradient for the logits, $p - y$
@@ -776,12 +775,12 @@ for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
     assert abs(np.mean(runs) - (26 if deviation == 1 else 7.4)) < 0.7
 
 # %% [markdown]
-# The loss of one answer is $\ln \sum_j e^{z_j} - z_\text{right}$. With deviation 1 a logit is a sum of 64 products, so
-# its size is $\sqrt{64} = 8$. The largest of a thousand normal numbers is about 3.2 deviations, here 26, and $e^{26}$
-# outweighs the rest of the sum. So the logarithm of the sum is about 26, the right logit is 0 on average, and the loss
-# is about 26. A model that knows nothing bets on one token, and is wrong, and training will spend its first steps on
-# taking that back. With deviation $1/8$ the logits have size 1. For a normal $s$ of deviation 1 the average of $e^s$ is
-# $e^{1/2}$, so the loss is about $\ln (1000 \, e^{1/2}) = 7.41$, half a unit above $\ln 1000$.
+# The loss of one answer is $\ln \sum_j e^{z_j} - z_\text{right}$, and the right logit is 0 on average. With deviation 1
+# a logit is a sum of 64 products, so its deviation is $\sqrt{64} = 8$. The largest of a thousand is about 3.2
+# deviations, 26, and $e^{26}$ is usually more than all the others together. So the loss is about $\ln e^{26} = 26$: a
+# model that knows nothing bets on one token, and training must first take that back. With deviation $1/8$ the logits
+# have deviation 1. For such normal numbers the average of $e^z$ is $e^{1/2}$, so the loss is about $\ln 1000 + \tfrac12
+# = 7.41$.
 #
 # And a first loss *below* $\ln V$? Before training a model can know nothing, so look for a leak, a head start or a
 # wrong divisor:
@@ -790,7 +789,8 @@ for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
 # - The sum may have been divided by too many targets, with the padding counted among them.
 # - Or the model sees what it should predict. A language model is asked for the *next* token, so its targets are the
 #   text shifted by one. Forget the shift, and a model with tied embeddings is asked for the very token that it was
-#   given.
+#   given. Say that the state *is* that token's embedding (deviation 1/8), scaled up to entries of deviation 1. Its dot
+#   product with that embedding is about 8, and with the others 0 ± 1:
 
 # %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(0)
@@ -802,8 +802,7 @@ print(f"asked for what it was given: {leaking:.2f}, before any training")
 assert leaking < 1
 
 # %% [markdown]
-# (Here embeddings have deviation 1/8, and the state *is* the target's embedding, scaled up to entries of size 1.) So
-# before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large.
+# So before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large.
 # Below, by more than the noise from batch to batch: the model was given something, or the divisor is wrong. (Why
 # parameters start random at all, and how large: [below](#what-if-matrices-start-at-zero).)
 
@@ -864,8 +863,8 @@ plt.show()
 
 # %% [markdown]
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. From the outside
-# the cut model looks like one that learns badly. Its loss stays near 1.6: it bets on the digits in the note, and never
-# learns which. (The best that we found for a linear map of an even blend is 1.58.)
+# the cut model looks like one that learns badly. Its loss stays near $\ln 5 = 1.61$: it bets on the five digits in the
+# note, and never learns which. (The best for an even blend, which uses repeated digits, is 1.58.)
 #
 # One check finds the reason:
 

@@ -14,7 +14,7 @@
 # one of its parts is left out. First comes how a layer is built, and then why it is built like that.
 #
 # You need [chapter 7](07_learning.ipynb). It takes about 30 minutes to read, and 40 for the exercises. [Going
-# further](#going-further), at the end, takes 3 more minutes. To write a transformer this afternoon, begin with [all of
+# further](#going-further), at the end, takes 4 more minutes. To write a transformer this afternoon, begin with [all of
 # it on one screen](09_decoder.ipynb#all-of-it-on-one-screen), in chapter 9, and come back for the reasons.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it. Residual paths lead around attention and around the feed-forward network, each to an add and norm."}}
@@ -196,17 +196,8 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 # Why not leave this to attention? Its softmax acts only on the weights. Once these are fixed, attention returns a sum
 # of linear maps of its words: it adds up what it has fetched, and in the same layer computes nothing else with it.
 #
-# With $d_\text{ff} = 4D$ its two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two thirds of a
-# layer. What does it do with so many? Written entry by entry, it is a look-up. Let $k_i$ be the columns of $W_1$ and
-# $v_i$ the rows of $W_2$. Without the biases,
-#
-# $$\operatorname{FeedForward}(x) = \sum_{i=1}^{d_\text{ff}} \operatorname{ReLU}(x \cdot k_i) \; v_i .$$
-#
-# Its keys and values do not come from the sentence: they are trained, and the same for every text (a **key-value
-# memory**). Its weights do not come from a softmax: they need not sum to 1, and any number of keys may answer. [Geva
-# and others (2020)](https://arxiv.org/abs/2012.14913) found such keys in a trained model that answer to a pattern in
-# the text, with values that raise the probability of words that often follow it. Attention looks up *in the sentence*;
-# the feed-forward network looks up *what training has stored*.
+# With $d_\text{ff} = 4D$ its two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two thirds of a layer.
+# ([What for?](#what-does-the-network-store))
 #
 # The code has one more component. **Dropout** sets a share of the numbers to 0 while training, at random, and enlarges
 # the others to make up for it, so that nothing that follows can rely on a single number. Outside training it does
@@ -302,8 +293,34 @@ assert round(share, 2) == 0.67 and parameters(network) == 2_099_712
 # - **A word is handed on.** A sublayer need only compute what changes: *bad* kept its polarity, and nobody had to copy it.
 # - **So is the gradient.** The derivative of $x + f(x)$ is $I + f'$, and through $n$ sublayers these multiply:
 #   $(I + f_1')(I + f_2') \cdots (I + f_n')$. Multiply that out, and one term is $I$ alone: a path to the lowest layer
-#   that passes through no sublayer. Without the sums only $f_1' f_2' \cdots f_n'$ is left, which vanishes if its factors
-#   are small.
+#   that passes through no sublayer. Without the sums only $f_1' f_2' \cdots f_n'$ is left, which vanishes if its
+#   factors are small. Stack twelve feed-forward networks as PyTorch starts them, and send back a gradient of length 1:
+
+
+# %% tags=["hide-input"]
+def gradients(add, seed):
+    """The length of the gradient of each network's W_1."""
+    torch.manual_seed(seed)
+    config = LayerConfig(d_model=64, d_ff=256, dropout=0.0)
+    networks, x = [FeedForward(config) for _ in range(12)], torch.randn(64, 64)
+    for each in networks:
+        x = x + each(x) if add else each(x)
+    d_x = torch.randn_like(x)
+    x.backward(d_x / d_x.norm())
+    return [each.up.weight.grad.norm().item() for each in networks]
+
+
+print("gradient of W_1      lowest    highest   (medians of five starts)")
+lengths = {}
+for add, name in ((False, "without the sums"), (True, "with them")):
+    lengths[add] = np.median([gradients(add, seed) for seed in range(5)], axis=0)
+    print(f"{name:17}{lengths[add][0]:10.0e}{lengths[add][-1]:11.1f}")
+assert lengths[False][0] < 1e-6 and 0.1 < lengths[False][-1] < 0.2
+assert lengths[True].min() > 4 and lengths[True].max() < 5
+
+# %% [markdown]
+# Without the sums the lowest network gets next to no gradient, and learns nothing. With them it gets as much as the
+# highest.
 #
 # [He and others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them
 # deeper networks had trained worse than shallow ones (the **degradation problem**).
@@ -551,9 +568,9 @@ class Encoder(Stack):
 
 
 # %% [markdown]
-# PyTorch has an encoder too. Its layers all start with the same numbers, and its gains at 1. If ours swapped two layers
-# or forgot a gain, the outputs would still agree. So draw all its parameters at random, give them to ours, and both
-# must return the same vectors, in either order of norm, with some tokens masked out.
+# PyTorch has an encoder too. It starts all layers as copies of one, with gains of 1, so a swapped layer or a forgotten
+# gain would not show. So draw all its parameters at random, give them to ours, and both must return the same vectors,
+# in either order of norm, with some tokens masked out.
 
 # %% tags=["hide-input"]
 from dotformer.support.torch_modules import our_state_dict
@@ -606,11 +623,12 @@ quiz.one_choice(
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
 # vectors, the **embeddings**, and the vector of its position is added.
 #
-# How long should an embedding be? At the bottom, not much shorter than the position that is added to it: $\sqrt{D/2}$
-# ([chapter 5](05_position.ipynb)), 16 for $D = 512$. At the top, many models use it again: a token's score is the dot
-# product of its embedding with the last vector ([chapter 9](09_decoder.ipynb)), and if it is longer than 1, the first
-# scores are too large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). So rows start with length 1, and
-# looking one up multiplies it by $\sqrt D = 22.6$.
+# How long should the vector of a token be (its norm)? When it is read, not much shorter than the position added to it,
+# $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$. But many models use the same embeddings for the output:
+# a token's score is the dot product of its embedding with the last vector ([chapter 9](09_decoder.ipynb)), and with
+# embeddings longer than 1 the first scores are too large ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)). So they start with length 1, and looking one up multiplies it by
+# $\sqrt D = 22.6$.
 
 # %% tags=["export", "hide-input"] module="encoder"
 import math
@@ -701,17 +719,18 @@ assert encoder(x).shape == (1, 4, 64)
 # %% [markdown]
 # ## What is each part for? Leave it out
 #
-# The encoder is built. Does it need all its parts? Train small ones, three layers each, and take away one part at a
-# time (an **ablation**). There are two tasks on twelve random digits. *Reverse*: give back the digits in reverse order.
-# *Add*: to each digit add the one at the mirrored position, modulo 10. Both must fetch a digit, and the second must
-# compute something with it, too.
+# The encoder is built. Does it need all its parts? First three trained layers, then 24 untrained ones, to see what
+# depth does, then twelve trained ones. Train small encoders, three layers each, and take away one part at a time (an
+# **ablation**). There are two tasks on twelve random digits. *Reverse*: give back the digits in reverse order. *Add*:
+# to each digit add the one at the mirrored position, modulo 10. For 3 1 4, *reverse* gives 4 1 3 and *add* gives 7 2 7.
+# Both must fetch a digit, and the second must compute something with it, too.
 #
 # Every model has width 32 and four heads and is post-norm. It starts as [Glorot and Bengio
 # (2010)](https://proceedings.mlr.press/v9/glorot10a.html) proposed (`xavier_uniform_`), so that a square projection
 # keeps the size of a vector, on average. It trains for 600 steps of Adam ([chapter 11](11_training.ipynb)), the first
-# 50 smaller (a *warm-up*), with three seeds. Only the best of seven learning rates counts, from 0.0003 to 0.02, because
-# a part may need another one once its neighbour is gone. *Residual* leaves out both connections of every layer,
-# *residual, attention* only the one around attention.
+# 50 smaller (a *warm-up*), with three seeds. Each is shown at its best of seven learning rates, 0.0003 to 0.02, since a
+# model that lost a part may need another one. *Residual* leaves out both connections of every layer, *residual,
+# attention* only the one around attention.
 
 
 # %% tags=["hide-input"]
@@ -891,17 +910,7 @@ assert min(slow[None]) == 1
 # | post-norm | $\operatorname{LN}(x + f(x))$ |
 # | pre-norm | $x + f(\operatorname{LN}(x))$ |
 #
-# Three things could go wrong, and each has a number.
-#
-# 1. **Words become alike.** How much of a word's vector is its *own*, and not common to all? Write the vectors as rows
-#    of $X$, subtract their average $\bar X$ from each, and divide the length of what is left by the length of all: the
-#    own share is $\lVert X - \bar X \rVert / \lVert X \rVert$.
-# 2. **Numbers explode.** How large is an entry (root mean square)?
-# 3. **A layer cannot learn where to look.** Begin the backward pass at the top with a gradient of length 1: how long is
-#    the gradient of each layer's $W_Q$?
-#
-# **Predict first.** With attention alone, after how many layers is less than a tenth of each vector its own? And does
-# adding prevent that?
+# Three things could go wrong.
 
 
 # %% tags=["hide-input"]
@@ -944,53 +953,95 @@ def median_of_starts(step):
 
 stacks = {name: median_of_starts(step) for name, step in steps.items()}
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Three panels against the layer, 1 to 24, medians of five random starts. Own share: attention alone falls to 0 within four layers; after 16 layers added is at 0.06 and post-norm at 0.02; pre-norm is at 0.27 after 24. Size, on a logarithmic axis: added grows to over 1000, post-norm stays at 1, pre-norm grows slowly to 4, alone falls to 0.25. Gradient of W_Q, logarithmic: alone falls to 1e-8 by the fourth layer; added is over 1e9 in the first layers; post-norm falls from 3 to 1e-5, pre-norm from 10 to 0.2."}}
-figure, panels = plt.subplots(1, 3, figsize=(8.4, 3.2), sharex=True)
-titles = ["own share", "size of an entry", "gradient of $W_Q$"]
-colors = [plots.RED, plots.GOLD, plots.BLUE, plots.TEAL]
-for rows, color in zip(stacks.values(), colors, strict=True):
-    for axes, row in zip(panels, rows, strict=True):
-        axes.plot(range(1, 25), row, color=color)
-for axes, title in zip(panels, titles, strict=True):
-    axes.set(title=title, xlabel="layer", xticks=[1, 8, 16, 24])
-panels[1].set(yscale="log", ylim=(0.1, 3000))
-panels[2].set(yscale="log")
-for x, y, name, color in [
-    (15, 200, "added", plots.GOLD),
-    (24, 5.5, "pre-norm", plots.TEAL),
-    (24, 1.25, "post-norm", plots.BLUE),
-    (24, 0.13, "alone", plots.RED),
-]:
-    panels[1].text(x, y, name, color=color, ha="right")
-figure.tight_layout()
-plt.show()
+# %% [markdown]
+# ### Words become alike
+#
+# How much of a word's vector is its *own*, and not common to all? Write the vectors as rows of $X$, subtract their
+# average $\bar X$ from each, and divide the length of what is left by the length of all: the own share is $\lVert X -
+# \bar X \rVert / \lVert X \rVert$. It begins at 0.97.
+#
+# **Predict first.** With attention alone, after how many layers is less than a tenth of each vector its own? And does
+# adding prevent that?
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Own share against the layer, 1 to 24, medians of five random starts. Attention alone falls to 0 within four layers; after 16 layers added is at 0.06 and post-norm at 0.02; pre-norm is at 0.27 after 24."}}
+COLORS = [plots.RED, plots.GOLD, plots.BLUE, plots.TEAL]
+
+
+def show_stacks(row, title, labels, **axes_settings):
+    """One row of `measure` for the four stacks; `labels` are places of their names."""
+    _, axes = plt.subplots(figsize=(5.4, 2.6))
+    for rows, color in zip(stacks.values(), COLORS, strict=True):
+        axes.plot(range(1, 25), rows[row], color=color)
+    for (name, x, y), color in zip(labels, COLORS, strict=True):
+        axes.text(x, y, name, color=color)
+    axes.set(title=title, xlabel="layer", xticks=[1, 8, 16, 24], **axes_settings)
+    plt.show()
+
+
+show_stacks(
+    0,
+    "own share",
+    [
+        ("alone", 3, 0.04),
+        ("added", 8.2, 0.4),
+        ("post-norm", 2.7, 0.4),
+        ("pre-norm", 16, 0.37),
+    ],
+)
 
 # %% [markdown]
-# Pre-norm does best on all three counts, since each layer adds less and less beside what is there.
+# With attention alone, 3 or 4 percent of a vector is its own after two layers, and after four nothing: all sixteen
+# words have become one vector. The reason is that each layer replaces words by weighted averages of all words, and such
+# averages are more alike than the words were. [Dong and others (2021)](https://arxiv.org/abs/2103.03404) call this
+# **rank collapse**, and prove that in a stack of nothing but attention it is faster than exponential: the more alike
+# the words, the more even the weights, and even weights give all the same average.
 #
-# **Words become alike** (left). With attention alone, 3 or 4 percent of a vector is its own after two layers, and after
-# four nothing: all sixteen words have become one vector. The reason is that each layer replaces words by weighted
-# averages of all words, and such averages are more alike than the words were. [Dong and others
-# (2021)](https://arxiv.org/abs/2103.03404) call this **rank collapse**, and prove that in a stack of nothing but
-# attention it is faster than exponential: the more alike the words, the more even the weights, and even weights give
-# all the same average.
+# Adding only delays it. Once words are mostly alike, attention returns nearly the same vector to all, so what they
+# share grows and what is a word's own does not. How fast depends on the size of that vector beside the stream. With
+# *added* and with post-norm it is about as large, in every layer. With pre-norm it has about size 1 while the stream
+# grows to 4, so 27 percent is left at the top ([in numbers](#how-fast-do-words-become-alike)).
 #
-# Adding only delays it. Write a word as $c + w$: what all words share, and its own part. Once words are mostly alike,
-# attention returns nearly the same vector to all, so $c$ grows and $w$ hardly does. With *added* that vector is nearly
-# as large as the stream, because attention reads the stream itself. With post-norm it is so too: the norm shrinks the
-# stream, $c$ and $w$ alike, before each layer adds again. With pre-norm, attention reads vectors of size 1 while the
-# stream grows to 4, so each layer adds relatively less, and 27 percent is left at the top ([in
-# numbers](#how-fast-do-words-become-alike)).
+# ### Numbers explode
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Size of an entry against the layer, 1 to 24, on a logarithmic axis: added grows to over 1000, post-norm stays at 1, pre-norm grows slowly to 4, alone falls to 0.25."}}
+show_stacks(
+    1,
+    "size of an entry (root mean square)",
+    [
+        ("alone", 18, 0.33),
+        ("added", 14, 200),
+        ("post-norm", 18, 1.15),
+        ("pre-norm", 16, 4.5),
+    ],
+    yscale="log",
+)
+
+# %% [markdown]
+# Numbers grow only with *added*, to more than a thousand, a third more in each layer. Post-norm brings every vector
+# back to size 1. With pre-norm the stream grows slowly, to 4.
 #
-# **Numbers explode** (middle) only with *added*: they reach more than a thousand, a third more in each layer. Post-norm
-# brings every vector back to size 1. With pre-norm the stream grows slowly.
+# ### A layer cannot learn where to look
 #
-# **A layer cannot learn where to look** (right). Where words are alike there is nothing to choose between, and another
-# choice would change nothing. So with attention alone $W_Q$ gets no gradient from the fourth layer on (1e-8 is
-# rounding), and with post-norm hardly any near the top. (This is not the product that vanishes [without residual
-# connections](#add-what-each-part-returns): that would hit the lowest layers.) With *added* the gradient grows on its
-# way down, presumably because a score is a product of two vectors: the larger they are, the more a small change of one
-# changes it. With pre-norm every layer gets a gradient, the top one a fiftieth of the lowest one's.
+# Begin the backward pass at the top with a gradient of length 1. How long is the gradient of each layer's $W_Q$?
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Gradient of W_Q against the layer, 1 to 24, on a logarithmic axis: alone falls to 1e-8 by the fourth layer; added is over 1e9 in the first layers; post-norm falls from 3 to 1e-5, pre-norm from 10 to 0.2."}}
+show_stacks(
+    2,
+    "gradient of $W_Q$",
+    [
+        ("alone", 16, 3e-7),
+        ("added", 16, 3e6),
+        ("post-norm", 14, 1e-4),
+        ("pre-norm", 18, 2),
+    ],
+    yscale="log",
+)
+
+# %% [markdown]
+# Where words are alike there is nothing to choose between, and another choice would change nothing. So with attention
+# alone $W_Q$ gets no gradient from the fourth layer on (1e-8 is rounding), and with post-norm hardly any near the top.
+# With *added* every layer multiplies the gradient on its way down. With pre-norm every layer gets one, the top layer a
+# fiftieth of the lowest one's.
 #
 # So most of today's deep models are pre-norm. It has a price: the larger the stream, the less a late layer changes it,
 # and where a post-norm model does train, it is often the better one ([Liu and others,
@@ -1012,9 +1063,9 @@ for name, (shares, sizes, gradients) in stacks.items():
     print(f"{name:18}{shares[-1]:10.3f}{sizes[-1]:10,.1f}{gradients[-1]:16.0e}")
 
 # %% [markdown]
-# Started small, all three leave a word more than nine tenths of its vector, and the top layer a gradient. At the start,
-# then, each layer should add little beside what is there already. Pre-norm brings that about in part, a small start
-# more fully.
+# Started small, all three keep more than nine tenths of each vector its own, and give the top layer a gradient. At the
+# start, then, each layer should add little beside what is there already. Pre-norm does so in part, a small start more
+# fully.
 
 # %% tags=["proof"]
 alone, added, post, pre, *small_ones = stacks.values()
@@ -1043,15 +1094,12 @@ assert (
 # Stack **twelve** whole layers, and train *reverse* as before, with the best of ten learning rates from 0.00004 to
 # 0.02. Four stacks have the usual start, Glorot's: pre-norm, post-norm, no norm, and post-norm without residual
 # connections. Post-norm and no norm are trained once more with a *small start*: $W_O$ and $W_2$ divided by $\sqrt{24}$,
-# since twelve layers have 24 sublayers. (Columns: the three seeds, their learning rate, and the worst seed at a
-# learning rate of 0.01.)
+# since twelve layers have 24 sublayers.
 #
 # **Predict first**: which of the six still learn?
 
 # %% tags=["hide-input"]
-print(
-    "share right of three seeds at the best learning rate, and of the worst at 0.01"
-)
+print("share right            seed 1  seed 2  seed 3  learning rate  worst at 0.01")
 deep = {}
 for row in measurement["deep"]:
     if "without" in row:
@@ -1067,7 +1115,7 @@ for name, rows in deep.items():
     worst = (
         "overflow" if None in at_001["losses"] else f"{min(at_001['right']):.1%}"
     )
-    print(f"{name:23} {shares} {best['learning_rate']:8.1g} {worst:>18}")
+    print(f"{name:22} {shares}{best['learning_rate']:14.1g}{worst:>15}")
 
 # %% [markdown]
 # With the usual start only pre-norm learns. Post-norm is stuck at 26 percent, which is what a bet on the commonest of
@@ -1079,8 +1127,8 @@ for name, rows in deep.items():
 # sublayer. What do norms bring, then? Here they allow larger steps: at a learning rate of 0.01 the two stacks that
 # learn with norms still do, while the loss of both without norms overflows.
 #
-# The model of 2017 is post-norm and did train, with six layers on each side, a warm-up of 4,000 steps and not 600 but
-# 100,000 steps in all. [Below](#does-it-need-warm-up) is a look at what a warm-up does.
+# The model of 2017 is post-norm and did train: six layers on each side, a warm-up of 4,000 steps, and 100,000 steps in
+# all, where ours has 600. [Below](#does-it-need-warm-up) is a look at what a warm-up does.
 #
 # A small model, then, is no test of what a deep one needs: three layers learn with norms or without, and twelve do not
 # from every start.
@@ -1174,7 +1222,7 @@ for width in (4, 64, 512):
     assert abs(ratio - ((width - 1) / width) ** 0.5) < 1e-4
 
 # %% [markdown]
-# At the paper's width it is a tenth of a percent, at width 4 it is 13 percent. But for $\epsilon$, the factor is the
+# At the paper's width it is a tenth of a percent, at width 4 it is 13 percent. Apart from $\epsilon$, the factor is the
 # same for every vector, so a trained $\gamma$ absorbs it, and training does not show the mistake. A comparison with a
 # reference does, best with a small model.
 #
@@ -1303,8 +1351,8 @@ verdict
 #
 # A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward
 # network works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a
-# few layers, and with it more slowly. Norms keep the stream from exploding. From the usual start, pre-norm leaves more
-# of a word in a deep stack than post-norm does; from a small start it makes no difference. Of our stacks of twelve
+# few layers, and with it more slowly. Norms keep the stream from exploding. From the usual start, pre-norm keeps words
+# more distinct in a deep stack than post-norm does; from a small start it makes no difference. Of our stacks of twelve
 # layers only pre-norm learned its task in 600 steps from the usual start, while from a small start post-norm and even a
 # stack without norms learned it, too.
 #
@@ -1321,6 +1369,19 @@ verdict
 
 # %% [markdown]
 # ## Going further
+#
+# ### What does the network store?
+#
+# Two thirds of a layer's parameters are the feed-forward network's. What does it do with so many? Written entry by
+# entry, it is a look-up. Let $k_i$ be the columns of $W_1$ and $v_i$ the rows of $W_2$. Without the biases,
+#
+# $$\operatorname{FeedForward}(x) = \sum_{i=1}^{d_\text{ff}} \operatorname{ReLU}(x \cdot k_i) \; v_i .$$
+#
+# Its keys and values do not come from the sentence: they are trained, and the same for every text (a **key-value
+# memory**). Its weights do not come from a softmax: they need not sum to 1, and any number of keys may answer. [Geva
+# and others (2020)](https://arxiv.org/abs/2012.14913) found such keys in a trained model that answer to a pattern in
+# the text, with values that raise the probability of words that often follow it. Attention looks up *in the sentence*;
+# the feed-forward network looks up *what training has stored*.
 #
 # ### How fast do words become alike?
 #

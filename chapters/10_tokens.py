@@ -67,8 +67,7 @@ assert not known & set(unseen)
 #
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters. Count all pairs of
 # neighbours. Make the most frequent pair a new symbol. Repeat. Why the most frequent? A merge makes the text one symbol
-# shorter wherever the pair occurs, so this pair saves most. (Of equally frequent pairs we take the one met first; [the
-# definition](#the-definition) takes the one with the smaller numbers.)
+# shorter wherever the pair occurs, so this pair saves most.
 #
 # Take four words, with how often each occurs:
 #
@@ -121,11 +120,11 @@ for step in range(1, 5):
 #
 # The order matters. In *seateam*, where a space got lost, both *t ea* and *ea t* could take the *t* in the middle. The
 # pair *t ea* was learnt first, so the word becomes *s ea team*, and not *s eat ea m*, where nothing that the model has
-# learnt of *team* helps. Merge in another order, and no error is raised; the answers get worse.
+# learnt of *team* helps. Merge in another order, and no error is raised, but the answers may get worse.
 #
-# What does another cut cost? The translator of [chapter 13](13_alignment.ipynb) gets all of its 500 test sentences
-# right. Leave the longest word of each as single letters, which have numbers, too, but which it never met in training,
-# and it gets 9. So new text must be cut as the training text was.
+# What can another cut cost? The translator of [chapter 13](13_alignment.ipynb) gets all of its 500 test sentences
+# right. Cut the longest word of each into single letters, tokens that it never met in training, and it gets 9. So new
+# text must be cut as the training text was.
 #
 # ## Bytes, so that nothing is unknown
 #
@@ -155,7 +154,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | ` ?\p{L}+` | letters of any script, with one space before them | *␣pays* |
 # | ` ?\p{N}+` | numerals, likewise | *␣2* |
 # | ` ?[^\s\p{L}\p{N}]+` | other characters, likewise | *!* |
-# | `\s+(?!\S)` | several spaces before a word, but for the last, which goes with the word; at the end, all of them | *a␣␣b* is cut *a*, *␣*, *␣b* |
+# | `\s+(?!\S)` | white space; before a word, all of it but the last character | *a␣␣b* is cut *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
 
 # %% tags=["export"] module="tokens"
@@ -194,9 +193,9 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 # %% [markdown]
 # This shows two costs. *Bytes*: before any merge each byte is a token. So the sentence begins with nearly twice as many
 # tokens as characters in Greek, 2.7 times as many in Hindi and three times in Chinese, and the first merges only put
-# characters together. (Chinese still needs fewest tokens, since it has so few characters.) *Cuts*: to this pattern the
-# characters that Hindi attaches to a consonant, for a vowel or for none, are no letters, so its first word falls into
-# six; Chinese has no spaces, so a clause is one "word" ([more](#what-about-hindi)).
+# characters together. (Chinese still needs fewest tokens, since it has so few characters.) *Cuts*: Hindi writes most
+# vowels as characters attached to a consonant, which to this pattern are no letters, so its first word falls into six;
+# Chinese has no spaces, so a clause is one "word" ([more](#what-about-hindi)).
 #
 # Since the space goes with the word, *tea* at the beginning of a text and *␣tea* inside it are different tokens. (So do
 # not end a prompt with a space: the next word usually brings its own.)
@@ -483,9 +482,9 @@ plt.show()
 # numbers has 38.4 million parameters; the paper's, 37,000 by 512, has 18.9 million of the model's 65.
 #
 # A row is learnt mostly where its token is read. So count a token as *rare* if the training text uses it fewer than 100
-# times, a limit of our choosing. Can a merge of a frequent pair become rare? Yes, if later merges swallow it: *tea*
-# occurred 9 times above, and once *tea m* is merged, only 4 are left. A token that is hardly ever read stays
-# **undertrained**.
+# times, a limit of our choosing. Each merge takes a pair no more frequent than the last, so late tokens are rare. An
+# early one can become rare, too, if later merges swallow it: *tea* occurred 9 times above, and only 4 once *tea m* is
+# merged. A token that is hardly ever read stays **undertrained**.
 #
 # In large models these are the *glitch tokens*: asked to repeat *SolidGoldMagikarp*, the name of a forum user and one
 # token for GPT-2's tokenizer, models with that tokenizer answered something else ([Rumbelow and Watkins,
@@ -765,8 +764,8 @@ print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 # %% [markdown]
 # At random nearly half of the tokens are padding, by length two percent. Every sentence is in exactly one batch, and
 # the order of the batches is drawn again for each pass through the data. Otherwise the model would get all short
-# sentences first. Sixteen of the texts show the principle. Here a batch is four texts, and so few leave more padding,
-# 43 percent on the left and 18 on the right:
+# sentences first. Sixteen of the texts, in batches of four, show the principle: 43 percent is padding on the left, 18
+# on the right. (Among only sixteen, neighbours differ more.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: about as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)
@@ -1015,9 +1014,9 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# The solution goes through all merges in order. The tokenizer takes, again and again, the pair of the word that was
-# learnt first, which gives the same, since a merge can only make pairs that were learnt later, and is faster, since a
-# word has few pairs and there are thousands of merges.
+# The solution goes through all merges in order. The tokenizer takes, again and again, the earliest learnt pair in the
+# word. The result is the same, since a merge only makes pairs that were learnt later. It is faster, since a word has
+# few pairs and there are thousands of merges.
 #
 # ### Exercise 3: How much is padding?
 #
@@ -1183,9 +1182,9 @@ assert [n * d / 1e6 for n, d in ((50_000, 768), (37_000, 512))] == [38.4, 18.944
 # ### What about Hindi?
 #
 # Hindi, whose characters take three bytes each, pays a second price, which no merge can make up for, since merges never
-# cross a cut. Its vowels are mostly *combining characters*, `\p{M}`, and not letters, so that the pattern of [our
-# tokenizer](#bytes-so-that-nothing-is-unknown), whose letters are those of GPT-2's, cuts within words. (GPT-4o's
-# pattern counts these characters among the letters.)
+# cross a cut. Its vowels are mostly *combining characters*, `\p{M}`. [Our pattern](#bytes-so-that-nothing-is-unknown),
+# like GPT-2's, does not count them as letters, and so cuts within words. (GPT-4o's pattern counts these characters
+# among the letters.)
 #
 # Another trap lies outside the tokenizer: *ë* can be one character or two, *e* and the dots, which look alike and have
 # different bytes. Programs that compare texts bring them to one form first, by **Unicode normalisation**.

@@ -116,7 +116,7 @@ assert [text for text, _ in because.german][-2:] == ["auf", "macht"]
 # %% [markdown]
 # With *because* in front the finite verb goes to the end of the German clause, behind its own prefix, while in English
 # the verb still follows its subject, and only the time has moved, to the end. And in German the time comes before the
-# object. (In writing they become one word, *aufmacht*.)
+# object. (In writing *auf* and *macht* become one word, *aufmacht*.)
 #
 # `grammar` draws such clauses at random, one or two in a sentence, from a small lexicon. What stands before a German
 # noun agrees with it in gender, number and case: *der Mann*, *die Frau*, *das Kätzchen*, where English has *the* three
@@ -363,9 +363,9 @@ assert 0.95 < without[0] < 0.99 and without[1] < 0.01
 # %% [markdown]
 # ## What is read at the right word?
 #
-# So are these weights a dictionary? Take *the old man can see a kitten*. Its translation begins with *der*, and
-# to write it the last layer looks at *the*. That is right. But English *the* does not know that *man* is masculine;
-# before *woman* it is *die*, before *kitten* *das*. Where does the model read the gender?
+# Are the last layer's weights a dictionary, then? Take *the old man can see a kitten*. Its translation begins with
+# *der*, and to write it the last layer looks at *the*. That is right. But English *the* does not know that *man* is
+# masculine; before *woman* it is *die*, before *kitten* *das*. Where does the model read the gender?
 #
 # A weight does not say, but an experiment can. Let the encoder read the sentence, and once more with *woman* for *man*.
 # Then take the memory of the first sentence, replace the vector at *one* position by that of the second sentence, and
@@ -952,8 +952,8 @@ assert max(times[3:]) < 1.05 * times[0]
 
 # %% [markdown]
 # So why did transformers replace recurrent networks? The usual answer is that they compute all positions at once, which
-# suits a GPU. On one core of a CPU, a step of this one-layer transformer takes three quarters of the GRU's time and
-# five sixths of the LSTM's, both with attention.
+# suits a GPU. On one core of a CPU, a step of the transformer (round 3 chose one layer a side) takes three quarters of
+# the GRU's time and five sixths of the LSTM's, both with attention.
 
 # %% tags=["quiz"]
 quiz.one_choice(

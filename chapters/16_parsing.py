@@ -766,9 +766,9 @@ def spans(length: int) -> list[tuple[int, int]]:
 
 
 # %% [markdown]
-# In the code, `best[i, j]` has for each symbol the log-probability of its best constituent over the words from `i` to
-# before `j`. `halves` adds up left and right part, for all rules and all cuts. The best cuts are kept, so that `cky`
-# can draw the tree.
+# In the code, `best[i, j]` has for each symbol the log-probability of its best constituent over the words from `i` up
+# to, not including, `j`. `halves` adds up left and right part, for all rules and all cuts. The best cuts are kept, so
+# that `cky` can build the tree.
 
 
 # %% tags=["export"] module="parsing"
@@ -1143,7 +1143,6 @@ def compare(better, worse):
     return sum(wins), 2 * at_least / 2 ** len(wins)
 
 
-assert compare(of("grammar"), of("translator", times=4))[0] == 30
 most, by_chance = compare(of("chart"), of("grammar"))
 assert most == 22 and round(by_chance, 2) == 0.02
 mean = {

@@ -50,9 +50,9 @@ transformer_map(built=18)
 #
 # And something new becomes possible: there need be no question. In any text each word comes after others, so any text
 # can be learnt from as it is, and nobody has to translate or label it (**self-supervised** learning). A model that
-# gives a probability to every next token of a text is a **language model**. That is why most of today are built so: any
-# text can teach one, with each token a target; one set of parameters serves question and answer; and a conversation
-# only grows at its end, so cached keys and values stay valid.
+# gives a probability to every next token of a text is a **language model**. That is one reason why most are built this
+# way: any text can teach one. Two more: one set of parameters serves question and answer, and a conversation only grows
+# at its end, so cached keys and values stay valid.
 #
 # **Predict first.** The model reads the nine tokens from *why* to *much*. Of the 81 scores of a head, how many does the
 # causal mask leave? And how many targets are there to learn from, if only the answer counts?
@@ -529,8 +529,8 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # %% [markdown]
 # ## How does it copy?
 #
-# A model can copy what it has read ([ours of documentation does not](#does-the-larger-model-copy)). We wire that by
-# hand, and then train a model that does.
+# A model can copy what it has read (ours of documentation [shows no sign of it](#does-the-larger-model-copy)). We wire
+# copying by hand, and then train a model that learns it.
 #
 # *The dog sees the man. The dog* ... You would go on with *sees*, because that is what came after *the dog* a moment
 # ago. No count made on other texts could know that. How would a stack of attention layers do it? With the word *dog* as
@@ -726,8 +726,8 @@ for run in runs:
 # one before it, these figures do not say. But the heads are needed: without one of them the loss is 0.6 to 2.3 instead
 # of 0.16 to 0.18.
 #
-# The others do not turn: one layer has not learnt to copy at the end (3.1). Two layers without positions learn it
-# slowly, and not well in 2,000 steps (1.1 to 1.2).
+# And the controls: one layer has not learnt to copy at the end (3.1). Two layers without positions learn it slowly, and
+# not well in 2,000 steps (1.1 to 1.2).
 #
 # Here are a head of each layer in the first of these models, on one text, queries as rows.
 

@@ -13,7 +13,7 @@
 # By the end of this chapter you have written these parts, measured what each is worth, loaded a published model of 135
 # million parameters into your own classes, and chatted with it.
 #
-# You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 32 minutes
+# You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 31 minutes
 # to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 9 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. This chapter exchanges some of them."}}
@@ -1072,9 +1072,10 @@ assert ["Paris" in text for _, text in looks.values()] == [True] * 4 + [False]
 # good English, and could pass for healthy; the two after it repeat themselves, which small models do anyway. The loss
 # on a story tells, if you know what it should be: it rises from 3.67 nats to 4.54, 5.25 and 5.04.
 #
-# The first of these mistakes is common. The library *shainet* made its mirror image with this very model until [June
-# 2026](https://github.com/NeuraLegion/shainet/pull/111), and readers of the book *LLMs from Scratch* found it [in its
-# Llama 2](https://github.com/rasbt/LLMs-from-scratch/pull/747) in 2025.
+# The first of these mistakes is common. The library *shainet* made its mirror image with this very model (code for
+# neighbours, weights stored for halves) until [June 2026](https://github.com/NeuraLegion/shainet/pull/111). In 2025
+# readers found the mistake itself in the [Llama 2](https://github.com/rasbt/LLMs-from-scratch/pull/747) of the book
+# *LLMs from Scratch*.
 #
 # The check that finds all four is the comparison above: the same tokens, another implementation, equal logits.
 

@@ -16,7 +16,7 @@
 # and check on each that the model still computes the same.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
-# 31 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 10 more minutes. No
+# 30 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 10 more minutes. No
 # GPU is needed.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter makes all of it faster."}}
@@ -358,9 +358,8 @@ assert least < 1.1 * seconds
 # At full speed the model's products would take only this share of the step. It is called the **model FLOPs
 # utilisation** (MFU).
 #
-# In the list the products are `mm` and `addmm`, without and with a bias, and part of attention. Together they take
-# about as long as they would at full speed. The rest moves many bytes for little arithmetic, such as the softmax over
-# 6,001 logits and its gradient.
+# In the list the products are `mm` and `addmm`, without and with a bias, and part of attention. They take most of the
+# time. The rest moves many bytes for little arithmetic, such as the softmax over 6,001 logits and its gradient.
 
 # %% [markdown]
 # ## Fewer bits
@@ -815,7 +814,8 @@ assert round(fixed + 100 * per_pair) == 14
 # (Launched are *no waiting*, with 100 pairs, and *batches prefetched*, with 400.) The recorded times are nearly a line:
 # 5 ms, and 0.09 for each pair. So for 100 pairs the GPU's own work takes about 14 ms, and the rest of the 45 is mostly
 # waiting. The compiled steps of 100 pairs were overhead-bound, and those in 16 bits before them probably too. What the
-# rungs between tf32 and *larger batch* gain or lose there says little of a GPU that is kept busy.
+# rungs between tf32 and *larger batch* gain or lose there says little of a GPU that is kept busy. (With another host
+# they took 8 to 37 percent less time, and the recorded step again 40 ms.)
 
 # %% [markdown]
 # Making batches between the steps cost a third of the speed, and prefetching brought most of that back.
@@ -1022,7 +1022,8 @@ quiz.one_choice(
 #
 # $$4 \cdot \big( 6 \cdot (12 \cdot 64 + 18 \cdot 63) \cdot 512 + 4 \cdot 63 \cdot 37{,}000 \big) = 60.7 \text{ MB}.$$
 #
-# A helper adds up what PyTorch saves for the backward pass, and the loss's other three arrays.
+# A helper adds up what PyTorch saves for the backward pass. Of a target's four arrays these are the logarithms only, so
+# it adds the other three.
 
 # %% tags=["hide-input"]
 from dotformer.support.memory import training_memory

@@ -14,7 +14,7 @@
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is
 # needed: processes of one machine stand for devices. (On several GPUs nobody has run this yet.) It takes about 32
-# minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 6 more minutes.
+# minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
 import signal
@@ -630,15 +630,16 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
     assert apart["FSDP in bf16", count] < 0.06
 
 # %% [markdown]
-# All rows but *error* are multiples of the parameters' bytes. The error of the gradient is rounding in float32, and in
-# bfloat16 about as large as [in one process](20_one_gpu.ipynb#a-ladder).
+# All rows but *error* are multiples of the parameters' bytes in float32. *Error* is how far the gradient is from one
+# process's with the whole batch: in float32 it is rounding, in bfloat16 about as large as [in one
+# process](20_one_gpu.ipynb#a-ladder).
 #
 # With one batch a step, DDP sums every gradient once. FSDP gathers the layers before the forward pass and again before
 # the backward pass, and scatters the sums of their gradients. The embeddings, 35.5 percent of this model, belong to no
 # layer and are gathered once: $2 \cdot 0.645 + 0.355 = 1.65$. So FSDP sends $(1.65 + 1) / 2 = 1.32$ times the model,
 # where DDP sends it once; with small embeddings it would be 1.5. For that it keeps, from one step to the next, half of
-# the parameters (*kept*), and with them half of their gradients and of Adam's moments. FSDP pays with communication for
-# memory. (In bfloat16 it gathers half as much: 0.91 in all.)
+# the parameters (*kept*), and with them half of their gradients and of Adam's moments. FSDP mostly pays with
+# communication for memory. (Not here in bfloat16 with one batch: it gathers half as much, and sends 0.91.)
 #
 # With 4 batches a step, whose gradients are added up ([gradient
 # accumulation](11_training.ipynb#one-step-from-several-batches)), gradients are sent only with the last, the sums of
@@ -834,7 +835,7 @@ def race(sentences, rounds=24):
 
 
 # %% [markdown]
-# (`python -m benchmarks.two_processes`, on an idle machine.)
+# A program has run this on an idle machine (`python -m benchmarks.two_processes`):
 
 # %% tags=["hide-input"]
 from classroom.measured import measured

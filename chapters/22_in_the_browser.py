@@ -11,7 +11,7 @@
 # A trained model is numbers and a few dozen operations. Neither needs Python. At the end of this chapter the translator
 # of [chapter 13](13_alignment.ipynb) runs in this page: you type a sentence, and see every word appear, with the
 # attention that chose it. What computes it is some 290 lines of JavaScript, without any library, and its logits equal
-# those of PyTorchto six digits. Then the same model becomes a file for servers.
+# those of PyTorch, with the same rounded parameters, to six digits. Then the same model becomes a file for servers.
 #
 # You need [chapter 12](12_generation.ipynb) for the cache, and enough JavaScript to read a loop. It takes about 29
 # minutes to read, and 25 more for the exercises.
@@ -38,7 +38,7 @@ transformer_map(built=22)
 # 1.30, still needs a file of 14 MB, or 3.7 MB compressed. Our translator has 247,000 parameters, one megabyte in 32
 # bits. So we write the engine ourselves: a transformer is matrix products, a softmax, a norm and some sums.
 #
-# So three things are sent: the parameters, the two tokenizers, and the code.
+# Three things are sent, then: the parameters, the two tokenizers, and the code.
 #
 # ## Parameters in 8 bits
 #

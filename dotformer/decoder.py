@@ -29,8 +29,7 @@ def padding_mask(
 ) -> Bool[Tensor, "B 1 1 S"]:
     """Which tokens are real: the same for all heads and all queries.
 
-    Raises ValueError when a sentence has no real token. (On a GPU, or compiled,
-    that is not checked.)
+    On a CPU, a ValueError when a sentence has no real token.
 
     Defined in chapter 9, "Who may see whom".
     """
