@@ -411,7 +411,7 @@ assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 # of it. Here we need only its first part, the **embedding table**: 30,522 rows of 384 learned numbers. Each row is the
 # **embedding** of one **token**, which is a word, part of a word or a character. To look a word up is to pick its row.
 #
-# Why such a table? Give word $i$ its **one-hot** vector, 0 everywhere and 1 in entry $i$, and any two words have the
+# Why learn such rows? Give word $i$ its **one-hot** vector, 0 everywhere and 1 in entry $i$, and any two words have the
 # dot product 0: none is like another. Multiplied by the embedding table it becomes row $i$, whose numbers are learned.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?

@@ -968,7 +968,7 @@ COLORS = [plots.RED, plots.GOLD, plots.BLUE, plots.TEAL]
 
 
 def show_stacks(row, title, labels, **axes_settings):
-    """One row of `measure` for the four stacks; `labels` are places of their names."""
+    """A row of `measure` for the four stacks; `labels`: names, and where they go."""
     _, axes = plt.subplots(figsize=(5.4, 2.6))
     for rows, color in zip(stacks.values(), COLORS, strict=True):
         axes.plot(range(1, 25), rows[row], color=color)
@@ -984,7 +984,7 @@ show_stacks(
     [
         ("alone", 3, 0.04),
         ("added", 8.2, 0.4),
-        ("post-norm", 2.7, 0.4),
+        ("post-norm", 5.9, 0.1),
         ("pre-norm", 16, 0.37),
     ],
 )
@@ -1008,9 +1008,9 @@ show_stacks(
     1,
     "size of an entry (root mean square)",
     [
-        ("alone", 18, 0.33),
+        ("alone", 18, 0.42),
         ("added", 14, 200),
-        ("post-norm", 18, 1.15),
+        ("post-norm", 18, 1.25),
         ("pre-norm", 16, 4.5),
     ],
     yscale="log",
@@ -1031,7 +1031,7 @@ show_stacks(
     [
         ("alone", 16, 3e-7),
         ("added", 16, 3e6),
-        ("post-norm", 14, 1e-4),
+        ("post-norm", 13, 1e-5),
         ("pre-norm", 18, 2),
     ],
     yscale="log",
