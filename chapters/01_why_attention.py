@@ -386,11 +386,10 @@ for name in names:
 # stays so far below its 48: [more](#why-not-more-than-24).)
 #
 # No state of 24 can recall more: **a linear fit to a state of $H$ numbers recalls at most $H$ of the independent
-# numbers that were read**, whatever the weights. One number, $x_1 + x_2$, can give half of each, never both whole
-# ([proof](#why-not-more-than-24)). A state of 24 holds at most three words of 8. (The last column is its **memory
-# capacity**.) For a linear read-out, training can only choose *which* numbers to keep, and the choice is made before
-# the question comes. A larger state holds more, at a price: 50 words of 8 need 400 numbers, so a step takes $400^2$
-# multiplications, and the 51st word overwrites something again.
+# numbers that were read**, whatever the weights. A state of 24 holds at most three words of 8. For a linear read-out,
+# training can only choose *which* numbers to keep, and the choice is made before the question comes. A larger state
+# holds more, at a price: 50 words of 8 need 400 numbers, so a step takes $400^2$ multiplications, and the 51st word
+# overwrites something again.
 #
 # Real words are not independent numbers. They depend on one another, so more of them fit, and a cleverer reading than a
 # linear one finds more. What remains is that the state stays as wide as it is, however long the text. That is so for

@@ -404,8 +404,8 @@ for j in range(3):
     assert np.allclose((up - down) / (2 * nudge), jacobian[:, j], rtol=0, atol=1e-9)
 
 # %% [markdown]
-# $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and at 1. With the weights 0.999, 0.0005, 0.0005 no entry
-# of $J$ is larger than 0.001. **A softmax that is sure of itself has stopped listening**: nudge its scores, and hardly
+# $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and at 1. With the weights 0.99, 0.005 and 0.005 no entry
+# of $J$ is larger than 0.01. **A softmax that is sure of itself has stopped listening**: nudge its scores, and hardly
 # anything moves. It is **saturated**.
 
 # %% tags=["quiz"]
@@ -504,8 +504,8 @@ assert round((shares @ values)[0], 2) == 3.91
 # small gradients".
 #
 # Does it matter? Draw a query and ten keys at random and call one key the right one. For 100 steps, move the query
-# along the slope of that key's weight, times 10 (the **learning rate**; [below](#can-a-query-still-learn) are others).
-# The share of queries that end with more than 0.9 of the weight on their key:
+# along the slope of that key's weight, times 10, the **learning rate** ([others below](#can-a-query-still-learn)). The
+# share of queries that end with more than 0.9 of the weight on their key:
 #
 # | | width 64 | width 1024 |
 # |---|---|---|
@@ -842,7 +842,7 @@ for width in (64, 1024):
 # $v^2 d_k$. In a transformer queries and keys are words times learned matrices ([chapter 4](04_self_attention.ipynb)).
 # PyTorch's `nn.Linear` draws the entries of such a matrix with variance $1/(3D)$. An entry of a query sums $D$ products
 # of these with a word's entries, of variance 1. So $v = D \cdot 1/(3D) = \tfrac13$, and undivided scores at width 64
-# have variance $64 / 9 = 7$. Let the undivided queries learn again, from there:
+# have variance $64 / 9 = 7.1$. Let the undivided queries learn again, from there:
 
 # %%
 for width in (64, 1024):

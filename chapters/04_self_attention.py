@@ -141,7 +141,8 @@ assert weights[-1].round(2) == 0.88
 # The same word received two different things: something near to *import* and *imported* in one sentence, near to
 # *snake* and *serpent* in the other. The weights did this. The plain average of the same words, the grey line, is near
 # to *with* and *you* in the first sentence, and to *are* and *the* in the second. Attention is a blend whose weights
-# are chosen. The rest of this chapter gives every word matrices with which to choose.
+# are chosen. The rest of this chapter adds three matrices, the same for every word, with which training can shape the
+# choice.
 #
 # One vector for all three parts has three faults. A word finds itself first; leaving it out is only a patch, since it
 # may need itself. It finds what is most like it, where it may need something unlike: a verb looks for something alive,
@@ -278,7 +279,7 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 #
 # And what is $W_V$ for? First, to hold something back: here *bites* hands over nothing. Second, to write what is found
 # into other entries. [Chapter 8](08_encoder.ipynb) adds what a word receives to the word's own vector, once both have
-# the same width. With $V = X$ *bites* would become $(0, 1, 0) + (0.955, 0.045, 0.768) = (0.955, 1.045, 0.768)$, an
+# the same width. With $V = X$ *bites* would receive $(0.955, 0.045, 0.768)$ and become $(0.955, 1.045, 0.768)$, an
 # action that is itself alive and human, and nothing shows which part was fetched. Where vectors have unused entries,
 # $W_V$ can write there ([measured below](#what-is-the-third-matrix-for)).
 

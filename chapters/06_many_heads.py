@@ -191,8 +191,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # %% [markdown]
 # ## The definition
 #
-# There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$. The **head dimension** $d_k$ is usually
-# $D / H$, and then $D$ must be divisible by $H$.
+# There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$. Here the **head dimension** is
+# $d_k = D / H$, so $D$ must be divisible by $H$. (With another $d_k$, $W_O$ below has the shape $(H d_k, D)$.)
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
 #
@@ -737,7 +737,7 @@ to_cls = np.mean([w[:, 1:-1, 0].mean(axis=1) for _, w in read], axis=0)
 equal = np.mean([1 / len(tokens) for tokens, _ in read])
 print("weight on [CLS]          ", *(f"{w:5.2f}" for w in to_cls))
 print(f"equal weights would be {equal:.2f}")
-assert (to_cls > 0.25).sum() == 7
+assert (to_cls > 0.25).sum() == 7 and round(to_cls[2], 2) == 0.11
 assert before.argmax() == 2 and least > 0.9985 and np.median(before) < 0.15
 
 # %% [markdown]

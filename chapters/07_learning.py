@@ -222,8 +222,9 @@ quiz.one_choice(
 #
 # Here are the same steps for all queries at once. Write $dX$ for the gradient of the loss with respect to $X$, of the
 # same shape. With a row for each query, the weights become a matrix $A$, the scaled scores $S = Q K^\top / \sqrt{d_k}$.
-# The sign $\circ$ multiplies entry by entry, and $\operatorname{rowsum}$ adds up a row: this is the average from above,
-# one number for each query. From $dO$ of shape $(T, d_v)$:
+# The sign $\circ$ multiplies entry by entry, and $\operatorname{rowsum}$ adds up a row, so
+# $\operatorname{rowsum}(A \circ dA)$ is the average from above, one number for each query. From $dO$ of shape
+# $(T, d_v)$:
 #
 # $$dV = A^\top dO , \qquad dA = dO \, V^\top ,$$
 #
@@ -639,8 +640,9 @@ for step in (0, 80, 100, 120, 140, 1000):
 # over digits, even with even weights, the model can bet on the five in the note. Only then does looking at the right
 # value pay.
 #
-# [Below](#which-half-waits-for-which), given values bring the look-up after some 35 steps instead of 120, and a given
-# look-up brings the values after some 20. But only the values help alone, by a bet, so the loss falls first.
+# [Measured below](#which-half-waits-for-which): with the values given, the look-up comes after some 35 steps instead of
+# 120; with the look-up given, the values come after some 20. But only the values help alone, by a bet, so the loss
+# falls first.
 #
 # You were also asked how large the weight would be: after 1,000 steps it is near two thirds, while all answers are
 # right. A weight is not a probability of being right. Once the answers are right, the gradient for the logits, $p - y$
@@ -864,7 +866,8 @@ plt.show()
 # %% [markdown]
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. From the outside
 # the cut model looks like one that learns badly. Its loss stays near $\ln 5 = 1.61$: it bets on the five digits in the
-# note, and never learns which. (The best for an even blend, which uses repeated digits, is 1.58.)
+# note, and never learns which. (A linear map of an even blend can use repeated digits a little: the best that we found
+# is 1.58.)
 #
 # One check finds the reason:
 

@@ -87,8 +87,8 @@ plt.show()
 # Two things happen to *bad*, and each is *added* to what it was. First the attention fetches. Every query asks only
 # *are you a not?*, and the scores are so large that *not* gets all the weight. Its value is −2 in the second entry, so
 # *affirmed* goes from 1 to −1. (All other words have the value 0, so without a *not* nothing is fetched.) Then a small
-# network looks at *bad* alone. The tone should be polarity times *affirmed*. Since both are 1 or −1, their sum gives
-# this product:
+# network looks at *bad* alone. The tone should be polarity times *affirmed*: 1 if the two agree, −1 if not. Their sum
+# is ±2 if they agree and 0 if not, so
 #
 # $$\text{tone} = |\text{polarity} + \text{affirmed}| - 1 ,$$
 #
@@ -130,9 +130,10 @@ assert list(tones.values()) == [1, -1, -1, 1]
 
 # %% [markdown]
 # Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's. The
-# network combines numbers that stand in one vector. Here it had to multiply polarity by *affirmed*, which no matrix
-# can. In the left panel below, praise stands on two opposite corners of a square and blame on the other two, so no
-# straight line parts them: the four cases, the classic XOR, are not **linearly separable**.
+# network combines numbers that stand in one vector. Here it had to multiply polarity by *affirmed*. One matrix cannot:
+# it gives a weighted sum, which parts a plane along a straight line. In the left panel below, praise stands on two
+# opposite corners of a square and blame on the other two, so no line parts them (the classic XOR; the cases are not
+# **linearly separable**).
 #
 # From $z$, the sum of polarity and *affirmed*, the network makes two numbers, $\max(0, z)$ and $\max(0, -z)$. With
 # these as axes, on the right, one line parts praise from blame.
@@ -193,11 +194,12 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 # \max(0, z)$, or the smoother GELU. For *not bad*, two hidden entries gave $|z| = \operatorname{ReLU}(z) +
 # \operatorname{ReLU}(-z)$.
 #
-# Why not leave this to attention? Its softmax acts only on the weights. Once these are fixed, attention returns a sum
-# of linear maps of its words: it adds up what it has fetched, and in the same layer computes nothing else with it.
+# Why not leave this to attention? It computes *how much* to fetch of each word, and its softmax serves that alone. What
+# it fetches passes through linear maps and is added up. To combine it in another way, as in a product, takes another
+# part.
 #
-# With $d_\text{ff} = 4D$ its two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two thirds of a layer.
-# ([What for?](#what-does-the-network-store))
+# With $d_\text{ff} = 4D$ its two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two thirds of a
+# layer. ([What for?](#what-does-the-network-store))
 #
 # The code has one more component. **Dropout** sets a share of the numbers to 0 while training, at random, and enlarges
 # the others to make up for it, so that nothing that follows can rely on a single number. Outside training it does
@@ -314,13 +316,13 @@ print("gradient of W_1      lowest    highest   (medians of five starts)")
 lengths = {}
 for add, name in ((False, "without the sums"), (True, "with them")):
     lengths[add] = np.median([gradients(add, seed) for seed in range(5)], axis=0)
-    print(f"{name:17}{lengths[add][0]:10.0e}{lengths[add][-1]:11.1f}")
+    print(f"{name:17}{lengths[add][0]:10.1g}{lengths[add][-1]:11.1f}")
 assert lengths[False][0] < 1e-6 and 0.1 < lengths[False][-1] < 0.2
 assert lengths[True].min() > 4 and lengths[True].max() < 5
 
 # %% [markdown]
-# Without the sums the lowest network gets next to no gradient, and learns nothing. With them it gets as much as the
-# highest.
+# Without the sums the lowest network gets less than a hundred-thousandth of what the highest gets; with them, about as
+# much. (Without them the highest gets less, too: the numbers have faded on their way up.)
 #
 # [He and others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them
 # deeper networks had trained worse than shallow ones (the **degradation problem**).
@@ -623,12 +625,12 @@ quiz.one_choice(
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
 # vectors, the **embeddings**, and the vector of its position is added.
 #
-# How long should the vector of a token be (its norm)? When it is read, not much shorter than the position added to it,
-# $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$. But many models use the same embeddings for the output:
-# a token's score is the dot product of its embedding with the last vector ([chapter 9](09_decoder.ipynb)), and with
-# embeddings longer than 1 the first scores are too large ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)). So they start with length 1, and looking one up multiplies it by
-# $\sqrt D = 22.6$.
+# How long should a token's vector be? Its two uses disagree. As input it should be about as long as the position added
+# to it, $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$. As output, where many models use the same
+# embeddings (a token's score is the dot product of its embedding with the last vector, [chapter 9](09_decoder.ipynb)),
+# it should start near 1, or the first scores are too large ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)). So embeddings start with length 1, and looking one up multiplies
+# it by $\sqrt D = 22.6$.
 
 # %% tags=["export", "hide-input"] module="encoder"
 import math
@@ -669,10 +671,10 @@ class PositionalEncoding(nn.Module):
 
 
 # %% [markdown]
-# Look up, scale, add the position:
+# The folded `Embeddings` looks up, scales and adds the positions.
 
 
-# %% tags=["export"] module="encoder"
+# %% tags=["export", "hide-input"] module="encoder"
 class Embeddings(nn.Module):
     """From token numbers to vectors: look each up, scale, add its position.
 
@@ -719,18 +721,17 @@ assert encoder(x).shape == (1, 4, 64)
 # %% [markdown]
 # ## What is each part for? Leave it out
 #
-# The encoder is built. Does it need all its parts? First three trained layers, then 24 untrained ones, to see what
-# depth does, then twelve trained ones. Train small encoders, three layers each, and take away one part at a time (an
-# **ablation**). There are two tasks on twelve random digits. *Reverse*: give back the digits in reverse order. *Add*:
-# to each digit add the one at the mirrored position, modulo 10. For 3 1 4, *reverse* gives 4 1 3 and *add* gives 7 2 7.
-# Both must fetch a digit, and the second must compute something with it, too.
+# The encoder is built. Does it need all its parts? Three experiments answer that: small trained encoders of three
+# layers, in this section; then 24 untrained layers, where depth shows; then twelve trained ones. In the first, take
+# away one part at a time (an **ablation**). There are two tasks on twelve random digits. *Reverse*: give back the
+# digits in reverse order. *Add*: to each digit add the one at the mirrored position, modulo 10. For 3 1 4, *reverse*
+# gives 4 1 3 and *add* gives 7 2 7. Both must fetch a digit, and the second must compute something with it, too.
 #
 # Every model has width 32 and four heads and is post-norm. It starts as [Glorot and Bengio
 # (2010)](https://proceedings.mlr.press/v9/glorot10a.html) proposed (`xavier_uniform_`), so that a square projection
 # keeps the size of a vector, on average. It trains for 600 steps of Adam ([chapter 11](11_training.ipynb)), the first
 # 50 smaller (a *warm-up*), with three seeds. Each is shown at its best of seven learning rates, 0.0003 to 0.02, since a
-# model that lost a part may need another one. *Residual* leaves out both connections of every layer, *residual,
-# attention* only the one around attention.
+# model that lost a part may need larger or smaller steps.
 
 
 # %% tags=["hide-input"]
@@ -835,8 +836,8 @@ for without in (None, *PARTS):
     print(f"{without or 'nothing':24}{cells[0]:>18}{cells[1]:>18}")
 
 # %% [markdown]
-# Each entry is the share of digits right, for the worst seed and the best. (A variant that fails in 600 steps may only
-# be slower.)
+# Each entry is the share of digits right, for the worst seed and the best. The row *residual* has neither connection;
+# *residual, attention* lacks only the one around attention. (A variant that fails in 600 steps may only be slower.)
 #
 # - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
 # - Without the **residual connection** around attention, *add* stays near chance and *reverse* reaches 26 to 34 percent.
@@ -857,7 +858,7 @@ for without in (None, "feed-forward"):
     single[without] = rows[int(np.argmax(means))]
     shares = "  ".join(f"{share:6.1%}" for share in single[without]["right"])
     print(
-        f"without {without or 'nothing':14}{shares}   at {single[without]['learning_rate']}"
+        f"{f'without {without}' if without else 'complete':22}{shares}   at {single[without]['learning_rate']}"
     )
     assert 0 < np.argmax(means) < len(rows) - 1  # the best lies inside
 assert (
@@ -957,8 +958,8 @@ stacks = {name: median_of_starts(step) for name, step in steps.items()}
 # ### Words become alike
 #
 # How much of a word's vector is its *own*, and not common to all? Write the vectors as rows of $X$, subtract their
-# average $\bar X$ from each, and divide the length of what is left by the length of all: the own share is $\lVert X -
-# \bar X \rVert / \lVert X \rVert$. It begins at 0.97.
+# average $\bar X$ from each, and divide the length of what is left by the length of all: the own share is
+# $\lVert X - \bar X \rVert / \lVert X \rVert$. For 16 random words it begins at $\sqrt{15/16} = 0.97$.
 #
 # **Predict first.** With attention alone, after how many layers is less than a tenth of each vector its own? And does
 # adding prevent that?
@@ -997,9 +998,10 @@ show_stacks(
 # the words, the more even the weights, and even weights give all the same average.
 #
 # Adding only delays it. Once words are mostly alike, attention returns nearly the same vector to all, so what they
-# share grows and what is a word's own does not. How fast depends on the size of that vector beside the stream. With
-# *added* and with post-norm it is about as large, in every layer. With pre-norm it has about size 1 while the stream
-# grows to 4, so 27 percent is left at the top ([in numbers](#how-fast-do-words-become-alike)).
+# share grows and what is a word's own does not. How fast depends on how large that vector is beside the stream. Once
+# words are alike, it is about as large with *added* and with post-norm, in every layer that follows. With pre-norm it
+# is computed from a normalised copy, so its size is at most about 1, while the stream grows to 4. So 27 percent is left
+# at the top ([in numbers](#how-fast-do-words-become-alike)).
 #
 # ### Numbers explode
 
@@ -1017,7 +1019,7 @@ show_stacks(
 )
 
 # %% [markdown]
-# Numbers grow only with *added*, to more than a thousand, a third more in each layer. Post-norm brings every vector
+# They explode only with *added*: to more than a thousand, a third more in each layer. Post-norm brings every vector
 # back to size 1. With pre-norm the stream grows slowly, to 4.
 #
 # ### A layer cannot learn where to look
@@ -1040,8 +1042,10 @@ show_stacks(
 # %% [markdown]
 # Where words are alike there is nothing to choose between, and another choice would change nothing. So with attention
 # alone $W_Q$ gets no gradient from the fourth layer on (1e-8 is rounding), and with post-norm hardly any near the top.
-# With *added* every layer multiplies the gradient on its way down. With pre-norm every layer gets one, the top layer a
-# fiftieth of the lowest one's.
+# With *added* the gradient is some 900 at the top, presumably because the numbers are so large, and grows to more than
+# a billion on its way down. With pre-norm every layer gets one, the top layer a fiftieth of the lowest one's.
+#
+# ### What follows
 #
 # So most of today's deep models are pre-norm. It has a price: the larger the stream, the less a late layer changes it,
 # and where a post-norm model does train, it is often the better one ([Liu and others,
@@ -1096,6 +1100,8 @@ assert (
 # connections. Post-norm and no norm are trained once more with a *small start*: $W_O$ and $W_2$ divided by $\sqrt{24}$,
 # since twelve layers have 24 sublayers.
 #
+# (The last column is the worst seed at a learning rate of 0.01, whichever was best.)
+#
 # **Predict first**: which of the six still learn?
 
 # %% tags=["hide-input"]
@@ -1130,8 +1136,8 @@ for name, rows in deep.items():
 # The model of 2017 is post-norm and did train: six layers on each side, a warm-up of 4,000 steps, and 100,000 steps in
 # all, where ours has 600. [Below](#does-it-need-warm-up) is a look at what a warm-up does.
 #
-# A small model, then, is no test of what a deep one needs: three layers learn with norms or without, and twelve do not
-# from every start.
+# Three layers learned with norms or without; of twelve, from the usual start, only pre-norm did. So a small model is no
+# test of what a deep one needs.
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small start": 6, "no norm, small start": 5}

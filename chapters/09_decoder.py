@@ -15,7 +15,7 @@
 # and as the module that this book uses.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). It
-# takes about 29 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end, takes 3 more
+# takes about 30 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end, takes 3 more
 # minutes. To write a transformer this afternoon, begin at [the whole model on one screen](#all-of-it-on-one-screen).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer. Residual paths lead around each sublayer, and the memory from the top of the encoder's stack to the cross-attention."}}
@@ -88,8 +88,8 @@ plt.show()
 # %% [markdown]
 # The left half is chapter 8, the encoder; what comes out of its top is called the **memory**. The right half, the
 # decoder, is a stack of the same kind with two differences. Its self-attention is masked, so that no word sees a later
-# one. And between self-attention and feed-forward network stands a second attention, to what the encoder has read.
-# (Residual connections and norms are left out.)
+# one. And between self-attention and feed-forward network stands a second attention, to what the encoder has read. (The
+# drawing omits residual connections and norms.)
 #
 # At the top, one linear map gives every token of the vocabulary a score, its **logit**. At each position the logit of
 # the *next* word should be the highest. `<bos>` (beginning of sequence) and `<eos>` (end of sequence) are **special
@@ -105,7 +105,8 @@ plt.show()
 # | **wanted** | I | am | fine | `<eos>` |
 # | may be seen | `<bos>` | `<bos>` I | `<bos>` I am | `<bos>` I am fine |
 #
-# In code, with the whole row in `answers`, what is given is `answers[:, :-1]`, and what is wanted `answers[:, 1:]`.
+# In code, if a row of `answers` holds `<bos>` I am fine `<eos>`, what is given is `answers[:, :-1]`, and what is wanted
+# `answers[:, 1:]`.
 #
 # Why shifted? If a position were asked for the word that it is given, it would only copy. `<bos>` gives the first word
 # a position from which it can be predicted. And `<eos>` is wanted, too, because otherwise the model would never learn
@@ -147,8 +148,8 @@ plt.show()
 # - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,
 #   T)$, queries by keys, and it is the same for every sentence.
 # - The **padding mask** is about what is real. Shorter sentences of a batch are filled up with `<pad>`, a token that
-#   means nothing. It has one entry for each key of each sentence, the same for all heads and queries: $(B, 1, 1, S)$ for
-#   the **source** (here the question), $(B, 1, 1, T)$ for the **target** (the answer).
+#   means nothing. The mask has one entry for each key of each sentence, and all heads and queries share it:
+#   $(B, 1, 1, S)$ for the **source** (here the question), $(B, 1, 1, T)$ for the **target** (the answer).
 
 # %% tags=["proof"]
 import numpy as np
@@ -227,9 +228,10 @@ plt.show()
 #
 # An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder takes both: `causal &
 # padding`, $(T, T)$ and $(B, 1, 1, T)$, broadcasts to $(B, 1, T, T)$. If padding stands behind the sentence, the causal
-# mask already hides it from every word. Some libraries pad in front, so we always hide it. Then a row may have nothing
-# to attend to, all its scores minus infinity: `nn.MultiheadAttention` by default returns NaN for it, our module 0
-# ([chapter 7](07_learning.ipynb#a-query-with-nothing-to-attend-to)).
+# mask already hides it from every word. Some libraries pad in front, so we always hide it. There the first row is
+# padding and could see only itself; with padding hidden, nothing is left, and all its scores are minus infinity. For
+# such a row `nn.MultiheadAttention` by default returns NaN, our module 0 ([chapter
+# 7](07_learning.ipynb#a-query-with-nothing-to-attend-to)).
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -328,8 +330,8 @@ axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# With small numbers, $d_k = 2$ and three of the words: `<bos>`, which must find the first word of the answer, asks with
-# the query $(3, 1)$. The score of *you* is $3 \cdot 2 + 1 \cdot 1 = 7$.
+# With invented numbers, $d_k = 2$ and three of the words: from `<bos>` the model must predict *I*, so it has to find
+# *you*. Let its query be $(3, 1)$. The score of *you* is $3 \cdot 2 + 1 \cdot 1 = 7$.
 #
 # | | key | score | $/\sqrt 2$ | exp | weight | value |
 # |---|---|---|---|---|---|---|
@@ -539,7 +541,10 @@ class OneScreen(nn.Module):
         self.dropout = nn.Dropout(dropout)
         for matrix in (p for p in self.parameters() if p.ndim == 2):
             nn.init.xavier_uniform_(matrix)
-        for table in (self.source, self.target):  # small: they also give the logits
+        for table in (
+            self.source,
+            self.target,
+        ):  # small: the target's give the logits
             nn.init.normal_(table.weight, std=d_model**-0.5)
 
     def stack(self, table, layers, tokens, *masks_and_memory):
@@ -569,10 +574,10 @@ class OneScreen(nn.Module):
 # ### The module that the book uses
 #
 # The module that the rest of the book uses has the same parts: two embeddings, two stacks, and the linear map. It adds
-# three options: pre-norm, an output matrix of its own, and padding in front (on the screen that gives NaN). Like
-# PyTorch's, it also applies dropout to attention weights and hidden entries. `TransformerConfig` extends the
-# `LayerConfig` of chapter 8. Its defaults differ from the paper's base model in three points: this dropout, biases in
-# the attention, and two tables of embeddings where the paper shares one.
+# three options: pre-norm, an output matrix of its own, and padding in front, which gives NaN on the screen above. Its
+# settings, `TransformerConfig`, extend the `LayerConfig` of chapter 8. Three defaults differ from the paper's base
+# model: dropout also on attention weights and hidden entries, as in PyTorch; biases in the attention; and two tables of
+# embeddings where the paper shares one.
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -797,9 +802,9 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
-# The loss is minus the logarithm of each wanted word's probability, averaged over the words (`ignore_index=0` skips the
-# padding): $(0.69 + 0.22 + 0.11 + 0) / 4 = 0.26$. It is smallest where the right answers are most probable (**maximum
-# likelihood**).
+# The logarithm turns the product into a sum: $-\ln 0.36 = 0.69 + 0.22 + 0.11 + 0 = 1.02$. The loss is its average over
+# the four words, 0.26 (`ignore_index=0` skips the padding). It is smallest where the right answers are most probable
+# (**maximum likelihood**).
 #
 # Why not predict each word from $x$ alone? *I am fine* and *very well, thanks* may both be right, and words that do not
 # know of each other could make *I well thanks*.
@@ -915,9 +920,9 @@ assert words(generate(model, hello)[0]) == "I am fine"
 
 # %% [markdown]
 # And [the model on one screen](#all-of-it-on-one-screen)? Give it the parameters of this one, and it gives our question
-# the same answer. It also learns from scratch. Its embeddings are also its output matrix, so they must start small:
-# with PyTorch's default, a standard deviation of 1, the first loss at the paper's size is ten times as large ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)).
+# the same answer. It also learns from scratch. Its target embeddings are also its output matrix, so they must start
+# small: with PyTorch's default, a standard deviation of 1, the first loss at the paper's size is ten times as large
+# ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
 
 # %% tags=["hide-input"]
 screen = OneScreen(len(vocabulary), 16, 2, 2, 64).eval()
@@ -1042,9 +1047,9 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # %% [markdown]
 # ## Does training run token by token?
 #
-# No, only generation does ([drawn above](#who-may-see-whom)). With a causal mask one pass over the whole answer gives
-# what writing gets in one pass for each word. Here is the check: one pass, and four passes, each over what had been
-# written.
+# No, only generation does ([drawn above](#who-may-see-whom)). Writing takes one pass for each word. With a causal mask,
+# a single pass over the whole answer gives all the same rows. The check compares that single pass with the four passes
+# of writing:
 
 # %% tags=["hide-input"]
 with torch.no_grad():
@@ -1160,7 +1165,7 @@ quiz.one_choice(
 # | scaled scores times mask | hidden scores become 0, not $-\infty$ | all, more or less |
 # | weights times mask | hidden weights become 0 after the softmax | words 0 to $t$, and a trace of the later ones |
 # | causal mask in training only | no causal mask after `model.eval()` | outside training, all |
-# | causal mask on cross-attention | also there | too little of the question |
+# | causal mask on cross-attention | the causal mask used there as well | too little of the question |
 # | padding not hidden | cross-attention without its mask | padding behind the question, too |
 
 # %% [markdown]
@@ -1311,8 +1316,8 @@ for name, make in variants.items():
     )
 
 # %% [markdown]
-# Nine of the ten losses are 0.003, so they warn of nothing. The tenth, 0.041, is only a hint: guessing among 32 tokens
-# costs $\ln 32 = 3.5$. All nine mistakes differ from the reference, in training mode or out of it.
+# Nine of the ten losses are 0.003, so they warn of nothing. The tenth, 0.041, would hardly alarm anyone, since guessing
+# among 32 tokens costs $\ln 32 = 3.5$. All nine mistakes differ from the reference, in training mode or out of it.
 #
 # **Five see the future**, in training too, and with it the wanted word, which is the next input. With the right words
 # given, even held-out questions look solved. But in writing the next input does not exist yet. The leak test finds all
@@ -1325,9 +1330,10 @@ for name, make in variants.items():
 # word.
 #
 # **One sees the future outside training.** The mask *in training only* is off after `model.eval()`, so *forced* and
-# *writing* both run without it. In writing, each new word then changes the vectors of the earlier ones, and layer 2
-# reads them. Training never showed such vectors: one seed gets 3 percent right, another 97. In *forced* every position
-# sees the whole answer, which it never did in training. That is presumably why only 49 percent are right.
+# *writing* both run without it. In writing only the last row is used, and it sees the same words with the mask or
+# without. But without it the *earlier* rows see words after them, and layer 2 reads what became of them. Training never
+# showed such vectors: one seed gets 3 percent right, another 97. In *forced* every position sees the whole answer,
+# which it never did in training. That is presumably why only 49 percent are right.
 #
 # **Two see too little.** Nothing leaks, nothing moves, and most of what they write is right; only the reference finds
 # them for sure. *One word too few* hides each word from its own attention, and leaves `<bos>` nothing at all.
@@ -1370,11 +1376,11 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 #
 # ### What to check, and in which order
 #
-# Whenever you write a model with masks, check in this order:
+# Whenever you write a model with masks, run these checks. The first two say that something is wrong, the others what:
 #
 # | check | finds |
 # |---|---|
-# | *writing*, on held-out data | low at a low loss: the future was seen in training, the target was not shifted, or a cause in the next row |
+# | *writing*, on held-out data | if it is low at a low loss: the future was seen in training, or the target was not shifted; if *forced* is low, too, see there |
 # | *forced*, on held-out data | if it is low: overfitting (what was learnt holds for the training pairs only: chapter 11), or a mask in training only |
 # | the leak test, in both modes | six of the nine, all that show the future |
 # | more padding | padding that is not hidden |

@@ -1015,8 +1015,8 @@ verdict
 
 # %% [markdown]
 # The solution goes through all merges in order. The tokenizer takes, again and again, the earliest learnt pair in the
-# word. The result is the same, since a merge only makes pairs that were learnt later. It is faster, since a word has
-# few pairs and there are thousands of merges.
+# word. The result is the same, since a merge only makes pairs that were learnt later. The tokenizer's way is faster,
+# since a word has few pairs and there are thousands of merges.
 #
 # ### Exercise 3: How much is padding?
 #

@@ -55,8 +55,8 @@ assert len({pair.source for pair in everything}) == len(everything) == 21_000
 # can see later where the model looks for each.
 #
 # Each side gets its own tokenizer ([chapter 10](10_tokens.ipynb#the-definition)). There are so few different words that
-# merging until no pair is left makes every word one token, with the space before it. With special tokens, bytes and
-# half-made words there are 332 and 334.
+# merging until no pair is left makes every word one token, with the space before it. With the special tokens, the bytes
+# and the steps of merging, the vocabularies have 332 and 334 tokens.
 
 # %% tags=["hide-input", "nbval-check-output"]
 from dotformer.tokens import BPETokenizer
@@ -194,8 +194,7 @@ quiz.number(
 #
 # Chapter 7 subtracted from every parameter its gradient times a learning rate. But gradients differ in size, often by
 # orders of magnitude. At a learning rate of 0.01 a gradient of 100 moves its parameter by 1, one of 0.001 by 0.00001:
-# the first may leap too far while the second stands still. (This chapter's small task could do without most of what
-# follows, as [you will see](#what-was-needed); large models cannot.)
+# the first may leap too far while the second stands still.
 #
 # ### Adam
 #
@@ -245,9 +244,9 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
 # Up to $n = \text{warmup}$ the second term is the smaller, a line that rises; after it the first, which falls as
-# $1/\sqrt n$ (the *inverse square root*). The factor in front makes it lower in wider models. Other schedules go down
-# to 0 in a straight line, or along half a **cosine**, which falls slowly at both ends and fast between. With $N$ steps,
-# of which the first $w$ go up in a straight line, that is
+# $1/\sqrt n$ (the *inverse square root*). The factor in front makes the learning rate lower in wider models. Other
+# schedules go down to 0 in a straight line, or along half a **cosine**, which falls slowly at both ends and fast
+# between. With $N$ steps, of which the first $w$ go up in a straight line, that is
 #
 # $$\eta(n) = \eta_\text{peak} \cdot \tfrac12 \left( 1 + \cos \pi \tfrac{n - w}{N - w} \right) \quad \text{for } n \ge w .$$
 #
@@ -1114,8 +1113,8 @@ plt.show()
 # three seeds). What is meant to help is called **regularisation**.
 #
 # The line *none* is the model on the left, and each below it is one remedy. All are means of three seeds. *Right there*
-# is the share of validation numbers right at the step where the loss, averaged over the seeds, is lowest, and ± the
-# standard deviation of the seeds. All losses are plain (without smoothing).
+# is the share of validation numbers right at the step where the loss, averaged over the seeds, is lowest, and ± is the
+# standard deviation over the seeds. All losses are plain (without smoothing).
 
 # %% tags=["hide-input"]
 print(

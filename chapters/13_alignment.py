@@ -30,7 +30,8 @@ transformer_map(built=13)
 #
 # German puts words where English does not expect them. The finite verb, the one that agrees with its subject, is the
 # second part of a main clause (**V2**), whatever part comes first, and the last of a subordinate clause, one that
-# begins with *because* or *that*. Some verbs come apart (**separable verbs**):
+# begins with *because* or *that*. In a main clause some verbs send their first part, the *prefix*, to the end
+# (**separable verbs**):
 #
 # | English | German |
 # |---|---|
@@ -75,12 +76,11 @@ def show(phrase):
 show(in_order("time subject finite object", "time finite subject object prefix"))
 
 # %% [markdown]
-# The parts are put in two orders, *time subject finite object* and *time finite subject object prefix*. So English goes
-# on with the subject, and German with the finite verb, whose prefix is left for the end: three words stand between
-# *macht* and *auf*.
+# English has the order *time, subject, finite verb, object*, German *time, finite verb, subject, object, prefix*. In
+# German the finite verb is second and its prefix last: three words stand between *macht* and *auf*.
 #
-# **Predict first.** Put *because* in front, *weil*. In which order do the five German parts behind it come? The second
-# picture answers.
+# **Predict first.** Put *because* in front, *weil*. In which order do the five German parts behind it come? The
+# picture's second sentence answers.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two sentences, English above and German below, with a line between words that render each other. In the evening she opens the door: the lines of opens lead to macht, the third German word, and to auf, the last. Because she opens the door in the evening: the lines of opens lead to auf and macht, side by side at the end, and cross those of the door and in the evening."}}
 main = in_order("time subject finite object", "time finite subject object prefix")
@@ -114,9 +114,9 @@ plt.show()
 assert [text for text, _ in because.german][-2:] == ["auf", "macht"]
 
 # %% [markdown]
-# With *because* in front the finite verb goes to the end of the German clause, behind its own prefix, while in English
-# the verb still follows its subject, and only the time has moved, to the end. And in German the time comes before the
-# object. (In writing *auf* and *macht* become one word, *aufmacht*.)
+# The order is *sie, am Abend, die Tür, auf, macht*. The finite verb is last, behind its own prefix, and the time stands
+# before the object. In English only the time has moved, to the end. (In writing *auf* and *macht* become one word,
+# *aufmacht*.)
 #
 # `grammar` draws such clauses at random, one or two in a sentence, from a small lexicon. What stands before a German
 # noun agrees with it in gender, number and case: *der Mann*, *die Frau*, *das Kätzchen*, where English has *the* three
@@ -319,9 +319,9 @@ assert 0.6 < by_layer[0] < 0.66 and by_layer[1] > 0.99
 assert by_head[0].max() < straight < by_head[1].min()
 
 # %% [markdown]
-# The mean of the last layer's heads points at a right word 99 times in 100, which no single head does. In the first no
-# head reaches the diagonal, and their mean is ten points above it. (The last line is the mistake of an off-by-one: it
-# makes the same weights look like chance.) Choose layer, head and word yourself:
+# The mean of the last layer's heads points at a right word 99 times in 100, which no single head does. In layer 1 no
+# head reaches the diagonal, but their mean does. (The last line shows an off-by-one: take each row for the word just
+# read, and the same weights look like chance.) Choose layer, head and word yourself:
 
 # %% tags=["plot"]
 movable.heads(
@@ -517,10 +517,10 @@ quiz.one_choice(
 # Is it the transformer that translates this language so well, or its attention? Recurrent networks ([chapter
 # 1](01_why_attention.ipynb#the-network-of-2014)) had attention first. So race them, with it and without. The encoder
 # reads the sentence into a **state**, a list of numbers of fixed length, and the decoder starts from it. Without
-# attention that list must hold the whole sentence. With it, since 2014, the decoder looks back, before each word, at
-# *all* states of the encoder, the memory.
+# attention that list must hold the whole sentence. With attention the decoder looks, before each word, at *all* states
+# of the encoder, the memory.
 #
-# The scores of this attention are not dot products. The **additive** score compares the decoder's state $s$ with an
+# The scores of this attention are not dot products. Chapter 1's additive score compares the decoder's state $s$ with an
 # encoder's state $m$:
 #
 # $$ v_a \cdot \tanh(W_s s + W_m m) $$
@@ -613,10 +613,10 @@ assert torch.allclose(weights, expected, atol=5e-4) and abs(context - 0.97) < 5e
 # %% [markdown]
 # The encoder reads in both directions, so that each of its states knows what comes before its word and after. For the
 # step from state to state we take PyTorch's LSTM (chapter 1) and its **GRU** (gated recurrent unit). A GRU has one
-# state $h$. Its input $x$ is a word, in the decoder with the context. Two gates are computed from $x$ and $h$ as in the
-# LSTM, $z = \sigma(x W_z + h U_z)$ and $r$ likewise. Gate $r$ is how much of $h$ the **candidate**, the $\tanh$ below,
-# sees. Gate $z$ is the share of $h$ that stays; the rest is candidate. With $z = 1$ nothing changes, with $z = 0$ all
-# is new:
+# state $h$ and reads $x$: a word, in the decoder joined to the context. It proposes a new state, the **candidate**: the
+# $\tanh$ below. Two gates, computed as in the LSTM, steer it: $z = \sigma(x W_z + h U_z)$, and $r$ with matrices of its
+# own. $r$ says how much of $h$ the candidate sees, $z$ how much of $h$ is kept. At $z = 1$ nothing changes, at $z = 0$
+# the candidate replaces $h$:
 #
 # $$ h' = z \odot h + (1 - z) \odot \tanh(x W + r \odot (h U)) $$
 #
@@ -915,8 +915,8 @@ assert max(small) < min(scaled)
 # recurrent model makes at most two mistakes (round 1). Scaled embeddings, still at 0.003, take the GRU from 78 to 99
 # percent of the validation set, the LSTM from 34 to 98 (the last two lines; one seed; we have not tested why). *Without
 # attention*, the LSTM needs the scaling: at 0.006 in both rounds, it goes from nearly 500 wrong to 187 to 258. The GRU
-# gets worse in round 2, where the search, with one seed, chose 0.006. *The transformer* stays the same: its embeddings
-# were scaled before.
+# gets worse in round 2, where the search, with one seed, chose 0.006. *The transformer* is the same in rounds 1 and 2:
+# its embeddings were scaled before.
 #
 # What still divides the models is attention. The three that have it end with at most two mistakes in three times 500
 # sentences: **here the transformer does not win**, nor does it lose; the task is too easy to tell them apart. The two
@@ -951,9 +951,9 @@ assert (
 assert max(times[3:]) < 1.05 * times[0]
 
 # %% [markdown]
-# So why did transformers replace recurrent networks? The usual answer is that they compute all positions at once, which
-# suits a GPU. On one core of a CPU, a step of the transformer (round 3 chose one layer a side) takes three quarters of
-# the GRU's time and five sixths of the LSTM's, both with attention.
+# So why did transformers replace recurrent networks? By this race, not for accuracy. The usual answer is speed: they
+# compute all positions at once, which suits a GPU. We have timed one core of a CPU: there a step (round 3 chose one
+# layer a side) takes three quarters of the GRU's time and five sixths of the LSTM's, both with attention.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1003,8 +1003,8 @@ assert points["gru, attention"][0] < points["transformer"][-1]
 #
 # ### Longer than anything it has learnt
 #
-# Chapter 11's numbers can be many words long. The program has trained the five models on those of up to nine German
-# words, the median, and tested them on all. Each model has scaled embeddings and its own learning rate.
+# Back to chapter 11's task, English numbers into German ones. The five models learn only those of up to nine German
+# words, and are tested on all. Each model has scaled embeddings and its own learning rate.
 #
 # **Predict first.** A recurrent network reads one more word in the same way as the others. A transformer gets encodings
 # of positions that it has never met. Which does better on numbers longer than any it was trained on?
@@ -1048,9 +1048,10 @@ assert shorter == len(written) == 28
 # / 2^3 = 25$ percent of cases (2: it may be either model), nine of nine in 0.4. This is the **sign test**: against a
 # GRU that makes none, 9 and 16 mistakes are more than chance, and 3 are not.
 #
-# It compares *trained models*. To compare *kinds* of model, compare seeds: deal the six results into three and three,
-# which has $\binom{6}{3} = 20$ ways. In 2 of them all of one side beat all of the other. So even the clearest order of
-# three seeds against three comes by chance in 10 percent of cases.
+# It compares *trained models*. To compare *kinds* of model, compare seeds. Six results can be split into two groups of
+# three in $\binom{6}{3} = 20$ ways. If the kind made no difference, all would be equally likely, and in 2 of them one
+# group beats the other throughout. So even the clearest order of three seeds against three comes by chance in 10
+# percent of cases.
 
 # %% [markdown]
 # ## Exercises

@@ -516,7 +516,7 @@ assert right["SBAR"][0] > 0.95 and right["VP"][0] > 0.95
 # Without its bracket no ADJP, few PPs and only half of the NPs are closed: there the bracket is needed. For an S the
 # other bracket matters (15 percent), its own does not. For an SBAR a head points at the bracket every time, and yet
 # nothing is lost without it. Something else must tell the decoder the same, as for VP and S. A map shows where a model
-# looks. Only an ablation tells whether it needs what it finds there.
+# looks. An ablation shows whether it can do without.
 #
 # ## Is that a grammar?
 #
@@ -558,9 +558,9 @@ for n in (0, fronted):
 # Not one is right. In the first example the model opens three clauses and closes two: `s sbar vp` is missing before the
 # full stop. In the second it begins with an SBAR, as it would if *although* stood in front.
 #
-# Is it depth, or length, or the three words? Compare sentences of two clauses whose trees are as long as those of the
-# deeper ones, 33 to 38 symbols, and the three words before a single clause. (All begin with their subject, since
-# training never had *that although*.)
+# Is it depth, or length, or the three words? Two controls: sentences of two clauses whose trees are as long as those of
+# the deeper ones, 33 to 38 symbols, and the three words before a single clause. (*That although*, which training never
+# had, could be to blame as well, so all sentences here begin with their subject.)
 
 
 # %% tags=["hide-input"]
@@ -596,8 +596,8 @@ assert 0.28 < like_first / len(deep) < 0.37
 
 # %% [markdown]
 # Neither length nor the three words do any harm here; what fails has a third clause. So the model has learned how
-# sentences of one and of two clauses are built, not rules that may stand inside one another: a perfect score on a test
-# set that is drawn like the training set, and no grammar. What is missing is called **compositional generalization**
+# sentences of one and of two clauses are built. It has not learned rules that may stand inside one another. Its score
+# was perfect only on a test set drawn like the training set. What is missing is called **compositional generalization**
 # (Kim and Linzen 2020).
 #
 # ## Break it: leave out what cannot be scored
@@ -735,11 +735,11 @@ assert lacked_three == scored_right
 # each were chosen without regard to all others (the **independence assumption**). Rules with such probabilities are a
 # **probabilistic context-free grammar**, PCFG.
 #
-# It makes an exact search possible. The best NP over a **span** (words that follow one another) is the same whatever
-# stands around it, so all other NPs over that span can be forgotten. Find the best constituent of each label for all
-# spans of one word, then of two, and so on: each longer span is cut in two at every point, and the best of both parts
-# are known already. This is **dynamic programming**, and the algorithm is **CKY** (Cocke, Kasami, Younger). What it
-# fills is the **chart**. For *she sees the cat*:
+# This assumption makes an exact search possible. The best NP over a **span** (words that follow one another) is the
+# same whatever stands around it, so all other NPs over that span can be forgotten. Find the best constituent of each
+# label for all spans of one word, then of two, and so on: each longer span is cut in two at every point, and the best
+# of both parts are known already. This is **dynamic programming**, and the algorithm is **CKY** (Cocke, Kasami,
+# Younger). What it fills is the **chart**. For *she sees the cat*:
 #
 # | | she | sees | the | cat |
 # |---|---|---|---|---|
@@ -749,10 +749,10 @@ assert lacked_three == scored_right
 # | from *cat* | | | | NN |
 #
 # Row and column are the first and the last word of a span, and each cell has its likeliest label. *the cat* is an NP,
-# with *sees* in front it is a VP, and with *she* in front of that an S. For cuts in two, rules must have two parts, so
-# longer ones are **binarized**: `S → NP VP .` becomes `S → NP S|NP` and `S|NP → VP .`, where `S|NP` is a symbol for
-# what follows an NP in an S. `PCFG`, in `data`, does that and counts. (A constituent with one part is merged with that
-# part: NP over PRP becomes one symbol, shown as NP at *she*.)
+# with *sees* in front it is a VP, and with *she* in front of that an S. A cut makes two parts, so each rule must have
+# two. Longer ones are **binarized**: `S → NP VP .` becomes `S → NP S|NP` and `S|NP → VP .`; `S|NP` is what is left of
+# an S after its NP. `PCFG`, in `data`, does that and counts. (A constituent with one part is merged with that part: NP
+# over PRP becomes one symbol, shown as NP at *she*.)
 
 # %% tags=["export"] module="parsing"
 import numpy as np
@@ -842,10 +842,10 @@ assert min(scores["exact"] for scores in counted.values()) >= 95
 # Now combine the two: an encoder that has read the whole sentence, and a search that knows trees. This is a **chart
 # parser** with neural scores, after Kitaev and Klein (2018). Instead of a decoder it has an output layer of its own,
 # also called a *head* (not an attention head). It is asked about spans. A span has two ends, so vectors are needed
-# between words: the **fenceposts**, before, between and after them. The post between *sees* and *the* is the first half
-# of the encoder's output for *sees*, and the second half of that for *the* (at the ends, of the begin and end tokens).
-# A span's vector is its right post minus its left one: what changes between its ends. Training makes it say what lies
-# between. A small feed-forward network scores each label, and *no constituent*.
+# between words: the **fenceposts**, before, between and after them. The post between *sees* and *the* is as wide as one
+# word's vector: its first half comes from the output for *sees*, its second from that for *the* (at the ends, from the
+# begin and end tokens). So it knows both neighbours. A span's vector is its right post minus its left one. A small
+# feed-forward network scores each label, and *no constituent*.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Four words, she sees the cat, on top of an encoder, with fenceposts numbered 0 to 4 before, between and after them. Posts 2 and 4 stand around the cat. Post 4 minus post 2 goes into a feed-forward network, which scores NP at 6.1, VP at minus 2.0 and no constituent at 0."}}
 from classroom.diagram import Diagram
@@ -960,10 +960,10 @@ class SpanParser(nn.Module):
 
 
 # %% [markdown]
-# Spans that are labelled one by one can cross, and then they form no tree. So at the end comes CKY again, for the best
-# set of spans that forms a tree: the best score of a tree over a span is that of the span's best label plus the best
-# scores of its two parts, at the best cut. Where that label is *no constituent*, its parts go to the span around it.
-# With $s$ for the scores,
+# Spans that are labelled one by one can cross, and then they form no tree. So CKY comes again, and finds the tree whose
+# spans have the largest sum of scores. Over a span, that sum is the score of its best label plus the best sums of its
+# two parts, at the best cut. If that label is *no constituent*, the span gets no bracket, and its parts become children
+# of the span around it. With $s$ for the scores,
 #
 # $$\text{best}(i, j) = \max_{\ell} s(i, j, \ell) + \max_k \, [\text{best}(i, k) + \text{best}(k, j)] .$$
 #
@@ -1031,8 +1031,8 @@ assert charted["test"]["f1"] > 99 and charted["deeper"]["exact"] > 40
 
 # %% [markdown]
 # On the test set it comes close to the translator, after seconds of training. On deeper sentences it is far ahead of
-# the translator, free or constrained, and behind the grammar. Likely, but not tested: it has no outline to memorise,
-# but its encoder reads around a span, where three clauses are new.
+# the translator, free or constrained, and behind the grammar. A likely reason, not tested: unlike the translator it has
+# no outline to memorise; unlike the grammar it sees what stands around a span, and three clauses are new there.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1220,9 +1220,9 @@ plt.show()
 #
 # The paper's model wrote trees as well, and reached an F1 of 91.3 on the Wall Street Journal: four layers of width
 # 1024, trained on about 40,000 sentences. Kitaev and Klein's encoder, built of attention as well, with a chart, reached
-# 93.55 from the same sentences. There the two are two points apart, here some forty, on other text, with a fifth of the
-# sentences and an eighth of the width. We also gave all of them a quarter and a sixteenth of the trees (half and a
-# quarter of the steps):
+# 93.55 from the same sentences. There the two are two points apart, here some forty. But our text is another, with a
+# fifth of the sentences, and our model has an eighth of the width. Is it the number of sentences? We trained all again
+# on a quarter and a sixteenth of the trees (half and a quarter of the steps):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "F1 against the number of trees to learn from, 479, 1,915 and 7,661. Chart parser 59, 69, 78; grammar 58, 69, 75; translator 23, 28, 35. Right-branching is at 19."}}
 figure, axes = plt.subplots(figsize=(6.2, 3.4), layout="constrained")

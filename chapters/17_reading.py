@@ -101,9 +101,10 @@ print("answer:", example.target, "  evidence: lines", *example.evidence)
 # So gather them for the model: give the encoder **one vector for each fact**, not for each token, as the **end-to-end
 # memory network** did (Sukhbaatar and others 2015). Adding up the embeddings of its words gives a **bag of words**, in
 # which the order is lost: *Mary follows John* would be *John follows Mary*. (Our stories could do without order, but
-# bAbI, below, cannot: *the office is west of the bedroom* is not the reverse.) So multiply each embedding first, entry
-# by entry, by the sinusoids of its position ([chapter 5](05_position.ipynb)). Here are words with two numbers each. The
-# sinusoids of positions 0, 1 and 2 are $(0, 1)$, $(0.841, 0.540)$ and $(0.909, -0.416)$:
+# bAbI, below, cannot: *the office is west of the bedroom* does not mean that *the bedroom is west of the office*.) So
+# multiply each embedding first, entry by entry, by the sinusoids of its position ([chapter 5](05_position.ipynb)). Here
+# are words with two numbers each. The sinusoids of positions 0, 1 and 2 are $(0, 1)$, $(0.841, 0.540)$ and
+# $(0.909, -0.416)$:
 #
 # | | *Mary follows John* | *John follows Mary* |
 # |---|---|---|
@@ -359,8 +360,8 @@ def answers_from(translator, x, mask, layers_done):
 # %% [markdown]
 # Three words can be changed, one at a time: the *thing* asked for, its *owner* (who took it), or the *room* to which
 # the owner went. Then one group of lines is copied: the question; the line that says who *took* the thing; the line
-# that says where the owner *went*; or all lines but these. (Where story and donor have this in different lines, both
-# are copied.)
+# that says where the owner *went*; or all lines but these. (Where the donor has it in another line, both lines are
+# copied.)
 
 
 # %% tags=["hide-input"]

@@ -48,11 +48,11 @@ transformer_map(built=18)
 # | layer 3 of the answer reads | what the *last* encoder layer made of the question | what layer 2 made of it |
 # | question and answer have | parameters of their own | the same parameters |
 #
-# And something new becomes possible: there need be no question. In any text each word comes after others, so any text
-# can be learnt from as it is, and nobody has to translate or label it (**self-supervised** learning). A model that
-# gives a probability to every next token of a text is a **language model**. That is one reason why most are built this
-# way: any text can teach one. Two more: one set of parameters serves question and answer, and a conversation only grows
-# at its end, so cached keys and values stay valid.
+# And there need be no question. In any text each word comes after others, so any text can be learnt from as it is, and
+# nobody has to translate or label it (**self-supervised** learning). A model that gives a probability to every next
+# token of a text is a **language model**. Most are built this way for three reasons: any text can teach them, one set
+# of parameters serves question and answer, and a conversation only grows at its end, so cached keys and values stay
+# valid.
 #
 # **Predict first.** The model reads the nine tokens from *why* to *much*. Of the 81 scores of a head, how many does the
 # causal mask leave? And how many targets are there to learn from, if only the answer counts?
@@ -401,9 +401,9 @@ assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 # of one core. A program trains it with three seeds and measures all that follows (`python -m benchmarks.docstrings`,
 # half an hour).
 #
-# How low can somebody get who only counts? To give every token the same probability costs $\ln 2000 = 7.6$ nats.
-# Somebody who knows how often each token occurs pays the **unigram entropy**, and somebody who also knows what tends to
-# follow each token pays the **bigram entropy**.
+# How low is the loss of one who only counts? With the same probability for every token it is $\ln 2000 = 7.6$ nats.
+# With how often each token occurs, it is the **unigram entropy**; with how often each follows the token before it, the
+# **bigram entropy**.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Validation loss of three seeds over 1,500 steps, from 5.9 at step 50 to 3.1. Three horizontal lines: a guess 7.6, unigrams 6.2, bigrams 4.0. The curves are below unigrams by step 50, and cross the line of bigrams near step 370."}}
 runs = [run for run in found["runs"] if run["corpus"] == "model"]
@@ -451,17 +451,18 @@ for run in runs:
     assert curve[400] < found["entropies"]["bigram"] < curve[300]
 
 # %% [markdown]
-# After 50 steps it has beaten the unigrams, and near step 370 it passes the bigrams. It ends at 3.1 nats a token. With
-# three characters a token and 1.44 bits a nat, that is 1.5 bits a character.
+# After 50 steps it has beaten the unigrams, and near step 370 it passes the bigrams. It ends at 3.1 nats a token. At
+# three characters a token and 1.44 bits a nat, that is 1.5 bits a character, a number that does not depend on the
+# tokenizer.
 #
-# Read what it wrote for the invented name `numpy.linalg.triangular_norm`: at the start, random subwords; after 200
-# steps, words and brackets of documentation, in no order; at the end, sections with their headings and dashes, an array
-# with a shape, and sentences whose grammar nearly holds and which mean nothing.
+# Above is what it wrote for the invented name `numpy.linalg.triangular_norm` (temperature 0.8, $p = 0.95$): at the
+# start, random subwords; after 200 steps, words and brackets of documentation, in no order; at the end, sections with
+# their headings and dashes, an array with a shape, and sentences whose grammar nearly holds and which mean nothing.
 
 # %% [markdown]
-# Larger models do better ([measured below](#larger-models)), and by a rule: the **scaling laws** of [Kaplan and others
-# (2020)](https://arxiv.org/abs/2001.08361) are power laws by which small models foretell the loss of a large one, as
-# long as data and training suffice.
+# Larger models do better ([measured below](#larger-models)), and by a rule: each time the parameters are multiplied by
+# the same factor, the loss falls by the same percentage, as long as data and training suffice (the **scaling laws** of
+# [Kaplan and others (2020)](https://arxiv.org/abs/2001.08361)). So small models foretell the loss of a large one.
 
 # %% [markdown]
 # ### Learning while it reads
@@ -529,16 +530,17 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # %% [markdown]
 # ## How does it copy?
 #
-# A model can copy what it has read (ours of documentation [shows no sign of it](#does-the-larger-model-copy)). We wire
-# copying by hand, and then train a model that learns it.
+# Earlier tokens of a text made later ones easier. One way to use them is to copy. We wire it by hand, and then train a
+# small model that learns it. (The model of documentation [shows no sign of it](#does-the-larger-model-copy).)
 #
 # *The dog sees the man. The dog* ... You would go on with *sees*, because that is what came after *the dog* a moment
-# ago. No count made on other texts could know that. How would a stack of attention layers do it? With the word *dog* as
-# its query, a head finds the earlier *dog*. But it needs the word *after* that, and a key knows only its own word.
+# ago. No count made on other texts could know that. How would a stack of attention layers do it? With the word as query
+# and key, a head finds the earlier *dog*. But we want the word after it, *sees*, and the key of *sees* does not know of
+# *dog*.
 #
 # It takes two layers, and both can be wired by hand. Give each vector four blocks. Two are filled: the **word**
 # (one-hot) and its **position** (the waves of chapter 5). Two are empty: the word **before** it, and a **guess** at the
-# next. Into which block a head writes, its rows of $W_O$ say ([chapter 6](06_many_heads.ipynb#heads-are-a-sum)).
+# next. A head's rows of $W_O$ decide into which block it writes ([chapter 6](06_many_heads.ipynb#heads-are-a-sum)).
 #
 # 1. A **previous-token head** in layer 1. Its query is the position, turned back by one step ([a
 #    rotation](05_position.ipynb#a-step-is-a-rotation)), its key the position, its value the word. It writes to
@@ -613,10 +615,10 @@ assert np.allclose(guess[6], [0, 0.5, 0.5, 0, 0], atol=0.01)
 
 # %% [markdown]
 # After the last *dog* the guess is *sees*, with a weight of 1.00. After the *the* before it, it is *dog* or *man*, half
-# and half, since both have followed *the*. And where a word is new, as at *sees* or at *man*, nothing matches, and the
-# weight is spread over all words so far, itself included. Such a pair of heads is an **induction circuit** ([Elhage and
-# others 2021](https://transformer-circuits.pub/2021/framework/index.html)). It knows no word and no grammar: *AB ...
-# A*, therefore *B*.
+# and half, since both have followed *the*. And where a word is new, as at *sees* or at *man*, nothing matches, so all
+# scores are 0, and the softmax spreads the weight evenly over all words so far. Such a pair of heads is an **induction
+# circuit** ([Elhage and others 2021](https://transformer-circuits.pub/2021/framework/index.html)). It knows no word and
+# no grammar: *AB ... A*, therefore *B*.
 #
 # This mechanism needs two layers: the key of *sees* must know of the *dog* before it, and before any layer has run it
 # knows only itself and its position.
@@ -729,7 +731,7 @@ for run in runs:
 # And the controls: one layer has not learnt to copy at the end (3.1). Two layers without positions learn it slowly, and
 # not well in 2,000 steps (1.1 to 1.2).
 #
-# Here are a head of each layer in the first of these models, on one text, queries as rows.
+# Here is a head of each layer in the first of these models, on one text, queries as rows.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two maps of 48 queries by 48 keys. On the left, a head of layer 1: a band below the diagonal that fades after some letters. On the right, a head of layer 2: short dark diagonal lines far below the main diagonal, each as long as a word: a query attends to what followed its letter earlier."}}
 one = np.array(two_layers[0]["example"]["thousandths"])  # (layers, H, T, T)
@@ -752,7 +754,7 @@ plt.show()
 # [Chapter 12](12_generation.ipynb#what-has-been-computed-before)'s cache kept two kinds of keys and values in each
 # layer, those of the source and those of the target. Here there is one kind. The prompt goes through all layers at
 # once, the [prefill](12_generation.ipynb#what-has-been-computed-before), and after that one token at a time. `read`
-# does both: new tokens see all that has been kept, and of one another only those up to themselves.
+# does both. A new token sees all that has been kept, and of the new ones those up to itself.
 
 # %% tags=["export"] module="gpt"
 from dotformer.generation import KVAttention
@@ -846,8 +848,6 @@ assert best.tolist() == alone[0] and together == alone
 # python -m dotformer write runs/gpt-docstrings numpy.linalg.triangular_norm
 # python -m dotformer write runs/gpt-docstrings numpy.linalg.triangular_norm --temperature 0.3 --top-p 0.9
 # ```
-#
-# What you read further up was written at a temperature of 0.8, with $p = 0.95$.
 
 # %% [markdown]
 # ## Break it: the position of padding

@@ -38,7 +38,7 @@ transformer_map(built=19)
 # | positions | sinusoids, added once | learned, added once | queries and keys turned in each layer (RoPE) |
 # | keys and values | separate for each head | separate for each head | shared by groups of heads |
 # | biases | yes | yes | no |
-# | output matrix | the embedding table | the embedding table | the same in small models, another in large ones |
+# | output matrix | the embedding table | the embedding table | the embedding table in small models, a matrix of its own in large ones |
 #
 # Here are a layer of 2017 and one of today. Whatever has changed is red.
 
@@ -71,7 +71,8 @@ for y, label in ((0.95, "attention\nturned, shared"), (2.6, "SwiGLU")):
 plt.show()
 
 # %% [markdown]
-# We take them one by one, and in the end measure all in the same small run.
+# The first, pre-norm, you know from [chapter 8](08_encoder.ipynb). We take the other six one by one, and in the end
+# measure all seven in the same small run.
 #
 # ## RMSNorm: the same without the mean
 #
@@ -195,9 +196,9 @@ quiz.number(
 # because turning both back by $s$ steps changes no dot product. The score depends on what the two are *and on how far
 # apart they stand*, not on where.
 #
-# **By hand**: one pair, which turns by 1 radian a step, and $q = k = (1, 0)$. (We turn from $(1, 0)$ to
-# $(\cos t, \sin t)$, as published models do, and the other way round than chapter 5.) At positions 3 and 1 they become
-# $(\cos 3, \sin 3)$ and $(\cos 1, \sin 1)$, with a dot product of $\cos(3 - 1) = -0.42$.
+# **By hand**: one pair, which turns by 1 radian a step, and $q = k = (1, 0)$. (So $(1, 0)$ becomes $(\cos t, \sin t)$:
+# published models turn anticlockwise, chapter 5 clockwise. Either will do, if training and use agree.) At positions 3
+# and 1 they become $(\cos 3, \sin 3)$ and $(\cos 1, \sin 1)$, with a dot product of $\cos(3 - 1) = -0.42$.
 #
 # **Predict first.** What is the score at positions 13 and 11?
 
@@ -289,15 +290,16 @@ assert [round(angle) for angle in slowest] == [63, 7]
 #
 # ## Heads that share keys and values
 #
-# When a model writes, it reads all its keys and values again for each token ([chapter
-# 12](12_generation.ipynb#what-has-been-computed-before)). For each token it keeps this many numbers:
+# With each token that a model writes, it reads the keys and values of all earlier ones ([chapter
+# 12](12_generation.ipynb#what-has-been-computed-before)). Every token adds this many numbers to them:
 #
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k.$$
 #
 # For a model of 30 layers, with 9 heads of width 64, that is 34,560 for each token. But do nine queries need nine
 # different sets of keys? In **multi-query attention** ([Shazeer 2019](https://arxiv.org/abs/1911.02150)) all heads
 # share the same keys and values. In **grouped-query attention**, **GQA** ([Ainslie and others
-# 2023](https://arxiv.org/abs/2305.13245)), each group of heads shares some. With three groups, 11,520 numbers are left.
+# 2023](https://arxiv.org/abs/2305.13245)), the heads of a group share one set. With three groups, 11,520 numbers are
+# left.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three ways to share, drawn as boxes. Left: nine queries above, nine pairs of keys and values below, each connected with its own. Middle, grouped: nine queries, three pairs below, each connected with three queries that stand side by side. Right, multi-query: nine queries, all connected with one pair."}}
 drawing = Diagram(8.6, 1.75)
@@ -503,7 +505,8 @@ class ModernLayer(nn.Module):
 
 # %% [markdown]
 # The model is a stack of such layers. What padding and the causal mask hide, and the angles by which queries and keys
-# are turned, are the same for all layers, so `run` computes them once.
+# are turned, are the same for all layers, so `run` computes them once. It is given the last T of S tokens; the others
+# are in the cache. A token's position is the number of real tokens before it, so padding in front does not count.
 
 
 # %% tags=["export"] module="modern"
@@ -554,7 +557,7 @@ class ModernGPT(GPT):
 
 
 # %% [markdown]
-# To write, it reads some tokens at a time, after those whose keys and values are kept:
+# When the model writes, a cache holds the keys and values of the tokens so far, and only the new ones are read:
 
 
 # %% tags=["hide-input", "export"] module="modern"
@@ -631,8 +634,9 @@ assert torch.allclose(last, expected[:, -1], atol=1e-5)
 # 18](18_gpt.ipynb#text-that-nobody-had-to-label), its texts cut after 64 tokens, 300 steps. Start with the parts of
 # 2017 and make one change after the other.
 #
-# Each model has three seeds, and the best learning rate of a grid that was widened until the best lay inside (`python
-# -m benchmarks.modern`, an hour and a half of one core). *Cached* are the numbers kept for each token.
+# Each model is trained with three seeds, at its own best learning rate. It comes from a grid, widened until the best
+# was no longer at its edge (`python -m benchmarks.modern`, an hour and a half of one core). *Cached* are the numbers
+# kept for each token.
 #
 # **Predict first.** Which of these changes does most?
 
@@ -717,13 +721,14 @@ assert round(sizes[1] / sizes[0], 1) == 1.4
 # 18](18_gpt.ipynb#does-a-causal-model-need-positions), so short a run does better with no positions than with positions
 # that are added.
 #
-# Pre-norm allows larger steps: the post-norm model of 2017 does best at a learning rate of 0.003, and the others at
-# 0.012. So its 0.34 is about training. At 0.006 one seed of 2017 comes to 4.19, as good as pre-norm, and two stay above
-# 4.7. (All have a warm-up of 15 steps; [a longer one](08_encoder.ipynb#does-it-need-warm-up) might help post-norm.)
+# Where do pre-norm's 0.34 come from? Not from what the model can express, but from the steps it can bear: post-norm
+# does best at a learning rate of 0.003, all the others at 0.012. With 0.006, one post-norm seed comes to 4.19, as good
+# as pre-norm, but the other two stay above 4.7. (All have 15 steps of warm-up; [a longer
+# one](08_encoder.ipynb#does-it-need-warm-up) might help post-norm.)
 #
-# RMSNorm and no biases change nothing that three seeds could tell: the same loss, for a little less to compute, too
-# little to show in these times. Shared heads cost 0.08 (the seeds overlap), and halve what the cache keeps. (The times
-# vary by a tenth.)
+# RMSNorm and no biases leave the loss as it was, as far as three seeds can tell. They save some arithmetic, too little
+# to show in these times, which vary by a tenth. Shared heads cost 0.08 (the seeds overlap), and halve what the cache
+# keeps.
 #
 # This is one order of the changes, one size and 300 steps. Do not carry the numbers over to a large model; what carries
 # over is how to ask.
@@ -759,9 +764,9 @@ plt.show()
 
 # %% [markdown]
 # **QK-norm.** Where queries and keys grow during training, scores grow with their product, and a softmax saturates. So
-# queries and keys get a norm of their own before the dot product, of each head or of all heads together ([Henry and
-# others 2020](https://arxiv.org/abs/2010.04245); [Dehghani and others 2023](https://arxiv.org/abs/2302.05442) needed it
-# for a very large model).
+# queries and keys are normalised before the dot product, either each head by itself or all heads as one vector ([Henry
+# and others 2020](https://arxiv.org/abs/2010.04245); [Dehghani and others 2023](https://arxiv.org/abs/2302.05442)
+# needed it for a very large model).
 #
 # **Experts.** A layer has several feed-forward networks, and a *router* sends each token to a few of them, so that a
 # model has many more parameters than it uses for one token (a **mixture of experts**, [written and measured
@@ -775,8 +780,9 @@ plt.show()
 #
 # Now the classes above get somebody else's numbers. Begin with the smallest: *stories260K* ([Karpathy
 # 2023](https://github.com/karpathy/llama2.c)) has 260,032 parameters, five layers, eight heads with four shared ones,
-# and was trained on stories that a four-year-old understands. Its author's test pins what it must write when it always
-# takes the likeliest token. A program loads it into `ModernGPT` (`python -m benchmarks.published`), and this comes out:
+# and was trained on stories that a four-year-old understands. Its author published a test with the text that it must
+# write if it always takes the likeliest token. A program loads it into `ModernGPT` (`python -m benchmarks.published`),
+# and this comes out:
 
 # %% tags=["hide-input"]
 import textwrap
@@ -1068,14 +1074,15 @@ assert np.allclose(nats, [3.67, 4.54, 5.25, 5.04, 14.76], atol=0.03)
 assert ["Paris" in text for _, text in looks.values()] == [True] * 4 + [False]
 
 # %% [markdown]
-# Only the last mistake produces noise. With each of the other three the model still says Paris. The first goes on in
-# good English, and could pass for healthy; the two after it repeat themselves, which small models do anyway. The loss
-# on a story tells, if you know what it should be: it rises from 3.67 nats to 4.54, 5.25 and 5.04.
+# Only the last mistake produces noise, and 14.76 nats is worse than a guess among all 49,152 tokens (10.8). With each
+# of the other three the model still says Paris. The first goes on in good English, and could pass for healthy; the two
+# after it repeat themselves, which small models do anyway. The loss on a story tells, if you know what it should be: it
+# rises from 3.67 nats to 4.54, 5.25 and 5.04.
 #
-# The first of these mistakes is common. The library *shainet* made its mirror image with this very model (code for
-# neighbours, weights stored for halves) until [June 2026](https://github.com/NeuraLegion/shainet/pull/111). In 2025
-# readers found the mistake itself in the [Llama 2](https://github.com/rasbt/LLMs-from-scratch/pull/747) of the book
-# *LLMs from Scratch*.
+# The first of these mistakes is common. In 2025 readers found it in the [Llama
+# 2](https://github.com/rasbt/LLMs-from-scratch/pull/747) of the book *LLMs from Scratch*. The library *shainet* made
+# the opposite one with this very model, until [June 2026](https://github.com/NeuraLegion/shainet/pull/111): its code
+# paired neighbours, and the weights were stored for halves.
 #
 # The check that finds all four is the comparison above: the same tokens, another implementation, equal logits.
 
@@ -1402,8 +1409,8 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 # learned ones (4.63).
 #
 # Compare with a RoPE model that was trained on texts of 160 tokens: at the end it pays 3.9, and the one trained on 64
-# pays 4.2. So the model follows the formula only in part. The angles of longer distances are new to it, but so are the
-# later parts of texts: without positions, and so without angles, a model gets worse by nearly as much.
+# pays 4.2. So it is not enough that the formula goes on. Two things are new beyond token 64: the angles, and the later
+# parts of texts. The model without positions meets only the second, and its loss rises, too.
 #
 # Models that are to read long texts are therefore trained on some, in the end, after their rotations have been slowed
 # (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others
@@ -1471,10 +1478,10 @@ class Experts(nn.Module):
 #
 # So a **load-balancing loss** is added (Fedus and others, equation 4): of $E$ experts, $E \sum_e f_e P_e$, where $f_e$
 # is the share of tokens that go to expert $e$ and $P_e$ its mean share in the router's softmax. It is 1 when both are
-# even, and larger when the experts with many tokens also have large shares, as they do, since the shares decide. A
-# count has no gradient, so what it moves is $P$: away from the experts that have many tokens. Here are the shares of
-# tokens on the test set, without that loss and with 0.01 times it added, for three seeds and four layers each (*one
-# network* is the comparison's model with shared heads):
+# even, and larger when the experts with many tokens also have large shares, as they do, since the shares decide. The
+# count $f_e$ has no gradient, so the loss works through $P_e$: it lowers the shares of experts that have many tokens.
+# Here are the shares of tokens on the test set, without that loss and with 0.01 times it added, for three seeds and
+# four layers each (*one network* is the comparison's model with shared heads):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Bars for twelve layers, four of each of three seeds, each divided by the shares of tokens of its four experts. Left, the router alone: the largest share is often a half, and up to 92 percent. Right, with the second loss: all shares between 11 and 34 percent."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.4, 2.8), sharey=True)
@@ -1532,9 +1539,9 @@ assert np.allclose(
 # %% [markdown]
 # ### And what else?
 #
-# **MLA**, multi-head latent attention ([DeepSeek-AI 2024](https://arxiv.org/abs/2405.04434)), shares in another way.
-# What is kept of a token is one vector, narrower than its keys and values together, from which every head makes its own
-# by a matrix, and one short key for the positions, which all heads share.
+# **MLA**, multi-head latent attention ([DeepSeek-AI 2024](https://arxiv.org/abs/2405.04434)), shares in another way. Of
+# each token, two things are kept. One is a vector, narrower than its keys and values together; each head makes its own
+# key and value from it with a matrix. The other is a short key for the positions, which all heads share.
 #
 # **Muon** ([Jordan 2024](https://kellerjordan.github.io/posts/muon/)) is an optimizer for matrices. It takes the
 # running mean of a matrix's gradients and makes its singular values about equal, so that rare directions move as much

@@ -296,9 +296,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## Where does it go?
 #
-# First take away a cost that is not the model's. A large array, when freed, goes back to the operating system, and the
-# next one comes from there in pages (mostly of 4 KiB). At the first touch of a page the program waits until the system
-# has filled it with zeros: a **page fault**. `keep_freed_memory` tells the C library of Linux to keep what is freed.
+# We time a training step of the small model above, with 16 pairs. Before looking inside, take away a cost that is not
+# the model's. A large array, when freed, goes back to the operating system, and the next one comes from there in pages
+# (mostly of 4 KiB). At the first touch of a page the program waits until the system has filled it with zeros: a **page
+# fault**. `keep_freed_memory` tells the C library of Linux to keep what is freed.
 #
 # **Predict first.** How much of a step do the page faults take?
 
@@ -355,7 +356,7 @@ for name, cost in profile_operators(step, device):
 assert least < 1.1 * seconds
 
 # %% [markdown]
-# At full speed the model's products would take only this share of the step. It is called the **model FLOPs
+# The time that the products would take at full speed, as a share of the whole step, is called the **model FLOPs
 # utilisation** (MFU).
 #
 # In the list the products are `mm` and `addmm`, without and with a bias, and part of attention. They take most of the
@@ -381,7 +382,7 @@ for name, (exponent, mantissa) in bits.items():
 
 # %% [markdown]
 # *bfloat16* reaches about as far as float32, with two or three decimal digits. *float16* has three or four, and reaches
-# from 0.00000006 to 65,504. Which one would you train with?
+# from 0.00000006 to 65,504.
 #
 # **Predict first.** Two vectors of 64 numbers, all of them 40. What is their dot product in each kind?
 
@@ -394,8 +395,8 @@ assert torch.isinf(forty.half() @ forty.half()) and forty @ forty == 102_400
 
 # %% [markdown]
 # Infinity, where the truth is 102,400. One such number among the scores turns the softmax into *not a number*, and from
-# there it spreads to everything. And at the other end, three small gradients; in the last rows they are multiplied,
-# kept in 16 bits, and divided again:
+# there it spreads to everything. At the other end numbers vanish. Here are three small gradients, kept in 16 bits. In
+# the last two rows they are multiplied by a power of two before that, and divided again after:
 
 # %% tags=["hide-input", "nbval-check-output"]
 gradient = torch.tensor([1e-4, 1e-6, 1e-8])
@@ -415,8 +416,8 @@ assert torch.isinf((gradient * 2**40).half())[0]
 # again, in float32, before the step. With too large a scale some are infinite, as in the last row: then skip the step,
 # and halve the scale.
 #
-# PyTorch's `GradScaler` does all this, for gradients; scores that overflow it cannot help. bfloat16 needs none of it,
-# because it reaches as far as float32. That is why one trains with it, although it has a shorter mantissa.
+# PyTorch's `GradScaler` does all this. It helps gradients; it cannot help scores that overflow. bfloat16 needs none of
+# it, because it reaches as far as float32. That is why one trains with it, although it has a shorter mantissa.
 #
 # What about the mantissa? It matters where something small is added to something large, and training does that with
 # every step.
@@ -487,7 +488,9 @@ quiz.one_choice(
 # ## A ladder
 #
 # Each rung changes one thing about *how* a step is computed, on top of the rungs before. *What* is computed must stay
-# the same, so each rung's loss and gradient are compared with the first one's.
+# the same, so each rung's loss and gradient are compared with the first one's. A **kernel** is a program that a GPU is
+# told to start. Python launches one after another and does not wait for them, unless it asks for a number.
+# **Activations** are what the forward pass leaves for the backward pass.
 #
 # | rung | what changes | why it may be faster |
 # |---|---|---|
@@ -497,17 +500,16 @@ quiz.one_choice(
 # | fused attention | the weights are never written out | fewer bytes |
 # | compile | neighbouring operations become one **fused kernel** | fewer bytes, fewer kernel launches |
 # | fused AdamW | one kernel updates all parameters | fewer kernel launches |
-# | no waiting | the norm of the gradient stays on the device ([below](#a-trainer-that-does-not-wait)) | one wait less |
+# | no waiting | Python no longer asks whether the norm of the gradient is finite ([below](#a-trainer-that-does-not-wait)) | it can launch on without a stop |
 # | padded vocabulary | 6,001 rows become 6,016 = 94 · 64 | a number of rows that suits tensor cores |
 # | larger batch | the same pairs, 4 times over | larger products |
 # | batches made between steps | pairs are cut and padded on the way | slower, but real: so far all steps had one batch, made before |
 # | batches prefetched | another process **prefetches** them | the device need not wait |
 # | CUDA graph | a recorded step is repeated ([below](#record-a-step-and-repeat-it)) | one launch a step; on CUDA devices only |
-# | checkpointing, beside *larger batch* | the **activations** inside a layer are computed again, not kept | slower, but needs less memory |
+# | checkpointing, beside *larger batch* | the activations inside a layer are computed again, not kept | slower, but needs less memory |
 #
-# (A **kernel** is a program that a GPU is told to start. Activations are what the forward pass leaves for the backward
-# pass.) Dropout is off, because two kernels would drop different entries. The learning rate is 0, so that every step
-# finds the same model.
+# Dropout is off, because two kernels would drop different entries. The learning rate is 0, so that every step finds the
+# same model.
 #
 # Most rungs are one call of PyTorch's:
 #
@@ -759,8 +761,8 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 
 # %% [markdown]
 # Read the gradients first. tf32 changes nothing on that machine, and numbers of 16 bits show 3 percent, on every rung
-# from there on. Whether that harms a training the column does not say. It says that no later rung adds an error of that
-# size, as a mistake would.
+# from there on. The column does not say whether that harms a training. But a mistake on a later rung would show as a
+# further error of that size, and there is none.
 #
 # Then the speeds. Differences of a few percent may be chance. bf16 makes the step twice as fast. Fused attention then
 # loses a third of the speed, and compiling, which costs seconds before its first step, a seventh of what is left. A
@@ -782,8 +784,9 @@ print(on_gpu["accelerator"], on_gpu["date"])
 there, gains = show_ladder(on_gpu)
 
 # %% [markdown]
-# (The last column is the MFU, of the peak measured on this GPU in the same precision, in bf16 some 770 TFLOP/s. tf32's
-# is higher than float32's.) The steps have 100 pairs of 64 tokens, and from *larger batch* on 400.
+# The last column is the MFU, the share of the peak measured on this GPU in the same precision. In bf16 that peak is
+# some 770 TFLOP/s, and in tf32 it is higher than in float32. So a step can become faster and its MFU smaller. The steps
+# have 100 pairs of 64 tokens, and from *larger batch* on 400.
 
 # %% [markdown]
 # Look at *larger batch*: 400 pairs take 55 ms, where 100 pairs took 45 to 81 in 16 bits. Four times the work costs
@@ -813,17 +816,18 @@ assert round(fixed + 100 * per_pair) == 14
 # %% [markdown]
 # (Launched are *no waiting*, with 100 pairs, and *batches prefetched*, with 400.) The recorded times are nearly a line:
 # 5 ms, and 0.09 for each pair. So for 100 pairs the GPU's own work takes about 14 ms, and the rest of the 45 is mostly
-# waiting. The compiled steps of 100 pairs were overhead-bound, and those in 16 bits before them probably too. What the
-# rungs between tf32 and *larger batch* gain or lose there says little of a GPU that is kept busy. (With another host
-# they took 8 to 37 percent less time, and the recorded step again 40 ms.)
+# waiting. So the compiled steps of 100 pairs were overhead-bound, and *bf16* and *fused attention* before them probably
+# too. What is gained or lost on the rungs between *tf32* and *larger batch* therefore says little of a busy GPU.
+# Another host confirms it: there these rungs took 8 to 37 percent less time, and the recorded step again 40 ms.
 
 # %% [markdown]
 # Making batches between the steps cost a third of the speed, and prefetching brought most of that back.
 #
 # Now the hours of the introduction: a step of the paper's size is 400 pairs, 51,200 tokens of both sides. 100,000 such
-# steps take 9.4 hours at the first rung's 150,600 tokens a second, and 1.1 at the recorded step's 1,272,000. With 400
-# pairs the MFU of a recorded step is 32 percent, with 1,600 pairs 35 percent, at 1.4 million tokens a second. ([Is the
-# model too narrow](#how-much-of-the-peak-can-a-narrow-model-use) for more?)
+# steps take 9.4 hours at the first rung's 150,600 tokens a second, if 400 pairs are computed as fast as the 100
+# measured, and 1.1 at the recorded step's 1,272,000. With 400 pairs the MFU of a recorded step is 32 percent, with
+# 1,600 pairs 35 percent, at 1.4 million tokens a second. ([Is the model too
+# narrow](#how-much-of-the-peak-can-a-narrow-model-use) for more?)
 
 # %% tags=["proof"]
 assert 1 < changes["bf16"] < 1.2 and -0.16 < changes["compile"] < -0.13
@@ -1022,8 +1026,8 @@ quiz.one_choice(
 #
 # $$4 \cdot \big( 6 \cdot (12 \cdot 64 + 18 \cdot 63) \cdot 512 + 4 \cdot 63 \cdot 37{,}000 \big) = 60.7 \text{ MB}.$$
 #
-# A helper adds up what PyTorch saves for the backward pass. Of a target's four arrays these are the logarithms only, so
-# it adds the other three.
+# A helper adds up what PyTorch saves for the backward pass. Of the four arrays of a target PyTorch saves only the
+# logarithms, so the helper adds the other three itself.
 
 # %% tags=["hide-input"]
 from dotformer.support.memory import training_memory
@@ -1208,11 +1212,11 @@ verdict
 #
 # ## In one breath
 #
-# A step is a known number of FLOPs and a known number of bytes, and a machine does so many of each in a second;
-# whichever takes longer is the floor. Part of what lies above it is waiting, which recorded steps and prefetched
-# batches win back. The floor itself sinks where fewer bytes are moved (16 bits, fused attention). Each such change must
-# leave the gradient as it was, but for rounding. Where memory is short, computing activations twice takes the place of
-# keeping them.
+# Each part of a step is a known number of FLOPs and of bytes, and a machine does so many of each in a second. Whichever
+# takes longer is the part's floor; the step's floor is their sum, where parts run one after another. Part of what lies
+# above it is waiting, which recorded steps and prefetched batches win back. The floor itself sinks where fewer bytes
+# are moved (16 bits, fused attention). Each such change must leave the gradient as it was, but for rounding. Where
+# memory is short, computing activations twice takes the place of keeping them.
 #
 # **Sources.** The roofline: [Williams, Waterman and Patterson (2009)](https://doi.org/10.1145/1498765.1498785). Online
 # softmax: [Milakov and Gimelshein (2018)](https://arxiv.org/abs/1805.02867); attention in blocks: [Rabe and Staats
@@ -1413,10 +1417,10 @@ print(f"these {len(kernels)}  {total:5.1f} ms of a step of {ms['CUDA graph']:.1f
 # %% [markdown]
 # Is the model too narrow for more? By the reckoning above, with the peak and the bandwidth measured on this GPU, an
 # encoder layer of width 512 could reach 65 percent, if every part lay on the roofline. None does: the projection
-# reaches 67 percent of the peak, and layer norm a quarter of the bandwidth. With the speeds of the green squares (that
-# of softmax for attention and activation) the estimate is 40 percent for the forward pass of such a layer, not far from
-# the 35 of the whole measured step, which also has a decoder, a loss and an optimiser. So the width may well be what
-# limits it. (No wider model was timed.)
+# reaches 67 percent of the peak, and layer norm a quarter of the bandwidth. With the measured speeds of the green
+# squares in place of the roofline, and softmax's speed for attention and activation, the estimate is 40 percent for the
+# forward pass of such a layer, not far from the 35 of the whole measured step, which also has a decoder, a loss and an
+# optimiser. So the width may well be what limits it. (No wider model was timed.)
 
 # %% tags=["proof"]
 assert [round(recorded[n]) for n in (64, 256, 400)] == [11, 28, 40]
@@ -1647,8 +1651,8 @@ class GraphTrainer(FastTrainer):
 
 
 # %% [markdown]
-# If each batch is as long as its longest sentence, there are too many shapes. So `level` pads both sides of each pair
-# to a multiple of 8 tokens, before pairs are grouped. Of sentences of 1 to 60 tokens, in five epochs:
+# If each batch is as long as its longest sentence, there are too many shapes. So the helper `level` pads both sides of
+# each pair to a multiple of 8 tokens, before pairs are grouped. Of sentences of 1 to 60 tokens, in five epochs:
 
 # %% tags=["hide-input", "export"] module="devices"
 from collections.abc import Sequence
@@ -1696,11 +1700,11 @@ assert 2 * shapes["padded"] < shapes["as they are"]
 # in the backward pass it does *more*. What it saves is bytes: of memory, and of traffic ([measured
 # below](#how-do-time-and-memory-grow-with-the-length)).
 #
-# On CUDA, FlashAttention refuses a mask, and our translator always passes one, so there one of the others runs (in the
-# steps on the H200 above it is cuDNN's). Only where none of them can does PyTorch write the scores out. For a mask of
-# one's own there is [FlexAttention](https://pytorch.org/blog/flexattention/), which, compiled, makes a fused kernel out
-# of a Python function that says which key a query may see. On a CPU there is one fused kernel, and it refuses dropout,
-# so a training that drops attention weights writes them out there.
+# On CUDA, FlashAttention takes no mask. Our translator always passes one, so another fused kernel runs: in the steps on
+# the H200 above, cuDNN's. Only where none of them can does PyTorch write the scores out. For a mask of one's own there
+# is [FlexAttention](https://pytorch.org/blog/flexattention/), which, compiled, makes a fused kernel out of a Python
+# function that says which key a query may see. On a CPU there is one fused kernel, and it refuses dropout, so a
+# training that drops attention weights writes them out there.
 #
 # Under a causal mask it could skip the half that nobody may see. But a kernel that is given a matrix has to read it to
 # find out. So one *says* that the mask is causal: PyTorch has the argument `is_causal`, and our `MultiHeadAttention`
@@ -1879,5 +1883,5 @@ for one, other in zip(whole[2:], chunked[2:], strict=True):
 
 # %% [markdown]
 # The same gradients, in no more time here and with a third of the memory. (With all logits, three of their four arrays
-# exist at once.) Nearly all of it is two arrays as large as the output matrix, for its gradient, which do not grow with
-# the targets. (In chunks it does not smooth labels, so our trainer does without it.)
+# exist at once.) Nearly all of this memory is two arrays as large as the output matrix, for its gradient. They do not
+# grow with the targets. (In chunks it does not smooth labels, so our trainer does without it.)

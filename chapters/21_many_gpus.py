@@ -108,9 +108,9 @@ print(answers)
 assert answers == [(n, [6.0, 30.0]) for n in range(3)]
 
 # %% [markdown]
-# (`launch` makes the group with `gloo`, the **backend** that communicates between CPUs. Between NVIDIA's GPUs `nccl`
-# does.) Such an operation is a **collective**: all ranks must call it, in the same order, and one that leaves it out
-# keeps the others waiting.
+# Such an operation is a **collective**: all ranks must call it, in the same order, and one that leaves it out keeps the
+# others waiting. What carries the messages is the group's **backend**: here `gloo`, between CPUs; between NVIDIA's GPUs
+# `nccl`.
 #
 # ### Break it: each divides by its own
 #
@@ -352,9 +352,10 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # %% [markdown]
 # ### The trainer
 #
-# Both engines *average* the $N$ gradients. We need their sum, $N$ times as much. So each process divides its loss not
-# by the targets of all, but by an $N$-th of them. In the first example of this chapter there are 8, so each of the two
-# divides by 4: $12 / 4 = 3$ and $8 / 4 = 2$, with the mean 2.5, the loss of the whole batch.
+# Both engines *average* the $N$ gradients, which gives an $N$-th of the sum that we need. So each process makes its own
+# gradient $N$ times as large: it divides its loss by an $N$-th of all targets. In the first example of this chapter
+# there are 8, so each of the two divides by 4: $12 / 4 = 3$ and $8 / 4 = 2$, with the mean 2.5, the loss of the whole
+# batch.
 #
 # Our function `replicate` puts a model into DDP, by one call of PyTorch's, and `shard` into FSDP. A model too large for
 # one device cannot be built on one. So rank 0 builds it in the computer's own memory, and the others on the **meta
@@ -534,9 +535,12 @@ class DistributedTrainer(FastTrainer):
 
 # %% [markdown]
 # Do they compute the same, and what do they send? With each engine two processes make a step of a small model, from one
-# batch and from four, each on half of every batch. The first rows count the bytes of all tensors that are all-reduced,
-# gathered and scattered. In a ring of two, a process sends all of the first and half of the others: the row *sent*.
-# *Kept* is what one process keeps of the parameters, and *error* how far the gradient is from that of one process.
+# batch and from four, each on half of every batch. The first three rows count the bytes of all tensors that are
+# all-reduced, gathered and scattered, and all rows but the last are multiples of the parameters' bytes in float32.
+# *Sent* is what one process sends. In a ring of two that is $2 (N - 1) / N = 1$ times what is all-reduced, and
+# $(N - 1) / N = 1/2$ of what is gathered or scattered. *Kept* is what one process keeps of the parameters. *Error* is
+# how far the gradient is from that of one process: in float32 rounding, in bfloat16 about as much as [in one
+# process](20_one_gpu.ipynb#a-ladder).
 #
 # **Predict first.** The second engine keeps half of the model in each of the two. Does it send more than the first, or
 # less?
@@ -630,16 +634,12 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
     assert apart["FSDP in bf16", count] < 0.06
 
 # %% [markdown]
-# All rows but *error* are multiples of the parameters' bytes in float32. *Error* is how far the gradient is from one
-# process's with the whole batch: in float32 it is rounding, in bfloat16 about as large as [in one
-# process](20_one_gpu.ipynb#a-ladder).
-#
 # With one batch a step, DDP sums every gradient once. FSDP gathers the layers before the forward pass and again before
 # the backward pass, and scatters the sums of their gradients. The embeddings, 35.5 percent of this model, belong to no
-# layer and are gathered once: $2 \cdot 0.645 + 0.355 = 1.65$. So FSDP sends $(1.65 + 1) / 2 = 1.32$ times the model,
+# layer. They are gathered once: $2 \cdot 0.645 + 0.355 = 1.65$. So FSDP sends $(1.65 + 1) / 2 = 1.32$ times the model,
 # where DDP sends it once; with small embeddings it would be 1.5. For that it keeps, from one step to the next, half of
 # the parameters (*kept*), and with them half of their gradients and of Adam's moments. FSDP mostly pays with
-# communication for memory. (Not here in bfloat16 with one batch: it gathers half as much, and sends 0.91.)
+# communication for memory. In bfloat16 it gathers half as many bytes, and with one batch it even sends less, 0.91.
 #
 # With 4 batches a step, whose gradients are added up ([gradient
 # accumulation](11_training.ipynb#one-step-from-several-batches)), gradients are sent only with the last, the sums of
@@ -655,8 +655,8 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # other, and rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the file
 # depends on how many processes have written it, and **any number of them may go on from there**, whoever began.
 #
-# The file has the random state of rank 0 alone. The other ranks draw a fresh one, at the start and at every save, from
-# the seed, the step and their rank, so no two draw the same dropout.
+# The file has only rank 0's random state. At the start and at every save, each other rank makes a new one from the
+# seed, the step and its rank. So no two ranks drop the same entries.
 #
 # Do they all train the same model? Without dropout, train one that reverses sentences, for 20 steps: in one process, in
 # two that each have the full model, and in three that each have a shard. (`run` trains and returns its history, and
@@ -1109,8 +1109,9 @@ plt.show()
 # %% [markdown]
 # ## What did the paper's run cost?
 #
-# The paper gives two costs for training its models, $3.3 \cdot 10^{18}$ and $2.3 \cdot 10^{19}$ FLOPs. They were not
-# counted. They are hours times 8 devices times what one device can do, taken to be 9.5 TFLOP/s.
+# How well did the paper use its eight devices? It gives two costs for training its models, $3.3 \cdot 10^{18}$ and
+# $2.3 \cdot 10^{19}$ FLOPs. They were not counted. They are hours times 8 devices times what one device can do, taken
+# to be 9.5 TFLOP/s.
 #
 # **By hand.** 12 hours are 43,200 seconds, and $43{,}200 \cdot 8 \cdot 9.5 \cdot 10^{12} = 3.3 \cdot 10^{18}$.
 #
@@ -1140,8 +1141,9 @@ for name, (config, steps, hours) in models.items():
 assert [round(100 * share) for share in shares.values()] == [29, 42]
 
 # %% [markdown]
-# Counted, the work is less than half of the estimate. Since the estimate is what the eight could do in those hours, the
-# quotient is the run's **model FLOPs utilisation** (MFU), of the 9.5 TFLOP/s that the paper takes a P100 to sustain.
+# Counted, the work is less than half of the estimate. The estimate is what eight devices could have done in those
+# hours. So the quotient is the run's **model FLOPs utilisation** (MFU). Here it is a share of 9.5 TFLOP/s, the paper's
+# figure for a P100, and not of a measured peak as in chapter 20.
 #
 # The larger model does better, as one would expect of larger products.
 #
@@ -1150,11 +1152,11 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # below](#what-would-it-cost-today)).
 #
 # So whoever uses more devices usually gives them a larger batch, to keep them busy. But that is another training: it
-# has fewer steps, and its learning rate and the rest must be searched for again. For $k$ times the batch, begin the
-# search with $k$ times the learning rate for SGD, after a warm-up ([Goyal and others,
-# 2017](https://arxiv.org/abs/1706.02677)), or with $\sqrt k$ times for Adam, whose betas change too ([Malladi and
-# others, 2022](https://arxiv.org/abs/2205.10287)). From some size on a larger batch saves no more steps ([Shallue and
-# others, 2019](https://arxiv.org/abs/1811.03600)).
+# has fewer steps, and its learning rate and the rest must be searched for again. Two rules say where to begin the
+# search, for $k$ times the batch. For SGD, take $k$ times the learning rate, after a warm-up ([Goyal and others,
+# 2017](https://arxiv.org/abs/1706.02677)). For Adam, take $\sqrt k$ times, and change its betas ([Malladi and others,
+# 2022](https://arxiv.org/abs/2205.10287)). From some size on a larger batch saves no more steps ([Shallue and others,
+# 2019](https://arxiv.org/abs/1811.03600)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1454,12 +1456,12 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 # - **Context**, with $b$ positions a device: keys and values, $4 b D$ bytes, against $4 b^2 D$ FLOPs for their scores
 #   and sums. They hide if $b > F / \beta$. A causal mask halves the FLOPs, and then it takes $b > 2 F / \beta$.
 #
-# Everything is a multiple of $F / \beta$, FLOPs for a byte that is sent. For $F$ take 270 TFLOP/s, what the H200 of
-# [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) reached with the paper's base model and its largest batch: 27
-# percent of the 989 that the maker gives. For $\beta$ take three. An H100's links within a machine have 450 GB/s in one
-# direction ([NVIDIA](https://www.nvidia.com/en-us/data-center/h100/) gives 900 for both), and one network card between
-# machines has 50. Eight cards have 400, but gradients also cross the machine's own links, so we assume 200 there. Then
-# $F / \beta$ is about 600, 1,360 and 5,420:
+# Everything is a multiple of $F / \beta$: the FLOPs that a device can do while it sends one byte. For $F$ take 270
+# TFLOP/s, which the H200 of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) reached with the paper's base model
+# and its largest batch (27 percent of the maker's 989). For $\beta$ take three values. Within a machine, an H100's
+# links have 450 GB/s in one direction ([NVIDIA](https://www.nvidia.com/en-us/data-center/h100/) gives 900 for both).
+# Between machines, one network card has 50. Eight cards have 400, of which we count half, 200: an assumption, since
+# gradients also cross the machine's own links. Then $F / \beta$ is about 600, 1,360 and 5,420:
 
 # %% tags=["hide-input", "nbval-check-output"]
 speeds = (450, 200, 50)  # GB/s
@@ -1493,6 +1495,7 @@ assert tokens * ratio[200] < 25_000 / 8 and round(25_000 / 64) == 391
 assert bounds["data parallel, 64 devices: tokens a device"] * ratio[450] > 391
 
 # %% [markdown]
-# The paper's batch has 25,000 targets, which are 3,125 for each of eight devices, enough at 450 GB/s and at 200, and
-# 391 for each of 64, too few if devices still reached 27 percent. In the forward pass, sharing its layers of width 512
-# between two devices takes 0.70 of the time of one within a machine, and 2.27 times as long over one network card.
+# The paper's batch has 25,000 targets. For each of eight devices that is 3,125, enough at 450 GB/s and at 200. For each
+# of 64 it is 391, too few for devices at 27 percent of the peak. (With so few they do not reach that, so the gradients
+# may still fit: see [what it would cost today](#what-would-it-cost-today).) Sharing a layer of width 512 between two
+# devices changes the time of its forward pass to 0.70 of one device's at 450 GB/s, and to 2.27 times it at 50.
