@@ -141,8 +141,8 @@ assert weights[-1].round(2) == 0.88
 # The same word received two different things: something near to *import* and *imported* in one sentence, near to
 # *snake* and *serpent* in the other. The weights did this. The plain average of the same words, the grey line, is near
 # to *with* and *you* in the first sentence, and to *are* and *the* in the second. Attention is a blend whose weights
-# are chosen. The rest of this chapter adds three matrices, the same for every word, with which training can shape the
-# choice.
+# are chosen. The rest of this chapter adds three matrices, the same for every word: with two of them training can shape
+# the choice, with the third what is handed over.
 #
 # One vector for all three parts has three faults. A word finds itself first; leaving it out is only a patch, since it
 # may need itself. It finds what is most like it, where it may need something unlike: a verb looks for something alive,
@@ -171,8 +171,9 @@ assert weights[-1].round(2) == 0.88
 #
 # The vectors of *python* are too long for paper, so take *dog bites man*. A word has three numbers: is it *alive*, is
 # it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries and keys
-# have two numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word offers. Multiplying
-# by $W_Q$ adds up its rows where the word has a 1. For *man* the query is $(0, 2) + (0, 0)$. Key and value likewise:
+# have two numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word offers. As entries
+# are 0 or 1, $x W_Q$ is the sum of the rows of $W_Q$ where $x$ has a 1. *Man*, $(1, 0, 1)$, takes rows 1 and 3: its
+# query is $(0, 2) + (0, 0) = (0, 2)$. Keys and values work alike:
 #
 # | a 1 in | $W_Q$ adds to the query (*alive*, *action*) | $W_K$ adds to the key (*alive*, *action*) | $W_V$ adds to the value (*alive*, *human*) |
 # |---|---|---|---|
@@ -270,12 +271,12 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 #
 # $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} ,$$
 #
-# with rows that ask and columns that are found. An action asks for *alive* and for *human*, 2 each (row 2), so *bites*
-# scores *man* $2 + 2 = 4$. Only *alive* asks for an action (column 2), so *man* scores *bites* 2. ([Further
+# Row $a$, column $b$ (in the order alive, action, human) is what the score gains when the asking word has entry $a$ and
+# the other word entry $b$. An action asks for *alive* and for *human*, 2 each (row 2), so *bites* scores *man*
+# $2 + 2 = 4$. Only *alive* asks for an action (column 2), so *man* scores *bites* 2. ([Further
 # on](#why-two-matrices-and-not-their-product): why this product is not trained as one matrix.) With one matrix for
-# both,
-# $W_Q = W_K$, scores would be mutual again, and at the start most words would attend most to themselves ([measured
-# below](#would-one-shared-matrix-do)).
+# both, $W_Q = W_K$, scores would be mutual again, and at the start most words would attend most to themselves
+# ([measured below](#would-one-shared-matrix-do)).
 #
 # And what is $W_V$ for? First, to hold something back: here *bites* hands over nothing. Second, to write what is found
 # into other entries. [Chapter 8](08_encoder.ipynb) adds what a word receives to the word's own vector, once both have
@@ -344,7 +345,11 @@ def attention(query, key, value, mask=None):
     return weights @ value, weights  # (T, d_v), (T, S)
 
 
-context, weights = attention(q, k, v)
+def self_attention(x, w_q, w_k, w_v, mask=None):
+    return attention(x @ w_q, x @ w_k, x @ w_v, mask)
+
+
+context, weights = self_attention(small, w_q, w_k, w_v)
 print(weights.round(3))
 assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 
@@ -357,8 +362,8 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 # one sequence, keys and values from another: exercise 1 builds it, and in [chapter 9](09_decoder.ipynb) the part that
 # writes uses it to ask the part that has read.
 #
-# The folded cell holds what the rest of the book imports: `attention` with checks, under PyTorch's name,
-# `scaled_dot_product_attention`, and `self_attention(x, w_q, w_k, w_v, mask)`, which makes $Q$, $K$ and $V$ first.
+# The folded cell holds what the rest of the book imports: both functions with checks, the first under PyTorch's name,
+# `scaled_dot_product_attention`.
 
 # %% tags=["export", "hide-input"] module="by_hand.attention"
 import numpy as np
@@ -737,8 +742,8 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # **layers**. The first computes its queries, keys and values from the vectors of the words plus their positions, the
 # second from the outputs of the first, with matrices of its own, and so on upwards.
 #
-# Higher layers therefore compare words that are already mixed with others, *contextual* vectors: a weight on *man*
-# there is a weight on the blend in its place.
+# So from the second layer on, the vector of *man* is already a mixture of several words (a *contextual* vector), and a
+# weight on *man* is a weight on that mixture.
 
 # %% [markdown]
 # ## Break it: four versions, one correct

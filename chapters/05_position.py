@@ -700,8 +700,8 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # thirds; at 128 hardly any. The rotation $R_{-1}$ would be right everywhere, at any width. But positions 0 to 23 use
 # only some of the $D$ directions (singular values above $10^{-8}$ of the largest), and training changes $A$ only there.
 # Of a later position's squared length, nothing lies outside them at widths 16 and 32, 9 percent at 64, 22 at 128. Cut
-# down to those directions, even $R_{-1}$ is right at only 96 percent (width 64) and 46 (width 128). (Trained, it is 68
-# and 4: presumably a direction that is hardly used is hardly trained.)
+# down to those directions, even $R_{-1}$ is right at only 96 percent (width 64) and 46 (width 128). (The trained matrix
+# is right at 68 and 4: presumably a direction that is hardly used is hardly trained.)
 
 # %% tags=["proof"]
 outside, restricted = [], []

@@ -100,10 +100,11 @@ plt.show()
 # that the first head could not tell apart now differ: $(1, 1)$ and $(2, 0)$ give $(\tfrac53, \tfrac13)$, and $(2, 1)$
 # and $(0, 0)$ give $(\tfrac23, \tfrac13)$. Two equations, two unknowns.
 #
-# Two heads won because each was as wide as a name. If names had 16 numbers, each head of width 8 could hand over only
-# half of one name: a tie with the single head. That is the trade: two heads look at two words, and take half as many
-# numbers from each. It pays where a few numbers of each word are enough. In the original transformer a word has 512
-# numbers, and a head hands over 64 combinations of them, chosen by its $W_V$.
+# Two heads won because each was as wide as a name. If names filled all 16 numbers, two heads of width 8 would hand over
+# half of each name, and one head of width 16 an average from which half can be recovered: a tie. That is the trade: two
+# heads look at two words, and take half as many numbers from each. It pays where a few numbers of each word are enough.
+# In the original transformer a word has 512 numbers, and a head hands over 64 combinations of them, chosen by its
+# $W_V$.
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -415,8 +416,8 @@ axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# Each cell carries its row and column in the first matrix. Attention works on the last two axes, and treats heads as it
-# treats the sentences of a batch: each by itself.
+# The label in a cell is the row and column that it had in the first matrix; follow one cell through all three stages.
+# Attention works on the last two axes, and treats heads as it treats the sentences of a batch: each by itself.
 
 # %% [markdown]
 # The next folded cell holds the full version in NumPy, `multi_head_attention`, with a mask, and with queries that need

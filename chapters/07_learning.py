@@ -866,8 +866,8 @@ plt.show()
 # %% [markdown]
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. From the outside
 # the cut model looks like one that learns badly. Its loss stays near $\ln 5 = 1.61$: it bets on the five digits in the
-# note, and never learns which. (A linear map of an even blend can use repeated digits a little: the best that we found
-# is 1.58.)
+# note, and never learns which. (A linear map of an even blend can use repeated digits a little, and get slightly below
+# that.)
 #
 # One check finds the reason:
 
@@ -1279,8 +1279,8 @@ for seed in range(3):
 # If both are zero (and their biases), so are both gradients, since each has the other as a factor, and they stay zero
 # for ever: all scores are 0, and every weight is exactly $1/n$.
 #
-# The folded cell trains both kinds. With both matrices at zero the loss ends at 1.62, a little above the 1.58 of an
-# [even blend](#break-it-a-cut-in-the-record).
+# The folded cell trains both kinds. With both matrices at zero the loss ends at 1.62, like that of the [cut
+# model](#break-it-a-cut-in-the-record), which bets.
 
 # %% tags=["hide-input"]
 for zeroed in (["w_q"], ["w_q", "w_k"]):

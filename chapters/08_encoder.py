@@ -194,9 +194,8 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 # \max(0, z)$, or the smoother GELU. For *not bad*, two hidden entries gave $|z| = \operatorname{ReLU}(z) +
 # \operatorname{ReLU}(-z)$.
 #
-# Why not leave this to attention? It computes *how much* to fetch of each word, and its softmax serves that alone. What
-# it fetches passes through linear maps and is added up. To combine it in another way, as in a product, takes another
-# part.
+# Why not leave this to attention? Its softmax decides only *how much* to fetch of each word. Given those weights, what
+# arrives is a linear function of the words, so a product of two entries of one word needs another part.
 #
 # With $d_\text{ff} = 4D$ its two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two thirds of a
 # layer. ([What for?](#what-does-the-network-store))
@@ -322,7 +321,7 @@ assert lengths[True].min() > 4 and lengths[True].max() < 5
 
 # %% [markdown]
 # Without the sums the lowest network gets less than a hundred-thousandth of what the highest gets; with them, about as
-# much. (Without them the highest gets less, too: the numbers have faded on their way up.)
+# much. (Without them the highest gets less, too, presumably because the numbers have faded on their way up.)
 #
 # [He and others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them
 # deeper networks had trained worse than shallow ones (the **degradation problem**).
@@ -434,8 +433,9 @@ plt.show()
 # Follow the thick line, the stream. With post-norm it passes through every norm, and so does the gradient on its way
 # back: no path is a plain $I$ any more. With pre-norm it passes through nothing but additions, so that path is there,
 # and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. It is normalised once,
-# after the last layer, by a **final norm**. Which order is better is measured
-# [below](#what-goes-wrong-in-a-deep-stack).
+# after the last layer, by a **final norm**. Which to choose? Pre-norm, unless you repeat the paper: of our twelve-layer
+# stacks with the usual start it alone learned, while a small start lets post-norm learn, too ([measured
+# below](#does-training-agree)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -464,8 +464,9 @@ quiz.one_choice(
 # x = norm_2(x + feed_forward(x))
 # ```
 #
-# Both lines have the same frame, add and normalise. `AddAndNorm` is that frame. It receives the sublayer as a function,
-# so either order of norm and sum is one line:
+# (As one flat class the layer stands in [chapter 9](09_decoder.ipynb#all-of-it-on-one-screen).) Both lines have the
+# same frame, add and normalise. `AddAndNorm` is that frame. It receives the sublayer as a function, so either order of
+# norm and sum is one line:
 
 # %% tags=["export"] module="encoder"
 from collections.abc import Callable
@@ -999,9 +1000,9 @@ show_stacks(
 #
 # Adding only delays it. Once words are mostly alike, attention returns nearly the same vector to all, so what they
 # share grows and what is a word's own does not. How fast depends on how large that vector is beside the stream. Once
-# words are alike, it is about as large with *added* and with post-norm, in every layer that follows. With pre-norm it
-# is computed from a normalised copy, so its size is at most about 1, while the stream grows to 4. So 27 percent is left
-# at the top ([in numbers](#how-fast-do-words-become-alike)).
+# words are alike, it is about as large as the stream itself with *added* and with post-norm, in every layer that
+# follows. With pre-norm it is computed from a normalised copy, so its size is at most about 1, while the stream grows
+# to 4. So 27 percent is left at the top ([in numbers](#how-fast-do-words-become-alike)).
 #
 # ### Numbers explode
 
@@ -1100,8 +1101,6 @@ assert (
 # connections. Post-norm and no norm are trained once more with a *small start*: $W_O$ and $W_2$ divided by $\sqrt{24}$,
 # since twelve layers have 24 sublayers.
 #
-# (The last column is the worst seed at a learning rate of 0.01, whichever was best.)
-#
 # **Predict first**: which of the six still learn?
 
 # %% tags=["hide-input"]
@@ -1124,8 +1123,9 @@ for name, rows in deep.items():
     print(f"{name:22} {shares}{best['learning_rate']:14.1g}{worst:>15}")
 
 # %% [markdown]
-# With the usual start only pre-norm learns. Post-norm is stuck at 26 percent, which is what a bet on the commonest of
-# the sequence's twelve digits brings, and the two others with the usual start are worse.
+# (The last column is the worst seed at a learning rate of 0.01, even where another one was best.) With the usual start
+# only pre-norm learns. Post-norm is stuck at 26 percent, which is what a bet on the commonest of the sequence's twelve
+# digits brings, and the two others with the usual start are worse.
 #
 # So it is not only where the norm stands. Started small, post-norm learns, and so does the stack without any norm.
 # Presumably, as in the random stacks, the sublayers of a deep stack with the usual start drown the words, or make the
@@ -1136,8 +1136,8 @@ for name, rows in deep.items():
 # The model of 2017 is post-norm and did train: six layers on each side, a warm-up of 4,000 steps, and 100,000 steps in
 # all, where ours has 600. [Below](#does-it-need-warm-up) is a look at what a warm-up does.
 #
-# Three layers learned with norms or without; of twelve, from the usual start, only pre-norm did. So a small model is no
-# test of what a deep one needs.
+# Three layers learned with norms or without. Twelve, from the usual start, learned only with pre-norm. So a small model
+# is no test of what a deep one needs.
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small start": 6, "no norm, small start": 5}

@@ -150,6 +150,13 @@ plt.show()
 # - The **padding mask** is about what is real. Shorter sentences of a batch are filled up with `<pad>`, a token that
 #   means nothing. The mask has one entry for each key of each sentence, and all heads and queries share it:
 #   $(B, 1, 1, S)$ for the **source** (here the question), $(B, 1, 1, T)$ for the **target** (the answer).
+#
+# In code, for tokens in which 0 is padding (the folded functions `causal_mask` and `padding_mask` add checks):
+#
+# ```python
+# causal = torch.ones(T, T, dtype=torch.bool).tril()  # (T, T)
+# padding = (tokens != 0)[:, None, None]  # (B, 1, 1, S)
+# ```
 
 # %% tags=["proof"]
 import numpy as np
@@ -158,7 +165,7 @@ four = np.array([0.5, 0.8, 0.9, 1.0])
 assert round(four.prod(), 2) == 0.36 and round(-np.log(four).mean(), 2) == 0.26
 assert np.round(-np.log(four[:3]), 2).tolist() == [0.69, 0.22, 0.11]
 
-# %% tags=["export"] module="decoder"
+# %% tags=["export", "hide-input"] module="decoder"
 import torch
 from dotformer.support.checks import check_real
 from dotformer.support.shapes import shapes
@@ -228,9 +235,9 @@ plt.show()
 #
 # An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder takes both: `causal &
 # padding`, $(T, T)$ and $(B, 1, 1, T)$, broadcasts to $(B, 1, T, T)$. If padding stands behind the sentence, the causal
-# mask already hides it from every word. Some libraries pad in front, so we always hide it. There the first row is
-# padding and could see only itself; with padding hidden, nothing is left, and all its scores are minus infinity. For
-# such a row `nn.MultiheadAttention` by default returns NaN, our module 0 ([chapter
+# mask already hides it from every word. Some libraries pad in front, so we always hide it. Then the first row is itself
+# padding: the causal mask leaves it only itself, the padding mask hides that, and all its scores are minus infinity.
+# For such a row `nn.MultiheadAttention` by default returns NaN, our module 0 ([chapter
 # 7](07_learning.ipynb#a-query-with-nothing-to-attend-to)).
 
 # %% tags=["proof"]
@@ -541,10 +548,8 @@ class OneScreen(nn.Module):
         self.dropout = nn.Dropout(dropout)
         for matrix in (p for p in self.parameters() if p.ndim == 2):
             nn.init.xavier_uniform_(matrix)
-        for table in (
-            self.source,
-            self.target,
-        ):  # small: the target's give the logits
+        # small, since the target's also give the logits
+        for table in (self.source, self.target):
             nn.init.normal_(table.weight, std=d_model**-0.5)
 
     def stack(self, table, layers, tokens, *masks_and_memory):
@@ -570,11 +575,15 @@ class OneScreen(nn.Module):
         return self.decode(target, *self.encode(source))
 
 
+# %%
+shown = OneScreen(vocab_size=32, d_model=16, heads=2, layers=2, d_ff=64)
+print(shown(torch.tensor([[4, 5, 6]]), torch.tensor([[1, 7]])).shape)  # (B, T, V)
+
 # %% [markdown]
 # ### The module that the book uses
 #
-# The module that the rest of the book uses has the same parts: two embeddings, two stacks, and the linear map. It adds
-# three options: pre-norm, an output matrix of its own, and padding in front, which gives NaN on the screen above. Its
+# The module that the rest of the book uses has the same parts: two embeddings, two stacks, and the linear map. It also
+# allows padding in front (which gives NaN on the screen above), pre-norm, and an output matrix of its own. Its
 # settings, `TransformerConfig`, extend the `LayerConfig` of chapter 8. Three defaults differ from the paper's base
 # model: dropout also on attention weights and hidden entries, as in PyTorch; biases in the attention; and two tables of
 # embeddings where the paper shares one.
@@ -919,8 +928,17 @@ assert words(generate(model, hello)[0]) == "I am fine"
 # kinds](#does-it-combine-what-it-has-learnt).
 
 # %% [markdown]
-# And [the model on one screen](#all-of-it-on-one-screen)? Give it the parameters of this one, and it gives our question
-# the same answer. It also learns from scratch. Its target embeddings are also its output matrix, so they must start
+# And [the model on one screen](#all-of-it-on-one-screen)? It learns the same:
+
+# %%
+torch.manual_seed(0)
+screen = OneScreen(len(vocabulary), 16, 2, 2, 64, dropout=0.0)
+fit(screen, for_training)
+print(f"held-out answers right: {share_right(screen, unseen):.0%}")
+print(words(generate(screen, hello)[0]))
+
+# %% [markdown]
+# Given the parameters of the book's module it also gives the same logits. Its target embeddings are also its output matrix, so they must start
 # small: with PyTorch's default, a standard deviation of 1, the first loss at the paper's size is ten times as large
 # ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
 
@@ -937,11 +955,6 @@ assert torch.allclose(same[real], expected[real], atol=1e-5)
 written = words(generate(screen, hello)[0])
 print(f"with the parameters of the model above: {written}")
 assert written == "I am fine"
-
-torch.manual_seed(0)
-fresh = OneScreen(len(vocabulary), 16, 2, 2, 64, dropout=0.0)
-fit(fresh, for_training)
-print(f"trained by itself: {share_right(fresh, unseen):.0%} right")
 
 tokens = torch.randint(3, 1000, (2, 4, 10))
 for start in ("our", "PyTorch's"):
@@ -1048,8 +1061,8 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # ## Does training run token by token?
 #
 # No, only generation does ([drawn above](#who-may-see-whom)). Writing takes one pass for each word. With a causal mask,
-# a single pass over the whole answer gives all the same rows. The check compares that single pass with the four passes
-# of writing:
+# a single pass over the whole answer gives the same rows, all at once. The check compares that single pass with the
+# four passes of writing:
 
 # %% tags=["hide-input"]
 with torch.no_grad():
@@ -1331,9 +1344,9 @@ for name, make in variants.items():
 #
 # **One sees the future outside training.** The mask *in training only* is off after `model.eval()`, so *forced* and
 # *writing* both run without it. In writing only the last row is used, and it sees the same words with the mask or
-# without. But without it the *earlier* rows see words after them, and layer 2 reads what became of them. Training never
-# showed such vectors: one seed gets 3 percent right, another 97. In *forced* every position sees the whole answer,
-# which it never did in training. That is presumably why only 49 percent are right.
+# without. But without it layer 1 mixes later words into the *earlier* rows, and the last row of layer 2 reads those
+# rows. Training never showed such vectors: one seed gets 3 percent right, another 97. In *forced* every position sees
+# the whole answer, which it never did in training. That is presumably why only 49 percent are right.
 #
 # **Two see too little.** Nothing leaks, nothing moves, and most of what they write is right; only the reference finds
 # them for sure. *One word too few* hides each word from its own attention, and leaves `<bos>` nothing at all.
@@ -1376,7 +1389,8 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 #
 # ### What to check, and in which order
 #
-# Whenever you write a model with masks, run these checks. The first two say that something is wrong, the others what:
+# Whenever you write a model with masks, check in this order. The first two show what harms the answers. Some mistakes
+# pass both, so run the others, too:
 #
 # | check | finds |
 # |---|---|
@@ -1438,6 +1452,29 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 # Most chat models are decoder-only ([chapter 18](18_gpt.ipynb) says why). Where input and output are different
 # sequences, as in translation or speech recognition, two stacks remain in use, and the encoder may look in both
 # directions (it is *bidirectional*).
+#
+# On one screen, a decoder-only model is what is left of the other one:
+
+
+# %%
+class DecoderOnly(OneScreen):
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        del self.target, self.decoder
+
+    def forward(self, tokens):
+        T = tokens.shape[1]
+        causal = torch.ones(T, T, dtype=torch.bool, device=tokens.device).tril()
+        mask = causal & (tokens != 0)[:, None, None]  # (B, 1, T, T)
+        x = self.stack(self.source, self.encoder, tokens, mask)
+        return x @ self.source.weight.T  # (B, T, V)
+
+
+gpt = DecoderOnly(100, 16, 2, 2, 64).eval()
+text = torch.tensor([[5, 6, 7, 8], [5, 6, 9, 9]])  # alike up to the second token
+logits = gpt(text)
+assert torch.allclose(logits[0, :2], logits[1, :2], atol=1e-6)  # no leak
+assert not torch.allclose(logits[0, 2], logits[1, 2])
 
 # %% [markdown]
 # ## Exercises

@@ -448,8 +448,8 @@ assert np.all(np.array(shares["beam 4, alpha 0.6"]) > shares["greedy"])
 # Each column is one seed, each entry the share of 500 numbers that are right in every token (*exact* in [chapter
 # 11](11_training.ipynb#how-good-is-it)). Greedy decoding and teacher forcing agree, as they must: until its first
 # mistake greedy decoding reads the right words, too. Four hypotheses instead of one get a few more numbers right with
-# every seed, for four times as many rows. The length penalty helps with one seed of three, and with the two others
-# costs a little.
+# every seed, for four times as many rows. The length penalty helps with one seed of three; with the two others it costs
+# 1.4 and 0.4 points.
 #
 # Search or model? Score the right sentence by teacher forcing, with the same penalty. If it beats what was written, the
 # search has failed, otherwise the model. Here are two numbers from the first model, one that the beam repairs and one
@@ -694,9 +694,9 @@ plt.show()
 
 # %% [markdown]
 # Each triangle is one head's scores, queries by keys; dark cells are computed at that step, and pale ones are not
-# needed again. At step $t$ the triangle has $t(t+1)/2$ cells, and over $n$ steps these add up to $n(n+1)(n+2)/6$. So
-# for
-# $n$ tokens, the rows that go through all layers and the scores of a head are:
+# needed again. At step $t$ the triangle has $t(t+1)/2$ cells, and over $n$ steps these add up to $n(n+1)(n+2)/6$
+# without a cache. Here are both kinds of work for $n$ tokens, the rows that go through all layers and the scores of a
+# head:
 #
 # | | without a cache | with a cache |
 # |---|---|---|

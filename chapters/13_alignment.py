@@ -952,8 +952,9 @@ assert max(times[3:]) < 1.05 * times[0]
 
 # %% [markdown]
 # So why did transformers replace recurrent networks? By this race, not for accuracy. The usual answer is speed: they
-# compute all positions at once, which suits a GPU. We have timed one core of a CPU: there a step (round 3 chose one
-# layer a side) takes three quarters of the GRU's time and five sixths of the LSTM's, both with attention.
+# compute all positions at once, which suits a GPU. We have timed one core of a CPU: there a step of the transformer
+# (round 3 chose one layer a side) takes three quarters of the GRU's time and five sixths of the LSTM's, both with
+# attention.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1048,9 +1049,9 @@ assert shorter == len(written) == 28
 # / 2^3 = 25$ percent of cases (2: it may be either model), nine of nine in 0.4. This is the **sign test**: against a
 # GRU that makes none, 9 and 16 mistakes are more than chance, and 3 are not.
 #
-# It compares *trained models*. To compare *kinds* of model, compare seeds. Six results can be split into two groups of
-# three in $\binom{6}{3} = 20$ ways. If the kind made no difference, all would be equally likely, and in 2 of them one
-# group beats the other throughout. So even the clearest order of three seeds against three comes by chance in 10
+# It compares *trained models*. To compare *kinds* of model, compare seeds. Six results can be dealt to two kinds, three
+# to each, in $\binom{6}{3} = 20$ ways. If the kind made no difference, all would be equally likely, and in 2 of them
+# one kind beats the other throughout. So even the clearest order of three seeds against three comes by chance in 10
 # percent of cases.
 
 # %% [markdown]

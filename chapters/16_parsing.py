@@ -516,7 +516,7 @@ assert right["SBAR"][0] > 0.95 and right["VP"][0] > 0.95
 # Without its bracket no ADJP, few PPs and only half of the NPs are closed: there the bracket is needed. For an S the
 # other bracket matters (15 percent), its own does not. For an SBAR a head points at the bracket every time, and yet
 # nothing is lost without it. Something else must tell the decoder the same, as for VP and S. A map shows where a model
-# looks. An ablation shows whether it can do without.
+# looks. An ablation shows whether it can do without what it sees there.
 #
 # ## Is that a grammar?
 #
@@ -596,9 +596,9 @@ assert 0.28 < like_first / len(deep) < 0.37
 
 # %% [markdown]
 # Neither length nor the three words do any harm here; what fails has a third clause. So the model has learned how
-# sentences of one and of two clauses are built. It has not learned rules that may stand inside one another. Its score
-# was perfect only on a test set drawn like the training set. What is missing is called **compositional generalization**
-# (Kim and Linzen 2020).
+# sentences of one and of two clauses are built. It has not learned rules that may stand inside one another. A perfect
+# score on a test set drawn like the training set does not show a grammar. What is missing is called **compositional
+# generalization** (Kim and Linzen 2020).
 #
 # ## Break it: leave out what cannot be scored
 #
@@ -843,9 +843,9 @@ assert min(scores["exact"] for scores in counted.values()) >= 95
 # parser** with neural scores, after Kitaev and Klein (2018). Instead of a decoder it has an output layer of its own,
 # also called a *head* (not an attention head). It is asked about spans. A span has two ends, so vectors are needed
 # between words: the **fenceposts**, before, between and after them. The post between *sees* and *the* is as wide as one
-# word's vector: its first half comes from the output for *sees*, its second from that for *the* (at the ends, from the
-# begin and end tokens). So it knows both neighbours. A span's vector is its right post minus its left one. A small
-# feed-forward network scores each label, and *no constituent*.
+# word's vector: its first half is the first half of the output for *sees*, its second the second half of that for *the*
+# (at the ends, from the begin and end tokens). So it knows both neighbours. A span's vector is its right post minus its
+# left one. A small feed-forward network scores each label, and *no constituent*.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Four words, she sees the cat, on top of an encoder, with fenceposts numbered 0 to 4 before, between and after them. Posts 2 and 4 stand around the cat. Post 4 minus post 2 goes into a feed-forward network, which scores NP at 6.1, VP at minus 2.0 and no constituent at 0."}}
 from classroom.diagram import Diagram
@@ -1221,8 +1221,8 @@ plt.show()
 # The paper's model wrote trees as well, and reached an F1 of 91.3 on the Wall Street Journal: four layers of width
 # 1024, trained on about 40,000 sentences. Kitaev and Klein's encoder, built of attention as well, with a chart, reached
 # 93.55 from the same sentences. There the two are two points apart, here some forty. But our text is another, with a
-# fifth of the sentences, and our model has an eighth of the width. Is it the number of sentences? We trained all again
-# on a quarter and a sixteenth of the trees (half and a quarter of the steps):
+# fifth of the sentences, and our model has an eighth of the width. Would fewer or more sentences change that? We
+# trained all three again on a quarter and a sixteenth of the trees (half and a quarter of the steps):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "F1 against the number of trees to learn from, 479, 1,915 and 7,661. Chart parser 59, 69, 78; grammar 58, 69, 75; translator 23, 28, 35. Right-branching is at 19."}}
 figure, axes = plt.subplots(figsize=(6.2, 3.4), layout="constrained")
@@ -1285,8 +1285,8 @@ assert [round(points) for points in behind] == [35, 42, 44]
 
 # %% [markdown]
 # From 479 to 1,915 trees the translator gains 4.2 points, from 1,915 to 7,661 it gains 7.0 (part of that may be the
-# steps). Grammar and chart parser gain less in the second step than in the first. Where the translator would catch up
-# lies outside this figure.
+# steps). Grammar and chart parser gain less in the second step than in the first. In this range the translator falls
+# further behind the chart parser, from 35 points to 44; where it would catch up lies outside this figure.
 #
 # The translator did not learn to keep count of the words, nor, on the made treebank, to put a third clause around two.
 # A chart has the count built in, and a grammar's rules the nesting. What is built in is a model's **inductive bias**.

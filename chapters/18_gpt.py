@@ -401,9 +401,9 @@ assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 # of one core. A program trains it with three seeds and measures all that follows (`python -m benchmarks.docstrings`,
 # half an hour).
 #
-# How low is the loss of one who only counts? With the same probability for every token it is $\ln 2000 = 7.6$ nats.
-# With how often each token occurs, it is the **unigram entropy**; with how often each follows the token before it, the
-# **bigram entropy**.
+# How low a loss can mere counting reach? The same probability for every token costs $\ln 2000 = 7.6$ nats. Knowing how
+# often each token occurs, one pays the **unigram entropy**; knowing also what tends to follow each token, the **bigram
+# entropy**.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Validation loss of three seeds over 1,500 steps, from 5.9 at step 50 to 3.1. Three horizontal lines: a guess 7.6, unigrams 6.2, bigrams 4.0. The curves are below unigrams by step 50, and cross the line of bigrams near step 370."}}
 runs = [run for run in found["runs"] if run["corpus"] == "model"]
@@ -452,8 +452,8 @@ for run in runs:
 
 # %% [markdown]
 # After 50 steps it has beaten the unigrams, and near step 370 it passes the bigrams. It ends at 3.1 nats a token. At
-# three characters a token and 1.44 bits a nat, that is 1.5 bits a character, a number that does not depend on the
-# tokenizer.
+# three characters a token and 1.44 bits a nat, that is 1.5 bits a character, a unit in which models with different
+# tokenizers can be compared.
 #
 # Above is what it wrote for the invented name `numpy.linalg.triangular_norm` (temperature 0.8, $p = 0.95$): at the
 # start, random subwords; after 200 steps, words and brackets of documentation, in no order; at the end, sections with
@@ -1155,8 +1155,8 @@ assert abs(expected[3] - 3.46) < 0.005 < min(losses[3]) - expected[3]
 assert -0.07 < line[0] < -0.055
 
 # %% [markdown]
-# On logarithmic scales the first three lie on a line: four times the parameters, 8 percent less loss. Such power laws,
-# in parameters, in data and in computing, are the scaling laws that [Kaplan and others
+# On logarithmic scales the first three lie on a line: four times the parameters, 8 percent less loss. Such laws, called
+# **power laws**, in parameters, in data and in computing, are the scaling laws that [Kaplan and others
 # (2020)](https://arxiv.org/abs/2001.08361) found, some over seven orders of magnitude.
 #
 # But our fourth point lies above the line, at 3.54 instead of 3.46, and its three seeds agree to 0.03. The law in size

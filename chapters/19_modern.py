@@ -634,9 +634,9 @@ assert torch.allclose(last, expected[:, -1], atol=1e-5)
 # 18](18_gpt.ipynb#text-that-nobody-had-to-label), its texts cut after 64 tokens, 300 steps. Start with the parts of
 # 2017 and make one change after the other.
 #
-# Each model is trained with three seeds, at its own best learning rate. It comes from a grid, widened until the best
-# was no longer at its edge (`python -m benchmarks.modern`, an hour and a half of one core). *Cached* are the numbers
-# kept for each token.
+# Each model is trained with three seeds, at its own best learning rate, from a grid that was widened until the best no
+# longer lay at its edge (`python -m benchmarks.modern`, an hour and a half of one core). *Cached* are the numbers kept
+# for each token.
 #
 # **Predict first.** Which of these changes does most?
 
@@ -721,10 +721,10 @@ assert round(sizes[1] / sizes[0], 1) == 1.4
 # 18](18_gpt.ipynb#does-a-causal-model-need-positions), so short a run does better with no positions than with positions
 # that are added.
 #
-# Where do pre-norm's 0.34 come from? Not from what the model can express, but from the steps it can bear: post-norm
-# does best at a learning rate of 0.003, all the others at 0.012. With 0.006, one post-norm seed comes to 4.19, as good
-# as pre-norm, but the other two stay above 4.7. (All have 15 steps of warm-up; [a longer
-# one](08_encoder.ipynb#does-it-need-warm-up) might help post-norm.)
+# Where does pre-norm's 0.34 come from? Presumably from the steps that a model can bear: post-norm does best at a
+# learning rate of 0.003, all the others at 0.012. With 0.006, one post-norm seed comes to 4.19, as good as pre-norm,
+# but the other two stay above 4.7. (All have 15 steps of warm-up; [a longer one](08_encoder.ipynb#does-it-need-warm-up)
+# might help post-norm.)
 #
 # RMSNorm and no biases leave the loss as it was, as far as three seeds can tell. They save some arithmetic, too little
 # to show in these times, which vary by a tenth. Shared heads cost 0.08 (the seeds overlap), and halve what the cache

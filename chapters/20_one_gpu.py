@@ -500,7 +500,7 @@ quiz.one_choice(
 # | fused attention | the weights are never written out | fewer bytes |
 # | compile | neighbouring operations become one **fused kernel** | fewer bytes, fewer kernel launches |
 # | fused AdamW | one kernel updates all parameters | fewer kernel launches |
-# | no waiting | Python no longer asks whether the norm of the gradient is finite ([below](#a-trainer-that-does-not-wait)) | it can launch on without a stop |
+# | no waiting | Python no longer asks whether the norm of the gradient is finite ([below](#a-trainer-that-does-not-wait)) | it can go on launching |
 # | padded vocabulary | 6,001 rows become 6,016 = 94 · 64 | a number of rows that suits tensor cores |
 # | larger batch | the same pairs, 4 times over | larger products |
 # | batches made between steps | pairs are cut and padded on the way | slower, but real: so far all steps had one batch, made before |
@@ -816,9 +816,9 @@ assert round(fixed + 100 * per_pair) == 14
 # %% [markdown]
 # (Launched are *no waiting*, with 100 pairs, and *batches prefetched*, with 400.) The recorded times are nearly a line:
 # 5 ms, and 0.09 for each pair. So for 100 pairs the GPU's own work takes about 14 ms, and the rest of the 45 is mostly
-# waiting. So the compiled steps of 100 pairs were overhead-bound, and *bf16* and *fused attention* before them probably
-# too. What is gained or lost on the rungs between *tf32* and *larger batch* therefore says little of a busy GPU.
-# Another host confirms it: there these rungs took 8 to 37 percent less time, and the recorded step again 40 ms.
+# waiting. The compiled steps of 100 pairs were therefore overhead-bound, and *bf16* and *fused attention* before them
+# probably too. What is gained or lost on the rungs between *tf32* and *larger batch* therefore says little of a busy
+# GPU. Another host agrees: there all rungs took 8 to 37 percent less time, but the recorded step again 40 ms.
 
 # %% [markdown]
 # Making batches between the steps cost a third of the speed, and prefetching brought most of that back.
@@ -1700,11 +1700,11 @@ assert 2 * shapes["padded"] < shapes["as they are"]
 # in the backward pass it does *more*. What it saves is bytes: of memory, and of traffic ([measured
 # below](#how-do-time-and-memory-grow-with-the-length)).
 #
-# On CUDA, FlashAttention takes no mask. Our translator always passes one, so another fused kernel runs: in the steps on
-# the H200 above, cuDNN's. Only where none of them can does PyTorch write the scores out. For a mask of one's own there
-# is [FlexAttention](https://pytorch.org/blog/flexattention/), which, compiled, makes a fused kernel out of a Python
-# function that says which key a query may see. On a CPU there is one fused kernel, and it refuses dropout, so a
-# training that drops attention weights writes them out there.
+# On CUDA, FlashAttention takes no mask as a matrix. Our translator always passes one, so another fused kernel runs: in
+# the steps on the H200 above, cuDNN's. Only where no fused kernel can does PyTorch write the scores out. For a mask of
+# one's own there is [FlexAttention](https://pytorch.org/blog/flexattention/), which, compiled, makes a fused kernel out
+# of a Python function that says which key a query may see. On a CPU there is one fused kernel, and it refuses dropout,
+# so a training that drops attention weights writes them out there.
 #
 # Under a causal mask it could skip the half that nobody may see. But a kernel that is given a matrix has to read it to
 # find out. So one *says* that the mask is causal: PyTorch has the argument `is_causal`, and our `MultiHeadAttention`

@@ -539,7 +539,7 @@ class DistributedTrainer(FastTrainer):
 # all-reduced, gathered and scattered, and all rows but the last are multiples of the parameters' bytes in float32.
 # *Sent* is what one process sends. In a ring of two that is $2 (N - 1) / N = 1$ times what is all-reduced, and
 # $(N - 1) / N = 1/2$ of what is gathered or scattered. *Kept* is what one process keeps of the parameters. *Error* is
-# how far the gradient is from that of one process: in float32 rounding, in bfloat16 about as much as [in one
+# how far the gradient is from that of one process: in float32 it is rounding, in bfloat16 about as much as [in one
 # process](20_one_gpu.ipynb#a-ladder).
 #
 # **Predict first.** The second engine keeps half of the model in each of the two. Does it send more than the first, or
@@ -1142,8 +1142,8 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 
 # %% [markdown]
 # Counted, the work is less than half of the estimate. The estimate is what eight devices could have done in those
-# hours. So the quotient is the run's **model FLOPs utilisation** (MFU). Here it is a share of 9.5 TFLOP/s, the paper's
-# figure for a P100, and not of a measured peak as in chapter 20.
+# hours. So the counted FLOPs, divided by the estimate, are the run's **model FLOPs utilisation** (MFU). Here it is a
+# share of 9.5 TFLOP/s, the paper's figure for a P100, and not of a measured peak as in chapter 20.
 #
 # The larger model does better, as one would expect of larger products.
 #
@@ -1497,5 +1497,5 @@ assert bounds["data parallel, 64 devices: tokens a device"] * ratio[450] > 391
 # %% [markdown]
 # The paper's batch has 25,000 targets. For each of eight devices that is 3,125, enough at 450 GB/s and at 200. For each
 # of 64 it is 391, too few for devices at 27 percent of the peak. (With so few they do not reach that, so the gradients
-# may still fit: see [what it would cost today](#what-would-it-cost-today).) Sharing a layer of width 512 between two
-# devices changes the time of its forward pass to 0.70 of one device's at 450 GB/s, and to 2.27 times it at 50.
+# may still be hidden: see [what it would cost today](#what-would-it-cost-today).) Shared between two devices, a layer
+# of width 512 needs 0.70 of one device's time for its forward pass at 450 GB/s, and 2.27 times that time at 50.

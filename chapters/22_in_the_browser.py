@@ -1019,8 +1019,8 @@ def write_onnx(model: Transformer, folder: str | Path) -> None:
 
 # %% [markdown]
 # Generation asks for an object with `step`, `select` and a length ([chapter
-# 12](12_generation.ipynb#one-word-at-a-time)). Wrap the two graphs in one, and beam search runs on them unchanged. The
-# parameters are in 32 bits here, and the logits are compared with PyTorch's.
+# 12](12_generation.ipynb#one-word-at-a-time)). Wrap the two graphs in such an object, and beam search runs on them
+# unchanged. The parameters are in 32 bits here, and the logits are compared with PyTorch's.
 
 # %% tags=["hide-input", "export"] module="export"
 from dotformer.decoder import padding_mask
