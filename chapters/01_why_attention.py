@@ -93,8 +93,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # $$h' = \tanh(x W_x + h W_h + b) .$$
 #
-# The same $W_x$, $W_h$ and $b$ serve at every step. So no parameter depends on the length of the sequence, and the cell
-# reads texts of any length.
+# The same $W_x$, $W_h$ and $b$ (the **bias**) serve at every step. So no parameter depends on the length of the
+# sequence, and the cell reads texts of any length.
 #
 # The **LSTM** (long short-term memory) has a second state, the **cell state** $c$. A step keeps a share of it and adds
 # something new:
@@ -385,11 +385,11 @@ for name in names:
 # has 2 % of the word 40 back, and recalls half as many numbers again as the one with PyTorch's start. (Why the LSTM
 # stays so far below its 48: [more](#why-not-more-than-24).)
 #
-# No state of 24 can recall more: **a linear fit to a state of $H$ numbers recalls at most $H$ of the independent
-# numbers that were read**, whatever the weights. A state of 24 holds at most three words of 8. For a linear read-out,
-# training can only choose *which* numbers to keep, and the choice is made before the question comes. A larger state
-# holds more, at a price: 50 words of 8 need 400 numbers, so a step takes $400^2$ multiplications, and the 51st word
-# overwrites something again.
+# No state of 24 can recall more than 24 numbers: **a linear fit to a state of $H$ numbers recalls at most $H$ of the
+# independent numbers that were read**, whatever the weights. A state of 24 holds at most three words of 8. For a linear
+# read-out, training can only choose *which* numbers to keep, and the choice is made before the question comes. A larger
+# state holds more, at a price: 50 words of 8 need 400 numbers, so a step takes $400^2$ multiplications, and the 51st
+# word overwrites something again.
 #
 # Real words are not independent numbers. They depend on one another, so more of them fit, and a cleverer reading than a
 # linear one finds more. What remains is that the state stays as wide as it is, however long the text. That is so for
@@ -616,8 +616,8 @@ plt.show()
 #
 # The paper that introduced the transformer compares ways to let $n$ words of width $d$ exchange information: by work
 # (*complexity per layer*), by steps that must wait for one another (*sequential operations*), and by the longest path
-# between two words (*maximum path length*), along which a gradient fades. One of them, a **convolution**, mixes each
-# word with the $m - 1$ before it; a **dilated** one skips words, more in each layer.
+# between two words (*maximum path length*), along which a gradient fades. One of these ways, a **convolution**, mixes
+# each word with the $m - 1$ before it; a **dilated** one skips words, more in each layer.
 #
 # | layer | multiplications | steps in a row | longest path | numbers kept while reading |
 # |---|---|---|---|---|
@@ -655,13 +655,13 @@ everybody = layers_needed(lambda layer: distance >= 0)
 assert (neighbours, dilated, everybody) == (40, 4, 1)
 
 # %% [markdown]
-# With these counted, attention does more work than a plain cell at any length. At the original transformer's width,
-# 512, it also overtakes an LSTM from about a thousand words on ([counted below](#how-much-work-is-it)). What it saves
-# in training is the *waiting*. It computes all words at once, where a recurrent network with a $\tanh$ must take them
-# in a row, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before $h_{t-1}$ is there. A GPU has thousands of
-# units that work side by side, and short steps leave most of them idle. So the same hours can train a larger model, or
-# take in more text. When attention *writes* a text, it too must produce its words one at a time ([chapter
-# 12](12_generation.ipynb)).
+# With the factors and the four matrices counted, attention does more work than a plain cell at any length. At the
+# original transformer's width, 512, it also overtakes an LSTM from about a thousand words on ([counted
+# below](#how-much-work-is-it)). What it saves in training is the *waiting*. It computes all words at once, where a
+# recurrent network with a $\tanh$ must take them in a row, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before
+# $h_{t-1}$ is there. A GPU has thousands of units that work side by side, and short steps leave most of them idle. So
+# the same hours can train a larger model, or take in more text. When attention *writes* a text, it too must produce its
+# words one at a time ([chapter 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #

@@ -384,12 +384,13 @@ for width in widths:
     )
 
 # %% [markdown]
-# They gather around 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0, and its typical size, the root of
-# the mean square, is $1/\sqrt{D}$ (± is the standard deviation over 20 seeds). Four times the width, half the size.
+# They gather around 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0, and the typical size of a cosine,
+# the root of the mean square, is $1/\sqrt{D}$ (± is the standard deviation over 20 seeds). Four times the width, half
+# the size.
 #
-# Why? Scale both to length 1, and turn the pair until the first is $(1, 0, \dots, 0)$. Their angle stays, so the cosine
-# is now the first entry of the second vector. The $D$ squared entries of this vector sum to 1, and no direction is
-# favoured, so each is $1/D$ on average. The root of that is the typical size, $1/\sqrt D$.
+# Why? Scale both vectors of a pair to length 1, and turn the pair until the first is $(1, 0, \dots, 0)$. Their angle
+# stays, so the cosine is now the first entry of the second vector. The $D$ squared entries of this vector sum to 1, and
+# no direction is favoured, so each is $1/D$ on average. The root of that is the typical size, $1/\sqrt D$.
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly **orthogonal**. A cosine of 0.5 between random vectors is common at
@@ -407,9 +408,10 @@ assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 # model that is trained on much text, for example to guess a hidden word from its neighbours, ends up with similar
 # vectors for them, presumably because the same guesses, such as *cup*, are correct near both.
 #
-# Our vectors come from all-MiniLM-L6-v2, a small published model that is installed with this book; chapter 15 runs all
-# of it. Here we need only its first part, the **embedding table**: 30,522 rows of 384 learned numbers. Each row is the
-# **embedding** of one **token**, which is a word, part of a word or a character. To look a word up is to pick its row.
+# From here on our vectors come from all-MiniLM-L6-v2, a small published model that is installed with this book; chapter
+# 15 runs all of it. Here we need only its first part, the **embedding table**: 30,522 rows of 384 learned numbers. Each
+# row is the **embedding** of one **token**, which is a word, part of a word or a character. To look a word up is to
+# pick its row.
 #
 # Why learn such rows? Give word $i$ its **one-hot** vector, 0 everywhere and 1 in entry $i$, and any two words have the
 # dot product 0: none is like another. Multiplied by the embedding table it becomes row $i$, whose numbers are learned.
@@ -915,7 +917,7 @@ for word in ("king", "actor", "swim"):
 # It is *king* itself, with 0.65; *queen* comes second. Published solutions leave out the three words of the question,
 # and then *queen* wins. How much of it was the arithmetic? *Queen* is near *king* to begin with, at 0.63, second only
 # to *kings*, at 0.69. With the sum, *kings* falls to 0.45, and *queen* only to 0.50. So the arithmetic has moved
-# *queen* past *kings*, but it was among the nearest before.
+# *queen* past *kings*, but *queen* was among the nearest before.
 #
 # *Actress* comes first, but was near *actor* anyway: only *actors* is nearer. *Swimming* comes second, as *queen* does,
 # and no word was nearer to *swim* before. And *rome* is still behind *italian*. So before you believe an analogy, look

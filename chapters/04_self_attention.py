@@ -269,7 +269,7 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # The reason is that queries and keys have a matrix each: $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the
 # product $W_Q W_K^\top$ in the middle need not be symmetric. Here it is
 #
-# $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} ,$$
+# $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} .$$
 #
 # Row $a$, column $b$ (in the order alive, action, human) is what the score gains when the asking word has entry $a$ and
 # the other word entry $b$. An action asks for *alive* and for *human*, 2 each (row 2), so *bites* scores *man*
@@ -463,7 +463,8 @@ for d_k in (4, 64, 512):
 assert largest[512][0] > 0.93 and all(0.2 < w < 0.35 for _, w in largest.values())
 
 # %% [markdown]
-# [Chapter 3](03_softmax.ipynb#can-a-query-still-learn) measures what that costs a query that learns.
+# [Chapter 3](03_softmax.ipynb#can-a-query-still-learn) measures what it costs a query that learns if the division is
+# missing.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -738,9 +739,9 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # %% [markdown]
 # ## Where do the vectors come from?
 #
-# So far the words were static vectors. In a transformer only the first layer sees those. A transformer is a stack of
-# **layers**. The first computes its queries, keys and values from the vectors of the words plus their positions, the
-# second from the outputs of the first, with matrices of its own, and so on upwards.
+# So far the words were static vectors. A transformer is a stack of **layers**, and only the first sees those. It
+# computes its queries, keys and values from the vectors of the words plus their positions, the second from the outputs
+# of the first, with matrices of its own, and so on upwards.
 #
 # So from the second layer on, the vector of *man* is already a mixture of several words (a *contextual* vector), and a
 # weight on *man* is a weight on that mixture.

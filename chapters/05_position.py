@@ -717,8 +717,8 @@ assert np.round(outside, 2).tolist() == [0, 0, 0.09, 0.22]
 assert np.round(restricted, 2).tolist() == [1, 1, 0.96, 0.46]
 
 # %% [markdown]
-# Within the trained length the paper found the two nearly identical in quality (its table 3, row E), and preferred
-# sinusoids in the hope of longer texts.
+# Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
+# table 3, row E), and preferred sinusoids in the hope of longer texts.
 
 # %% [markdown]
 # ## Turning instead of adding
@@ -797,10 +797,10 @@ assert np.allclose(sines, [-0.757, 0.757], atol=5e-4)
 # Can attention look *one word back* with rotations? Suppose that, whatever the word, the key is $k$ and the query $k
 # R_{-1}$. After turning, they score $k R_{t-s-1} \, k^\top$, which is largest where nothing is turned: at $s = t - 1$.
 #
-# How do rotations differ from sinusoids? The score depends on the two words and on the difference of their positions:
-# the encoding is **relative**. Sinusoids are **absolute**: what is added to a word depends on where it stands, and
-# $W_Q$ and $W_K$ must find the difference in the sum. And rotations are applied in every layer, so that no layer has to
-# remember positions. Most open language models of today use them, Llama ([Touvron and others,
+# How do rotations differ from sinusoids? With rotations the score depends on the two words and on the difference of
+# their positions: the encoding is **relative**. Sinusoids are **absolute**: what is added to a word depends on where it
+# stands, and $W_Q$ and $W_K$ must find the difference in the sum. And rotations are applied in every layer, so that no
+# layer has to remember positions. Most open language models of today use them, Llama ([Touvron and others,
 # 2023](https://arxiv.org/abs/2302.13971)) among them, and [chapter 19](19_modern.ipynb) builds one. ([Other
 # ways](#other-ways-to-bring-in-the-distance) to bring in the distance.)
 

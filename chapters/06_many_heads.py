@@ -13,8 +13,9 @@
 # transformers use, runs several side by side. This chapter builds it in eight lines, gives it as a PyTorch module
 # ([here](#the-same-as-a-pytorch-module)), and inspects the heads of a published model.
 #
-# You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). It takes
-# about 22 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 2 more minutes.
+# You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
+# takes about 22 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 2 more
+# minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
 from functools import partial, wraps
@@ -316,7 +317,7 @@ quiz.one_choice(
 # ### In code
 #
 # In code the $3H$ small matrices stand side by side in three big ones of shape $(D, D)$, so that one product computes
-# the queries of all heads. Here it is, for a batch of $B$ sentences, with the shape of everything:
+# the queries of all heads. Here is the whole layer, for a batch of $B$ sentences, with the shape of everything:
 
 # %%
 from dotformer.by_hand.attention import scaled_dot_product_attention
@@ -530,8 +531,8 @@ assert (change > 0.01).all()
 # $(5, 6)$, head 2 $(3, 4)$ and $(7, 8)$: reshaped without the swap, the first word's row is $(1, 2, 5, 6)$ instead of
 # $(1, 2, 3, 4)$.
 #
-# **Predict first.** Four checks, as in chapter 4: the shape; that the weights sum to 1; that shuffled words give
-# shuffled outputs; that the loop agrees. Which detect it?
+# **Predict first.** Four of the five checks of chapter 4: the shape; that the weights sum to 1; that shuffled words
+# give shuffled outputs; that the loop agrees. Which detect it?
 
 
 # %% tags=["nbval-check-output"]

@@ -14,8 +14,8 @@
 # evenly spread weights into a look-up.
 #
 # You need chapters [4](04_self_attention.ipynb) and [6](06_many_heads.ipynb), the softmax's derivative from [chapter
-# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 24 minutes to read, and 45 for the
-# exercises. [Going further](#going-further), at the end, takes 6 more minutes.
+# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. The chapter takes about 24 minutes to read, and 45
+# for the exercises. [Going further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. All of one attention block is built: dot product, scaling, softmax, weighted average, projections, positions and heads. This chapter adds gradients, which flow back from the answer to every matrix."}}
 from functools import partial
@@ -1141,8 +1141,8 @@ assert 80 < off[-2] / off[-3] < 120 and off[-5] < 1e-11 < off[-7] < off[-9]
 # %% [markdown]
 # ### Keep going
 #
-# With these gradients we can take more steps, first with $W_Q$ alone, then with $W_K$ too, then with all three
-# matrices.
+# With the gradients of [the definition](#the-definition) we can take more steps on *dog bites man*, first with $W_Q$
+# alone, then with $W_K$ too, then with all three matrices.
 
 # %% tags=["hide-input"]
 x = np.array([[1.0, 0, 0], [0, 1, 0], [1, 0, 1]])  # alive, action, human
@@ -1189,8 +1189,7 @@ plt.show()
 # With $W_Q$ alone it is slow, because the keys stay where they are. With all three it is fastest, and $W_V$ does most
 # of it: learning alone, it has brought the loss below 0.006 after three steps. Training changes all of them at once.
 #
-# And the learning rate decides. With all three, at 0.01 the loss is still above 0.05 after 50 steps; at 3 each step
-# overshoots further than the one before, and the loss **diverges**.
+# And the learning rate decides. With all three, at 0.01 the loss is still above 0.05 after 50 steps; at 3 it diverges.
 
 # %% tags=["hide-input"]
 every = (["W_Q"], ["W_Q", "W_K"], ["W_Q", "W_K", "W_V"])

@@ -197,8 +197,8 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 # Why not leave this to attention? Its softmax decides only *how much* to fetch of each word. Given those weights, what
 # arrives is a linear function of the words, so a product of two entries of one word needs another part.
 #
-# With $d_\text{ff} = 4D$ its two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two thirds of a
-# layer. ([What for?](#what-does-the-network-store))
+# With $d_\text{ff} = 4D$ the network's two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two thirds
+# of a layer. ([What for?](#what-does-the-network-store))
 #
 # The code has one more component. **Dropout** sets a share of the numbers to 0 while training, at random, and enlarges
 # the others to make up for it, so that nothing that follows can rely on a single number. Outside training it does
@@ -434,8 +434,8 @@ plt.show()
 # back: no path is a plain $I$ any more. With pre-norm it passes through nothing but additions, so that path is there,
 # and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. It is normalised once,
 # after the last layer, by a **final norm**. Which to choose? Pre-norm, unless you repeat the paper: of our twelve-layer
-# stacks with the usual start it alone learned, while a small start lets post-norm learn, too ([measured
-# below](#does-training-agree)).
+# stacks whose matrices start at their usual size it alone learned, while smaller numbers at the start let post-norm
+# learn, too ([measured below](#does-training-agree)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1165,10 +1165,10 @@ assert 0.255 < betting < 0.265 and 0.255 < stuck < 0.27
 # %% [markdown]
 # ## What does a position hold after a few layers?
 #
-# *Reverse* lets you look inside. Train it once and ask of every layer's output two things: can the position's *own*
-# digit be read from the vector, and can the digit that the model should *output* there, the mirrored one? To read is to
-# apply a linear map that was fitted on some sequences and is tested on others: a **linear probe**. (What a probe can
-# read need not be what the model uses.)
+# *Reverse* lets you look inside. Train three layers on it, once, and ask of every layer's output two things: can the
+# position's *own* digit be read from the vector, and can the digit that the model should *output* there, the mirrored
+# one? To read is to apply a linear map that was fitted on some sequences and is tested on others: a **linear probe**.
+# (What a probe can read need not be what the model uses.)
 
 # %% tags=["hide-input"]
 model, _, _ = learn("reverse")

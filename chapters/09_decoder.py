@@ -235,9 +235,9 @@ plt.show()
 #
 # An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder takes both: `causal &
 # padding`, $(T, T)$ and $(B, 1, 1, T)$, broadcasts to $(B, 1, T, T)$. If padding stands behind the sentence, the causal
-# mask already hides it from every word. Some libraries pad in front, so we always hide it. Then the first row is itself
-# padding: the causal mask leaves it only itself, the padding mask hides that, and all its scores are minus infinity.
-# For such a row `nn.MultiheadAttention` by default returns NaN, our module 0 ([chapter
+# mask already hides it from every word. Some libraries pad in front, so we always hide it. With padding in front the
+# first row is itself padding: the causal mask leaves it only itself, the padding mask hides that, and all its scores
+# are minus infinity. For such a row `nn.MultiheadAttention` by default returns NaN, our module 0 ([chapter
 # 7](07_learning.ipynb#a-query-with-nothing-to-attend-to)).
 
 # %% tags=["proof"]
@@ -938,9 +938,9 @@ print(f"held-out answers right: {share_right(screen, unseen):.0%}")
 print(words(generate(screen, hello)[0]))
 
 # %% [markdown]
-# Given the parameters of the book's module it also gives the same logits. Its target embeddings are also its output matrix, so they must start
-# small: with PyTorch's default, a standard deviation of 1, the first loss at the paper's size is ten times as large
-# ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
+# Given the parameters of the book's module it also gives the same logits. Its target embeddings are also its output
+# matrix, so they must start small: with PyTorch's default, a standard deviation of 1, the first loss at the paper's
+# size is ten times as large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
 
 # %% tags=["hide-input"]
 screen = OneScreen(len(vocabulary), 16, 2, 2, 64).eval()
@@ -1453,7 +1453,7 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 # sequences, as in translation or speech recognition, two stacks remain in use, and the encoder may look in both
 # directions (it is *bidirectional*).
 #
-# On one screen, a decoder-only model is what is left of the other one:
+# In code, a decoder-only model is what is left of [the model on one screen](#all-of-it-on-one-screen):
 
 
 # %%
@@ -1832,10 +1832,10 @@ for kind in ("yes", "why", "how"):
     print(f"new topics, {kind}: {right:.0f} of {total} = {right / total:.0%}")
 
 # %% [markdown]
-# Where topics were held out, they answer nearly all that want *yes*, for which the person is enough, and 93 percent of
-# those that ask *why*: a model that has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. Of the
-# *how* questions, of which there are only nine topics, they answer one in four. A test set measures what its split
-# makes it measure.
+# Where topics were held out, the models answer nearly all that want *yes*, for which the person is enough, and 93
+# percent of those that ask *why*: a model that has seen *you cold* and *Ada tired* can mostly say *who says I am
+# tired*. Of the *how* questions, of which there are only nine topics, they answer one in four. A test set measures what
+# its split makes it measure.
 
 # %% tags=["proof"]
 twins = {about for question, _, about in (pairs[n] for n in for_training)}

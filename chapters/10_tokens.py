@@ -479,7 +479,8 @@ plt.show()
 #
 # Each merge makes texts shorter, so there is less to compute: the work of attention grows with the *square* of the
 # length. But it adds a row to the embedding table, which must be learnt. An embedding table of 50,000 tokens by 768
-# numbers has 38.4 million parameters; the paper's, 37,000 by 512, has 18.9 million of the model's 65.
+# numbers has 38.4 million parameters; that of the original transformer, 37,000 by 512, has 18.9 million of the model's
+# 65.
 #
 # A row is learnt mostly where its token is read. So count a token as *rare* if the training text uses it fewer than 100
 # times, a limit of our choosing. Each merge takes a pair no more frequent than the last, so late tokens are rare. An
@@ -515,9 +516,9 @@ for row in captions["sizes"]:
 # English texts shrink by another 6 to 7 percent, and 98 percent of the learnt tokens are then rare. So one expects a
 # trade-off between shorter texts and tokens that occur often enough to be learnt.
 #
-# Which side wins? In our small models the shorter text ([below](#which-vocabulary-is-best)): of the sizes that we
-# trained, the largest, 16,000, predicts held-out captions best, in part because its embedding table makes the model
-# larger.
+# Which side wins? In our small models the shorter text ([below](#which-vocabulary-is-best)): of the sizes with which we
+# trained models, the largest, 16,000, predicts held-out captions best, in part because its embedding table makes the
+# model larger.
 #
 # That need not hold for other texts. In translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901)
 # found that small vocabularies help small corpora. For a corpus of your own, train models at two or three sizes and
@@ -764,8 +765,8 @@ print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 # %% [markdown]
 # At random nearly half of the tokens are padding, by length two percent. Every sentence is in exactly one batch, and
 # the order of the batches is drawn again for each pass through the data. Otherwise the model would get all short
-# sentences first. Sixteen of the texts, in batches of four, show the principle: 43 percent is padding on the left, 18
-# on the right. (Among only sixteen, neighbours differ more.)
+# sentences first. Sixteen of the texts, in batches of four, show the principle in the figure below: 43 percent is
+# padding on the left, 18 on the right. (Among only sixteen, neighbours differ more.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: about as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)
@@ -1131,15 +1132,15 @@ for chosen in trials["models"]:
     )
 
 # %% [markdown]
-# The largest vocabulary that we tried needs the fewest bits, though 95 percent of its learnt tokens are rare: here the
+# The model with the largest vocabulary needs the fewest bits, though 95 percent of its learnt tokens are rare: here the
 # count of rare tokens would have misled us.
 #
-# Is the larger model the reason? For a quarter of the gain: made wider until it has as many parameters, the model of
-# 2,000 tokens gains a quarter of what 16,000 gain. Either way it takes about three times as long as 2,000 at the same
-# width.
+# Is the larger model the reason? Only in part: made wider until it has as many parameters, the model of 2,000 tokens
+# gains a quarter of what 16,000 gain. Either way training takes about three times as long as with 2,000 tokens at width
+# 128.
 #
-# What this does not show is where the best size lies, since 16,000 is the largest that we tried, nor what holds for
-# other texts, or in equal time.
+# What this does not show is where the best size lies, since no model had more than 16,000, nor what holds for other
+# texts, or in equal time.
 
 # %% tags=["proof"]
 from itertools import pairwise

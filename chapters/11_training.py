@@ -14,8 +14,9 @@
 # With the trainer you train, in well under a minute, a transformer that turns English numbers into German ones. You
 # also see what each part of the usual recipe does, and a model that overfits.
 #
-# You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. It takes about
-# 25 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
+# You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. The chapter
+# takes about 25 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 5 more
+# minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Everything is built but generation. This chapter adds the loss, above the output."}}
 from functools import partial
@@ -246,7 +247,7 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # Up to $n = \text{warmup}$ the second term is the smaller, a line that rises; after it the first, which falls as
 # $1/\sqrt n$ (the *inverse square root*). The factor in front makes the learning rate lower in wider models. Other
 # schedules go down to 0 in a straight line, or along half a **cosine**, which falls slowly at both ends and fast
-# between. With $N$ steps, of which the first $w$ go up in a straight line, that is
+# between. With $N$ steps, of which the first $w$ go up in a straight line, the cosine is
 #
 # $$\eta(n) = \eta_\text{peak} \cdot \tfrac12 \left( 1 + \cos \pi \tfrac{n - w}{N - w} \right) \quad \text{for } n \ge w .$$
 #
@@ -897,7 +898,7 @@ quiz.one_choice(
 # 1. The parameters.
 # 2. The optimiser state: Adam's two means for every parameter, and the number of the step.
 # 3. The state of the random numbers, since dropout draws from them (and that of the GPU's generator).
-# 4. How far it is in the data: which epoch, and how many of its batches are done.
+# 4. How far the run is in the data: which epoch, and how many of its batches are done.
 # 5. The history: without it the run would not know its lowest validation loss, and could overwrite the best model.
 #
 # The schedule is not on the list, as it is a function of the step. Nor is the order of the sentences, which follows
@@ -987,8 +988,8 @@ both = zip(resumed.parameters(), never_stopped.parameters(), strict=True)
 assert all(torch.equal(one, other) for one, other in both)
 
 # %% [markdown]
-# Equal again to a run that never stopped, as the folded cell asserts. The two steps after step 10 were lost and redone,
-# with the same sentences and the same dropout.
+# The result is again equal to that of a run that never stopped, as the folded cell asserts. The two steps after step 10
+# were lost and redone, with the same sentences and the same dropout.
 #
 # The five things, and the configuration, are in one file, the **checkpoint**. `RunFolder`, which keeps the files of a
 # run, writes a new checkpoint beside the old one, and renames it only when it is complete. The model with the lowest
@@ -1112,9 +1113,10 @@ plt.show()
 # turns upwards. To be right on new numbers is to **generalise**, and this model does so on only 43 percent (the mean of
 # three seeds). What is meant to help is called **regularisation**.
 #
-# The line *none* is the model on the left, and each below it is one remedy. All are means of three seeds. *Right there*
-# is the share of validation numbers right at the step where the loss, averaged over the seeds, is lowest, and ± is the
-# standard deviation over the seeds. All losses are plain (without smoothing).
+# The table below compares remedies. Its row *none* is the model on the left of the figure, and each row below it is one
+# remedy. All are means of three seeds. *Right there* is the share of validation numbers right at the step where the
+# loss, averaged over the seeds, is lowest, and ± is the standard deviation over the seeds. All losses are plain
+# (without smoothing).
 
 # %% tags=["hide-input"]
 print(
@@ -1417,13 +1419,13 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # and $\lambda$ for the strength, add $\frac{\lambda}{2} \lVert \theta \rVert^2$ to the loss, and so $\lambda \theta$ to
 # the gradient.
 #
-# For plain gradient descent the two are the same. In Adam they are not, because Adam would divide $\lambda \theta$ by
-# $\sqrt v$ as well, and parameters with large gradients would hardly decay. **AdamW** therefore takes the decay out of
-# the gradient, and does it separately from Adam's step (*decoupled*): $\theta \leftarrow \theta - \eta \lambda \theta$,
-# with the learning rate $\eta$.
+# For plain gradient descent that is the same as shrinking every parameter by $\eta \lambda \theta$ at each step. In
+# Adam it is not, because Adam would divide $\lambda \theta$ by $\sqrt v$ as well, and parameters with large gradients
+# would hardly decay. **AdamW** therefore takes the decay out of the gradient, and does it separately from Adam's step
+# (*decoupled*): $\theta \leftarrow \theta - \eta \lambda \theta$, with the learning rate $\eta$.
 #
-# Most of today's models are trained with AdamW, usually without decay of biases and norms. The paper mentions none, and
-# our trainer has none.
+# Most of today's models are trained with AdamW, usually without decay of biases and norms. The paper mentions no weight
+# decay, and our trainer has none.
 
 # %% [markdown]
 # ### What was needed, in figures

@@ -328,8 +328,8 @@ assert round(-1.2 / length_penalty(5, 0.6), 2) == -0.88
 # more than half of the sources the sentence with the highest sum (without a length penalty) was the *empty* one. A good
 # translation of twenty words is a product of twenty-one factors, with the end. At 0.7 each that makes 0.0006, so a
 # model that gives the empty sentence 0.001 prefers it. This is the model's **length bias**. With the length penalty
-# ($\alpha = 0.6$) the translation wins: $\ln 0.0006 / \text{lp}(21) = -7.5 / 2.41 = -3.1$ against $\ln 0.001 /
-# \text{lp}(1) = -6.9$.
+# ($\alpha = 0.6$) the translation wins: $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$ against
+# $\ln 0.001 / \text{lp}(1) = -6.9$.
 #
 # To miss the likeliest sentence is a **search error**; to give a bad one the highest score is a **model error**. Here
 # the model's error is to prefer the empty sentence, and a search error hides it. At the first step 0.001 is far behind
@@ -941,7 +941,7 @@ plt.show()
 # numbers, and $\text{heads} \cdot d_k$ is the model's width $D$. The paper's base model has 6 layers of width 512. At 4
 # bytes a number that is $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes of self-attention for each token of each
 # sentence (in a beam, of each hypothesis). A model of 7 billion parameters, 14 GB at 2 bytes each, has 32 layers of
-# width 4,096, and keeps half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than its
+# width 4,096, and keeps half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than the model's
 # parameters do.
 #
 # So newer models make the cache smaller ([how](#how-is-the-cache-made-smaller)).
@@ -972,15 +972,15 @@ quiz.number(
 # The cache removes the work that was repeated. One sentence is still slow. A step loads nearly every parameter of the
 # decoder once, and uses it for one multiplication and one addition per sentence. At 16 bits that makes, for $B$
 # sentences, $2B$ floating-point operations (FLOPs) for 2 bytes, so $B$ for each byte. This ratio is the **arithmetic
-# intensity**. While it loads one byte, an H100, a GPU for data centres, can do some 300 (at 16 bits, by its data
+# intensity**. While it loads one byte, an H100, a GPU for data centres, can do some 300 FLOPs (at 16 bits, by its data
 # sheet). With one sentence it mostly waits.
 #
 # So decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline): the memory's
 # bandwidth sets the pace. The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms at the H100's
 # 3.35 TB/s, so one text gets at most 240 tokens a second, at one token a pass. More sentences share the parameters, but
 # each has a cache of its own, and with many or long texts reading the caches takes longest. A prefill uses each
-# parameter for many tokens at once, so there arithmetic sets the limit. Measured on a processor, at the paper's base
-# size:
+# parameter for many tokens at once, so there arithmetic sets the limit. Here are steps of decoding, measured on a
+# processor, at the paper's base size:
 
 # %% tags=["hide-input"]
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -1353,9 +1353,9 @@ assert np.allclose(
 )
 
 # %% [markdown]
-# With 2,000 hypotheses nothing is ever dropped, and the list is the complete one: the first ten agree in their order,
-# and all scores agree (checked in the folded cell). A beam of one misses the best sentence, because it writes a third
-# word where the best one ends. For this source and this model two hypotheses are enough.
+# With 2,000 hypotheses nothing is ever dropped, and the beam's list is that of all 341 sentences: the first ten agree
+# in their order, and all scores agree (checked in the folded cell). A beam of one misses the best sentence, because it
+# writes a third word where the best one ends. For this source and this model two hypotheses are enough.
 
 # %% [markdown]
 # ### Several tokens at once

@@ -317,10 +317,10 @@ assert by_letters.argmax() == 1 and 11 < by_letters[0] - by_letters[3] < 13
 # | that the same words may stand in another order | *dem Hund* in front is good German, and costs two thirds of the score |
 # | that the same may be said in other words | *bekommt vom Mann*: the lowest score |
 #
-# Only the first line has a 4-gram in common with the reference. For the others the geometric mean would be 0, if
-# sacreBLEU did not count the missing match as half a match (*smooth* in its signature). In the second line that is 0.5
-# of five 4-grams, the full stop being a word: $(8/8 \cdot 4/7 \cdot 1/6 \cdot 0.1)^{1/4} = 0.312$. BLEU is made for
-# test sets, not for sentences.
+# Only the first line of the output has a 4-gram in common with the reference. For the others the geometric mean would
+# be 0, if sacreBLEU did not count the missing match as half a match (*smooth* in its signature). In the output's second
+# line that is 0.5 of five 4-grams, the full stop being a word: $(8/8 \cdot 4/7 \cdot 1/6 \cdot 0.1)^{1/4} = 0.312$.
+# BLEU is made for test sets, not for sentences.
 #
 # chrF puts twelve points between *dem Hund gibt der Mann* and *der Hund gibt dem Mann*, but the opposite comes first
 # again, and the paraphrase last. Both metrics count matches, and neither knows a meaning, so neither can tell whether
@@ -409,9 +409,9 @@ plt.show()
 # scores or in neither, and what they have in common cancels. This is the **paired bootstrap** ([Koehn
 # 2004](https://aclanthology.org/W04-3250/)). Here 0 lies outside either way.
 #
-# The other test asks what chance can do. Its **null hypothesis** is that it makes no difference which of the two wrote
-# a sentence. So toss a coin for each sentence, exchange the two translations if it shows heads, and see how far apart
-# the scores are now. Do that many times. How often is the gap at least as large as the real one? This share is the
+# Another test asks what chance can do. Its **null hypothesis** is that it makes no difference which of the two wrote a
+# sentence. So toss a coin for each sentence, exchange the two translations if it shows heads, and see how far apart the
+# scores are now. Do that many times. How often is the gap at least as large as the real one? This share is the
 # **p-value**, and the test is called **approximate randomisation** ([Riezler and Maxwell
 # 2005](https://aclanthology.org/W05-0908/)). sacreBLEU has both tests.
 
@@ -572,9 +572,10 @@ assert agreed == [" orangefarbenen", " Hut", " starrt"]
 # %% [markdown]
 # ## One translator for every model
 #
-# Chapter 12's beam search should run with every model of the last chapter. It asks three things of a model's state
-# ([chapter 12](12_generation.ipynb#one-word-at-a-time)): `step` reads one token, `select` keeps chosen rows, and `len`
-# says how many rows there are. A recurrent state gets these here.
+# Chapter 12's beam search should run with every model of the last chapter. It asks four things of a model's state
+# ([chapter 12](12_generation.ipynb#one-word-at-a-time)): `step` reads one token, `select` keeps chosen rows, `len` says
+# how many rows there are, and `special_ids` has the numbers of padding, begin and end. A recurrent state gets these
+# here.
 
 # %% tags=["export", "hide-input"] module="recurrent"
 import torch

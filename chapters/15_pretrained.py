@@ -9,11 +9,11 @@
 # # 15. What is inside a trained model?
 #
 # The encoder of [chapter 8](08_encoder.ipynb) has been shown to equal PyTorch's, with random numbers in it. Here you
-# load 22.6 million trained numbers, a published model's, into code that you have read. It turns sentences that mean the
-# same into vectors that point in similar directions, and so you search a text by meaning. Then you look at where its
-# heads look, and test by experiment whether that explains anything.
+# load 22.6 million trained numbers, a published model's, into code that you have read. The model turns sentences that
+# mean the same into vectors that point in similar directions, and so you search a text by meaning. Then you look at
+# where its heads look, and test by experiment whether that explains anything.
 #
-# You need [chapter 8](08_encoder.ipynb). It takes about 25 minutes to read, and 25 more for the exercises.
+# You need [chapter 8](08_encoder.ipynb). It takes about 25 minutes to read, and 20 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built."}}
 from functools import partial
@@ -132,8 +132,8 @@ class SentenceEncoder(nn.Module):
 
 
 # %% [markdown]
-# The parameters are stored in a format that holds numbers and no code (*safetensors*). Then each parameter gets the
-# name that it has in our code, and goes in: BERT's `attention.self.query`, for example, is our `attention.w_q`.
+# The parameters are read from a file whose format holds numbers and no code (*safetensors*). Then each parameter gets
+# the name that it has in our code, and goes in: BERT's `attention.self.query`, for example, is our `attention.w_q`.
 
 # %% tags=["hide-input", "export"] module="pretrained"
 from pathlib import Path
@@ -418,10 +418,10 @@ assert any('"finally"' in text for text in manual)
 # third it finds sentences of the right subject, closing files and leaving loops, but not the best ones. For the fourth
 # it misses the keyword `finally`, which several sentences explain. The search by words is right about none.
 #
-# Four questions are no measurement; they show what it knows: what a sentence is *about*. Question and passage are
-# encoded apart (a **bi-encoder**), so that a million passages can be encoded before anyone asks. A **cross-encoder**
-# reads both together, judges better whether one answers the other, and has to read every passage again for every
-# question. So one often takes the hundred best of the first, and lets the second sort them.
+# Four questions are no measurement; they show what the model knows: what a sentence is *about*. Question and passage
+# are encoded apart (a **bi-encoder**), so that a million passages can be encoded before anyone asks. A
+# **cross-encoder** reads both together, judges better whether one answers the other, and has to read every passage
+# again for every question. So one often takes the hundred best of the first, and lets the second sort them.
 #
 # One command searches any English text of your own:
 #
@@ -657,7 +657,7 @@ assert 0.18 < equal < 0.2
 #
 # Why would a head attend to tokens that mean nothing? The usual answer: a softmax must spend its 1 on something, and a
 # head that finds nothing to fetch spends it where it does no harm, on an attention sink ([Xiao and others
-# 2023](https://arxiv.org/abs/2309.17453); [chapter 4](04_self_attention.ipynb) told of them). So far that is a
+# 2023](https://arxiv.org/abs/2309.17453); [chapter 4](04_self_attention.ipynb) told of such sinks). So far that is a
 # hypothesis. It predicts that the *weight* on these tokens is needed, and their *values* are not.
 #
 # **Predict first.** Take both apart in layers 2 to 5. Hide the special tokens, so that softmax gives their weight to

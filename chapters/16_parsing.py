@@ -14,7 +14,7 @@
 # chapter your translator parses, you can score what it writes as the field does, and you have two rivals that learn
 # from the same trees: a grammar made of counts, and a parser that puts another head on the same encoder.
 #
-# You need [chapter 13](13_alignment.ipynb) and [chapter 14](14_translation.ipynb). It takes 30 minutes to read, and 30
+# You need [chapter 13](13_alignment.ipynb) and [chapter 14](14_translation.ipynb). It takes 30 minutes to read, and 35
 # more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter asks it for trees."}}

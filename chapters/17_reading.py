@@ -87,10 +87,9 @@ for n, line in enumerate(example.source.split("\n")):
 print("answer:", example.target, "  evidence: lines", *example.evidence)
 
 # %% [markdown]
-# **Predict first**: which lines does one need, and in which order? Paul has the book; where is Paul? He took it in the
-# kitchen, and has gone to the bedroom since. So it takes two **supporting facts**, and the second can only be chosen
-# when the first is known. Such a chain is called **multi-hop** reasoning, here of two hops. A question about a person
-# takes one.
+# Why these two lines, and in this order? Paul has the book; where is Paul? He took it in the kitchen, and has gone to
+# the bedroom since. So it takes two **supporting facts**, and the second can only be chosen when the first is known.
+# Such a chain is called **multi-hop** reasoning, here of two hops. A question about a person takes one.
 #
 # ## A vector for each fact
 #
@@ -655,9 +654,9 @@ once = np.mean([run["seconds"] for run in facts])
 assert 10.5 < longer["seconds"] / once < 11.5
 
 # %% [markdown]
-# Both stay at 51 percent or below, even with one hop, and even the one that trained four times as long: about what
-# naming the most frequent room gives (46 and 47 percent). So for these models nearly everything depended on gathering
-# words into facts.
+# Both stay at 51 percent or below, even with one hop, one of them after four times as many steps: about what naming the
+# most frequent room gives (46 and 47 percent). So for these models nearly everything depended on gathering words into
+# facts.
 #
 # ## Twenty tasks
 #
@@ -823,8 +822,8 @@ assert sentences["right"]["idf"] > sentences["right"]["shared_words"] > 0.75
 assert 0.73 < sentences["right"]["minilm"] < 0.75
 
 # %% [markdown]
-# The rule of most shared words is ahead of the 22 million parameters by less than two points, which could be chance
-# (sign test, p = 0.21). With rare words counting more it is clearly ahead (p = 0.00002).
+# The rule of most shared words is ahead of MiniLM and its 22 million parameters by less than two points, which could be
+# chance (sign test, p = 0.21). With rare words counting more it is clearly ahead (p = 0.00002).
 #
 # Whoever wrote these questions had the paragraph before them, and half of a question's words are in the answer's
 # sentence. Where the two use different words, as in chapter 15, counting has little to go by.
@@ -986,8 +985,8 @@ class CopyingTransformer(Transformer):
 # `scatter_add` adds each weight to the probability of the token that stands there.
 #
 # The loss takes a log-softmax of what it gets. Log-probabilities pass through it unchanged, because $\sum_w p(w) = 1$.
-# So only decoding changes: `CopyingCache`, folded below, mixes after each step. Now train both, as small as possible,
-# one layer on each side:
+# So only decoding changes: `CopyingCache`, folded below, mixes after each step. Now train both transformers, the plain
+# one and the one with a pointer, as small as possible, one layer on each side:
 
 # %% tags=["export", "hide-input"] module="reading"
 from dotformer.generation import KVCache

@@ -683,8 +683,8 @@ plt.show()
 # [Olsson and others (2022)](https://arxiv.org/abs/2209.11895) found such a turn in language models of two and more
 # layers, at which induction heads form and in-context learning improves abruptly.
 #
-# For each head of these three models, at the end: its mean weight on the letter *before*, its weight on all that came
-# *after* the same letter earlier, and the loss with this head removed:
+# For each head of our three models of two layers with positions, at the end: its mean weight on the letter *before*,
+# its weight on all that came *after* the same letter earlier, and the loss with this head removed:
 
 # %% tags=["hide-input"]
 two_layers = [run for run in copying if "without" in run]
@@ -723,15 +723,16 @@ for run in runs:
 # %% [markdown]
 # Both heads of layer 2 have become induction heads, with 0.84 to 0.95 of their weight on what came after.
 #
-# The heads of layer 1 are less tidy than ours. They put 0.08 to 0.13 on the letter before, where even weights over some
-# thirty letters would give 0.03, and spread the rest over the whole text. How a letter's vector comes to tell of the
-# one before it, these figures do not say. But the heads are needed: without one of them the loss is 0.6 to 2.3 instead
-# of 0.16 to 0.18.
+# The heads of layer 1 are less tidy than the one wired by hand. They put 0.08 to 0.13 on the letter before, where even
+# weights over some thirty letters would give 0.03, and spread the rest over the whole text. How a letter's vector comes
+# to tell of the one before it, these figures do not say. But the heads are needed: without one of them the loss is 0.6
+# to 2.3 instead of 0.16 to 0.18.
 #
 # And the controls: one layer has not learnt to copy at the end (3.1). Two layers without positions learn it slowly, and
 # not well in 2,000 steps (1.1 to 1.2).
 #
-# Here is a head of each layer in the first of these models, on one text, queries as rows.
+# Here is a head of each layer in the first of the three models with two layers and positions, on one text, queries as
+# rows.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two maps of 48 queries by 48 keys. On the left, a head of layer 1: a band below the diagonal that fades after some letters. On the right, a head of layer 2: short dark diagonal lines far below the main diagonal, each as long as a word: a query attends to what followed its letter earlier."}}
 one = np.array(two_layers[0]["example"]["thousandths"])  # (layers, H, T, T)
@@ -745,8 +746,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# On the right, each line below the diagonal is a word that comes again: letter by letter, it attends to what followed
-# the first time. Where nothing matches, this head attends mostly to the query itself or to the first letter.
+# On the right, each line below the diagonal is a word that comes again: letter by letter, the head attends to what
+# followed the first time. Where nothing matches, this head attends mostly to the query itself or to the first letter.
 
 # %% [markdown]
 # ## It writes
@@ -1093,8 +1094,8 @@ verdict
 # ### Does a causal model need positions?
 #
 # **Predict first.** Without positions an encoder takes a sentence for a bag of words ([chapter
-# 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)). Train the same model with all vectors of positions
-# set to 0. How much worse is it?
+# 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)). Train the [small model](#a-small-one-here) again,
+# with all vectors of positions set to 0. How much worse is it?
 
 # %%
 _, without = trained(positions=False)

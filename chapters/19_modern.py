@@ -1481,7 +1481,7 @@ class Experts(nn.Module):
 # even, and larger when the experts with many tokens also have large shares, as they do, since the shares decide. The
 # count $f_e$ has no gradient, so the loss works through $P_e$: it lowers the shares of experts that have many tokens.
 # Here are the shares of tokens on the test set, without that loss and with 0.01 times it added, for three seeds and
-# four layers each (*one network* is the comparison's model with shared heads):
+# four layers each (in the table below them, *one network* is the comparison's model with shared heads):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Bars for twelve layers, four of each of three seeds, each divided by the shares of tokens of its four experts. Left, the router alone: the largest share is often a half, and up to 92 percent. Right, with the second loss: all shares between 11 and 34 percent."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.4, 2.8), sharey=True)
@@ -1532,7 +1532,7 @@ assert np.allclose(
 
 # %% [markdown]
 # Left alone, an expert ends with up to 92 percent of its layer's tokens, and another with 0.2 percent (**expert
-# collapse**). With the second loss the busiest has about a third, and the loss is lower with all three seeds, 3.86
+# collapse**). With the second loss the busiest has about a third, and the test loss is lower with all three seeds, 3.86
 # instead of 3.93. Beside a single network (3.90) that is no gain that could be told from chance, since its seeds lie on
 # both sides. One possible reason: in 300 steps, an expert has seen only about a quarter of the tokens.
 

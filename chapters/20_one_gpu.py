@@ -272,7 +272,7 @@ plt.show()
 # few FLOPs for each number; generating one token multiplies a matrix by a *vector*, half a FLOP per byte; and the
 # projection of 1,536 tokens by a matrix of 512 rows and columns is the kind of work that a machine is made for.
 #
-# The smallest lie far below even this line: to start any work at all takes a microsecond or more, its **launch
+# The smallest products lie far below even this line: to start any work at all takes a microsecond or more, its **launch
 # overhead**, and in that time a matrix of 8 rows is long finished. Work that spends its time so is **overhead-bound**,
 # the third way to be slow.
 
@@ -767,7 +767,7 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 # Then the speeds. Differences of a few percent may be chance. bf16 makes the step twice as fast. Fused attention then
 # loses a third of the speed, and compiling, which costs seconds before its first step, a seventh of what is left. A
 # larger batch gains 11 percent per token, and checkpointing, beside it, is slower and needs half of its memory. So
-# bf16, with attention written out, is the fastest rung on this CPU.
+# bf16, with attention written out, is the fastest rung on that CPU.
 
 # %% [markdown]
 # We have not tested why fused attention makes that machine slower. On a GPU, with long texts, it takes a tenth of the
@@ -818,7 +818,7 @@ assert round(fixed + 100 * per_pair) == 14
 # 5 ms, and 0.09 for each pair. So for 100 pairs the GPU's own work takes about 14 ms, and the rest of the 45 is mostly
 # waiting. The compiled steps of 100 pairs were therefore overhead-bound, and *bf16* and *fused attention* before them
 # probably too. What is gained or lost on the rungs between *tf32* and *larger batch* therefore says little of a busy
-# GPU. Another host agrees: there all rungs took 8 to 37 percent less time, but the recorded step again 40 ms.
+# GPU. Another host agrees: there all other rungs took 8 to 37 percent less time, but the recorded step again 40 ms.
 
 # %% [markdown]
 # Making batches between the steps cost a third of the speed, and prefetching brought most of that back.
@@ -873,11 +873,11 @@ assert 760e12 < peak_in_16_bits < 790e12
 
 # %% [markdown]
 # What the ladder has taught goes into `FastTrainer`, which `python -m dotformer train` uses, and which never waits for
-# the norm ([how](#a-trainer-that-does-not-wait)). **CUDA graphs** end the waiting for launches.
+# the norm ([how](#a-trainer-that-does-not-wait)). CUDA graphs end the waiting for launches.
 #
-# The configuration has a switch for each: `compile`, `cuda_graphs` and `checkpointing` under `[training]`, and
-# `multiple = 64` under `[tokens]`, which pads the vocabulary. The log has tokens a second, the most memory in use, and
-# the MFU, as a share of the peak measured above (many papers take the maker's, which is higher).
+# The configuration has these switches: `compile`, `cuda_graphs` and `checkpointing` under `[training]`, and `multiple =
+# 64` under `[tokens]`, which pads the vocabulary. The log has tokens a second, the most memory in use, and the MFU, as
+# a share of the peak measured above (many papers take the maker's, which is higher).
 
 # %% [markdown]
 # ## Attention without the score matrix
@@ -1706,9 +1706,10 @@ assert 2 * shapes["padded"] < shapes["as they are"]
 # of a Python function that says which key a query may see. On a CPU there is one fused kernel, and it refuses dropout,
 # so a training that drops attention weights writes them out there.
 #
-# Under a causal mask it could skip the half that nobody may see. But a kernel that is given a matrix has to read it to
-# find out. So one *says* that the mask is causal: PyTorch has the argument `is_causal`, and our `MultiHeadAttention`
-# takes the word `"causal"` for its mask (a GPT without padding passes it). Forward and back, at 1,024 tokens:
+# Under a causal mask a fused kernel could skip the half that nobody may see. But one that is given a matrix has to read
+# it to find out. So one *says* that the mask is causal: PyTorch has the argument `is_causal`, and our
+# `MultiHeadAttention` takes the word `"causal"` for its mask (a GPT without padding passes it). Forward and back, at
+# 1,024 tokens:
 
 # %% tags=["hide-input"]
 torch.manual_seed(0)
@@ -1883,5 +1884,5 @@ for one, other in zip(whole[2:], chunked[2:], strict=True):
 
 # %% [markdown]
 # The same gradients, in no more time here and with a third of the memory. (With all logits, three of their four arrays
-# exist at once.) Nearly all of this memory is two arrays as large as the output matrix, for its gradient. They do not
-# grow with the targets. (In chunks it does not smooth labels, so our trainer does without it.)
+# exist at once.) In chunks, nearly all of the memory is two arrays as large as the output matrix, for its gradient.
+# They do not grow with the targets. (In chunks it does not smooth labels, so our trainer does without it.)

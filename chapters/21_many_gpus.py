@@ -1348,7 +1348,7 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Many processes train one model if each takes a shard of every batch, divides by the targets of all, and they
+# Many processes train one model if each takes a shard of every batch and divides by the targets of all, and if they
 # all-reduce the gradients. The sum is what one process would have computed, and in a ring each sends less than twice
 # the gradient for it. What does not fit is kept in shards, which mostly takes more communication, and what dies is
 # started again from the last checkpoint. How much faster it gets depends on the work between two sums.

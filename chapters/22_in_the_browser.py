@@ -325,8 +325,8 @@ translator_figure(
 # %% [markdown]
 # Nothing that you type leaves this page: it works without a network, and from a file on your disk. A model of your own
 # joins it: train one (`python -m dotformer train configs/multi30k-en-de.toml`), write it for a page (`python -m
-# dotformer export runs/multi30k-en-de --to page`), and the next `make book` offers it here. The folder it writes,
-# `runs/multi30k-en-de/page`, is a page of its own too.
+# dotformer export runs/multi30k-en-de --to page`), and the next `make book` offers it here. The folder that the export
+# writes, `runs/multi30k-en-de/page`, is a page of its own too.
 #
 # ## The engine
 #
@@ -844,9 +844,10 @@ assert pace > 100
 # an engine that somebody else has made fast. Such an engine must be told what to compute. **ONNX** is a format for
 # that: a file with a graph of operations and with the parameters, which ONNX Runtime and other programs can run.
 #
-# Here is a small one: two matrices whose rows have width 8, and whose numbers of rows vary. `torch.onnx.export` calls
-# `torch.export`, which runs the model with tensors that have a type and a shape but no values, and records every
-# operation on them. A length that may vary is recorded as a *symbol*, here $T$ and $S$:
+# Here is a small one, which computes the dot products of the rows of two matrices. The rows have width 8, and their
+# number may vary. `torch.onnx.export` calls `torch.export`, which runs the model with tensors that have a type and a
+# shape but no values, and records every operation on them. A length that may vary is recorded as a *symbol*, here $T$
+# and $S$:
 
 # %% tags=["nbval-check-output"]
 from tempfile import TemporaryDirectory
