@@ -409,6 +409,10 @@ for j in range(3):
 # of $J$ is larger than 0.01. **A softmax that is sure of itself has stopped listening**: nudge its scores, and hardly
 # anything moves. It is **saturated**.
 
+# %% tags=["proof"]
+sure = np.array([0.99, 0.005, 0.005])
+assert np.abs(np.diag(sure) - np.outer(sure, sure)).max() < 0.01
+
 # %% tags=["quiz"]
 quiz.one_choice(
     "Inside attention a softmax gives the weights 0.999, 0.0005 and 0.0005, and the second key was the right one. Why is this hard to fix in small steps?",

@@ -638,9 +638,8 @@ assert order[6] == 3  # Language, now the seventh
 # %%
 dog_bites, _ = self_attention(small[[0, 1, 2]], w_q, w_k, w_v)
 man_bites, _ = self_attention(small[[2, 1, 0]], w_q, w_k, w_v)
-assert np.allclose(
-    dog_bites, man_bites[[2, 1, 0]]
-)  # the verb cannot tell who bites
+# the verb cannot tell who bites
+assert np.allclose(dog_bites, man_bites[[2, 1, 0]])
 
 for order_of in ([0, 1, 2], [2, 1, 0]):
     masked, _ = self_attention(small[order_of], w_q, w_k, w_v, mask=causal)

@@ -728,10 +728,10 @@ assert np.round(restricted, 2).tolist() == [1, 1, 0.96, 0.46]
 # and positions, and the score depends on both positions, though only the difference $t - s$ should count: how far
 # before or after.
 #
-# Rotations can bring in just this difference. Add nothing to the words. Instead, turn each pair of entries of a *query*
-# by its angle at the query's position, and each pair of a *key* by its angle at the key's position. (The angles are as
-# before, with the width of a query, $d_k$, in place of $D$.) A query $q$ at position $t$ becomes $q R_t$, a key $k$ at
-# position $s$ becomes $k R_s$, and their score is
+# Rotations can bring in this difference alone. Add nothing to the words. Instead, turn each pair of entries of a
+# *query* by its angle at the query's position, and each pair of a *key* by its angle at the key's position. (The angles
+# are as before, with the width of a query, $d_k$, in place of $D$.) A query $q$ at position $t$ becomes $q R_t$, a key
+# $k$ at position $s$ becomes $k R_s$, and their score is
 #
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #

@@ -46,7 +46,7 @@ transformer_map(built=6)
 # 3. Half, whatever $\alpha$ is.
 #
 # Try it with two thousand pairs of random names. A word has $D = 16$ numbers, and all names use the same 8 of them, so
-# a word has just enough room for two. Compare one head of width 16, which hands over the average, with two heads of
+# a word has room for two and no more. Compare one head of width 16, which hands over the average, with two heads of
 # width 8, each with all of its weight on one of the names.
 #
 # On the first thousand pairs, find the matrix that recovers the names with the least squared error (**least squares**).

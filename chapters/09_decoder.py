@@ -162,7 +162,8 @@ plt.show()
 import numpy as np
 
 four = np.array([0.5, 0.8, 0.9, 1.0])
-assert round(four.prod(), 2) == 0.36 and round(-np.log(four).mean(), 2) == 0.26
+assert round(four.prod(), 2) == 0.36 and round(-np.log(four).sum(), 2) == 1.02
+assert round(-np.log(four).mean(), 2) == 0.26
 assert np.round(-np.log(four[:3]), 2).tolist() == [0.69, 0.22, 0.11]
 
 # %% tags=["export", "hide-input"] module="decoder"

@@ -901,10 +901,11 @@ two_layers = [
     if run["part"] == "judge" and run["settings"] == now | {"layers": 2}
 ]
 assert len(two_layers) == 3 and round(np.mean(two_layers), 1) == 30.3
-for name in ("transformer", "gru, attention"):
+for name, penalty in (("transformer", 0.906), ("gru, attention", 0.959)):
     penalties = [np.exp(min(0, 1 - 1 / length_ratio(run))) for run in after[name]]
     bleus = [run["BLEU"] for run in after[name]]
     assert round(np.mean(np.divide(bleus, penalties))) == 33
+    assert abs(np.mean(penalties) - penalty) < 0.005
 longer, shorter = (
     np.mean([run["seconds"] for run in after[name]])
     for name in ("gru, attention", "transformer")

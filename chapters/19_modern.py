@@ -1071,6 +1071,7 @@ assert look() == looks["nothing wrong"]
 # %% tags=["proof"]
 nats = [nats for nats, _ in looks.values()]
 assert np.allclose(nats, [3.67, 4.54, 5.25, 5.04, 14.76], atol=0.03)
+assert round(np.log(49_152), 1) == 10.8
 assert ["Paris" in text for _, text in looks.values()] == [True] * 4 + [False]
 
 # %% [markdown]

@@ -270,6 +270,7 @@ assert (
     <= 0.1
     < np.ptp(captions["rows"][0]["bleu"])
 )
+assert np.ptp(captions["rows"][0]["bleu"]).round(1) == 1.3
 assert lost[4, True].min() > 0.7 and lost[4, True].max() < 1.6
 assert lost[4, False].min() > 2.4 and lost[4, False].max() < 3.6
 assert lost[3, True].min() > 5 and lost[3, True].max() < 7
