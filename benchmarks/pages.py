@@ -6,22 +6,31 @@ from typing import Any
 import matplotlib
 import torch
 
-from literate.chapter import read_chapter
+from literate.chapter import Cell, read_chapter
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def names_before(stem: str, measurement: str) -> dict[str, Any]:
-    """What the cells of a chapter define up to the one that reads `measured("MEASUREMENT")`, each of them executed.
+SKIPPED = {"raises-exception", "check", "quiz", "solution"}  # tags of cells that define nothing for a program
+
+
+def cells_before(stem: str, measurement: str) -> list[Cell]:
+    """The cells of a chapter up to the one that reads `measured("MEASUREMENT")`, without exercises and quizzes.
 
     Raises ValueError when no cell does.
     """
+    cells = read_chapter(ROOT, Path("chapters", f"{stem}.py")).code_cells
+    for n, cell in enumerate(cells):
+        if f'measured("{measurement}")' in cell.source:
+            return [earlier for earlier in cells[:n] if not SKIPPED & set(earlier.tags)]
+    raise ValueError(f'no cell of {stem} reads measured("{measurement}")')
+
+
+def names_before(stem: str, measurement: str) -> dict[str, Any]:
+    """What `cells_before` define when they are executed in order. Raises ValueError as it does."""
     matplotlib.use("agg")
     torch.set_num_threads(1)
     names: dict[str, Any] = {"__name__": stem}
-    for cell in read_chapter(ROOT, Path("chapters", f"{stem}.py")).code_cells:
-        if f'measured("{measurement}")' in cell.source:
-            return names
-        if not {"raises-exception", "check", "quiz"} & set(cell.tags):
-            exec(compile(cell.tree, f"{stem}.py", "exec"), names)
-    raise ValueError(f'no cell of {stem} reads measured("{measurement}")')
+    for cell in cells_before(stem, measurement):
+        exec(compile(cell.tree, f"{stem}.py", "exec"), names)
+    return names

@@ -593,11 +593,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## The same as a PyTorch module
 #
-# The module has three projections, as that of chapter 4, and a fourth, $W_O$. (All four have biases, as in
-# `nn.MultiheadAttention`.) Its `forward` is a split, PyTorch's own attention, and a merge. The $T$ queries may come
-# from other words than the $S$ keys and values, so the layer serves as self-attention and as cross-attention. All heads
-# share a mask. Its shape is $(T, S)$ or, with a mask for each sentence, $(B, 1, T, S)$, where the 1 stands for all
-# heads ([what happens without the 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)).
+# First as the definition says it: a list of heads, each the module of [chapter
+# 4](04_self_attention.ipynb#the-same-as-a-pytorch-module), and one matrix behind them. (Here all projections have biases,
+# as in `nn.MultiheadAttention`.)
 
 # %%
 import torch
@@ -605,6 +603,36 @@ from torch import nn
 from torch.nn import functional as F
 
 
+class Head(nn.Module):
+    def __init__(self, d_model, d_k):
+        super().__init__()
+        self.w_q, self.w_k, self.w_v = (nn.Linear(d_model, d_k) for _ in range(3))
+
+    def forward(self, x, mask=None):  # (B, T, D) -> (B, T, d_k)
+        q, k, v = self.w_q(x), self.w_k(x), self.w_v(x)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+class HeadsByLoop(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        d_k = d_model // num_heads
+        self.heads = nn.ModuleList(Head(d_model, d_k) for _ in range(num_heads))
+        self.w_o = nn.Linear(d_model, d_model)
+
+    def forward(self, x, mask=None):  # (B, T, D) -> (B, T, D)
+        return self.w_o(torch.cat([head(x, mask) for head in self.heads], dim=-1))
+
+
+# %% [markdown]
+# That is $3H$ small products and $H$ attentions, one after the other. In the module that models use, all heads are
+# computed at once: three large products, a split, one attention, a merge, and $W_O$. The $T$ queries may come from other
+# words than the $S$ keys and values, so the layer serves as self-attention and as cross-attention. All heads share a
+# mask. Its shape is $(T, S)$ or, with a mask for each sentence, $(B, 1, T, S)$, where the 1 stands for all heads ([what
+# happens without the 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)).
+
+
+# %%
 class MultiHeadAttention(nn.Module):
     def __init__(self, d_model, num_heads):
         super().__init__()
@@ -624,15 +652,37 @@ class MultiHeadAttention(nn.Module):
         return self.w_o(heads.transpose(1, 2).flatten(-2))  # (B, T, D)
 
 
+# %% [markdown]
+# Does it equal the loop? Set the heads' matrices side by side, and compare:
+
+# %%
 torch.manual_seed(0)
-ours, x = MultiHeadAttention(d_model=16, num_heads=4), torch.randn(2, 5, 16)
+x, loop = torch.randn(2, 5, 16), HeadsByLoop(d_model=16, num_heads=4)
+ours = MultiHeadAttention(d_model=16, num_heads=4)
+state = {f"w_o.{name}": p for name, p in loop.w_o.state_dict().items()}
+for name in (
+    "w_q.weight",
+    "w_k.weight",
+    "w_v.weight",
+    "w_q.bias",
+    "w_k.bias",
+    "w_v.bias",
+):
+    state[name] = torch.cat([head.state_dict()[name] for head in loop.heads])
+ours.load_state_dict(state)
+causal = torch.ones(5, 5, dtype=torch.bool).tril()
+assert torch.allclose(ours(x, x, x, causal), loop(x, causal), atol=1e-6)
+
+# %% [markdown]
+# And PyTorch's own module?
+
+# %%
 pytorchs = nn.MultiheadAttention(16, 4, batch_first=True)
 with torch.no_grad():  # the same matrices: PyTorch has the first three in one
     three = (ours.w_q, ours.w_k, ours.w_v)
     pytorchs.in_proj_weight.copy_(torch.cat([w.weight for w in three]))
     pytorchs.in_proj_bias.copy_(torch.cat([w.bias for w in three]))
     pytorchs.out_proj.load_state_dict(ours.w_o.state_dict())
-causal = torch.ones(5, 5, dtype=torch.bool).tril()
 theirs, _ = pytorchs(x, x, x, attn_mask=~causal)  # there, True means: hidden
 assert torch.allclose(ours(x, x, x, causal), theirs, atol=1e-6)
 memory = torch.randn(2, 7, 16)  # another sequence, for cross-attention
@@ -640,9 +690,8 @@ theirs, _ = pytorchs(x, memory, memory)
 assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 
 # %% [markdown]
-# With the same matrices it agrees with `nn.MultiheadAttention`, with a causal mask and as cross-attention. [Chapter
-# 7](07_learning.ipynb)'s version adds dropout and checks of shapes, and returns a pair: the output, and on request the
-# weights.
+# It agrees with both, under a causal mask and as cross-attention. [Chapter 7](07_learning.ipynb)'s version adds dropout
+# and checks of shapes, and returns a pair: the output, and on request the weights.
 
 # %% [markdown]
 # ## What do eight heads cost?
