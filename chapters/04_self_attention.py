@@ -728,7 +728,8 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score, $d_v$ for its part of the
 # blend, and one stored weight: time and memory are **quadratic** in the length. For 1,000 words that is a million
 # weights, and for 2,000 four million. ([Chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix) computes
-# attention without storing the weights; then only the time is quadratic.)
+# attention without storing the weights; then only the time is quadratic. [Chapter
+# 1](01_why_attention.ipynb#what-does-it-cost) has the same count for recurrence and convolution.)
 #
 # The three projections take $T D (2 d_k + d_v)$, in proportion to the length. In one head of the original transformer,
 # with $D = 512$ and $d_k = d_v = 64$, they take $192 \, T D$ multiplications, and scores and blends $128 \, T^2$. The

@@ -14,7 +14,7 @@
 # ([here](#the-same-as-a-pytorch-module)), and inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 22 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 2 more
+# takes about 24 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 2 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
@@ -29,28 +29,28 @@ transformer_map(built=6)
 # %% [markdown]
 # ## Two answers in one average
 #
-# A head gives each word a single weighted average. Suppose the verb needs two things: the name at the start of its
-# sentence and the name at the end, *in this order*. If $a$ and $b$ are the two names' vectors, with weights $\alpha$
-# and $1 - \alpha$, it receives
+# A head gives each word a single weighted average. Suppose the verb needs two things, *in this order*: the noun at the
+# start of its sentence and the noun at the end. If $a$ and $b$ are the two nouns' vectors, with weights $\alpha$ and
+# $1 - \alpha$, it receives
 #
 # $$\alpha \, a + (1 - \alpha) \, b .$$
 #
-# From this one vector the matrices of later layers must work out both $a$ and $b$. Take $\alpha = \tfrac23$: the names
+# From this one vector the matrices of later layers must work out both $a$ and $b$. Take $\alpha = \tfrac23$: the nouns
 # $(1, 1)$ and $(2, 0)$ give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
 #
-# **Predict first.** Given only the average, how much of the two names can a matrix recover, as a share of their squared
+# **Predict first.** Given only the average, how much of the two nouns can a matrix recover, as a share of their squared
 # lengths?
 #
 # 1. Everything, if the average is projected to enough numbers.
 # 2. Everything, unless $\alpha$ is exactly one half, where first and last look the same.
 # 3. Half, whatever $\alpha$ is.
 #
-# Try it with two thousand pairs of random names. A word has $D = 16$ numbers, and all names use the same 8 of them, so
-# a word has room for two and no more. Compare one head of width 16, which hands over the average, with two heads of
-# width 8, each with all of its weight on one of the names.
+# Try it with two thousand pairs of random nouns. A word has $D = 16$ numbers, and every noun uses the same 8 of them,
+# so what the verb receives, 16 numbers, has room for exactly two nouns. Compare one head of width 16, whose weight
+# $\alpha$ on the first noun we vary, with two heads of width 8, each with all of its weight on one of the nouns.
 #
-# On the first thousand pairs, find the matrix that recovers the names with the least squared error (**least squares**).
-# On the others, measure what share of the names' squared length it misses.
+# On the first thousand pairs, find the matrix that recovers the nouns with the least squared error (**least squares**).
+# On the others, measure what share of the nouns' squared length it misses.
 
 # %% tags=["hide-input"]
 import numpy as np
@@ -76,7 +76,7 @@ for seed in range(10):
     both = np.hstack([first @ narrow[0], last @ narrow[1]])
     two_heads.append(share_missed(both, wanted))
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Share of the two names that is missed, against the weight of the first name from 0 to 1. One head misses one half everywhere, two heads miss nothing."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Share of the two nouns that is missed, against the weight of the first noun from 0 to 1. One head misses one half everywhere, two heads miss nothing."}}
 mean, spread = np.mean(one_head, axis=0), np.std(one_head, axis=0)
 figure, axes = plt.subplots(figsize=(6, 3.2))
 axes.fill_between(
@@ -87,22 +87,22 @@ axes.plot(alphas, np.full(11, np.mean(two_heads)), color=plots.BLUE)
 axes.text(0.5, 0.56, "one head of 16", color=plots.RED, ha="center")
 axes.text(0.5, 0.05, "two heads of 8", color=plots.BLUE, ha="center")
 axes.set(
-    ylim=(-0.05, 0.75), xlabel="weight of the first name", ylabel="share missed"
+    ylim=(-0.05, 0.75), xlabel="weight of the first noun", ylabel="share missed"
 )
 plt.show()
 
 # %% [markdown]
-# Half, whatever $\alpha$ is. Why? Two names are 16 numbers and their average only 8, and projecting 8 numbers to 16
+# Half, whatever $\alpha$ is. Why? Two nouns are 16 numbers and their average only 8, and projecting 8 numbers to 16
 # adds nothing. Many pairs share an average: move $a$ by $(1 - \alpha) \, d$ and $b$ by $-\alpha \, d$, with any vector
-# $d$, and it stays the same. Another $\alpha$ tells more of one name and as much less of the other ([why exactly
+# $d$, and it stays the same. Another $\alpha$ tells more of one noun and as much less of the other ([why exactly
 # half](#why-exactly-half), and [whether one head could escape by other means](#could-one-head-escape-by-other-means)).
 #
-# With two averages whose $\alpha$ differ nothing is missed. Let the second head have $\alpha = \tfrac13$. The two pairs
-# that the first head could not tell apart now differ: $(1, 1)$ and $(2, 0)$ give $(\tfrac53, \tfrac13)$, and $(2, 1)$
-# and $(0, 0)$ give $(\tfrac23, \tfrac13)$. Two equations, two unknowns.
+# With two averages of different $\alpha$, nothing is missed. Let the second head have $\alpha = \tfrac13$. The two
+# pairs that the first head could not tell apart now differ: $(1, 1)$ and $(2, 0)$ give $(\tfrac53, \tfrac13)$, and
+# $(2, 1)$ and $(0, 0)$ give $(\tfrac23, \tfrac13)$. Two equations, two unknowns.
 #
-# Two heads won because each was as wide as a name. If names filled all 16 numbers, two heads of width 8 would hand over
-# half of each name, and one head of width 16 an average from which half can be recovered: a tie. That is the trade: two
+# Two heads won because each was as wide as a noun. If nouns filled all 16 numbers, two heads of width 8 would hand over
+# half of each noun, and one head of width 16 an average from which half can be recovered: a tie. That is the trade: two
 # heads look at two words, and take half as many numbers from each. It pays where a few numbers of each word are enough.
 # In the original transformer a word has 512 numbers, and a head hands over 64 combinations of them, chosen by its
 # $W_V$.
@@ -138,7 +138,7 @@ import numpy as np
 
 words = ["dog", "bites", "man"]
 # dog, man, verb, position
-news = np.array([[1, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, -1]])
+dog_bites = np.array([[1, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, -1]])
 
 first = {  # head 1 looks for the first word
     "w_q": 9 * np.array([[0, 0], [0, 0], [1, 0], [0, 0]]),
@@ -158,7 +158,7 @@ last = first | {"w_k": -first["w_k"]}  # head 2 for the last
 #
 # Follow the verb in head 1. Its scores with the three keys are 9, 0 and −9; divided by $\sqrt 2$ that is 6.364, 0 and
 # −6.364. The exponentials are 580.5, 1 and 0.002, so the weights are 0.9983, 0.0017 and 0.0000, and the blend of the
-# names is $0.9983 \cdot (1, 0) + 0.0017 \cdot (0, 0) = (0.998, 0)$: *dog*. In head 2 the same happens from the other
+# values is $0.9983 \cdot (1, 0) + 0.0017 \cdot (0, 0) = (0.998, 0)$: *dog*. In head 2 the same happens from the other
 # end, and the blend is $(0, 0.998)$: *man*.
 
 # %% tags=["nbval-check-output"]
@@ -172,19 +172,17 @@ def heads_by_loop(x, heads):
     return np.concatenate(outputs, axis=1), np.stack(weights)
 
 
-together, weights = heads_by_loop(news, [first, last])
-joke = np.array([[0, 1, 0, 1], [0, 0, 1, 0], [1, 0, 0, -1]])  # man bites dog
+together, weights = heads_by_loop(dog_bites, [first, last])
+man_bites = np.array([[0, 1, 0, 1], [0, 0, 1, 0], [1, 0, 0, -1]])
 print("the verb's weights, head 1:", weights[0, 1].round(4))
 print("the verb's weights, head 2:", weights[1, 1].round(4))
 print("dog bites man, the verb receives:", together[1].round(3))
-swapped, _ = heads_by_loop(joke, [first, last])
+swapped, _ = heads_by_loop(man_bites, [first, last])
 print("man bites dog, the verb receives:", swapped[1].round(3))
 
 # %% [markdown]
-# The first two numbers say who bites, the last two who is bitten, and when the names change places, so do the pairs.
-# One head, with half of its weight on each name, would receive $(0.5, 0.5)$ from both sentences.
-#
-# *Dog* and *man* have queries of zeros here, attend equally to all three words, and receive plain averages.
+# The first two numbers say who bites, the last two who is bitten, and when the nouns change places, so do the pairs.
+# With one head, half of its weight on each noun, the verb would receive $(0.5, 0.5)$ from both sentences.
 
 # %% tags=["proof"]
 assert np.allclose(weights[0, 1], [0.9983, 0.0017, 0], rtol=0, atol=0.00005)
@@ -194,15 +192,15 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # ## The definition
 #
 # There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$. Here the **head dimension** is
-# $d_k = D / H$, so $D$ must be divisible by $H$. (With another $d_k$, $W_O$ below has the shape $(H d_k, D)$.)
+# $d_k = D / H$, so $D$ must be divisible by $H$.
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
 #
 # $$\operatorname{MultiHead}(X) = \bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O .$$
 #
-# The brackets set the heads' outputs side by side (the paper writes *Concat*), which makes $(T, D)$ again. The last
-# matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. Until then the heads know nothing of each
-# other.
+# The brackets set the heads' outputs side by side, they **concatenate** them (the paper writes *Concat*), which makes
+# $(T, D)$ again. The last matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. Until then the heads
+# know nothing of each other.
 #
 # Why $d_k = D / H$? Because then the numbers of parameters and of multiplications are the same for any $H$
 # ([below](#what-do-eight-heads-cost)). A narrower head chooses less finely ([below](#what-if-a-head-is-too-narrow)).
@@ -266,8 +264,8 @@ for middle, label in (1.9, "head 1"), (2.9, "head 2"):
 drawing.text(1.25, 2.17, "a column of $W_O$", at="right", size=9)
 drawing.cells(1.4, 2.17, [written(n) for n in column], tints, 0.5)
 for y, sentence, name in (
-    (1.55, news, "dog bites man"),
-    (1.0, joke, "man bites dog"),
+    (1.55, dog_bites, "dog bites man"),
+    (1.0, man_bites, "man bites dog"),
     (0.45, fight, "dog bites dog"),
 ):
     found = heads_by_loop(sentence, [first, last])[0][1].round(3)
@@ -288,7 +286,7 @@ plt.show()
 
 # %% tags=["proof"]
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
-for sentence, expected in ((news, 0.998), (joke, -0.998), (fight, 0.0)):
+for sentence, expected in ((dog_bites, 0.998), (man_bites, -0.998), (fight, 0.0)):
     heads, _ = heads_by_loop(sentence, [first, last])
     assert np.isclose((heads @ who)[1, 0], expected, atol=0.0006)
 
@@ -337,7 +335,7 @@ def multi_head(x, w_q, w_k, w_v, w_o, num_heads):
 
 # both heads of the example, side by side, so that each matrix is (4, 4)
 both = [np.hstack([first[name], last[name]]) for name in ("w_q", "w_k", "w_v")]
-sentences = np.stack([news, joke])  # 2 sentences of 3 words, width 4
+sentences = np.stack([dog_bites, man_bites])  # 2 sentences of 3 words, width 4
 received = multi_head(sentences, *both, np.eye(4), num_heads=2)
 print("x", sentences.shape, "  out", received.shape)
 print("the verb, in each sentence:", *received[:, 1].round(3))
@@ -421,8 +419,8 @@ plt.show()
 # Attention works on the last two axes, and treats heads as it treats the sentences of a batch: each by itself.
 
 # %% [markdown]
-# The next folded cell holds the full version in NumPy, `multi_head_attention`, with a mask, and with queries that need
-# not come from the same words as the keys.
+# The folded cells hold `split_heads` and `merge_heads` as functions, and the full version in NumPy,
+# `multi_head_attention`, with a mask, and with queries that need not come from the same words as the keys.
 
 # %% tags=["export", "hide-input"] module="by_hand.multihead"
 import numpy as np
@@ -562,8 +560,9 @@ for name, merge in [
     print("{:24}{:>6}{:>15}{:>9}{:>17}".format(name, *verdicts))
 
 # %% [markdown]
-# The shape and the sums detect nothing. Shuffling does, and needs no reference. Before $W_O$, row 0 should hold four
-# heads for one word. It holds the first head for *four words*, so a word's output depends on who stands where.
+# The shape detects nothing, and the sums cannot: the weights are computed before the merge. Shuffling detects it, and
+# needs no reference. Before $W_O$, row 0 should hold four heads for one word. It holds the first head for *four words*,
+# so a word's output depends on which words stand where.
 
 # %% tags=["proof"]
 wrong = attention_with(lambda h: h.reshape(5, 16))
@@ -690,8 +689,8 @@ theirs, _ = pytorchs(x, memory, memory)
 assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 
 # %% [markdown]
-# It agrees with both, under a causal mask and as cross-attention. [Chapter 7](07_learning.ipynb)'s version adds dropout
-# and checks of shapes, and returns a pair: the output, and on request the weights.
+# Under a causal mask it agrees with both, and as cross-attention with PyTorch's. [Chapter 7](07_learning.ipynb)'s
+# version adds dropout and checks of shapes, and returns a pair: the output, and on request the weights.
 
 # %% [markdown]
 # ## What do eight heads cost?
@@ -712,17 +711,19 @@ def cost(d_model, num_heads, words):
 for num_heads in (1, 8, 64):
     parameters, products = cost(512, num_heads, words=100)
     heads = f"{num_heads:2} heads of {512 // num_heads:3}"
-    print(f"{heads}: {parameters:,} parameters, {products:,} multiplications")
+    print(f"{heads}: {parameters:,} parameters, {products:,} products", end=", ")
+    print(f"{num_heads * 100 * 100:7,} weights")
 
 # %% [markdown]
 # The same number of parameters, and the same number of multiplications. The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$
 # have $4 D^2$ numbers together, here 1,048,576, however they are cut (biases would add $4 D$). More heads are narrower
-# heads, and $H \cdot d_k$ stays 512. What grows is the number of $(T, T)$ matrices of attention weights, and with it
-# the time for their softmaxes and, where they are stored, the memory.
+# heads, and $H \cdot d_k$ stays 512. What grows is the number of attention weights, $H \, T^2$, and with it the time
+# for their softmaxes and, where they are stored, the memory.
 #
 # So the choice of $H$ is a trade: more queries at once, each with fewer numbers. The paper chose eight heads, which
-# makes $d_k = 64$. Its table 3 (row A) scores translations from 0 to 100 (BLEU, [chapter 14](14_translation.ipynb)):
-# 24.9 with one head, 25.8 with 8 and with 16, 25.4 with 32. Some tenths may be chance.
+# makes $d_k = 64$. Its table 3 (rows *base* and A) scores translations from 0 to 100 (BLEU, [chapter
+# 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with 16, 25.4 with 32. Differences of a
+# few tenths may be chance.
 
 # %% tags=["proof"]
 assert cost(512, 1, 100) == cost(512, 8, 100) == cost(512, 64, 100)
@@ -737,8 +738,9 @@ assert cost(512, 8, 100)[0] == 4 * 512 * 512
 #
 # What does training find? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2, and look at its first layer,
 # of twelve heads. The model puts a token `[CLS]` before each text and `[SEP]` behind it, which stand for no word. Give
-# it three sentences, one of them *the cat sat on the mat and it slept*. For each head take two averages: the weight
-# that words, from the second on, give to the word before, and the weight that all words give to `[CLS]`.
+# it three sentences: *the cat sat on the mat and it slept*, *she gave the book to her brother because he wanted it* and
+# *the dog that bit the man ran*. For each head, average two weights over the words: the one that a word, from the
+# second on, gives to the word before it, and the one that a word gives to `[CLS]`.
 #
 # **Predict first.** How large is the weight on the word before, in the head where it is largest?
 
@@ -800,16 +802,16 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # %% [markdown]
 # In these three sentences head 3 gives nearly all of its weight to the word before, at every word from the second on,
 # and no other head comes near that: a **previous-token head**. (Its 0.11 on `[CLS]` comes from the first words, which
-# have `[CLS]` before them.) It is the pattern that chapter 5 wired with a rotation, and training found it.
+# have `[CLS]` before them.) Chapter 5 wired this pattern by hand, with a rotation. Here training found it.
 #
 # Look through the others. Seven of the twelve give more than a quarter of their weight to `[CLS]`. [Clark and others
 # (2019)](https://aclanthology.org/W19-4828/) found that in BERT, an encoder of the same kind, early heads often attend
-# to `[CLS]`, and those of middle layers to `[SEP]`. They suspect that a head looks there when it finds nothing relevant
-# (an attention sink).
+# to `[CLS]`, and those of middle layers to `[SEP]`. They suspect, of `[SEP]` above all, that a head looks there when it
+# finds nothing relevant: such a token is an attention sink.
 #
 # A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
-# hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off, as [chapter
-# 15](15_pretrained.ipynb) does. ([What else heads do, and which can
+# hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off (an
+# **ablation**), as [chapter 15](15_pretrained.ipynb) does. ([What else heads do, and which can
 # go](#what-else-do-heads-do-and-can-they-be-removed).)
 
 # %% [markdown]
@@ -920,10 +922,10 @@ verdict
 # %% [markdown]
 # ### Exercise 3: One head in two
 #
-# *Harder, 20 minutes.* Two heads can always do what a single head as wide as each of them does. Given the matrices
-# $W_Q$, $W_K$, $W_V$ of one head, all $(D, D/2)$, return $(D, D)$ matrices for two heads that both compute what this
-# one does, and a $W_O$ of shape $(D, D)$ that gives their *average* in the first $D/2$ numbers of each word, and 0 in
-# the others.
+# *Harder, 20 minutes.* Two heads of width $D/2$ can always imitate one head of width $D/2$, if both compute the same.
+# Given the matrices $W_Q$, $W_K$, $W_V$ of one head, all $(D, D/2)$, return $(D, D)$ matrices for two heads that both
+# compute what this one does, and a $W_O$ of shape $(D, D)$ that gives their *average* in the first $D/2$ numbers of
+# each word, and 0 in the others.
 
 
 # %% tags=["exercise"]
@@ -1002,8 +1004,8 @@ verdict
 # ## In one breath
 #
 # One head gives each word one average, and from an average of two unrelated things a matrix gets only half back. So
-# attention runs several times side by side, in narrow heads with matrices of their own, with the parameters and the
-# multiplications of a single wide one. Each head writes through its own rows of $W_O$, and what they write is added up.
+# attention runs several times side by side, in narrow heads with matrices of their own, at the cost of a single wide
+# one. Each head writes through its own rows of $W_O$, and what they write is added up.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
@@ -1021,24 +1023,24 @@ verdict
 #
 # ### Why exactly half?
 #
-# Beside the average take the combination $(1 - \alpha) \, a - \alpha \, b$. Together the two give both names. If the
-# names are independent and drawn alike, the two are equally large on average, and uncorrelated. So no matrix recovers
-# anything of the second from the average: that half is lost. Of each name the average explains this share of the
-# variance, its squared correlation with it ([chapter 1](01_why_attention.ipynb#why-not-more-than-24)):
+# Beside the average take the combination $(1 - \alpha) \, a - \alpha \, b$. Together the two give both nouns. If the
+# nouns are independent and drawn alike, with mean 0, the two are equally large on average, and uncorrelated. So no
+# matrix recovers anything of the second from the average: that half is lost. Of each noun the average explains this
+# share of the variance, its squared correlation with it ([chapter 1](01_why_attention.ipynb#why-not-more-than-24)):
 #
 # $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
 #
-# They sum to 1, where two whole names would be 2: half. With $\alpha = \tfrac12$ the average holds half of each name,
+# They sum to 1, where two whole nouns would be 2: half. With $\alpha = \tfrac12$ the average holds half of each noun,
 # with $\alpha = 1$ all of $a$ and nothing of $b$.
 #
 # ### Could one head escape by other means?
 #
-# - *By its $W_V$, writing the first name into other numbers than the last?* Not in the first layer. The matrix is the
-#   same for every word, and a position is only added, so all names land in the same 8 numbers.
-# - *By a later part that is not linear?* For a list of known names it may be: where no two pairs have the same average,
-#   it can tell them apart. For arbitrary new names, no.
-# - *By two layers of one head, one name after the other?* Yes, if the first is passed on beside the second (chapter 8).
-#   Two heads do it in one layer.
+# - *Could its $W_V$ write the first noun into other numbers than the last?* Not in the first layer. The matrix is the
+#   same for every word, and a position is only added, so all nouns land in the same 8 numbers.
+# - *Could a later part that is not linear tell them apart?* For a fixed list of nouns, perhaps: if no two pairs have
+#   the same average. For arbitrary new nouns, no.
+# - *Could two layers of one head fetch one noun after the other?* Yes, if the first is passed on beside the second
+#   (chapter 8). Two heads do it in one layer.
 
 # %% [markdown]
 # ### What if a head is too narrow?

@@ -105,15 +105,12 @@ plt.show()
 # | **wanted** | I | am | fine | `<eos>` |
 # | may be seen | `<bos>` | `<bos>` I | `<bos>` I am | `<bos>` I am fine |
 #
-# In code, if a row of `answers` holds `<bos>` I am fine `<eos>`, what is given is `answers[:, :-1]`, and what is wanted
-# `answers[:, 1:]`.
-#
 # Why shifted? If a position were asked for the word that it is given, it would only copy. `<bos>` gives the first word
 # a position from which it can be predicted. And `<eos>` is wanted, too, because otherwise the model would never learn
 # to stop.
 #
-# When the model writes, later, no right answer is there. The decoder runs once for each word, and what it has written
-# goes in again:
+# Later, when the model writes, there is no right answer to give it. The decoder runs once for each word, and what it
+# has written goes in again:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Left, training: the right answer, begin, I, am, fine, goes into one decoder at once, and out of it come I, am, fine, end. Right, writing: four passes, one below the other. Begin gives I; begin I gives am; begin I am gives fine; begin I am fine gives end. Each word that is written is appended to what goes in next."}}
 drawing = Diagram(8.2, 2.7)
@@ -234,11 +231,12 @@ plt.show()
 #
 # ### Which mask goes where?
 #
-# An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder takes both: `causal &
-# padding`, $(T, T)$ and $(B, 1, 1, T)$, broadcasts to $(B, 1, T, T)$. If padding stands behind the sentence, the causal
-# mask already hides it from every word. Some libraries pad in front, so we always hide it. With padding in front the
-# first row is itself padding: the causal mask leaves it only itself, the padding mask hides that, and all its scores
-# are minus infinity. For such a row `nn.MultiheadAttention` by default returns NaN, our module 0 ([chapter
+# An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder's self-attention takes
+# both: `causal & padding`, $(T, T)$ and $(B, 1, 1, T)$, broadcasts to $(B, 1, T, T)$. Its second attention, to the
+# memory, takes the padding mask of the source. If the padding comes after the sentence, the causal mask already hides
+# it from every word. Some libraries pad in front, so we always hide it. With padding in front the first row is itself
+# padding: the causal mask leaves it only itself, the padding mask hides that, and all its scores are minus infinity.
+# For such a row `nn.MultiheadAttention` returns NaN by default; our module returns 0 ([chapter
 # 7](07_learning.ipynb#a-query-with-nothing-to-attend-to)).
 
 # %% tags=["proof"]
@@ -374,8 +372,9 @@ assert np.allclose(
 # %% [markdown]
 # ### Which encoder layer does the decoder ask?
 #
-# In this model, as in the paper's, the *last* one. The encoder runs to its end first, and its final output is the
-# memory that every decoder layer asks, each through its own $W_K$ and $W_V$.
+# In this model, as in the paper's, the *last* one, because its vectors have drawn on the whole question most often. The
+# encoder runs to its end first, and its final output is the memory. Every decoder layer asks it, each through its own
+# $W_K$ and $W_V$, because a higher layer can ask with a query that knows what the lower ones have found.
 #
 # ## The decoder layer
 #
@@ -483,9 +482,11 @@ quiz.one_choice(
 # Here is the whole model, post-norm, without checks, as you would write it in an afternoon. Read from the bottom:
 # `forward` encodes the source and decodes the target. Both go through `stack`, which looks up, adds positions and runs
 # the layers. A `Layer` with `cross=True` is a decoder layer. `Attention` takes queries from `x`, keys and values from
-# `context`: `x` again, or the memory. The output has no matrix of its own: a token's logit is the dot product of the last
-# vector with its embedding (**weight tying**, [Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)). The functions
-# that train the model and let it write stand [below](#a-model-that-has-learnt-to-answer).
+# `context`: `x` again, or the memory. The output has no matrix of its own: a token's logit is the dot product of its
+# embedding with what the decoder returns at that position (**weight tying**, [Press and Wolf,
+# 2016](https://arxiv.org/abs/1608.05859)); so the embeddings start small ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)). The functions that train the model and let it write stand
+# [below](#a-model-that-has-learnt-to-answer).
 
 
 # %%
@@ -646,12 +647,9 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
-# The logarithm turns the product into a sum: $-\ln 0.36 = 0.69 + 0.22 + 0.11 + 0 = 1.02$. The loss is its average over
-# the four words, 0.26 (`ignore_index=0` skips the padding). It is smallest where the right answers are most probable
+# The logarithm turns the product into a sum: $-\ln 0.36 = 0.69 + 0.22 + 0.11 + 0 = 1.02$. The loss is this sum divided
+# by the four words, 0.26 (`ignore_index=0` skips the padding). It is smallest where the right answers are most probable
 # (**maximum likelihood**).
-#
-# Why not predict each word from $x$ alone? *I am fine* and *very well, thanks* may both be right, and words that do not
-# know of each other could make *I well thanks*.
 #
 # Each step of `fit` draws 32 of the given `rows` of `questions` and `answers`, and goes downhill by a step that Adam
 # scales ([chapter 11](11_training.ipynb#how-large-a-step)):
@@ -664,7 +662,7 @@ def fit(model, rows, steps=250, seed=0):
     model.train()
     for step in range(1, steps + 1):
         for group in optimizer.param_groups:
-            group["lr"] = 0.01 * min(1, step / 50)  # small steps first
+            group["lr"] = 0.01 * min(1, step / 50)  # warm-up
         picked = torch.randint(len(rows), (32,), generator=generator)
         picked = torch.tensor(rows)[picked]
         logits = model(questions[picked], answers[picked, :-1])  # (32, T, V)
@@ -707,7 +705,8 @@ def generate(model, asked, longest=8):
 
 # %% [markdown]
 # Now train [the model on one screen](#all-of-it-on-one-screen), with two layers on each side, width 16 and two heads.
-# `split` (folded) gives the rows that are held out, and the others.
+# The folded cell has `split`, which gives the rows that are held out and the others, and two small functions to read
+# and to count answers.
 
 
 # %% tags=["hide-input"]
@@ -722,7 +721,6 @@ def split(seed, by_topic=False):
     return rows, [n for n, key in enumerate(keys) if key not in held]
 
 
-# %%
 def words(row):
     text = " ".join(vocabulary[n] for n in row[1:].tolist())
     return text.split(" <eos>")[0]
@@ -756,12 +754,7 @@ assert share_right(screen, unseen) > 0.95
 # topics held out, such as *you* with *tired*, a model still answers most questions, [but not all
 # kinds](#does-it-combine-what-it-has-learnt).
 
-# %% [markdown]
-# Why do the embeddings of `OneScreen` start small? Its target embeddings are also its output matrix: with PyTorch's
-# default, a standard deviation of 1, the first loss at the paper's size is ten times as large ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)).
-
-# %% tags=["hide-input"]
+# %% tags=["proof"]
 tokens = torch.randint(3, 1000, (2, 4, 10))
 for start in ("our", "PyTorch's"):
     base = OneScreen(1000, 512, 8, 6, 2048)
@@ -772,9 +765,6 @@ for start in ("our", "PyTorch's"):
         first = F.cross_entropy(
             base(*tokens)[:, :-1].flatten(0, 1), tokens[1, :, 1:].flatten()
         )
-    print(
-        f"first loss at the paper's size, 1,000 tokens, {start} embeddings: {first:.1f}"
-    )
     assert (abs(first - np.log(1000) - 0.5) < 0.2) == (start == "our")
 
 # %% [markdown]
@@ -1040,8 +1030,7 @@ assert vocabulary[best.indices[0]] == "I" and logits.softmax(-1).max() > 0.9
 # last column is the first entry of each value: of the blend's 0.57, *you* brings $0.73 \cdot 0.77 = 0.56$.
 #
 # The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`; norm and
-# feed-forward network follow. The output matrix compares the result with every word of the vocabulary, by dot products:
-# these are the logits. *I* has by far the largest, so *I* is written.
+# feed-forward network follow. Of the logits *I* has by far the largest, so *I* is written.
 
 # %% tags=["proof"]
 scaled = products / math.sqrt(8)
@@ -1072,9 +1061,9 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # %% [markdown]
 # ## Does training run token by token?
 #
-# No, only generation does ([drawn above](#who-may-see-whom)). Writing takes one pass for each word. With a causal mask,
-# a single pass over the whole answer gives the same rows, all at once. The check compares that single pass with the
-# four passes of writing:
+# No, only generation does ([drawn above](#who-may-see-whom)). Writing takes one pass for each token. With a causal
+# mask, a single pass over the whole answer gives the same rows, all at once. The check compares that single pass with
+# the four passes of writing:
 
 # %% tags=["hide-input"]
 with torch.no_grad():
@@ -1089,8 +1078,9 @@ with torch.no_grad():
         assert difference < 1e-5
 
 # %% [markdown]
-# The same up to rounding. That is what the causal mask buys: a sentence of a thousand words takes a thousand passes to
-# write, but only one in each step of training.
+# The same up to rounding. That is what the causal mask buys: a sentence of a thousand tokens takes a thousand passes to
+# write, but only one in each step of training. And since the earlier rows do not change when a word is added, their
+# keys and values need not be computed again: that is the **key-value cache** of [chapter 12](12_generation.ipynb).
 #
 # It rests on one property: *no position sees its future*. Could the future arrive by a detour, through another position
 # in a lower layer? No: in every layer row $t$ draws on rows 0 to $t$ only, which have seen nothing later, and
@@ -1178,7 +1168,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## Break it: nine ways to get a mask wrong
 #
-# Nine mistakes, and what a row $t$ may then see:
+# The correct mask, and nine mistakes. What may row $t$ then see?
 #
 # | name | in the code | row $t$ may see |
 # |---|---|---|
@@ -1310,12 +1300,12 @@ print(
 assert loss < 0.02 and forced == 1 and writing < 0.4
 
 # %% [markdown]
-# Only the writing: a perfect loss, and it cannot write. Here are all nine mistakes and the correct mask, each trained
-# with nine seeds (`python -m benchmarks.masks`). Over the seeds, *loss* is the highest, *forced* the mean, *writing*
-# the worst and the best. Three more columns answer:
+# Only the writing. Here are all nine mistakes and the correct mask, each trained with nine seeds (`python -m
+# benchmarks.masks`). Over the seeds, *loss* is the highest, *forced* the mean, *writing* the worst and the best. Three
+# more columns answer:
 #
 # - *Leaks*: do later words change earlier logits?
-# - *Padding*: does more padding behind the question change the logits?
+# - *Padding*: does more padding after the question change the logits?
 # - *Reference*: are the logits those of a correct model with the same parameters?
 
 # %% tags=["hide-input"]
@@ -1355,16 +1345,16 @@ for name, make in variants.items():
 # word.
 #
 # **One sees the future outside training.** The mask *in training only* is off after `model.eval()`, so *forced* and
-# *writing* both run without it. In writing only the last row is used, and it sees the same words with the mask or
-# without. But without it layer 1 mixes later words into the *earlier* rows, and the last row of layer 2 reads those
-# rows. Training never showed such vectors: one seed gets 3 percent right, another 97. In *forced* every position sees
-# the whole answer, which it never did in training. That is presumably why only 49 percent are right.
+# *writing* both run without it. In writing only the last row is used, and that row may see every word anyway. But with
+# the mask off, layer 1 mixes later words into the *earlier* rows, and the last row of layer 2 reads those. Training
+# never showed such vectors: one seed gets 3 percent right, another 97. In *forced* every position but the last sees
+# more than it ever did in training. That is presumably why only 49 percent are right.
 #
 # **Two see too little.** Nothing leaks, nothing moves, and most of what they write is right; only the reference finds
 # them for sure. *One word too few* hides each word from its own attention, and leaves `<bos>` nothing at all.
 # Presumably the residual connection carries the word past. A causal mask *on cross-attention* lets row $t$ attend only
-# to the question's words up to the $t$th. Most answers are right all the same, presumably because the encoder, which
-# sees the whole question, has carried what is needed to the first positions.
+# to the question's words 0 to $t$. Most answers are right all the same, presumably because the encoder, which sees the
+# whole question, has carried what is needed to the first positions.
 #
 # **One sees padding.** *Padding not hidden* gets everything right here, with the padding that it has always seen. But
 # its logits move with the padding, so with more or less of it the same question may get another answer.
@@ -1386,13 +1376,17 @@ for _ in range(250):
     loss.backward()
     optimizer.step()
 copying.eval()
+with torch.no_grad():
+    guessed = copying(questions[unseen], answers[unseen, :-1]).argmax(dim=-1)
+wanted = answers[unseen, 1:]
+forced = (guessed == wanted)[wanted != 0].float().mean().item()
 print(
-    f"not shifted: loss {loss.item():.3f}, writing {share_right(copying, unseen):.0%},"
+    f"not shifted: loss {loss.item():.3f}, forced {forced:.0%}, writing {share_right(copying, unseen):.0%},"
     f" leaks: {any(leaks(copying).values())},"
     f" reference: {'equal' if equals_reference(copying, unseen) else 'differs'}"
 )
 print("it writes:", *[vocabulary[n] for n in generate(copying, hello)[0].tolist()])
-assert loss < 0.01 and share_right(copying, unseen) == 0
+assert loss < 0.01 and share_right(copying, unseen) == 0 and forced < 0.05
 assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 
 # %% [markdown]
@@ -1406,8 +1400,8 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 #
 # | check | finds |
 # |---|---|
-# | *writing*, on held-out data | if it is low at a low loss: the future was seen in training, or the target was not shifted; if *forced* is low, too, see there |
-# | *forced*, on held-out data | if it is low: overfitting (what was learnt holds for the training pairs only: chapter 11), or a mask in training only |
+# | *writing*, on held-out data | if it is low at a low loss: the future was seen in training; if *forced* is low, too, see there |
+# | *forced*, on held-out data | if it is low: overfitting (what was learnt holds for the training pairs only: chapter 11), a mask in training only, or a target that was not shifted |
 # | the leak test, in both modes | six of the nine, all that show the future |
 # | more padding | padding that is not hidden |
 # | a reference with the same parameters, such as `nn.Transformer`, in both modes and with sentences of different lengths | all nine |
@@ -1450,9 +1444,9 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 # %% [markdown]
 # ## With one stack, or two?
 #
-# Leave out the decoder, and you have an **encoder-only** model. It suits whoever must judge a text that is there as a
-# whole, because every vector draws on both sides of its word. Leave out the encoder, and with it the cross-attention,
-# and you have a **decoder-only** model: chapter 8's encoder layer with a causal mask. Question and answer stand in one
+# Leave out the decoder, and you have an **encoder-only** model. It suits tasks that judge a finished text, because each
+# vector can draw on the words on both sides of its own. Leave out the encoder, and with it the cross-attention, and you
+# have a **decoder-only** model: chapter 8's encoder layer with a causal mask. Question and answer stand in one
 # sequence, and the causal self-attention of the answer does what cross-attention did here.
 #
 # | | masks, besides padding | is trained to | for example |
@@ -1465,7 +1459,8 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 # sequences, as in translation or speech recognition, two stacks remain in use, and the encoder may look in both
 # directions (it is *bidirectional*).
 #
-# In code, a decoder-only model is what is left of [the model on one screen](#all-of-it-on-one-screen):
+# In code, a decoder-only model keeps the *encoder's* layers of [the model on one screen](#all-of-it-on-one-screen),
+# which have no cross-attention, and gives them a causal mask:
 
 
 # %%
@@ -1775,12 +1770,10 @@ verdict
 #
 # ### Does it combine what it has learnt?
 #
-# Every question that the [model](#a-model-that-has-learnt-to-answer) was tested on has a twin among the training pairs
-# with another greeting.
-#
-# So hold out whole *topics* instead. A topic is a person with a mood, as *you* with *tired*, or a person with *how*.
-# All its questions go: plain or with *why*, under every greeting. If *you* and *tired* never stood in one question,
-# what does the model say to *why are you tired*? To combine what was seen in different examples is called
+# Every question that the [model](#a-model-that-has-learnt-to-answer) was tested on has a twin with another greeting. To
+# test more, hold out whole *topics*. A topic is a person with a mood, as *you* with *tired*, or a person with *how*.
+# All its questions are held out, with *why* or without, under every greeting. If *you* and *tired* never stood in one
+# question, what does the model say to *why are you tired*? Combining what was seen in different examples is called
 # **compositional generalisation**.
 #
 # **Predict first.** What share of such answers is right? We have trained nine models on each of the two kinds of
@@ -1844,10 +1837,10 @@ for kind in ("yes", "why", "how"):
     print(f"new topics, {kind}: {right:.0f} of {total} = {right / total:.0%}")
 
 # %% [markdown]
-# Where topics were held out, the models answer nearly all that want *yes*, for which the person is enough, and 93
-# percent of those that ask *why*: a model that has seen *you cold* and *Ada tired* can mostly say *who says I am
-# tired*. Of the *how* questions, of which there are only nine topics, they answer one in four. A test set measures what
-# its split makes it measure.
+# Where topics were held out, the models answer nearly all that want *yes*: its answer is the same for every mood, so
+# the person has had it with other moods. They answer 93 percent of those that ask *why*: a model that has seen *you
+# cold* and *Ada tired* can mostly say *who says I am tired*. Of the *how* questions, whose answer the person has had
+# with no other question, they answer one in four. A test set measures what its split makes it measure.
 
 # %% tags=["proof"]
 twins = {about for question, _, about in (pairs[n] for n in for_training)}
@@ -1863,11 +1856,11 @@ assert 0.2 < rates["how"] < 0.3
 # %% [markdown]
 # ### Does the map say why?
 #
-# Back to *Hi, how are you?* and the model that has learnt the [small talk](#a-model-that-has-learnt-to-answer).
-# Attention at `<bos>` goes to *you*, and the answer is *I*. Is the first the reason for the second? Hide one position
-# of the memory at a time from the decoder, and see what becomes of the probability of *I*, in this model and in the
-# nine that were trained with held-out questions. To hide a part of the input is called **occlusion**. (*Look* is the
-# last layer's cross-attention from `<bos>`, the mean of its two heads; *hide* hides a position from both layers.)
+# Back to *Hi, how are you?* and the module that we [followed](#one-question-followed-to-its-answer). Attention at
+# `<bos>` goes to *you*, and the answer is *I*. Is the first the reason for the second? Hide one position of the memory
+# at a time from the decoder, and see what becomes of the probability of *I*, in this model and in the nine of *new
+# questions* above. Hiding a part of the input is called **occlusion**. (*Look* is the last layer's cross-attention from
+# `<bos>`, the mean of its two heads; *hide* hides a position from both layers.)
 
 # %% tags=["hide-input"]
 print("     " + "".join(f"{word:>7}" for word in question))

@@ -14,7 +14,7 @@
 # it, and part of the reason why a model miscounts letters, slips at adding, and needs more tokens for one language than
 # for another.
 #
-# You need some Python (a queue, a class) and hardly any mathematics. It takes about 28 minutes to read, and 45 for the
+# You need some Python (a queue, a class) and hardly any mathematics. It takes about 29 minutes to read, and 45 for the
 # exercises. [Going further](#going-further), at the end, takes 3 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
@@ -399,6 +399,56 @@ class BPETokenizer:
 
 
 # %% [markdown]
+# With the four merges from above, this is the whole way of a text into a model:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "The text Zoë eats on its way into a model, in five rows of boxes, with arrows from each unit down to what it becomes. Its eight characters are two words, Zoë and ␣eats, and these are nine bytes, since ë is the two bytes 195 and 171. These two bytes stay apart, as tokens 198 and 174, while the bytes 101, 97 and 116 become one token, eat, with the number 262. The other tokens are Z 93, o 114, the space 35 and s 118, and each of the seven has one vector below it, drawn as four shaded cells."}}
+from classroom.diagram import Diagram
+from classroom.plots import BLUE, GREY, RED
+
+text, slot = "Zoë eats", 0.56
+lines = ["tea"] * 4 + ["team"] * 3 + ["steam"] * 2 + ["eat"] * 3
+tokenizer = BPETokenizer.train(lines, vocab_size=3 + 256 + 4)
+tokens, words, data = tokenizer.encode(text), pretokenize(text), text.encode()
+names = [f"{p}\n{n}" for p, n in zip(tokenizer.tokenize(text), tokens, strict=True)]
+vectors = np.random.default_rng(2).uniform(0.2, 1, (len(tokenizer), 4))
+sizes = [len(tokenizer.vocabulary[token]) for token in tokens]
+rows = [  # name, y, height, units, bytes of each
+    ("characters", 3.68, 0.38, text, [len(c.encode()) for c in text]),
+    ("words", 2.96, 0.38, words, [len(w.encode()) for w in words]),
+    ("bytes", 2.24, 0.38, data, [1] * len(data)),
+    ("tokens\nand IDs", 1.38, 0.64, names, sizes),
+    ("vectors", 0.52, 0.36, tokens, sizes),
+]
+colors = [GREY] * 2 + [RED] * 2 + [GREY] + [BLUE] * 3 + [GREY]  # one for each byte
+
+
+def middles(sizes):
+    """Middle and colour of each unit; grey where its bytes have several colours."""
+    for size, end in zip(sizes, np.cumsum(sizes), strict=True):
+        color, *others = set(colors[end - size : end])
+        yield 1.24 + (end - size / 2) * slot, GREY if others else color
+
+
+drawing = Diagram(6.4, 4.0)
+bottom, sizes_above = None, []
+for name, y, height, units, sizes in rows:
+    drawing.text(0.1, y, name, at="left", size=13)
+    for unit, size, (x, color) in zip(units, sizes, middles(sizes), strict=True):
+        if name == "vectors":
+            shades = [(color, depth) for depth in vectors[unit]]
+            drawing.cells(x - 0.25, y, [""] * 4, shades, width=0.125)
+        else:
+            label = str(unit).replace(" ", "␣")
+            drawing.box(x, y, label, size * slot - 0.06, height, color, size=12)
+    for x, color in middles(max(sizes, sizes_above, key=len)) if bottom else ():
+        drawing.arrow((x, bottom - 0.05), (x, y + height / 2 + 0.05), color=color)
+    bottom, sizes_above = y - height / 2, sizes
+plt.show()
+
+# %% [markdown]
+# The letters of *eat* become one token. The letter *ë* stays two, one for each of its bytes, which Python writes `\xc3`
+# and `\xab`. The model receives only the seven numbers, and each picks its row of the embedding table.
+#
 # A single token may be part of a character, so a program that prints tokens as they are generated must wait until a
 # character is complete (exercise 1).
 

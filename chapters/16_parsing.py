@@ -968,6 +968,55 @@ class SpanParser(nn.Module):
 # $$\text{best}(i, j) = \max_{\ell} s(i, j, \ell) + \max_k \, [\text{best}(i, k) + \text{best}(k, j)] .$$
 #
 # (For a single word there is only the first term; *no constituent* is one of the labels $\ell$, with the score 0.)
+#
+# For the four words above, with scores that are made up:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Ten cells in a triangle, one for each span of she sees the cat, with fenceposts 0 to 4 below. Each cell has its best label with its score, and below it the best sum: NP 3.0 and sum 3.0 for she, S 2.0 and sum 5.0 for she sees, NP 6.1 and sum 6.1 for the cat, VP 4.0 and sum 10.1 for sees the cat, S 5.0 and sum 18.1 for the whole, and all other cells have a dash for no constituent, with sum 5.0 for she sees the, and 0.0 for sees, the, cat and sees the. Arrows lead from the whole to she and sees the cat, from there to sees and the cat, and from there to the and cat. These seven cells are blue and the other three pale."}}
+words = ["she", "sees", "the", "cat"]
+labels = {(0, 1): "NP", (2, 4): "NP", (1, 4): "VP", (0, 4): "S", (0, 2): "S"}
+scores = {(0, 1): 3.0, (2, 4): 6.1, (1, 4): 4.0, (0, 4): 5.0, (0, 2): 2.0}
+
+best, parts = {}, {}
+for length in range(1, 5):
+    for i in range(5 - length):
+        j = i + length
+        cuts = [((i, k), (k, j)) for k in range(i + 1, j)]
+        parts[i, j] = max(cuts, key=lambda cut: sum(map(best.get, cut)), default=())
+        best[i, j] = scores.get((i, j), 0.0) + sum(map(best.get, parts[i, j]))
+tree = [(0, 4)]
+for span in tree:
+    tree += parts[span]
+
+drawing = Diagram(6.2, 4.65)
+at = {(i, j): (0.3 + 0.7 * (i + j), 0.3 + 0.98 * (j - i)) for i, j in best}
+for span, (x, y) in at.items():
+    wins = span in tree
+    color = plots.BLUE if wins else plots.GREY
+    drawing.box(x, y, "", 1.14, 0.6, color if wins else "#c3c8cf")
+    drawing.text(x - 0.34, y, "{}, {}".format(*span), plots.GREY)
+    own = f"{labels[span]} {scores[span]}" if span in scores else "—"
+    drawing.text(x + 0.19, y + 0.14, own)
+    drawing.text(x + 0.19, y - 0.13, f"{best[span]:.1f}", color, size=13)
+    for part in parts[span] if wins else ():
+        to, top = at[part]
+        bend = [(x, y - 0.3), (x, y - 0.47), (to, y - 0.47), (to, top + 0.32)]
+        drawing.arrow(*bend, color=color)
+whole = (scores[0, 4], *map(best.get, parts[0, 4]))
+total = " + ".join(f"{number:.1f}" for number in whole)
+drawing.text(0.3, 4.36, "—  no constituent", at="left")
+drawing.text(3.8, 4.36, "label and its score", at="left")
+drawing.text(3.8, 4.09, f"best sum = {total}", plots.BLUE, "left")
+for n, word in enumerate([*words, ""]):
+    x = 0.3 + 1.4 * n
+    drawing.axes.plot([x, x], [0.45, 0.8], color=plots.GREY, linewidth=2.4)
+    drawing.text(x, 0.25, str(n), plots.GREY)
+    drawing.text(x + 0.7, 0.62, word)
+plt.show()
+
+# %% [markdown]
+# The chart is filled from below, so when a span is cut, the best sums of both parts are known. At the top the cut after
+# *she* is best: $3.0 + 10.1$ is more than $5.0 + 6.1$ after *sees* or $5.0 + 0.0$ after *the*. The 5.0 of S itself
+# makes it 18.1. An S over *she sees* would score 2.0, but it crosses the better VP.
 
 
 # %% tags=["export", "hide-input"] module="parsing"

@@ -302,7 +302,51 @@ quiz.number(
 # FSDP takes the two phases of the ring apart. Before a layer is used, an all-gather gives every process its full
 # parameters; afterwards each frees what is not its own (it *reshards*). In the backward pass, which gathers the layer
 # again, a reduce-scatter leaves each process the summed gradient of its own shard. Adam updates that shard, and keeps
-# moments for it alone.
+# moments for it alone. A step of two layers, as one device sees it (the times are invented):
+
+# %% tags=["plot"] mystnb={"image": {"alt": "One device in a training step of two layers under FSDP, time to the right, with lanes for network, compute and memory. Forward pass: all-gather 1, then all-gather 2 during forward 1, then forward 2 and the loss; the full parameters of each layer are freed after its forward. Backward pass: all-gather 2, then all-gather 1 during backward 2, reduce-scatter 2 during backward 1, reduce-scatter 1, and Adam on the own shard; the full parameters of each layer are freed after its backward. The full parameters of both layers take up memory at once only during forward 1 and during backward 2."}}
+lanes = {"network": 1.7, "compute": 1.12, "layer 1": 0.62, "layer 2": 0.26}
+forward = [
+    ("network", "all-\ngather 1", 0, 0.85),
+    ("network", "all-\ngather 2", 0.85, 1.7),
+    ("compute", "forward 1", 0.85, 1.8),
+    ("compute", "forward 2", 1.8, 2.75),
+    ("compute", "loss", 2.75, 3.35),
+    ("layer 1", "all of layer 1", 0, 1.8),
+    ("layer 2", "all of layer 2", 0.85, 2.75),
+]
+backward = [
+    ("network", "all-\ngather 2", 0, 0.85),
+    ("network", "all-\ngather 1", 0.85, 1.7),
+    ("compute", "backward 2", 0.85, 2.25),
+    ("network", "reduce-\nscatter 2", 2.25, 3.1),
+    ("compute", "backward 1", 2.25, 3.65),
+    ("network", "reduce-\nscatter 1", 3.65, 4.5),
+    ("compute", "Adam,\nown shard", 4.5, 5.5),
+    ("layer 1", "all of layer 1", 0.85, 3.65),
+    ("layer 2", "all of layer 2", 0, 2.25),
+]
+panels = [("forward pass", forward, 2.4), ("backward pass and update", backward, 0)]
+drawing = Diagram(6.6, 4.75)
+for title, steps, bottom in panels:
+    drawing.text(0.1, bottom + 2.15, title, at="left", size=13)
+    for lane, y in [("network", 1.7), ("compute", 1.12), ("memory", 0.44)]:
+        drawing.text(0.1, bottom + y, lane, plots.GREY, "left")
+    for lane, label, start, end in steps:
+        x, width = 1 + (start + end) / 2, end - start - 0.05
+        y, height = bottom + lanes[lane], 0.3 if "layer" in lane else 0.5
+        color = {"1": plots.BLUE, "2": plots.GOLD}.get(label[-1], plots.GREY)
+        drawing.box(x, y, label, width, height, color)
+        if "layer" in lane:
+            drawing.text(1.05 + end, y, "freed", plots.GREY, "left")
+    drawing.text(5.55, bottom + 2.15, "time", plots.GREY, "right")
+    drawing.arrow((5.65, bottom + 2.15), (6.47, bottom + 2.15))
+plt.show()
+
+# %% [markdown]
+# While the device computes with one layer, the network already gathers the next, or carries gradients away. So only the
+# first all-gather of each pass and the last reduce-scatter keep it waiting. And of all layers at most two lie in its
+# memory whole.
 #
 # Of the 16 bytes for each parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) FSDP leaves about $16 /
 # N$. 8 billion parameters need 128 GB, more than a GPU of 80 GB holds; among eight, 16 GB each, besides activations.

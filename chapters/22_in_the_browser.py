@@ -86,6 +86,62 @@ assert numbers.tolist() == [[50, -127, 25]] and abs(scales - 0.01) < 1e-8
 assert (row - numbers * scales[:, None]).abs().max() <= scales.max() / 2
 
 # %% [markdown]
+# With 8 bits the numbers lie too close to be drawn. With 4 and 3 bits:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two number lines from −1.27 to 1.27 with evenly spaced levels: 15 in 4 bits, 0.181 apart, and 7 in 3 bits, 0.423 apart. Arrows lead from the entries −1.27, 0.254 and 0.5 to their nearest levels. The largest in absolute value, −1.27, is the lowest level itself and does not move. The entry 0.254 becomes 0.181 in 4 bits, a move of 0.073, and 0.423 in 3 bits, a move of 0.169 to the same level as 0.5."}}
+import matplotlib.pyplot as plt
+from classroom.diagram import PALE
+from classroom.plots import BLUE, GREY, INK, RED
+
+entries = np.array([0.5, -1.27, 0.254])
+largest = abs(entries).max()
+look = {"arrowstyle": "-|>", "color": BLUE, "linewidth": 1.6}
+
+
+def signed(value: float) -> str:
+    return f"{value:.3g}".replace("-", "−")
+
+
+figure, panels = plt.subplots(2, 1, figsize=(6.2, 4.9))
+for axes, bits in zip(panels, [4, 3], strict=True):
+    most = 2 ** (bits - 1) - 1
+    scale = largest / most
+    levels = np.arange(-most, most + 1)
+    stored = (entries / scale).round()
+    named = {-most, 0, most, *stored}
+    rows = [("stored", -0.1, INK, 1, levels), ("value", -0.27, GREY, scale, named)]
+    for name, y, color, factor, shown in rows:
+        style = {"color": color, "size": 11, "va": "top"}
+        axes.text(-1.48, y, name, ha="right", **style)
+        for n in shown:
+            axes.text(n * scale, y, signed(n * factor), ha="center", **style)
+    sizes = f"scale {largest:g} / {most} = {scale:.3f}"
+    axes.set_title(f"{bits} bits: {len(levels)} levels, {sizes}", pad=6)
+    axes.set(xlim=(-1.38, 1.38), ylim=(0, 1.05), yticks=[], xticks=levels * scale)
+    axes.tick_params(labelbottom=False, length=7, width=1.4, color=GREY)
+    axes.spines["left"].set_visible(False)
+    for entry, number in zip(entries, stored, strict=True):
+        axes.plot(entry, 0.8, "o", color=BLUE)
+        axes.text(entry, 0.88, signed(entry), color=BLUE, ha="center")
+        axes.annotate("", (number * scale, 0.01), (entry, 0.8), arrowprops=look)
+    axes.text(-1.08, 0.88, "largest absolute value", color=BLUE, size=11)
+    entry, level = entries[2], stored[2] * scale
+    axes.bar(level, 0.8, width=scale, color=PALE[BLUE])
+    axes.plot([entry, entry], [0, 0.72], ":", color=RED)
+    axes.hlines(0, entry, level, color=RED, linewidth=7, clip_on=False, zorder=3)
+    moved = abs(entry - level)
+    error = f"{entry} moves by {moved:.3f},\nhalf a scale is {scale / 2:.3f}"
+    axes.text(-0.03, 0.38, error, color=RED, ha="right", va="center")
+eight = f"8 bits: {2**8 - 1} levels, {largest / 127:g} apart, too fine to draw"
+axes.set_xlabel(eight, loc="left", labelpad=42, size=13)
+figure.tight_layout(h_pad=1.2)
+plt.show()
+
+# %% [markdown]
+# The largest entry fixes the scale, the distance from one level to the next. Whatever lies in the pale band, one scale
+# wide, goes to the level in its middle, so it moves by at most half a scale. With 3 bits 0.254 and 0.5 become the same
+# number.
+#
 # We quantize matrices and embedding tables, which hold nearly all of the parameters. Biases and norms are few and stay
 # as they are. A page gets all it needs as one JSON object, JavaScript's notation for data. JSON holds numbers and texts
 # but no bytes. So bytes are written in an alphabet of 64 letters, each worth 6 bits: three bytes become four letters

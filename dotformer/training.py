@@ -53,74 +53,6 @@ def cross_entropy(
     return loss, (targets != pad_id).sum()
 
 
-def inverse_sqrt_rate(step: int, peak: float, warmup: int) -> float:
-    """Up in a line to `peak` at step `warmup`, then down as 1 / sqrt(step).
-
-    Steps count from 1; ValueError for a step or a warm-up below 1.
-
-    Defined in chapter 11, "Warm-up and schedule".
-    """
-    if min(step, warmup) < 1:
-        raise ValueError(f"step and warmup count from 1, not {step} and {warmup}")
-    return peak * min(step / warmup, (warmup / step) ** 0.5)
-
-
-def noam_rate(step: int, d_model: int, warmup: int) -> float:
-    """The paper's schedule (Vaswani and others 2017, equation 3), by Noam Shazeer.
-
-    Defined in chapter 11, "Warm-up and schedule".
-    """
-    return inverse_sqrt_rate(step, (d_model * warmup) ** -0.5, warmup)
-
-
-def linear_rate(step: int, peak: float, warmup: int, steps: int) -> float:
-    """Up in a line to `peak` at step `warmup`, then down in a line.
-
-    It is 0 after `steps`. ValueError for a step or a warm-up that there is not.
-
-    Defined in chapter 11, "Warm-up and schedule".
-    """
-    if step < 1 or not 1 <= warmup <= steps:
-        wanted = "step must be at least 1 and warmup between 1 and steps"
-        raise ValueError(f"{wanted}, not {step}, {warmup} and {steps}")
-    left = (steps + 1 - step) / (steps + 1 - warmup)
-    return peak * max(0.0, min(step / warmup, left))
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """All that fixes a run, beside the model and the data.
-
-    The schedule has its peak, `learning_rate`, at step `warmup_steps`. The model is
-    validated, logged and saved each `validate_every` steps. TypeError for a value
-    of another type, and ValueError for a number that cannot work.
-
-    Defined in chapter 11, "Break it: the mean of means".
-    """
-
-    steps: int = 2000
-    learning_rate: float = 1e-3
-    warmup_steps: int = 200
-    schedule: Literal["linear", "inverse_sqrt"] = "linear"
-    label_smoothing: float = 0.1
-    max_grad_norm: float = 1.0
-    accumulation_steps: int = 1
-    validate_every: int = 200
-    seed: int = 0
-    pad_id: int = 0
-
-    def __post_init__(self) -> None:
-        check_settings(self, zero=("seed", "pad_id"), shares=("label_smoothing",))
-        self.learning_rate_at(1)
-
-    def learning_rate_at(self, step: int) -> float:
-        """The learning rate of a step, the first of which is 1."""
-        peak, warmup = self.learning_rate, self.warmup_steps
-        if self.schedule == "linear":
-            return linear_rate(step, peak, warmup, self.steps)
-        return inverse_sqrt_rate(step, peak, warmup)
-
-
 def evaluate(
     model: nn.Module,
     batches: Iterable[Batch],
@@ -170,7 +102,7 @@ def pair_batches(
     No batch has more than `max_tokens` on a side, padding included; `seed` and
     `epoch` fix the order. ValueError when a side is empty or too long.
 
-    Defined in chapter 11, "The loop".
+    Defined in chapter 11, "A loop that learns".
     """
     empty = [n for n, pair in enumerate(pairs) if not all(map(len, pair))]
     if empty:
@@ -182,11 +114,79 @@ def pair_batches(
         yield pad_batch(source, pad_id), pad_batch(target, pad_id)
 
 
+def inverse_sqrt_rate(step: int, peak: float, warmup: int) -> float:
+    """Up in a line to `peak` at step `warmup`, then down as 1 / sqrt(step).
+
+    Steps count from 1; ValueError for a step or a warm-up below 1.
+
+    Defined in chapter 11, "Warm-up and schedule".
+    """
+    if min(step, warmup) < 1:
+        raise ValueError(f"step and warmup count from 1, not {step} and {warmup}")
+    return peak * min(step / warmup, (warmup / step) ** 0.5)
+
+
+def noam_rate(step: int, d_model: int, warmup: int) -> float:
+    """The paper's schedule (Vaswani and others 2017, equation 3), by Noam Shazeer.
+
+    Defined in chapter 11, "Warm-up and schedule".
+    """
+    return inverse_sqrt_rate(step, (d_model * warmup) ** -0.5, warmup)
+
+
+def linear_rate(step: int, peak: float, warmup: int, steps: int) -> float:
+    """Up in a line to `peak` at step `warmup`, then down in a line.
+
+    It is 0 after `steps`. ValueError for a step or a warm-up that there is not.
+
+    Defined in chapter 11, "Warm-up and schedule".
+    """
+    if step < 1 or not 1 <= warmup <= steps:
+        wanted = "step must be at least 1 and warmup between 1 and steps"
+        raise ValueError(f"{wanted}, not {step}, {warmup} and {steps}")
+    left = (steps + 1 - step) / (steps + 1 - warmup)
+    return peak * max(0.0, min(step / warmup, left))
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """All that fixes a run, beside the model and the data.
+
+    The schedule has its peak, `learning_rate`, at step `warmup_steps`. The model is
+    validated, logged and saved each `validate_every` steps. TypeError for a value
+    of another type, and ValueError for a number that cannot work.
+
+    Defined in chapter 11, "The trainer".
+    """
+
+    steps: int = 2000
+    learning_rate: float = 1e-3
+    warmup_steps: int = 200
+    schedule: Literal["linear", "inverse_sqrt"] = "linear"
+    label_smoothing: float = 0.1
+    max_grad_norm: float = 1.0
+    accumulation_steps: int = 1
+    validate_every: int = 200
+    seed: int = 0
+    pad_id: int = 0
+
+    def __post_init__(self) -> None:
+        check_settings(self, zero=("seed", "pad_id"), shares=("label_smoothing",))
+        self.learning_rate_at(1)
+
+    def learning_rate_at(self, step: int) -> float:
+        """The learning rate of a step, the first of which is 1."""
+        peak, warmup = self.learning_rate, self.warmup_steps
+        if self.schedule == "linear":
+            return linear_rate(step, peak, warmup, self.steps)
+        return inverse_sqrt_rate(step, peak, warmup)
+
+
 class Trainer:
     """Trains a model in place. Its optimizer, the function that computes the loss,
     and the context of each forward pass are attributes, which may be replaced.
 
-    Defined in chapter 11, "The loop".
+    Defined in chapter 11, "The trainer".
     """
 
     def __init__(
