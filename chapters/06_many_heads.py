@@ -593,8 +593,8 @@ quiz.one_choice(
 # ## The same as a PyTorch module
 #
 # First as the definition says it: a list of heads, each the module of [chapter
-# 4](04_self_attention.ipynb#the-same-as-a-pytorch-module), and one matrix behind them. (Here all projections have biases,
-# as in `nn.MultiheadAttention`.)
+# 4](04_self_attention.ipynb#the-same-as-a-pytorch-module), and one matrix behind them. (Here all projections have
+# biases, as in `nn.MultiheadAttention`.)
 
 # %%
 import torch
@@ -625,10 +625,10 @@ class HeadsByLoop(nn.Module):
 
 # %% [markdown]
 # That is $3H$ small products and $H$ attentions, one after the other. In the module that models use, all heads are
-# computed at once: three large products, a split, one attention, a merge, and $W_O$. The $T$ queries may come from other
-# words than the $S$ keys and values, so the layer serves as self-attention and as cross-attention. All heads share a
-# mask. Its shape is $(T, S)$ or, with a mask for each sentence, $(B, 1, T, S)$, where the 1 stands for all heads ([what
-# happens without the 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)).
+# computed at once: three large products, a split, one attention, a merge, and $W_O$. The $T$ queries may come from
+# other words than the $S$ keys and values, so the layer serves as self-attention and as cross-attention. All heads
+# share a mask. Its shape is $(T, S)$ or, with a mask for each sentence, $(B, 1, T, S)$, where the 1 stands for all
+# heads ([what happens without the 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)).
 
 
 # %%

@@ -295,9 +295,9 @@ batches = partial(pair_batches, train_pairs, max_tokens=1024)  # of an epoch
 validate = partial(evaluate, batches=list(pair_batches(validation_pairs)))
 
 # %% [markdown]
-# And this is the training: six hundred steps, which make three epochs. The learning rate rises to its peak, 0.003, in 100
-# steps, and then falls to 0 in a straight line. Every 50 steps `watch` (folded) validates the model, and lets it write one
-# of the test numbers.
+# And this is the training: six hundred steps, which make three epochs. The learning rate rises to its peak, 0.003, in
+# 100 steps, and then falls to 0 in a straight line. Every 50 steps `watch` (folded) validates the model, and lets it
+# write one of the test numbers.
 
 # %% tags=["hide-input"]
 asked, written = torch.tensor([test_pairs[0][0]]), []
@@ -737,8 +737,8 @@ quiz.one_choice(
 # ## The trainer
 #
 # A long run needs more than the loop above: it must survive a stop. The book's `Trainer` takes the same steps, with all
-# settings in a `TrainingConfig`, and gives names to the parts that later chapters replace. Its method `train` is the loop.
-# In words:
+# settings in a `TrainingConfig`, and gives names to the parts that later chapters replace. Its method `train` is the
+# loop. In words:
 #
 # 1. load what an earlier run has left in the folder, if anything;
 # 2. draw the batches of one step, from a *position* on: an epoch, and how many of its batches are done;

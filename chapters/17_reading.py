@@ -359,8 +359,8 @@ def answers_from(translator, x, mask, layers_done):
 # %% [markdown]
 # Three words can be changed, one at a time: the *thing* asked for, its *owner* (who took it), or the *room* to which
 # the owner went. Then one group of lines is copied: the question; the line that says who *took* the thing; the line
-# that says where the owner *went*; or all lines but these. (Where the donor has it in another line, both lines are
-# copied.)
+# that says where the owner *went*; or all lines but these. Where the donor has it in another line, both lines are
+# copied. A story and a donor in which another thing is asked for:
 
 
 # %% tags=["hide-input"]
@@ -389,6 +389,21 @@ def donor(lines, change, rng):
     names = sorted({*names} - {old})
     new = lines[n].replace(old, rng.choice(names)) if names else lines[n]
     return [*lines[:n], new, *lines[n + 1 :]]
+
+
+tests = [one.source.split("\n") for one in corpus.test if one.task == 2]
+pairs = [(lines, donor(lines, "thing", Random(0))) for lines in tests]
+pairs = [two for two in pairs if supporting(two[0])[1] != supporting(two[1])[1]]
+story, other = min(pairs, key=lambda two: len(two[0]))
+roles = [
+    {0: "question"} | dict(zip(supporting(lines), ("took", "went"), strict=True))
+    for lines in (story, other)
+]
+print(f"{'the story':38}its donor")
+for n, texts in enumerate(zip(story, other, strict=True)):
+    for text, role in zip(texts, roles, strict=True):
+        print(f"{text.strip():28}{role.get(n, ''):10}", end="")
+    print()
 
 
 # %% tags=["hide-input"]
@@ -439,13 +454,17 @@ def patched(translator, change, all_but=False):
     return len(hits), np.mean(hits, axis=0).round(2).tolist() if hits else []
 
 
-# %%
+# %% tags=["plot"] mystnb={"image": {"alt": "Three maps of the share of stories that get the donor's answer, with the copied lines as rows, question, took, went and all others, and 0, 1 and 2 layers as columns. Another thing: 1.00 for the question after 0 layers, 0.99 for took after 1, 0.99 for went after 2. Another owner: 1.00 for took after 0 and 1, 0.99 for went after 2. Another room: 1.00 for went in all three. All other cells are 0.00 or 0.01."}}
 found = {change: patched(translator, change) for change in CHANGES}
-print("the donor's answer, when lines are copied after 0, 1, 2 layers")
-for change, (count, shares) in found.items():
-    print(f"another {change} ({count} stories)")
-    for name, row in zip(COPIED, np.transpose(shares), strict=True):
-        print(f"   {name:10}", *(f"{share:6.0%}" for share in row))
+figure, panels = plt.subplots(1, 3, figsize=(8.2, 2.9))
+for axes, (change, (count, shares)) in zip(panels, found.items(), strict=True):
+    rows = COPIED if axes is panels[0] else [""] * len(COPIED)
+    title = f"another {change}\n({count} stories)"
+    plots.attention_map(np.transpose(shares), rows, "012", title=title, ax=axes)
+    axes.set(xlabel="layers done", ylabel="")
+panels[0].set_ylabel("lines copied")
+figure.tight_layout()
+plt.show()
 
 # %% tags=["proof"]
 assert 35 < len(translator.tokens(example.source)) < 45
@@ -460,11 +479,12 @@ for name, step in staircase.items():
     assert np.abs(without + np.array(step) - 1).max() < 0.045
 
 # %% [markdown]
-# Read the first block from left to right. Which lines' vectors hold what is asked for? Before any layer, the
-# question's; after layer 1, those of the two *took* lines together; after layer 2, the *went* line's. The other blocks
-# agree: a change of owner moves from the *took* line to the *went* line in layer 2, and a change of room stays in the
-# *went* line. So each time one kind of line is enough. It is also needed: copy every line *except* that kind, and the
-# donor's answer comes in at most 4 percent (folded proof).
+# In a cell stands the share of stories that get the donor's answer. Read the first map from left to right. Which lines'
+# vectors hold what is asked for? Before any layer, the question's; after layer 1, those of the two *took* lines
+# together; after layer 2, those of the *went* lines. The other maps agree: a change of owner moves from the *took* line
+# to the *went* line in layer 2, and a change of room stays in the *went* line. So each time one kind of line is enough.
+# It is also needed: copy every line *except* that kind, and the donor's answer comes in at most 4 percent (folded
+# proof).
 #
 # In this model, then, what is asked moves from the question to the *took* line in layer 1, from there to the *went*
 # line in layer 2, and from there into the answer: for a question of two hops, one layer for each. It is not the
