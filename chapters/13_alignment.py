@@ -248,8 +248,28 @@ for before, after, row in zip(read, [*read[1:], "<eos>"], rows, strict=True):
 looks = dict(zip(read[1:], [words[row.argmax()] for row in rows], strict=False))
 assert looks["macht"] == looks["auf"] == "opens"
 
+# %% tags=["plot"] mystnb={"image": {"alt": "Matrix of weights. Rows are the nine German words and the full stop, about to be written, columns the English words. Each row has one dark cell. Golden frames stand around the English words that each German word renders, and the darkest cell of every row lies in one: macht and auf both at opens."}}
+from matplotlib.patches import Rectangle
+
+figure, axes = plt.subplots(figsize=(6.2, 4.6))
+written = apart.target.split()
+grid = {"cmap": plots.WEIGHTS, "vmin": 0, "vmax": 1, "ec": "white", "lw": 1.5}
+axes.pcolormesh(rows[: len(written)], **grid)
+for t, s in apart.alignment:
+    frame = Rectangle((s + 0.04, t + 0.04), 0.92, 0.92, fill=False)
+    frame.set(edgecolor=plots.GOLD, linewidth=2.6)
+    axes.add_patch(frame)
+axes.set_xticks(np.arange(len(words)) + 0.5, words, rotation=45, ha="right")
+axes.set_yticks(np.arange(len(written)) + 0.5, written)
+axes.set(xlabel="key, an English word", ylabel="query, about to write")
+axes.set_ylim(len(written), 0)
+axes.tick_params(length=0)
+axes.spines[:].set_visible(False)
+plt.show()
+
 # %% [markdown]
-# Both halves of the verb are written while attending to *opens*. Now for all 500 test sentences:
+# A golden frame is a link of the grammar. Both halves of the verb, *macht* and *auf*, are written while attending to
+# *opens*. Now for all 500 test sentences:
 
 # %% tags=["export"] module="alignment"
 from collections.abc import Iterable

@@ -479,6 +479,16 @@ quiz.number(
 # found that large models train more steadily without them. And most large models do not **tie** their output to the
 # embedding table, but give it a matrix of its own. Small ones go on tying, because there it saves much: of the 135
 # million parameters of SmolLM2, further down, 28 million are the embedding table.
+#
+# So much for the parts. A layer of 2017 and one of today, two lines each:
+#
+# ```python
+# x = norm1(x + attention(x, mask))  # 2017
+# x = norm2(x + down(up(x).relu()))
+#
+# x = x + attention(norm1(x), mask, turn)  # today
+# x = x + swiglu(norm2(x))  # down(silu(gate(y)) * up(y)) of y = norm2(x)
+# ```
 
 # %% tags=["export"] module="modern"
 from collections.abc import Sequence
