@@ -33,8 +33,8 @@ transformer_map(built=1)
 # *A Lannister always pays his debts.* You may keep a single word of this sentence. Which?
 #
 # *Lannister* is a good choice: it carries most of what is special here. But suppose that somebody asks what it is that
-# gets paid. Now you want *debts*. And how often? *Always*. No word is the most important one in itself. Which one is
-# depends on the question, and the question comes *after* the sentence.
+# gets paid. Now you want *debts*. And how often? *Always*. No word is the most important one in itself: that depends on
+# the question, and the question comes *after* the sentence.
 #
 # People answer such questions by looking back at what they have read. A network can look back only if the words are
 # still there, and in the networks of the next four sections they are not: these read a word, change a small memory, and
@@ -45,8 +45,8 @@ transformer_map(built=1)
 # ## One number of memory
 #
 # A **recurrent network** (RNN) reads a sequence one word at a time and keeps a **state**, a vector of fixed size. Each
-# word changes the state; then the word is gone. In its smallest form the state is a single number $h$, which is halved
-# at each step before the new word, also a number, is added:
+# word changes the state; then the word is gone. In the smallest example the state is a single number $h$. Each step
+# halves it and adds the new word, also a number:
 #
 # $$h_t = 0.5 \, h_{t-1} + x_t .$$
 #
@@ -78,8 +78,7 @@ for back in range(4):
 assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 
 # %% [markdown]
-# The code finds the same numbers by trial: it nudges a word, reads again, and sees how far the state moves. That works
-# for any network.
+# The code finds the same numbers by trial: it nudges a word, reads again, and sees how far the state moves.
 #
 # Why not multiply by 1? Then nothing fades, but after a thousand words the state is the sum of all thousand, and no
 # single one can be read off. With more than 1 the oldest word would drown the newest, and the derivative would grow
@@ -141,10 +140,10 @@ drawing.text(6.8, 0.7, "h′")
 plt.show()
 
 # %% [markdown]
-# What is gained? Follow a small change of the state. In the plain cell each step multiplies it by $W_h$, the same
-# matrix whatever the word, and by the slope of $\tanh$. Along the line of $c$ each step multiplies it, entry by entry,
-# by $f$, which is computed for each word: near 1 to keep, near 0 to forget. Over 100 steps $f = 0.5$ keeps $10^{-30}$,
-# $0.9$ keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37.
+# What is gained? Follow a small change in the state. In the plain cell each step multiplies the change by $W_h$, the
+# same matrix whatever the word, and by the slope of $\tanh$. In $c$ each step multiplies it, entry by entry, by $f$,
+# which is computed for each word: near 1 to keep, near 0 to forget. Over 100 steps $f = 0.5$ keeps $10^{-30}$, $0.9$
+# keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37.
 #
 # Here is the plain cell in code, with two biases as in PyTorch's. The body is the formula.
 
@@ -171,8 +170,8 @@ def rnn_cell(
 
 
 # %% [markdown]
-# Next the LSTM. In the code `i`, `f`, `g` and `o` are the sums, before any $\sigma$ or $\tanh$. The four are computed
-# together, side by side, hence the width `4*H`.
+# Next the LSTM. In the code `i`, `f`, `g` and `o` are still bare sums; the last two lines apply $\sigma$ and $\tanh$.
+# The four are computed together, side by side, hence the width `4*H`.
 
 
 # %% tags=["export"] module="by_hand.recurrence"
@@ -205,11 +204,10 @@ def lstm_cell(
 
 # %% [markdown]
 # In both, **the signature says which shapes fit**. `Float[np.ndarray, "*batch D"]` is a NumPy array of floating-point
-# numbers with an axis of size $D$, after any number of other axes. A letter (alone, it has a blank before it) stands
-# for one size throughout a call: the last axis of `x` and the first of `w_x` must both have the size $D$. This notation
-# is [jaxtyping](https://docs.kidger.site/jaxtyping/)'s. The decorator `@shapes` checks each call against it with
-# [beartype](https://beartype.readthedocs.io), and refuses what does not fit. The error names the argument, its shape
-# and the shape expected.
+# numbers with an axis of size $D$, after any number of other axes. Each letter stands for one size throughout a call:
+# the last axis of `x` and the first of `w_x` must both have the size $D$. This notation is
+# [jaxtyping](https://docs.kidger.site/jaxtyping/)'s. The decorator `@shapes` checks each call against it with
+# [beartype](https://beartype.readthedocs.io), and refuses what does not fit.
 
 # %% [markdown]
 # ## How fast do they forget?
@@ -308,13 +306,14 @@ for name in names:
 # at $\sigma(0) = \frac12$, and a little more comes back through the candidate.
 
 # %% [markdown]
-# Much of the blame lies with the start, and the last two rows have a better one. An orthogonal $W_h$ keeps every
-# length, so only the slope of $\tanh$ is left, some 0.8 a step. At 20 back the influence is thousands of times what it
-# was. But the slope is below 1 everywhere except at 0, so even this cell fades.
+# Much of the blame lies with the initial parameters (the **initialisation**), and the last two rows start from better
+# ones. An orthogonal $W_h$ keeps every length, so only the slope of $\tanh$ is left, some 0.8 a step (this cell's
+# numbers are larger than the plain one's, so its slope is smaller). At 20 back the influence is thousands of times what
+# it was. But the slope is below 1 everywhere except at 0, so even this cell fades.
 #
-# The open gate holds on. The first step costs more, since the latest word also moves the output gate, which is gone a
-# step later. After that the gate alone would keep $\sigma(3) = 0.953$ a step. Measured it is more, because there is a
-# second path: from $c$ to $h$, and from there through the candidate $g$ into the next $c$.
+# The open gate holds on. The first step back costs more, since the latest word also acts through the output gate, an
+# effect gone a step later. After that the gate alone would keep $\sigma(3) = 0.953$ a step. The measured share is
+# larger, because there is a second path: from $c$ to $h$, and from there through the candidate $g$ into the next $c$.
 #
 # Influence decides what can be learned. Training moves each parameter a little against the derivative of the error, the
 # **gradient**. The same parameters serve at every step, so the gradient is a sum with a term for each. The term of the
@@ -378,18 +377,17 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# At most 24. One number, $x_1 + x_2$, can give half of each, never both whole, and 24 numbers have 24 such budgets
+# At most 24. One number, such as $x_1 + x_2$, recalls half of each, so 1 in all; 24 numbers recall 24 in all
 # ([proof](#why-not-more-than-24)). The plain cell recalls 19. The orthogonal one forgets far more slowly, and still
 # recalls only 21. What differs is *which* numbers: of the words 1 and 3 back the plain cell has 81 and 14 percent, the
 # orthogonal one 56 and 33. To forget slowly is to spread a memory over more words. The LSTM with its gate open still
 # has 2 % of the word 40 back, and recalls half as many numbers again as the one with PyTorch's start. (Why the LSTM
 # stays so far below its 48: [more](#why-not-more-than-24).)
 #
-# No state of 24 can recall more than 24 numbers: **a linear fit to a state of $H$ numbers recalls at most $H$ of the
-# independent numbers that were read**, whatever the weights. A state of 24 holds at most three words of 8. For a linear
-# read-out, training can only choose *which* numbers to keep, and the choice is made before the question comes. A larger
-# state holds more, at a price: 50 words of 8 need 400 numbers, so a step takes $400^2$ multiplications, and the 51st
-# word overwrites something again.
+# **A linear fit to a state of $H$ numbers recalls at most $H$ of the independent numbers that were read**, whatever the
+# weights. A state of 24 holds at most three words of 8. For a linear read-out, training can only choose *which* numbers
+# to keep, and the choice is made before the question comes. A larger state holds more, at a price: 50 words of 8 need
+# 400 numbers, so a step takes $400^2$ multiplications, and the 51st word overwrites something again.
 #
 # Real words are not independent numbers. They depend on one another, so more of them fit, and a cleverer reading than a
 # linear one finds more. What remains is that the state stays as wide as it is, however long the text. That is so for
@@ -610,7 +608,7 @@ plt.show()
 # the path from one word to another is still long.
 #
 # The transformer removes both. There each word looks at the words of its *own* sentence in the same way. In training no
-# state waits for another of its layer, and any two words of a sentence are one step apart.
+# state has to wait for another in the same layer, and any two words of a sentence are one step apart.
 #
 # ## What does it cost?
 #
@@ -629,8 +627,8 @@ plt.show()
 # (The second row and the last column are ours. The multiplications show only how the work grows. They leave out factors
 # such as 2, and attention's four matrices, another $4 n d^2$.)
 #
-# From word 1 to word 81 are 80 steps. A layer of convolution with $m = 3$ reaches 2 words back, so it takes 40 layers;
-# dilated ones reach $2 + 6 + 18 + 54 = 80$ in 4, and attention does it in 1.
+# It is 80 steps from word 1 to word 81. A layer of convolution with $m = 3$ reaches 2 words back, so it takes 40
+# layers; dilated ones reach $2 + 6 + 18 + 54 = 80$ in 4, and attention does it in 1.
 
 
 # %% tags=["proof"]
@@ -687,7 +685,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "It forgets the beginning, like a recurrent network",
-        "Distance plays no part in attention. With more words to share it out, each gets less weight on average; but a match that is good enough still wins.",
+        "Distance plays no part in attention. Shared among more words, the weight of each is smaller on average, but a good enough match still wins.",
     ),
 )
 
@@ -717,8 +715,8 @@ print("right:", right.shape, "  wrong:", wrong.shape)
 
 # %% [markdown]
 # With 4 sentences of 7 words the shape of the result gives it away, if you look. With 7 sentences of 7 words it does
-# not, and the loop runs over *sentences*: its first state has read the first word of sentence 1, then the first word of
-# sentence 2, and so on.
+# not, yet the loop runs over *sentences*: row 1 of the result has read the first word of sentence 1, then the first
+# word of sentence 2, and so on.
 #
 # The check: change one sentence, and the results of the others must stay as they were. Which one to change? In the
 # wrong layout the sentences act as time steps. The first is then read longest ago, and we have seen what happens to
@@ -916,18 +914,18 @@ assert abs(a_step - 0.52) < 0.01
 # ### Why not more than 24?
 #
 # Take a state of one number that has read two independent ones of variance 1, $h = a x_1 + b x_2$. Its correlation with
-# $x_1$ is $a / \sqrt{a^2 + b^2}$, and the square of that is the $R^2$ with which $h$ recalls $x_1$: $a^2 / (a^2 +
-# b^2)$. For $x_2$ it is $b^2 / (a^2 + b^2)$. Together they are 1, so what one gains the other loses: with $a = b$ half
-# of each is recalled, with $a = 2b$ 0.8 and 0.2. However many numbers $h$ has read, it has a budget of 1 to share among
-# them. (With a $\tanh$ it is less, since part of $h$ is then no linear function of what was read.) Now mix a state of
-# $H$ numbers into $H$ uncorrelated ones, which hold the same, and write down all $R^2$: a row for each of them, and a
-# column for each number read. Every row sums to at most 1, and a column's sum is what the whole state recalls of that
-# number, because over uncorrelated ones the $R^2$ add up. So all that is recalled sums to at most $H$.
+# $x_1$ is $a / \sqrt{a^2 + b^2}$, and the square of that is the $R^2$ with which $h$ recalls $x_1$:
+# $a^2 / (a^2 + b^2)$. For $x_2$ it is $b^2 / (a^2 + b^2)$. Together they are 1, so what one gains the other loses: with
+# $a = b$ half of each is recalled, with $a = 2b$ 0.8 and 0.2. However many numbers $h$ has read, it has a budget of 1
+# to share among them. (With a $\tanh$ it is less, since part of $h$ is then no linear function of what was read.) A
+# matrix turns a state of $H$ numbers into $H$ uncorrelated ones that hold the same. Write down every $R^2$: a row for
+# each of them, a column for each number read. Every row sums to at most 1, and a column's sum is what the whole state
+# recalls of that number, because over uncorrelated ones the $R^2$ add up. So all that is recalled sums to at most $H$.
 #
 # Why is the LSTM, with PyTorch's start, so far below its 48? $c$ alone recalls only some 12 of 24. The other half of
-# its budget goes mostly to products of two of the numbers read, and $x_1 x_2$ is correlated with neither factor. And $h
-# = o \odot \tanh c$ nearly repeats $c$, so it adds only some 2. Asked for such products, too, the fit recalls some 45
-# of 48.
+# its budget goes mostly to products of two of the numbers read, and $x_1 x_2$ is correlated with neither factor. What
+# $h = o \odot \tanh c$ adds to $c$ is mostly products again: only some 2 numbers. Asked for such products, too, the fit
+# recalls some 45 of 48.
 #
 # ### How much work is it?
 #

@@ -40,9 +40,10 @@ transformer_map(built=2)
 #
 # Why is agreement what a look-up needs? Compare three ways to look up. Asking for *equality*, as a Python dictionary
 # does, finds only what is exactly the same, and no word is $(0, 2, 0)$. *Distance* finds the nearest word. But let
-# *debts* be $(0, 9, 0)$, a thing three times as strongly: now it is 7 away from the question, and *pays*, which is no
-# thing at all, only 2. With the *sum of products* the stronger *debts* gets 18 instead of 6. And what is not asked for
-# costs nothing: it is multiplied by 0.
+# *debts* be $(0, 9, 0)$, a thing three times as strongly: now its **Euclidean distance** from the question is 7, and
+# *pays*, which is no thing at all, only 2. With the *sum of products* the stronger *debts* gets 18 instead of 6. And
+# what is not asked for costs nothing: it is multiplied by 0. (That has a price of its own: a word $(9, 9, 9)$ would
+# match every such question as well as *debts* does. So in [chapter 3](03_softmax.ipynb) words compete.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it five words with their rows, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts, three times as strongly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
@@ -84,13 +85,13 @@ assert distances["pays"] == 2 and question not in offers.values()
 
 # %% [markdown]
 # Equality has a second fault. A question must be *learned*, in small steps, and after a small step unequal vectors are
-# almost always still unequal: nothing says whether the step was good. The sum of products says it. Add 0.1 to the
+# almost always still unequal: nothing says whether the step was good. The sum of products tells us. Add 0.1 to the
 # question's number under *thing*, and the score of *debts* rises by $0.1 \cdot 3 = 0.3$. So a small step of the
 # question along a word's vector (unless that is all zeros) raises that word's score.
 #
-# In attention the question is called the **query**. What a word is compared by is its **key**, and what it hands over
-# is its **value**. Here the question $(0, 2, 0)$ is the query and $(0, 3, 0)$ the key of *debts*; its value might be
-# the word itself. This chapter is about the comparison.
+# In attention the question is called the **query**. A word is compared through its **key**, and what it hands over is
+# its **value**. Here the question $(0, 2, 0)$ is the query and $(0, 3, 0)$ the key of *debts*; its value might be the
+# word itself. This chapter is about the comparison.
 #
 # ## A word as a row of numbers
 #
@@ -144,8 +145,7 @@ for word, vector in zip(words[1:], vectors[1:], strict=True):
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
 #
-# Below is the version that the rest of the book imports. `Real` takes whole numbers too, and `astype(float)` turns them
-# into float64.
+# Below is the version that the rest of the book imports.
 
 # %% tags=["export"] module="by_hand.similarity"
 import numpy as np
@@ -215,15 +215,15 @@ axes.axvline(0, color=plots.GREY, lw=0.8)
 plt.show()
 
 # %% [markdown]
-# Tea and coffee point almost the same way, and coffee goes further. Ice points away, at more than a right angle from
-# tea, and that is where the dot product turns negative.
+# Tea and coffee point almost the same way, and coffee goes further. Ice points away, more than a right angle from tea,
+# and beyond a right angle the dot product is negative.
 #
 # The **length** of an arrow, the **norm** of its vector, is Pythagoras in $D$ dimensions, and it is a dot product too:
 # $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
 #
-# What has the dot product to do with the angle $\theta$ between two arrows? However wide the vectors, two arrows lie in
-# one plane. There they span a triangle, whose third side is $a - b$. Compute the square of that side twice. Multiplied
-# out, as for numbers, it is
+# What does the dot product have to do with the angle $\theta$ between two arrows? However wide the vectors, two arrows
+# lie in one plane. There they span a triangle, whose third side is $a - b$. Compute the square of that side twice.
+# Multiplied out, as for numbers, it is
 #
 # $$\|a - b\|^2 = (a - b) \cdot (a - b) = \|a\|^2 + \|b\|^2 - 2\, a \cdot b .$$
 #
@@ -243,7 +243,7 @@ plt.show()
 # $15 / \sqrt{13 \cdot 18} \approx 0.981$, and the angle about 11 degrees.
 #
 # In code, the division comes first: scale every vector to length 1, which makes it a **unit vector**, then take the dot
-# product. (The idea is the last line; the rest keeps the squares within range.)
+# product. (In `normalize` the idea is the last line; the rest guards against overflow and zeros.)
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -303,9 +303,9 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # | cosine | direction only | search, where a text should not win because its vector is long |
 #
 # Stretch the query, and all its scores are multiplied by the same number: their order stays. Stretch one key, and it
-# may win, as coffee did: at tea's length it would have $\sqrt{13} \sqrt{13} \cos\theta \approx 12.7$, less than 13. For
-# likeness that is a fault. For a look-up it can help, as with the stronger *debts*: training can make a word easy to
-# find by giving it a long key.
+# may win, as coffee did: at tea's length, coffee would score $\sqrt{13} \sqrt{13} \cos\theta \approx 12.7$, less than
+# tea's own 13. For likeness that is a fault. For a look-up it can help, as with the stronger *debts*: training can make
+# a word easy to find by giving it a long key.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -318,7 +318,7 @@ quiz.one_choice(
     quiz.wrong(
         "It joins the two end to end and feeds them to a small network",
         "That is a real design, called additive attention: Bahdanau and colleagues used it in 2014. The transformer "
-        "replaced it by the dot product, because a matrix product computes it for all pairs at once.",
+        "uses the dot product instead, because a matrix product computes it for all pairs at once.",
     ),
     quiz.right(
         "It multiplies entry by entry and adds up",
@@ -408,10 +408,10 @@ assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 # model that is trained on much text, for example to guess a hidden word from its neighbours, ends up with similar
 # vectors for them, presumably because the same guesses, such as *cup*, are correct near both.
 #
-# From here on our vectors come from all-MiniLM-L6-v2, a small published model that is installed with this book; chapter
-# 15 runs all of it. Here we need only its first part, the **embedding table**: 30,522 rows of 384 learned numbers. Each
-# row is the **embedding** of one **token**, which is a word, part of a word or a character. To look a word up is to
-# pick its row.
+# In this section our vectors come from all-MiniLM-L6-v2, a small published model that is installed with this book;
+# chapter 15 runs all of it. Here we need only its first part, the **embedding table**: 30,522 rows of 384 learned
+# numbers. Each row is the **embedding** of one **token**, which is a word, part of a word or a character. To look a
+# word up is to pick its row.
 #
 # Why learn such rows? Give word $i$ its **one-hot** vector, 0 everywhere and 1 in entry $i$, and any two words have the
 # dot product 0: none is like another. Multiplied by the embedding table it becomes row $i$, whose numbers are learned.
@@ -446,9 +446,10 @@ for word in ("tea", "monday", "debts", "python"):
 # Two rows deserve a second look. The neighbours of *debts* include *creditors* and *owed*, words that go together with
 # debts without being like them: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say which
 # it has found. And the neighbours of *python* include *snake* and *serpent* as well as *import* and *pip*: several
-# senses, one vector (**polysemy**). These are **static** embeddings: one vector for each word, whatever the sentence.
-# To find out which python is meant, a model has to look at the other words. That is what attention is for, and with
-# these very vectors chapter 4 does it.
+# senses, one vector (**polysemy**). (*Panda*, the first of them, may be the animal, or a trace of the library
+# *pandas*.) These are **static** embeddings: one vector for each word, whatever the sentence. To find out which python
+# is meant, a model has to look at the other words. That is what attention is for, and with these very vectors chapter 4
+# does it.
 #
 # Is a cosine of 0.44 high? Two words drawn at random typically have 0.07 ([compared with chance](#how-high-is-high)).
 # Before you call two words alike, compare their cosine with those of other words from the same model.
@@ -463,7 +464,7 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # ## A whole sentence at once
 #
 # Now compare every word of a sentence with every word. In each comparison one word is the query and the other the key.
-# In every matrix of this book that compares the two, **each query has a row and each key has a column**.
+# In every such matrix of this book, **each query has a row and each key has a column**.
 
 # %%
 sentence = "they drink hot coffee or tea".split()
@@ -858,13 +859,13 @@ assert luckiest.max() < 0.43
 #
 # In a wide space random vectors are almost at right angles ([above](#how-alike-are-strangers)), so there is room for
 # many. Draw 2,000 random vectors of width 512, nearly four times as many as there are axes: the largest of all their
-# cosines is 0.21 to 0.24, in ten draws. How many directions fit that are nearly at right angles grows exponentially
-# with the width ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2).
+# cosines is 0.21 to 0.24, in ten draws. The number of nearly perpendicular directions that fit grows exponentially with
+# the width ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2).
 #
 # A model could use that, and small ones have been shown to do so ([Elhage and others,
 # 2022](https://transformer-circuits.pub/2022/toy_model/index.html)). It gives every *feature*, such as *is a drink* or
 # *is hot*, a direction of its own, and a word is the sum of the few that it has (**superposition**). The price is
-# noise. Ask a sum of $n$ random vectors of length 1 for one of them:
+# noise. Multiply a sum of $n$ random unit vectors by one of them:
 #
 # $$(v_1 + v_2 + \dots + v_n) \cdot v_1 = 1 + v_2 \cdot v_1 + \dots + v_n \cdot v_1 .$$
 #

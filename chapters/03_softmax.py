@@ -13,7 +13,7 @@
 # transformers divide their scores by a square root.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. The chapter
-# takes about 23 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 4 more
+# takes about 24 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 4 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
@@ -47,11 +47,11 @@ print("scores:", scores)
 print("the best match is", drinks[best], "with price and litres", values[best])
 
 # %% [markdown]
-# Coffee wins with 6, tea has 5, and tea's **value**, what its key would have returned, is thrown away.
+# Coffee wins with 6, tea has 5, and tea's **value**, which would have been returned if its key had won, is thrown away.
 #
-# Worse, turn the query a little, and nothing happens, until the answer jumps: $(0.01, 1, 0)$ finds coffee, $(-0.01, 1,
-# 0)$ tea. A machine that learns asks "if I change this number a little, does the answer get better?" Here the reply is
-# nearly always "nothing happens", so no better query can be found in small steps.
+# Worse, as you turn the query nothing happens, and then the answer jumps: $(0.01, 1, 0)$ finds coffee, and
+# $(-0.01, 1, 0)$ tea. A machine that learns asks "if I change this number a little, does the answer get better?" Here
+# the reply is nearly always "nothing happens", so no better query can be found in small steps.
 #
 # So give every key a *share*, and let the answer be a blend of all values: then every score counts a little.
 #
@@ -82,11 +82,12 @@ with np.errstate(all="ignore"):
 # 1 ahead of the next. The first gets $f(1)$ times the share of the second, and the second $f(1)$ times that of the
 # third. So the first, which is 2 ahead of the third, gets $f(1) f(1)$ times its share: $f(2) = f(1)^2$. In the same way
 # $f(x + y) = f(x) f(y)$ for any two differences. Write $a$ for $f(1)$. Then $f(3) = a^3$, and $f(\tfrac12) = \sqrt a$,
-# since $f(\tfrac12)^2 = f(1)$. So $f(d) = a^d$ for every fraction. A larger difference must give a larger ratio, so $f$
-# cannot leave this curve between two fractions.
+# since $f(\tfrac12)^2 = f(1)$. So $f(d) = a^d$ for every fraction $d$. Between fractions $f$ is squeezed onto the same
+# curve, since a larger difference must give a larger ratio.
 #
-# To get such ratios, take $a$ to the power of each score, and divide by the sum. We take $a = e$, the base with the
-# simplest derivative. For the scores 0, 1, 2:
+# To get such ratios, raise $a$ to the power of each score, and divide each result by their sum. The shares are positive
+# and sum to 1, like the probabilities of a **distribution**. We take $a = e$, the base with the simplest derivative.
+# For the scores 0, 1, 2:
 #
 # | score | $e^{\text{score}}$ | share |
 # |---|---|---|
@@ -120,7 +121,7 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 #
 # Its results are called **weights**. Add a number $c$ to every score, and no weight changes (**shift invariance**):
 # $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ stands above and below the line. So the function below may subtract
-# from each row its largest score, `highest`; [scores of a thousand](#break-it-scores-of-a-thousand) show why it should.
+# from each row its largest score, `highest`; [further down](#break-it-scores-of-a-thousand) you see why it should.
 
 # %% tags=["export"] module="by_hand.softmax"
 import numpy as np
@@ -249,8 +250,7 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 # %% [markdown]
 # The answer costs 2.91. Nothing on the list does: it is a blend, mostly coffee and about a quarter tea. The train has
 # less than half a percent of the weight, and its price of 40 still puts 0.20 into the answer: every finite score gets
-# some weight. A blend of prices is of little use. A blend of vectors that describe words is useful: mostly *hot*, a
-# little *drink*.
+# some weight, however small.
 
 # %% [markdown]
 # Ask with $(x, 1, 0)$ instead, and let $x$ run from $-2$ to 2. The hard look-up answers with the litres of ice, then of
@@ -445,8 +445,8 @@ quiz.one_choice(
 #
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
-# So the standard deviation of a score is $\sqrt{d_k}$, 8 for $d_k = 64$: scores grow with the width, although the
-# vectors are as random as before. Dividing scores by $\sqrt{d_k}$, a temperature that the width sets, cancels that
+# So the standard deviation of a score is $\sqrt{d_k}$, 8 for $d_k = 64$: scores grow with the width, although nothing
+# else about the vectors has changed. Dividing scores by $\sqrt{d_k}$, a temperature that the width sets, cancels that
 # growth.
 #
 # **Predict first.** One query, ten keys, all random, so that no key has a claim to more than a tenth. How much weight
@@ -472,11 +472,12 @@ for width in widths:
 
 # %% [markdown]
 # Read the line for 64: the scores have a variance near 64, and on average the luckiest stranger takes 87 percent of the
-# weight. At 1024 it takes 97. Divided by $\sqrt{d_k}$, the scores have variance 1 at every width. The highest of ten
-# such scores is some 1.5, and $e^{1.5} = 4.5$. The other nine exponentials are some 1.2 on average, so the luckiest key
-# gets about $4.5 / (4.5 + 9 \cdot 1.2) = 0.29$, close to the 0.30 to 0.32 measured at widths from 4 to 1024. Why not
-# divide by $d_k$ itself? That would be too much: such scores have the standard deviation $1 / \sqrt{d_k}$, so the wider
-# the keys, the more equal the weights, and at 1024 each of these ten keys gets nearly a tenth.
+# weight. At 1024 it takes 97. Divided by $\sqrt{d_k}$, the scores have variance 1 at every width, and as sums of many
+# products they are nearly normal. The highest of ten such scores is about 1.5 on average, and $e^{1.5} = 4.5$. The
+# other nine exponentials are 1.2 on average (measured), so the luckiest key gets about
+# $4.5 / (4.5 + 9 \cdot 1.2) = 0.29$, close to the 0.30 to 0.32 measured at widths from 4 to 1024. Why not divide by
+# $d_k$ itself? That would be too much: such scores have the standard deviation $1 / \sqrt{d_k}$, so the wider the keys,
+# the more equal the weights, and at 1024 each of these ten keys gets nearly a tenth.
 
 # %% tags=["proof"]
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
@@ -487,7 +488,7 @@ assert ten.max(axis=1).mean().round(1) == 1.5
 assert np.exp(np.sort(ten)[:, :-1]).mean().round(1) == 1.2
 
 # %% [markdown]
-# So here are all four steps together, dot product, scaling, softmax and blend:
+# So here are all four steps together, dot product, scaling, softmax and blend: **scaled dot-product attention**.
 #
 # $$O = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
 #
@@ -508,20 +509,53 @@ assert round((shares @ values)[0], 2) == 3.91
 # of $d_k$, the dot products grow large in magnitude, pushing the softmax function into regions where it has extremely
 # small gradients".
 #
-# Does it matter? Draw a query and ten keys at random and call one key the right one. For 100 steps, move the query
-# along the slope of that key's weight, times 10, the **learning rate** ([others below](#can-a-query-still-learn)). The
-# share of queries that end with more than 0.9 of the weight on their key:
+# Does it matter? Draw a query and ten keys at random and call one key the right one. How long is the slope of that
+# key's weight, before any step?
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two histograms of 2,000 slopes, on a logarithmic axis. Width 64: the divided slopes lie in a narrow hump around 0.07, the undivided ones are spread from 3 down to 1e-18, with a median below 0.0001. Width 1024: the divided ones are where they were, and the undivided ones reach from 11 to below 1e-30."}}
+lengths = {}
+figure, panels = plt.subplots(1, 2, figsize=(8, 2.8), sharey=True)
+for axes, width in zip(panels, (64, 1024), strict=True):
+    rng = np.random.default_rng(0)
+    queries = rng.standard_normal((2000, 1, width))
+    ten_keys = rng.standard_normal((2000, 10, width))
+    for name, tau, color in [
+        ("divided", np.sqrt(width), plots.BLUE),
+        ("undivided", 1, plots.RED),
+    ]:
+        weights = softmax(queries @ ten_keys.swapaxes(1, 2) / tau)
+        slopes = softmax_jacobian(weights)[:, :, 0] @ ten_keys / tau
+        lengths[name, width] = np.linalg.norm(slopes, axis=-1).flatten()
+        shown = np.log10(np.maximum(lengths[name, width], 1e-30))
+        axes.hist(shown, np.arange(-30, 2), color=color, alpha=0.7)
+        axes.set(title=f"width {width}", xlabel="length of the slope")
+    axes.set_xticks([-30, -20, -10, 0], ["≤ 1e-30", "1e-20", "1e-10", "1"])
+panels[0].set_ylabel("queries of 2,000")
+panels[0].text(-3, 1100, "divided", color=plots.BLUE, ha="right")
+panels[0].text(-5, 400, "undivided", color=plots.RED, ha="right")
+plt.show()
+
+# %% [markdown]
+# Half of the undivided slopes are below 0.0001 at width 64, and smaller still at 1024, where the divided ones are some
+# 0.07 at either width. Now take 100 steps: in each, add to the query 10 times the slope (10 is the **learning rate**;
+# [others below](#can-a-query-still-learn)). How many queries have more than 0.9 of the weight on their key?
 #
-# | | width 64 | width 1024 |
-# |---|---|---|
-# | divided | 100 % | 100 % |
-# | undivided | 54 % | 17 % |
-#
+# | | width 64, before | after | width 1024, before | after |
+# |---|---|---|---|---|
+# | divided | 0 % | 100 % | 0 % | 100 % |
+# | undivided | 10 % | 54 % | 8 % | 17 % |
+
+# %% tags=["proof"]
+medians = {key: np.median(found) for key, found in lengths.items()}
+assert 2e-5 < medians["undivided", 64] < 1e-4
+assert medians["undivided", 1024] < 1e-15
+assert all(0.06 < medians["divided", width] < 0.08 for width in (64, 1024))
+
+# %% [markdown]
 # Could training not do the division itself? It could. Queries come from a learned matrix (chapter 4), and if its
 # entries are $\sqrt{d_k}$ times smaller, the scores are too. So the division adds nothing that could not be computed
-# without it. What it does is let training *begin* with scores of the same size at every width, and let one step of a
-# query move the scores less. Once trained, queries and keys are no longer independent, and scores may grow as large as
-# the task needs.
+# without it. What it does is let training *begin* with scores of the same size at every width. Once trained, queries
+# and keys are no longer independent, and scores may grow as large as the task needs.
 
 # %% [markdown]
 # ### Which d is under the root?
@@ -847,7 +881,7 @@ for width in (64, 1024):
 # $v^2 d_k$. In a transformer queries and keys are words times learned matrices ([chapter 4](04_self_attention.ipynb)).
 # PyTorch's `nn.Linear` draws the entries of such a matrix with variance $1/(3D)$. An entry of a query sums $D$ products
 # of these with a word's entries, of variance 1. So $v = D \cdot 1/(3D) = \tfrac13$, and undivided scores at width 64
-# have variance $64 / 9 = 7.1$. Let the undivided queries learn again, from there:
+# have variance $64 / 9 = 7.1$. Repeat the experiment from this start:
 
 # %%
 for width in (64, 1024):

@@ -14,7 +14,7 @@
 # words are then one step apart; in a recurrent network, as many steps as lie between them. And all words of a given
 # text are computed at once. The price is a weight for every pair of words.
 #
-# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 27 minutes to read, and 45 for the
+# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 28 minutes to read, and 45 for the
 # exercises. [Going further](#going-further), at the end, takes 4 more minutes. For the shortest way to a working
 # attention function, some twenty minutes, read from [three roles](#three-roles) to the [PyTorch
 # module](#the-same-as-a-pytorch-module).
@@ -29,8 +29,6 @@ plots.book_style()
 transformer_map(built=4)
 
 # %% [markdown]
-# The boxes of *this chapter* let a sentence look things up in itself.
-#
 # ## One look-up, with its numbers
 #
 # In a look-up, queries ask, keys are compared with them, and values are blended (chapters 2 and 3). Take the plainest
@@ -139,10 +137,11 @@ assert weights[-1].round(2) == 0.88
 
 # %% [markdown]
 # The same word received two different things: something near to *import* and *imported* in one sentence, near to
-# *snake* and *serpent* in the other. The weights did this. The plain average of the same words, the grey line, is near
-# to *with* and *you* in the first sentence, and to *are* and *the* in the second. Attention is a blend whose weights
-# are chosen. The rest of this chapter adds three matrices, the same for every word: with two of them training can shape
-# the choice, with the third what is handed over.
+# *snake* and *serpent* in the other. Any blend would differ, since the words do. That it is near to *import* and to
+# *snake*, the weights did. The plain average of the same words, the grey line, is near to *with* and *you* in the first
+# sentence, and to *are* and *the* in the second. Attention is a blend whose weights are chosen. The rest of this
+# chapter adds three matrices, the same for every word: two of them let training shape the choice, and the third what is
+# handed over.
 #
 # One vector for all three parts has three faults. A word finds itself first; leaving it out is only a patch, since it
 # may need itself. It finds what is most like it, where it may need something unlike: a verb looks for something alive,
@@ -152,11 +151,11 @@ assert weights[-1].round(2) == 0.88
 # ## Three roles
 #
 # A word plays three roles in a look-up, and one vector had to serve in all of them. The paper of 2017 that introduced
-# the transformer calls them *query*, *key* and *value*. These are words of a search. Say that you look for a video.
-# What you type is the query, what you are looking for. The title of each video is its key, what it can be found by. The
-# video itself is its value, what is handed over when it is found. In three ways a sentence is different. Every word
-# asks *and* is found. Nobody writes the titles: queries and keys are learned together, so that they come to match. And
-# what comes back is a blend of all the videos.
+# the transformer calls them *query*, *key* and *value*. The names come from search. Say that you look for a video. What
+# you type is the query, what you are looking for. The title of each video is its key, what it can be found by. The
+# video itself is its value, what is handed over when it is found. A sentence differs in three ways. Every word asks
+# *and* is found. Nobody writes the titles: queries and keys are learned together, so that they come to match. And what
+# comes back is a blend of all the videos.
 #
 # For the three roles give every word three vectors. They are computed from the word's vector $x_i$ by three matrices:
 #
@@ -262,9 +261,10 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # %% [markdown]
 # ### Are the three faults gone?
 #
-# All three. *Bites* hardly finds itself: its weight is 0.045, although nobody has left it out. It finds something
-# unlike it, something alive. And scores are not mutual: *bites* scores *man* 4, *man* scores *bites* 2. What the verb
-# needs from the man is one thing, and what the man needs from the verb another.
+# Here all three are, because of two matrices that we chose. *Bites* hardly finds itself: its weight is 0.045, although
+# nobody has left it out. It finds something unlike it, something alive. And scores are not mutual: *bites* scores *man*
+# 4, *man* scores *bites* 2. What the verb needs from the man is one thing, and what the man needs from the verb
+# another.
 #
 # The reason is that queries and keys have a matrix each: $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the
 # product $W_Q W_K^\top$ in the middle need not be symmetric. Here it is
@@ -279,10 +279,10 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # ([measured below](#would-one-shared-matrix-do)).
 #
 # And what is $W_V$ for? First, to hold something back: here *bites* hands over nothing. Second, to write what is found
-# into other entries. [Chapter 8](08_encoder.ipynb) adds what a word receives to the word's own vector, once both have
-# the same width. With $V = X$ *bites* would receive $(0.955, 0.045, 0.768)$ and become $(0.955, 1.045, 0.768)$, an
-# action that is itself alive and human, and nothing shows which part was fetched. Where vectors have unused entries,
-# $W_V$ can write there ([measured below](#what-is-the-third-matrix-for)).
+# into entries that the word itself does not use. [Chapter 8](08_encoder.ipynb) adds what a word receives to the word's
+# own vector, once both have the same width. With $V = X$ *bites* would receive $(0.955, 0.045, 0.768)$ and become
+# $(0.955, 1.045, 0.768)$, an action that is itself alive and human, and nothing shows which part was fetched. Where
+# vectors have unused entries, $W_V$ can write there ([measured below](#what-is-the-third-matrix-for)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -537,6 +537,25 @@ padded_output, padded_weights = self_attention(
 )
 print(padded_weights[1].round(3))
 
+# %% tags=["plot"] mystnb={"image": {"alt": "Three maps of weights, 3 queries by 3 keys. No mask: 0.16, 0.67, 0.16; 0.19, 0.05, 0.77; 0.16, 0.67, 0.16. Causal: a lower triangle, 1; 0.80, 0.20; 0.16, 0.67, 0.16. Padding: the last column is 0, and the rows are 0.20, 0.80; 0.80, 0.20; 0.50, 0.50."}}
+figure, panels = plt.subplots(1, 3, figsize=(8, 2.9))
+for axes, (title, shown, keys) in zip(
+    panels,
+    [
+        (
+            "no mask",
+            self_attention(small, w_q, w_k, w_v)[1],
+            ["dog", "bites", "man"],
+        ),
+        ("causal", causal_weights, ["dog", "bites", "man"]),
+        ("padding", padded_weights[1], ["dog", "bites", "—"]),
+    ],
+    strict=True,
+):
+    plots.attention_map(shown, keys, keys, title=title, ax=axes)
+figure.tight_layout()
+plt.show()
+
 # %% [markdown]
 # The mask has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats it. Whatever finite numbers
 # the padding holds, its column of weights is 0. Its *row* is computed like any other, and whoever uses the output must
@@ -580,12 +599,12 @@ assert np.allclose(shares / shares.sum(), [0.804, 0.196], rtol=0, atol=5e-4)
 # ### A row with nothing to attend to
 #
 # If every key is hidden, every scaled score is $-\infty$. The softmax subtracts the largest, and $-\infty - (-\infty)$
-# is NaN, which spreads to everything it touches. It happens where padding stands *before* a text. The causal mask lets
-# a padding token see only padding, and the padding mask hides that too.
+# is NaN, which spreads to everything it touches. It happens, for example, where padding stands *before* a text. The
+# causal mask lets a padding token see only padding, and the padding mask hides that too.
 #
-# Implementations differ here. `attention` gives NaN; our `scaled_dot_product_attention` refuses. PyTorch's functions
-# return NaN or zeros, depending on the function and its arguments. In a model you want the weights of such a row to be
-# 0, as those of chapter 7's module are.
+# Implementations differ here. `attention` gives NaN; the folded cell's `scaled_dot_product_attention`, which
+# `self_attention` now calls, refuses. PyTorch's functions return NaN or zeros, depending on the function and its
+# arguments. In a model you want the weights of such a row to be 0, as those of chapter 7's module are.
 
 # %% tags=["nbval-check-output"]
 hidden = np.full(3, -np.inf)
@@ -677,8 +696,8 @@ quiz.several_choices(
 # %% [markdown]
 # ## The same as a PyTorch module
 #
-# In a model that trains, attention is written in PyTorch. `nn.Linear` without bias is a matrix that training can
-# change, and `.mT` swaps the last two axes.
+# From chapter 7 on this book trains models, in PyTorch. `nn.Linear` without bias is a matrix that training can change,
+# and `.mT` swaps the last two axes.
 
 # %%
 import torch
@@ -714,7 +733,7 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 
 # %% [markdown]
 # It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
-# model you call PyTorch's, which is faster where it need not store the weights.
+# model you call PyTorch's, which is faster where it can avoid storing the weights.
 #
 # As is usual, $d_v = d_k$ here, so the module turns $(B, T, D)$ into $(B, T, d_k)$. (`nn.Linear` stores its matrix
 # transposed, hence the `.T`.)
@@ -1040,8 +1059,8 @@ verdict
 #
 # ### Why two matrices, and not their product?
 #
-# For the scores only the product $W_Q W_K^\top$ matters. It can be any matrix whose rank is at most $d_k$: each column
-# of $W_Q$, with its partner in $W_K$, is one question and what answers it, and a score adds up $d_k$ such matches.
+# For the scores only the product $W_Q W_K^\top$ matters. It is a sum of $d_k$ products, each of a column of $W_Q$ (a
+# question) and the same column of $W_K$ (what answers it). So it can be any matrix of rank at most $d_k$.
 #
 # Why not train it as one $(D, D)$ matrix? Because two narrow ones are cheaper. With $D = 512$ and $d_k = 64$ they hold
 # $2 D d_k = 65{,}536$ numbers, and one would hold $D^2 = 262{,}144$. Each word's short key is computed once, and then a
@@ -1051,8 +1070,8 @@ verdict
 # %% [markdown]
 # ### Would one shared matrix do?
 #
-# A compromise looks tempting: one matrix for both queries and keys. Draw two thousand sentences of nine random vectors
-# of width 16, each with projections of its own, $16 \times 16$, random and untrained, and count how often a word
+# A compromise looks tempting: one matrix for both queries and keys. Draw two thousand sentences, in 20 batches, each
+# sentence of nine random vectors of width 16 and with its own random $16 \times 16$ projections. Count how often a word
 # attends most to itself. Chance is 1/9, about 11 percent; with no matrix at all it is nearly always.
 #
 # **Predict first.** For *one shared* matrix, do you expect a number near 11 percent, near 100, or half-way?
@@ -1102,7 +1121,7 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 #
 # Test it with random words of width 16. A fit by least squares has to recover both words from the sum, $x_i + x_j$ or
 # $x_i + x_j W_V$ with a random $W_V$. Words use all of their 16 numbers, or only the first 8, so that there is room for
-# another word. How much of the words' squared length does the fit miss, on held-out sums?
+# another word. What share of the words' squared length does the fit fail to recover, on held-out sums?
 
 
 # %% tags=["hide-input"]

@@ -123,9 +123,6 @@ names = np.array([[[1, 1], [2, 0]], [[2, 1], [0, 0]]])
 for alpha, same in ((2 / 3, True), (1 / 3, False)):
     one, other = alpha * names[:, 0] + (1 - alpha) * names[:, 1]
     assert np.allclose(one, other) == same
-cut = np.arange(1, 9).reshape(2, 4)  # two words, two heads
-assert cut.reshape(2, 2, 2)[0].tolist() == [[1, 2], [3, 4]]
-assert cut.reshape(2, 2, 2).swapaxes(0, 1)[0].tolist() == [[1, 2], [5, 6]]
 
 # %% [markdown]
 # ## Two heads by hand
@@ -478,13 +475,17 @@ def multi_head_attention(
 
 
 # %% tags=["proof"]
+cut = np.arange(1, 9).reshape(2, 4)  # two words, two heads
+assert cut.reshape(2, 2, 2)[0].tolist() == [[1, 2], [3, 4]]
+assert cut.reshape(2, 2, 2).swapaxes(0, 1)[0].tolist() == [[1, 2], [5, 6]]
 mixed, all_weights = multi_head_attention(*[sequence] * 3, w_q, w_k, w_v, w_o, 4)
 columns = (np.split(matrix, 4, axis=1) for matrix in (w_q, w_k, w_v))
 own = [dict(w_q=q, w_k=k, w_v=v) for q, k, v in zip(*columns, strict=True)]
-loop, loop_weights = heads_by_loop(sequence, own)
-assert np.allclose(mixed, loop @ w_o) and np.allclose(all_weights, loop_weights)
+side_by_side, loop_weights = heads_by_loop(sequence, own)
+assert np.allclose(mixed, side_by_side @ w_o)
+assert np.allclose(all_weights, loop_weights)
 assert np.allclose(mixed, multi_head(sequence[None], w_q, w_k, w_v, w_o, 4)[0])
-terms = [loop[:, rows] @ w_o[rows] for rows in np.split(np.arange(16), 4)]
+terms = [side_by_side[:, rows] @ w_o[rows] for rows in np.split(np.arange(16), 4)]
 assert np.allclose(sum(terms), mixed)
 
 # %% tags=["quiz"]
@@ -543,6 +544,9 @@ def attention_with(merge):
     return attention
 
 
+columns = (np.split(matrix, 4, axis=1) for matrix in (w_q, w_k, w_v))
+heads = [dict(w_q=q, w_k=k, w_v=v) for q, k, v in zip(*columns, strict=True)]
+by_loop, _ = heads_by_loop(sequence, heads)
 order = np.array([3, 0, 4, 1, 2])
 print(f"{'':24} shape  rows sum to 1  shuffle  equals the loop")
 for name, merge in [
@@ -554,7 +558,7 @@ for name, merge in [
         output.shape == sequence.shape,
         np.allclose(weights.sum(axis=-1), 1),
         np.allclose(attention_with(merge)(sequence[order])[0], output[order]),
-        np.allclose(output, loop @ w_o),
+        np.allclose(output, by_loop @ w_o),
     ]
     verdicts = ["ok" if ok else "CAUGHT" for ok in passed]
     print("{:24}{:>6}{:>15}{:>9}{:>17}".format(name, *verdicts))

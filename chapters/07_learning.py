@@ -74,14 +74,14 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # ### Back through the softmax
 #
 # Raise one scaled score $s_i$ by a small $\varepsilon$. By chapter 3, every weight $j$ changes by
-# $-w_j w_i \varepsilon$, and weight $i$ by $w_i \varepsilon$ besides. Multiply each change by the gradient of its
-# weight, add up, divide by $\varepsilon$:
+# $-w_j w_i \varepsilon$, and weight $i$ by $w_i \varepsilon$ besides (a column of its **Jacobian** $J$). Multiply each
+# change by the gradient of its weight, add up, divide by $\varepsilon$:
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
 # What is subtracted is the *average* gradient of the weights, weighted as the blend was. So a score is judged by
-# comparison. If its value did worse than the average, its gradient is positive, and learning, which steps against the
-# gradient, lowers the score. If it did better, the score rises. And the result is multiplied by $w_i$.
+# comparison. If the key's value did worse than the average, the score's gradient is positive, and learning, which steps
+# against the gradient, lowers the score. If it did better, the score rises. And the result is multiplied by $w_i$.
 #
 # | | dog | bites | man |
 # |---|---|---|---|
@@ -108,8 +108,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \, (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018) .$$
 #
-# The query should look a little less for *alive*: that lowers the score of *dog* as well, since one query serves all
-# keys, but that of *man* falls twice as far, and only differences count.
+# The query's first number, how much it looks for *alive*, should fall a little: that lowers the score of *dog* as well,
+# since one query serves all keys, but that of *man* falls twice as far, and only differences count.
 
 # %% tags=["hide-input"]
 d_output = output - [1, 0]
@@ -232,9 +232,10 @@ quiz.one_choice(
 #
 # $$dQ = \frac{1}{\sqrt{d_k}} \, dS \, K , \qquad dK = \frac{1}{\sqrt{d_k}} \, dS^\top Q .$$
 #
-# A value reaches the outputs of all queries, so its gradient is a sum over them, each weighted by $A$: that is $A^\top
-# dO$. A key is asked by all queries, too, hence $dS^\top Q$, with the root by which scores are divided. From $dQ$ the
-# gradient goes to the matrix that made the queries, $dW_Q = X^\top dQ$, and likewise for keys and values.
+# A value reaches the outputs of all queries, so its gradient is a sum over them, each weighted by $A$: that is
+# $A^\top dO$. Every query asks every key, so $dK$ is a sum over queries, too: $dS^\top Q$, divided by the same root as
+# the scores. From $dQ$ the gradient goes to the matrix that made the queries, $dW_Q = X^\top dQ$, and likewise for keys
+# and values.
 #
 # It also goes back to the words, and so to the layer below. In self-attention a word is query, key and value at once,
 # so the gradients that come back on the three paths are added: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
@@ -311,12 +312,12 @@ assert np.allclose(by_formula[0], d_query)
 # %% [markdown]
 # ## Let the machine do it
 #
-# For a whole transformer such formulas would fill pages. PyTorch keeps a record of every operation on its arrays, which
+# For a whole transformer such formulas would fill pages. PyTorch keeps a record of the operations on its arrays, which
 # it calls **tensors**, and walks this **computation graph** backwards on request (**automatic differentiation**).
 #
 # Why backwards? Because one sweep from the loss gives the derivatives for all parameters, for about twice the work of
-# computing the loss. Finite differences need two losses for *each* parameter. The price is memory: every result is kept
-# until the sweep reaches it.
+# computing the loss. Finite differences need two losses for *each* parameter. The price is memory: results that a
+# derivative needs are kept until the sweep reaches them.
 #
 # For a tensor made with `requires_grad=True`, `backward()` *adds* the gradient to its `.grad`, which must be cleared
 # before the next step.
@@ -336,16 +337,9 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 
 # %% [markdown]
 # The same numbers as on paper, from the same two lines of attention and no line of calculus. So from here on the book
-# computes with PyTorch, and in float32 where nothing else is said. Little else changes:
+# computes with PyTorch, and in float32 where nothing else is said. Little else changes: an axis is `dim`, and
+# `nn.Linear`, the matrix that can learn, adds a vector, its **bias**.
 #
-# | | NumPy | PyTorch |
-# |---|---|---|
-# | an axis | `axis=-1` | `dim=-1` |
-# | swap two axes | `x.swapaxes(-1, -2)` | `x.transpose(-1, -2)`, or `x.mT` |
-# | a matrix that can learn | | `nn.Linear(D, d_k)`, which stores the matrix transposed and adds a vector, the **bias** |
-# | a function with parameters | | a class, an `nn.Module`, with its function in `forward` |
-
-# %% [markdown]
 # The folded cells hold what the book's models use from here on: chapter 4's attention in PyTorch, in which a query with
 # nothing to attend to receives zeros ([how](#a-query-with-nothing-to-attend-to)), and [chapter
 # 6's](06_many_heads.ipynb#the-same-as-a-pytorch-module) `MultiHeadAttention`, both with *dropout*, which chapter 8
@@ -492,8 +486,8 @@ with torch.no_grad():
 #
 # > Ada 3, Bo 7, Cleo 1, Dan 3, Eve 9. **Cleo?** 1.
 #
-# More than five million such notes exist, and the layer will see 16,000. So no table of answers will do: it must find
-# out *how* to look.
+# There are eight names, so more than five million such notes exist, and the layer will see 16,000. So no table of
+# answers will do: it must find out *how* to look.
 #
 # A token is a vector of 18 numbers: eight that say which name, ten that say which digit. A question has a name and no
 # digit. The layer has a single head, and questions attend to notes. After it, one linear map turns what it received
@@ -635,14 +629,14 @@ for step in (0, 80, 100, 120, 140, 1000):
 # grey. By step 80 the loss has come down by 0.4, and the grey is nearly as even as before. Then, between steps 80 and
 # 140, the diagonal appears and the loss drops to almost nothing.
 #
-# Why in this order? A score is corrected by *comparing values*. At first the values are small random vectors, nearly
-# alike, so there is little to compare, and $W_Q$ and $W_K$ learn slowly. $W_V$ can learn without them: once it hands
-# over digits, even with even weights, the model can bet on the five in the note. Only then does looking at the right
-# value pay.
+# Why in this order? A score is corrected by *comparing values*. At first the values are small and random, so there is
+# little to compare, and $W_Q$ and $W_K$ learn slowly. $W_V$ can learn without them: once it hands over digits, even
+# with even weights, the model can bet on the five in the note, which costs about $\ln 5 = 1.61$. Only then does looking
+# at the right value pay.
 #
 # [Measured below](#which-half-waits-for-which): with the values given, the look-up comes after some 35 steps instead of
-# 120; with the look-up given, the values come after some 20. But only the values help alone, by a bet, so the loss
-# falls first.
+# 120; with the look-up given, the values come after some 23. But of the two only the values help on their own, since
+# they allow the bet. So the loss falls first.
 #
 # You were also asked how large the weight would be: after 1,000 steps it is near two thirds, while all answers are
 # right. A weight is not a probability of being right. Once the answers are right, the gradient for the logits, $p - y$
@@ -791,8 +785,8 @@ for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
 # - The sum may have been divided by too many targets, with the padding counted among them.
 # - Or the model sees what it should predict. A language model is asked for the *next* token, so its targets are the
 #   text shifted by one. Forget the shift, and a model with tied embeddings is asked for the very token that it was
-#   given. Say that the state *is* that token's embedding (deviation 1/8), scaled up to entries of deviation 1. Its dot
-#   product with that embedding is about 8, and with the others 0 ± 1:
+#   given. Let the state be 8 times that token's embedding, which gives it entries of deviation 1. Its dot product with
+#   the embedding itself is about $64 \cdot 8 / 64 = 8$, and with the others 0 ± 1:
 
 # %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(0)
@@ -895,8 +889,8 @@ assert all(p.grad is not None for p in model.parameters())
 
 # %% [markdown]
 # After one backward pass, every parameter should have a gradient that is not all zeros. Three exceptions: what is
-# frozen or not used; the bias of the keys, which adds the same to all scores of a query; and a matrix whose gradient
-# has zeros as a factor, as $W_Q$ while $W_K$ is zero.
+# frozen or not used; the bias of the keys, which adds the same to all scores of a query; and a matrix whose gradient is
+# multiplied by zeros, like $W_Q$ as long as $W_K$ is zero.
 
 # %% [markdown]
 # ## Exercises
@@ -1097,8 +1091,8 @@ verdict
 # PyTorch: [Paszke and others (2019)](https://arxiv.org/abs/1912.01703). The advice about the first loss is older than
 # transformers; it appears in [Karpathy's recipe (2019)](https://karpathy.github.io/2019/04/25/recipe/).
 #
-# **Next.** One layer learns. [Chapter 8](08_encoder.ipynb) stacks many, which takes a sum and a norm to keep words and
-# gradients alive, and a small network to work on what was found.
+# **Next.** One layer learns. [Chapter 8](08_encoder.ipynb) stacks many. A sum and a norm keep words and gradients
+# alive, and a small network works on what was found.
 
 # %% [markdown]
 # ## Going further
@@ -1136,7 +1130,6 @@ assert 80 < off[-2] / off[-3] < 120 and off[-5] < 1e-11 < off[-7] < off[-9]
 # With `need_weights=False`, `MultiHeadAttention` calls PyTorch's own attention, which need not write the weights to
 # memory where its kernels apply ([chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)). With weights or
 # without, in 64-bit floats, it agrees with chapter 6's function and with `nn.MultiheadAttention` to twelve digits.
-# (Beware: in the masks of `nn.MultiheadAttention` true means *may not attend*.)
 
 # %% [markdown]
 # ### Keep going
@@ -1149,14 +1142,14 @@ x = np.array([[1.0, 0, 0], [0, 1, 0], [1, 0, 1]])  # alive, action, human
 
 
 def descend(learning, steps=50, learning_rate=1.0):
-    """Losses at each step, and the matrices, when those named in `learning` learn."""
+    """The loss before the first step and after each, when `learning` names what learns."""
     w = {
         "W_Q": np.array([[0.0, 2], [2, 0], [0, 0]]),
         "W_K": np.array([[1.0, 0], [0, 1], [1, 0]]),
         "W_V": np.array([[1.0, 0], [0, 0], [0, 1]]),
     }
     history = []
-    for _ in range(steps):
+    for step in range(steps + 1):
         query, key, value = x[[1]] @ w["W_Q"], x @ w["W_K"], x @ w["W_V"]
         d_out = attend_by_hand(query, key, value)[0] - [1, 0]
         history.append(0.5 * (d_out**2).sum())
@@ -1166,12 +1159,12 @@ def descend(learning, steps=50, learning_rate=1.0):
             ("W_K", x, d_k),
             ("W_V", x, d_v),
         ):
-            if name in learning:
+            if name in learning and step < steps:
                 w[name] -= learning_rate * asks.T @ d
-    return history, w
+    return history
 
 
-assert np.allclose(descend(["W_Q"], steps=2)[0], two_losses)  # the step on paper
+assert np.allclose(descend(["W_Q"], steps=1), two_losses)  # the step on paper
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Loss over 50 steps of gradient descent, from 0.296. With W_Q alone it falls to about 0.1; with W_Q and W_K it is below 0.01 at the end; with all three it is near 0 after three steps."}}
 figure, axes = plt.subplots(figsize=(6, 3))
@@ -1180,7 +1173,7 @@ for learning, color, at in [
     (["W_Q", "W_K"], plots.GOLD, (12, 0.06)),
     (["W_Q", "W_K", "W_V"], plots.BLUE, (3, 0.012)),
 ]:
-    axes.plot(descend(learning)[0], color=color)
+    axes.plot(descend(learning), color=color)
     axes.text(*at, ", ".join(f"${name}$" for name in learning), color=color)
 axes.set(xlabel="step", ylabel="loss", ylim=(0, 0.31))
 plt.show()
@@ -1195,12 +1188,12 @@ plt.show()
 every = (["W_Q"], ["W_Q", "W_K"], ["W_Q", "W_K", "W_V"])
 print("learning rate   loss after 50 steps")
 for learning_rate in (0.01, 0.1, 1, 3):
-    history, _ = descend(every[2], learning_rate=learning_rate)
+    history = descend(every[2], learning_rate=learning_rate)
     print(f"{learning_rate:13} {history[-1]:21.2g}")
-assert history[-1] > 1e20 and 0.05 < descend(every[2], 50, 0.01)[0][-1] < 0.08
-assert 0.08 < descend(["W_Q"])[0][-1] < 0.12
-assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
-assert descend(["W_V"])[0][3] < 0.006
+assert history[-1] > 1e20 and 0.05 < descend(every[2], 50, 0.01)[-1] < 0.08
+assert 0.08 < descend(["W_Q"])[-1] < 0.12
+assert descend(every[1])[-1] < 0.01 and descend(every[2])[-1] < 1e-4
+assert descend(["W_V"])[3] < 0.006
 
 # %% [markdown]
 # ### Which half waits for which?
@@ -1245,10 +1238,9 @@ for seed in range(3):
     assert 30 < times[0] < 60 and 4.5 < times[1] < 7
 
 # %% [markdown]
-# From the very start it takes some 120 steps. Once the values are there it takes some 35, and with a trained look-up
-# some 20. So each half waits for the other. Without values that mean something there is nothing to compare, and without
-# a look-up every value is blended with four others. The gradients agree: from the first ten steps to about step 80 that
-# of $W_Q$ grows some 45 times, that of $W_V$ only five (last two columns).
+# So each half waits for the other. Without values that mean something there is nothing to compare, and without a
+# look-up every value is blended with four others. The gradients show that $W_Q$ waits for the values: from the first
+# ten steps to about step 80 its gradient grows some 45 times, that of $W_V$ only five (last two columns).
 
 # %% [markdown]
 # ### Where does the gradient begin?
@@ -1268,9 +1260,9 @@ for seed in range(3):
 # %% [markdown]
 # ### What if matrices start at zero?
 #
-# Zeros, or any other constant, look like an even start. But if all matrices and biases start constant, the units of a
-# layer stay equal (but for the last layer, where each unit has a right answer of its own): they read the same input,
-# what they hand on is multiplied by equal parameters, and so they get the same gradient. Two such heads are one head
+# Zeros, or any other constant, look like an even start. But if all matrices and biases start constant, all columns of a
+# matrix stay equal: they read the same input, what they hand on is multiplied by equal parameters, and so they get the
+# same gradient. (Not in the last layer, where each column has a right answer of its own.) Two such heads are one head
 # for the price of two. A random start (**initialisation**) is there to **break the symmetry**.
 #
 # Zeros can do worse, as the formulas of [the definition](#the-definition) say: leaving out the root, $dQ$ is $dS \, K$,
@@ -1322,6 +1314,6 @@ assert largest > 0.98 and 1.65 < np.mean(history[-100:]) < 1.8
 assert 3**-10 < 2e-5  # twenty layers with 1/sqrt(3)
 
 # %% [markdown]
-# With 4 times both matrices it still learns, with this seed. With 64 times both, the largest of a row's five weights is
-# 0.99 before anything has been learned, on a name that is mostly wrong, and after 1,000 steps the loss is 1.73, still
-# above that of an even blend.
+# Multiplied by 4, both, it still learns (with this seed). Multiplied by 64, the largest of a row's five weights is 0.99
+# before anything has been learned, on a name that is mostly wrong, and after 1,000 steps the loss is 1.73, still above
+# that of an even blend.

@@ -148,20 +148,13 @@ plt.show()
 #   means nothing. The mask has one entry for each key of each sentence, and all heads and queries share it:
 #   $(B, 1, 1, S)$ for the **source** (here the question), $(B, 1, 1, T)$ for the **target** (the answer).
 #
-# In code, for tokens in which 0 is padding (the folded functions `causal_mask` and `padding_mask` add checks):
+# In code, for tokens in which 0 is padding (the folded `causal_mask` also takes a device, and `padding_mask` checks
+# that no sentence is empty):
 #
 # ```python
 # causal = torch.ones(T, T, dtype=torch.bool).tril()  # (T, T)
 # padding = (tokens != 0)[:, None, None]  # (B, 1, 1, S)
 # ```
-
-# %% tags=["proof"]
-import numpy as np
-
-four = np.array([0.5, 0.8, 0.9, 1.0])
-assert round(four.prod(), 2) == 0.36 and round(-np.log(four).sum(), 2) == 1.02
-assert round(-np.log(four).mean(), 2) == 0.26
-assert np.round(-np.log(four[:3]), 2).tolist() == [0.69, 0.22, 0.11]
 
 # %% tags=["export", "hide-input"] module="decoder"
 import torch
@@ -581,6 +574,19 @@ class OneScreen(nn.Module):
 shown = OneScreen(vocab_size=32, d_model=16, heads=2, layers=2, d_ff=64)
 print(shown(torch.tensor([[4, 5, 6]]), torch.tensor([[1, 7]])).shape)  # (B, T, V)
 
+# %% tags=["proof"]
+tokens = torch.randint(3, 1000, (2, 4, 10))
+for start in ("our", "PyTorch's"):
+    base = OneScreen(1000, 512, 8, 6, 2048)
+    if start != "our":
+        nn.init.normal_(base.source.weight)
+        nn.init.normal_(base.target.weight)
+    with torch.no_grad():
+        first = F.cross_entropy(
+            base(*tokens)[:, :-1].flatten(0, 1), tokens[1, :, 1:].flatten()
+        )
+    assert (abs(first - np.log(1000) - 0.5) < 0.2) == (start == "our")
+
 # %% [markdown]
 # ## A model that has learnt to answer
 #
@@ -650,7 +656,14 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # The logarithm turns the product into a sum: $-\ln 0.36 = 0.69 + 0.22 + 0.11 + 0 = 1.02$. The loss is this sum divided
 # by the four words, 0.26 (`ignore_index=0` skips the padding). It is smallest where the right answers are most probable
 # (**maximum likelihood**).
-#
+
+# %% tags=["proof"]
+four = np.array([0.5, 0.8, 0.9, 1.0])
+assert round(four.prod(), 2) == 0.36 and round(-np.log(four).sum(), 2) == 1.02
+assert round(-np.log(four).mean(), 2) == 0.26
+assert np.round(-np.log(four[:3]), 2).tolist() == [0.69, 0.22, 0.11]
+
+# %% [markdown]
 # Each step of `fit` draws 32 of the given `rows` of `questions` and `answers`, and goes downhill by a step that Adam
 # scales ([chapter 11](11_training.ipynb#how-large-a-step)):
 
@@ -753,19 +766,6 @@ assert share_right(screen, unseen) > 0.95
 # greeting: test data that also appear, exactly or nearly, in the training data are called **contaminated**. With whole
 # topics held out, such as *you* with *tired*, a model still answers most questions, [but not all
 # kinds](#does-it-combine-what-it-has-learnt).
-
-# %% tags=["proof"]
-tokens = torch.randint(3, 1000, (2, 4, 10))
-for start in ("our", "PyTorch's"):
-    base = OneScreen(1000, 512, 8, 6, 2048)
-    if start != "our":
-        nn.init.normal_(base.source.weight)
-        nn.init.normal_(base.target.weight)
-    with torch.no_grad():
-        first = F.cross_entropy(
-            base(*tokens)[:, :-1].flatten(0, 1), tokens[1, :, 1:].flatten()
-        )
-    assert (abs(first - np.log(1000) - 0.5) < 0.2) == (start == "our")
 
 # %% [markdown]
 # ## The module that the book uses
@@ -874,12 +874,7 @@ class Transformer(nn.Module):
         return self.decode(target, *self.encode(source))
 
 
-# %% [markdown]
-# Send two questions padded to 6 tokens and two answers padded to 4 through a small one with 8 heads, `memory, mask =
-# model.encode(source)` and then `logits = model.decode(target, memory, mask)`, and print the shape of everything on the
-# way:
-
-# %% tags=["hide-input", "nbval-check-output"]
+# %% tags=["proof"]
 from dotformer.support.recording import record_weights
 
 source = torch.tensor([[4, 5, 6, 7, 8, 9], [9, 10, 3, 0, 0, 0]])  # B = 2, S = 6
@@ -890,18 +885,10 @@ small = Transformer(TransformerConfig(11, 11, **sizes, **layers)).eval()
 with torch.no_grad(), record_weights(small) as weights:
     memory, memory_mask = small.encode(source)
     logits = small.decode(target, memory, memory_mask)
-shapes_seen = {
-    "source": source,
-    "embedded": small.source_embeddings(source),
-    "memory": memory,
-    "memory mask": memory_mask,
-    "target": target,
-    "causal & padding": causal_mask(4) & padding_mask(target, 0),
-    "cross-attention weights": weights["decoder.layers.0.cross_attention"],
-    "logits": logits,
-}
-for name, x in shapes_seen.items():
-    print(f"{name:24}{tuple(x.shape)}")
+assert memory.shape == (2, 6, 16) and memory_mask.shape == (2, 1, 1, 6)
+assert (causal_mask(4) & padding_mask(target, 0)).shape == (2, 1, 4, 4)
+assert weights["decoder.layers.0.cross_attention"].shape == (2, 8, 4, 6)
+assert logits.shape == (2, 4, 11)
 
 # %% [markdown]
 # Does it equal PyTorch's? `nn.Transformer` has the two stacks, with a norm at the end of each (`final_norm=True`). Draw
@@ -965,7 +952,7 @@ with torch.no_grad():
 real = answers[unseen, :-1] != 0
 difference = (same - expected)[real].abs().max()
 print(f"the same logits on one screen: largest difference {difference:.0e}")
-assert difference < 1e-5
+assert difference < 1e-4
 assert share_right(model, unseen) > 0.95
 hello = batch(["Hi , how are you ?"])
 assert words(generate(model, hello)[0]) == "I am fine"
@@ -1027,18 +1014,18 @@ assert vocabulary[best.indices[0]] == "I" and logits.softmax(-1).max() > 0.9
 
 # %% [markdown]
 # Read the row of *you*: $8.03 / \sqrt 8 = 2.84$, $e^{2.84} = 17.1$, and that is 0.73 of the column's sum, 23.5. The
-# last column is the first entry of each value: of the blend's 0.57, *you* brings $0.73 \cdot 0.77 = 0.56$.
+# last column is the first entry of each value: of the blend's 0.57, *you* brings $0.73 \cdot 0.77 = 0.56$. (On another
+# processor the last digits differ.)
 #
 # The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`; norm and
 # feed-forward network follow. Of the logits *I* has by far the largest, so *I* is written.
 
 # %% tags=["proof"]
 scaled = products / math.sqrt(8)
-assert np.isclose(products[4], 8.03, atol=0.02) and np.isclose(
-    scaled[4], 2.84, atol=0.01
-)
-assert np.isclose(scaled.exp().sum(), 23.5, atol=0.2)
-assert np.isclose(weights[4], 0.73, atol=0.01)
+assert np.isclose(products[4], 8.03, atol=0.15)
+assert np.isclose(scaled[4], 2.84, atol=0.05)
+assert np.isclose(scaled.exp().sum(), 23.5, atol=1.5)
+assert np.isclose(weights[4], 0.73, atol=0.02)
 assert np.isclose((weights * v[0, :, 0]).sum(), blend[0], atol=1e-6)
 with torch.no_grad(), record_weights(model) as recorded:
     model(hello, right[:, :-1])
@@ -1400,7 +1387,7 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 #
 # | check | finds |
 # |---|---|
-# | *writing*, on held-out data | if it is low at a low loss: the future was seen in training; if *forced* is low, too, see there |
+# | *writing*, on held-out data | if it is low at a low loss and *forced* is high: most often the future was seen in training (the leak test tells); otherwise the loop that writes is wrong, or small mistakes add up; if *forced* is low, too, see there |
 # | *forced*, on held-out data | if it is low: overfitting (what was learnt holds for the training pairs only: chapter 11), a mask in training only, or a target that was not shifted |
 # | the leak test, in both modes | six of the nine, all that show the future |
 # | more padding | padding that is not hidden |
@@ -1465,8 +1452,8 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 
 # %%
 class DecoderOnly(OneScreen):
-    def __init__(self, *sizes):
-        super().__init__(*sizes)
+    def __init__(self, *sizes, **options):
+        super().__init__(*sizes, **options)
         del self.target, self.decoder
 
     def forward(self, tokens):

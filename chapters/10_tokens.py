@@ -124,7 +124,7 @@ for step in range(1, 5):
 #
 # What can another cut cost? The translator of [chapter 13](13_alignment.ipynb) gets all of its 500 test sentences
 # right. Cut the longest word of each into single letters, tokens that it never met in training, and it gets 9. So new
-# text must be cut as the training text was.
+# text must be cut into tokens that the model knows, as the training text was.
 #
 # ## Bytes, so that nothing is unknown
 #
@@ -191,11 +191,12 @@ assert (
 assert pretokenize("a  b") == ["a", " ", " b"]
 
 # %% [markdown]
-# This shows two costs. *Bytes*: before any merge each byte is a token. So the sentence begins with nearly twice as many
-# tokens as characters in Greek, 2.7 times as many in Hindi and three times in Chinese, and the first merges only put
-# characters together. (Chinese still needs fewest tokens, since it has so few characters.) *Cuts*: Hindi writes most
-# vowels as characters attached to a consonant, which to this pattern are no letters, so its first word falls into six;
-# Chinese has no spaces, so a clause is one "word" ([more](#what-about-hindi)).
+# This shows two costs. *Bytes*: before any merge each byte is a token. So the Greek sentence begins as nearly twice as
+# many tokens as characters, the Hindi one as 2.7 times and the Chinese one as three times as many, and the first merges
+# only put characters together. (Chinese still needs fewest tokens, since it has so few characters.) *Cuts*: Hindi
+# writes most vowels, and the sign for no vowel, as characters attached to a consonant, which to this pattern are no
+# letters, so its first word falls into six; Chinese has no spaces, so a clause is one "word"
+# ([more](#what-about-hindi)).
 #
 # Since the space goes with the word, *tea* at the beginning of a text and *␣tea* inside it are different tokens. (So do
 # not end a prompt with a space: the next word usually brings its own.)
@@ -223,7 +224,7 @@ def merge_pair(word: Sequence[int], pair: tuple[int, int], new: int) -> list[int
 
 # %%
 def learn_slowly(texts, count):
-    """The loop from above, over bytes; of equal pairs that with the smaller numbers."""
+    """The loop from above, over bytes; of equally frequent pairs the one with the smaller numbers."""
     words = [list(w.encode()) for text in texts for w in pretokenize(text)]
     merges = []
     for made in range(256, 256 + count):
@@ -295,11 +296,11 @@ assert learn_merges(lines, count=4) == as_by_hand
 assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 
 # %% [markdown]
-# A tokenizer keeps such merges, and gives the first numbers to **special tokens**: `<pad>` for padding, and `<bos>`
-# and `<eos>` for the beginning and the end of a sequence. With three of them, symbol 97, the letter *a*, is token 100.
-# With the four merges from above, *ea* is symbol 256, *tea* 257, *team* 258 and *eat* 259. *Seat* is the bytes 115,
-# 101, 97, 116. The merge learnt first makes 115, 256, 116, and the next that fits makes 115, 259. With three special
-# tokens in front each number moves up by 3: *seat* is the tokens 118 and 262.
+# A tokenizer keeps such merges, and gives the first numbers to **special tokens**: `<pad>` for padding, and `<bos>` and
+# `<eos>` for the beginning and the end of a sequence. With three of them in front, a token's number is its symbol's
+# number plus 3: symbol 97, the letter *a*, is token 100. With the four merges from above, *ea* is symbol 256, *tea*
+# 257, *team* 258 and *eat* 259. *Seat* is the bytes 115, 101, 97, 116. The merge learnt first makes 115, 256, 116, and
+# the next that fits makes 115, 259. So *seat* is the tokens 118 and 262.
 #
 # Special tokens stand for no text: whoever types `<eos>` gets ordinary tokens, and only the program can insert the
 # special one, by its number.
@@ -351,7 +352,7 @@ class BPETokenizer:
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> Self:
-        """Learn merges until there are `vocab_size` tokens (or no pairs) in all."""
+        """Learn merges until there are `vocab_size` tokens, or no pair is left."""
         smallest = len(cls([]))
         files.check_training(texts, vocab_size, smallest)
         return cls(learn_merges(texts, vocab_size - smallest))
@@ -399,7 +400,7 @@ class BPETokenizer:
 
 
 # %% [markdown]
-# With the four merges from above, this is the whole way of a text into a model:
+# With the four merges from above, this is how a text gets into a model:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The text Zoë eats on its way into a model, in five rows of boxes, with arrows from each unit down to what it becomes. Its eight characters are two words, Zoë and ␣eats, and these are nine bytes, since ë is the two bytes 195 and 171. These two bytes stay apart, as tokens 198 and 174, while the bytes 101, 97 and 116 become one token, eat, with the number 262. The other tokens are Z 93, o 114, the space 35 and s 118, and each of the seven has one vector below it, drawn as four shaded cells."}}
 from classroom.diagram import Diagram
@@ -527,24 +528,24 @@ plt.show()
 #
 # ### How many merges?
 #
-# Each merge makes texts shorter, so there is less to compute: the work of attention grows with the *square* of the
-# length. But it adds a row to the embedding table, which must be learnt. An embedding table of 50,000 tokens by 768
-# numbers has 38.4 million parameters; that of the original transformer, 37,000 by 512, has 18.9 million of the model's
-# 65.
+# Each merge makes texts shorter, so there are fewer positions to compute. But it adds a row to the embedding table,
+# which must be learnt. An embedding table of 50,000 tokens by 768 numbers has 38.4 million parameters; that of the
+# original transformer, 37,000 by 512, has 18.9 million of the model's 65.
 #
-# A row is learnt mostly where its token is read. So count a token as *rare* if the training text uses it fewer than 100
-# times, a limit of our choosing. Each merge takes a pair no more frequent than the last, so late tokens are rare. An
-# early one can become rare, too, if later merges swallow it: *tea* occurred 9 times above, and only 4 once *tea m* is
-# merged. A token that is hardly ever read stays **undertrained**.
+# A row learns most where its token is read or is the right answer. So count a token as *rare* if the training text uses
+# it fewer than 100 times, a limit of our choosing. Each merge takes a pair no more frequent than the last, so late
+# tokens are rare. An early one can become rare, too, if later merges swallow it: *tea* occurred 9 times above, and only
+# 4 once *tea m* is merged. A token that is hardly ever read stays **undertrained**.
 #
-# In large models these are the *glitch tokens*: asked to repeat *SolidGoldMagikarp*, the name of a forum user and one
-# token for GPT-2's tokenizer, models with that tokenizer answered something else ([Rumbelow and Watkins,
+# Large models have undertrained tokens, too, the *glitch tokens*: asked to repeat *SolidGoldMagikarp*, models with
+# GPT-2's tokenizer answered something else. This name of a forum user is one token, presumably because it was frequent
+# in the text of the tokenizer, and rare in that of the models ([Rumbelow and Watkins,
 # 2023](https://www.lesswrong.com/posts/aPeJE8bSo6rAFoLqg/solidgoldmagikarp-plus-prompt-generation); [Land and Bartolo,
 # 2024](https://arxiv.org/abs/2405.05417), find such tokens in many models).
 #
-# So a larger vocabulary has two prices, the rows and their rarity, and buys shorter texts. How much shorter? The
-# average number of tokens per word is called **fertility**. The folded cell has counted it on captions that were not
-# used to learn the merges; a word is what stands between two spaces.
+# So a larger vocabulary has three prices: the rows, their rarity, and a score for every token at every position. It
+# buys shorter texts. How much shorter? The average number of tokens per word is called **fertility**. The folded cell
+# has counted it on captions that were not used to learn the merges; a word is what stands between two spaces.
 
 # %% tags=["hide-input"]
 print("            tokens per word                 of the learnt")
@@ -559,16 +560,17 @@ for row in captions["sizes"]:
 # The last of the three languages is French, in which there was no training text at all. The tokenizer can still encode
 # it, but fewer merges fit: with 300 it needs a quarter more tokens per word than English, and from 2,000 on about twice
 # as many. (In part it is the language: *l'homme* is one word here, and always several tokens.) Twice the tokens mean
-# about twice the computation or more, and half as much text among the tokens that a model can read at once. Tokenizers
-# of large models have read many languages, but unequally, and text in those that they have read least costs most.
+# about twice the computation or more, and half as much text among the tokens that a model can read at once, its
+# **context window**. Tokenizers of large models have read many languages, but unequally, and text in those that they
+# have read least costs most.
 #
 # Between vocabularies of 300 and of 4,000 English and German texts shrink to about a third. Between 8,000 and 32,000
-# English texts shrink by another 6 to 7 percent, and 98 percent of the learnt tokens are then rare. So one expects a
-# trade-off between shorter texts and tokens that occur often enough to be learnt.
+# English texts shrink by another 6 percent and German ones by 10, and 98 percent of the learnt tokens are then rare. So
+# one expects a trade-off between shorter texts and tokens that occur often enough to be learnt.
 #
 # Which side wins? In our small models the shorter text ([below](#which-vocabulary-is-best)): of the sizes with which we
-# trained models, the largest, 16,000, predicts held-out captions best, in part because its embedding table makes the
-# model larger.
+# trained models, the largest, 16,000, predicts held-out captions best (1.25 bits for each byte, where 2,000 tokens need
+# 1.37, in a third of the time), in part because its embedding table makes the model larger.
 #
 # That need not hold for other texts. In translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901)
 # found that small vocabularies help small corpora. For a corpus of your own, train models at two or three sizes and
@@ -585,7 +587,8 @@ assert [round(share, 2) for share in shorter] == [0.13, 0.15]
 assert all(
     2.7 < words_of[300][lang] / words_of[4000][lang] < 3.1 for lang in ("en", "de")
 )
-assert round(1 - words_of[32_000]["en"] / words_of[8000]["en"], 2) == 0.06
+later = [1 - words_of[32_000][lang] / words_of[8000][lang] for lang in ("en", "de")]
+assert [round(share, 2) for share in later] == [0.06, 0.10]
 assert round(by_size[32_000]["rare"], 2) == 0.98
 assert all(
     1.9 <= words_of[size]["fr"] / words_of[size]["en"] < 2.1
@@ -736,11 +739,11 @@ quiz.one_choice(
 #
 # But padding is computed like any other token, so in a batch of mixed lengths much of the work is padding.
 #
-# So sort sentences by length. (Of source and target, the longer one counts.) And fill a batch by tokens, not by
-# sentences, because a batch of long sentences costs many times one of short ones. Take sentence by sentence, and count
-# tokens with the padding, the number of sentences times the length of the longest. When the next sentence would push
-# that over a limit, start a new batch. This is **bucketing**. Nearly all steps then have about the same number of
-# tokens. The price is that a batch is no longer a random sample of all lengths.
+# So sort sentences by length. (For a pair, the longer of source and target counts.) And fill a batch by tokens, not by
+# sentences, because a batch of long sentences costs many times one of short ones. Take one sentence after another. The
+# size of a batch, padding included, is the number of its sentences times the length of the longest. When the next
+# sentence would push that over a limit, start a new batch. This is **bucketing**. Nearly all steps then have about the
+# same number of tokens. The price is that a batch is no longer a random sample of all lengths.
 
 # %% tags=["export"] module="tokens"
 import torch
@@ -1159,8 +1162,8 @@ verdict
 # to 60 nats. Cut into 20 tokens it has a perplexity of $e^3 = 20$, and into 15 of $e^4 = 55$. If it has 60 bytes, it
 # has $60 / 0.693 / 60 = 1.44$ bits per byte in either case.
 #
-# Small models that predict the next token ([chapter 18](18_gpt.ipynb); two layers of width 128) have read each caption
-# of both languages once, with three seeds, at the learning rate that was best for each on other captions (`python -m
+# We trained small next-token models ([chapter 18](18_gpt.ipynb); two layers of width 128) on each caption of both
+# languages once, with three seeds, each model at the learning rate that suited it best on other captions (`python -m
 # benchmarks.vocabulary`). The bits are those of 2,000 captions that no model has read.
 #
 # Each token has a row in the embedding table, which here serves as the output matrix, too, so a larger vocabulary also
@@ -1198,6 +1201,7 @@ from itertools import pairwise
 means = {name: np.mean(found) for name, found in bits.items()}
 sizes = (300, 1000, 2000, 4000, 8000, 16_000)
 assert all(means[a, 128] > means[b, 128] + 0.01 for a, b in pairwise(sizes))
+assert [round(means[size, 128], 2) for size in (2000, 16_000)] == [1.37, 1.25]
 gained = means[2000, 128] - np.array([means[2000, 280], means[16_000, 128]])
 assert 0.2 < gained[0] / gained[1] < 0.3
 seconds = {
@@ -1219,11 +1223,11 @@ assert [n * d / 1e6 for n, d in ((50_000, 768), (37_000, 512))] == [38.4, 18.944
 #
 # Two relatives of BPE are in wide use.
 #
-# **WordPiece**, which BERT uses, is usually described so: it merges the pair whose count is highest *when divided by
-# the counts of its two parts*, and cuts a new word from the left, taking each time the longest known subword that fits.
-# With our own 8,000 tokens, 1,741 words of the test text are cut into several, and 36 percent of these come out
-# differently that way: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau
-# fahrzeug* from the left.
+# **WordPiece**, which BERT uses, is usually described as follows: it merges the pair whose count is highest *when
+# divided by the counts of its two parts*, and cuts a new word from the left, taking each time the longest known subword
+# that fits. With our own 8,000 tokens, 1,741 words of the test text are cut into several, and 36 percent of these come
+# out differently that way: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and
+# *Bau fahrzeug* from the left.
 #
 # **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords
 # and drops those whose removal lowers the likelihood of the training text least; a new word gets its most probable

@@ -83,10 +83,11 @@ assert text_of(written) == "a cup"
 #     tokens.append(choose(logits))
 # ```
 #
-# The loop below knows the model only as a `state`, with a row for each sentence, so any model that writes will do.
-# `state.special_ids` are the numbers of padding, begin and end; the first two are never written. `len(state)` is the
-# number of rows. `state.step(tokens)` reads one more token of each, and returns the logits of what may follow.
-# `state.select(rows)` keeps these rows only: so a sentence that has ended leaves the batch.
+# The loop below sees only a `state`: a model together with the sentences that it is writing, one row for each. So it
+# works with any model that writes. `state.special_ids` are the numbers of padding, begin and end; the first two are
+# never written. `len(state)` is the number of rows. `state.step(tokens)` reads one more token of each, and returns the
+# logits of what may follow. `state.select(rows)` keeps only the given rows; this is how a finished sentence leaves the
+# batch.
 
 # %% tags=["export"] module="generation"
 import math
@@ -193,7 +194,7 @@ plt.show()
 
 # %% [markdown]
 # The two that are left have ended. The better one is *the tea*: found, although its first word was only the second
-# best. In code, for one sentence, with the sum of the logarithms in place of the product:
+# best. In code, for one sentence, with the sum of the logarithms, since a product of many probabilities is tiny:
 
 # %% tags=["nbval-check-output"]
 beam, live, ended = 2, [(0.0, [1])], []  # sum of logarithms, tokens; 1 is <bos>
@@ -211,10 +212,11 @@ print("ended:", [f"{text_of(tokens[1:-1])} {total:.2f}" for total, tokens in end
 assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 
 # %% [markdown]
-# A product of many probabilities is tiny, hence the logarithms. Each is at most 0, so a further token can lower the sum
-# and never raise it. A hypothesis of 3 tokens with the sum $-1.2$ beats one of 6 with $-1.4$, though the
-# longer one lost less per token. To make up for that, [Wu and others (2016)](https://arxiv.org/abs/1609.08144) divide
-# the sum by a **length penalty**, with $n$ the number of tokens, including the end token:
+# (Every sentence of this model is short. For others the loop also needs a largest length.) A logarithm of a probability
+# is at most 0, so a further token can lower the sum and never raise it. A hypothesis of 3 tokens, with the end, and the
+# sum $-1.2$ beats one of 6 with $-1.4$, though the longer one lost less per token. To make up for that, [Wu and others
+# (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a **length penalty**, with $n$ the number of tokens,
+# including the end token:
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
@@ -228,14 +230,14 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # `beam_search`, folded below, does this for a batch, with the length penalty; to the model each hypothesis is a row, and
 # `select` may copy a row. Three details decide what it finds:
 #
-# - For each hypothesis it looks at the `beam` + 1 best next tokens. All `beam` survivors may come from one hypothesis,
-#   and one of its best tokens may be the end, which does not go on.
+# - For each hypothesis it looks at the `beam` + 1 best next tokens: all `beam` survivors may come from one hypothesis,
+#   and one of its tokens may be the end, which does not go on.
 # - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Every hypothesis
 #   can end at every step, with some tiny probability, and such endings would crowd out the good ones.
 # - A sentence is done when `beam` hypotheses have ended and no *live* one (one that goes on) can beat the best of them.
 #   A live sum can only fall, so its score can at best be this sum divided by the largest penalty, that of `max_length`
 #   tokens. Say that 5 tokens are allowed, so $\text{lp}(5) = 1.359$, the best live sum is $-1.2$ and the best ended
-#   score $-0.86$. Since $-1.2 / 1.359 = -0.88$ is lower, the search stops.
+#   score $-0.86$. Since $-1.2 / 1.359 = -0.88$ is lower, the search stops, once `beam` hypotheses have ended.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -316,8 +318,6 @@ assert round(-1.2 / length_penalty(5, 0.6), 2) == -0.88
 
 
 # %% [markdown]
-# Divided by $\text{lp}(3) = 1.1884$, the two sums are $-0.860$ and $-1.354$.
-#
 # Beam search is a heuristic: a beginning that has fallen out of the beam is gone. ([Checked](#is-the-search-right)
 # against all 341 sentences that a small model can write.)
 #
@@ -451,7 +451,8 @@ assert np.allclose(
 # Each column is one seed, each entry the share of 500 numbers that are right in every token (*exact* in [chapter
 # 11](11_training.ipynb#how-good-is-it)). Greedy decoding and teacher forcing agree, as they must: until its first
 # mistake greedy decoding reads the right words, too. Four hypotheses instead of one get a few more numbers right with
-# every seed, for four times as many rows. The length penalty makes little difference here.
+# every seed, for four times as many rows. The length penalty helps one seed by 0.2 points here, and costs the others
+# 1.4 and 0.4.
 #
 # Search or model? Score the right sentence by teacher forcing, with the same penalty. If it beats what was written, the
 # search has failed, otherwise the model. Here are two numbers from the first model, one that the beam repairs and one
@@ -620,10 +621,11 @@ assert any("vier zehn tausend neun" in spelled(tokens) for tokens in drawn)
 
 # %% [markdown]
 # Without an option 18 percent. A number is right only if all its tokens are, and wherever the model is unsure, a draw
-# may take another word. A number has nine tokens on average, so 18 percent of numbers right is about
-# $0.18^{1/9} = 0.83$ for each token: a small risk at each word is a large one over nine. Below the shares, a number
-# that is right by greedy decoding is wrong in one of five such draws. Sampling is for tasks with many good answers;
-# where only one answer is right, a single draw is a poor way to find it.
+# may take another word. A number has nine tokens on average, with the end, so 18 percent of numbers right is about
+# $0.18^{1/9} = 0.83$ for each token, where greedy decoding has $0.53^{1/9} = 0.93$. The lines below the shares show a
+# number that greedy decoding gets right, and one draw in five gets wrong. Sampling is for tasks with many good answers
+# ([chapter 18](18_gpt.ipynb) has texts that a model has sampled); where only one answer is right, a single draw is a
+# poor way to find it.
 
 # %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
@@ -665,9 +667,9 @@ quiz.one_choice(
 #
 # The causal mask gives the answer. An earlier token never sees a later one, so nothing about it changes when more are
 # written. The new token's query is scored with the earlier keys, and its weights blend the earlier values, in each
-# layer. Nothing else of the earlier tokens is used. Keep these, and you have the **KV cache**. (Those of
-# cross-attention come from the memory and never change, so they are computed once.) Queries are not kept: a query asks
-# once.
+# layer. Nothing else of the earlier tokens is used. Keep the keys and values, and you have the **KV cache**. (The keys
+# and values of cross-attention come from the memory and never change, so they are computed once.) Queries are not kept:
+# a query asks once.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two rows of triangles of cells for four steps. Above, without a cache: at step t all t rows of the score matrix are computed, a triangle that grows from one cell to ten. Below, with a cache: at step t only the last row is computed, one to four cells; the earlier rows are pale."}}
 figure, panels = plt.subplots(2, 4, figsize=(7.2, 3.6))
@@ -869,9 +871,9 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# All this is for one token at a time. A chat model has a long *prompt* to read first. It reads that in one pass, which
-# fills the cache, the **prefill**, and there the new tokens need a causal mask among themselves. (After tokens that are
-# kept already, it is [a rectangle](#several-tokens-at-once).)
+# All this is for one token at a time. A chat model has a long *prompt* to read first. It reads that in one pass, the
+# **prefill**, which fills the cache. In this pass the new tokens need a causal mask among themselves. (After tokens
+# that are kept already, that mask is [a rectangle](#several-tokens-at-once).)
 
 # %% [markdown]
 # ### What it saves, and what it costs
@@ -939,9 +941,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# At 256 tokens the cache leaves less than a hundredth of the rows to compute. The gain in time is smaller: function
-# calls and loading the parameters presumably take as long for one row as for many. The price is memory that grows with
-# every token. A key and a value for each layer and head, for $n$ tokens of $B$ sequences, are
+# At 256 tokens the cache leaves less than a hundredth of the rows to compute. The gain in time is smaller
+# ([why](#why-one-sentence-is-slow)). The price is memory that grows with every token. A key and a value for each layer
+# and head, for $n$ tokens of $B$ sequences, are
 #
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k \cdot n \cdot B$$
 #
@@ -976,11 +978,10 @@ quiz.number(
 # %% [markdown]
 # ### Why one sentence is slow
 #
-# The cache removes the work that was repeated. One sentence is still slow. A step loads nearly every parameter of the
-# decoder once, and uses it for one multiplication and one addition per sentence. At 16 bits that makes, for $B$
-# sentences, $2B$ floating-point operations (FLOPs) for 2 bytes, so $B$ for each byte. This ratio is the **arithmetic
-# intensity**. While it loads one byte, an H100, a GPU for data centres, can do some 300 FLOPs (at 16 bits, by its data
-# sheet). With one sentence it mostly waits.
+# A step loads nearly every parameter of the decoder once, and uses it for one multiplication and one addition per
+# sentence. At 16 bits that makes, for $B$ sentences, $2B$ floating-point operations (FLOPs) for 2 bytes, so $B$ for
+# each byte. This ratio is the **arithmetic intensity**. In the time that it takes to load one byte, an H100, a GPU for
+# data centres, can do some 300 FLOPs (at 16 bits, by its data sheet). With one sentence it mostly waits.
 #
 # So decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline): the memory's
 # bandwidth sets the pace. The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms at the H100's
@@ -1043,23 +1044,24 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 assert swapped[:20].max() < 1e-5 and swapped[20:].min() > 0.01
 
 # %% [markdown]
-# With a wrong position the first step is right, and all later ones are not. Without the reordering all is right until
+# With a wrong position the first step is right, and the later ones are not. Without the reordering all is right until
 # sentences change places, at step 21. Nothing crashes, and no training loss would show it.
 
 # %% [markdown]
 # ## Several tokens for the price of one
 #
-# **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses the arithmetic that is
-# left idle by [a single sentence](#why-one-sentence-is-slow). A small **draft model** with the same vocabulary writes a
-# few tokens ahead. The large one reads them in one pass, as in teacher forcing, and each row says what it would have
-# written next. Where decoding is memory-bound, that pass takes hardly longer than one for a single token, because the
-# parameters are loaded once in either case.
+# **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) puts to use the arithmetic
+# units that [a single sentence](#why-one-sentence-is-slow) leaves idle. A small **draft model** with the same
+# vocabulary writes a few tokens ahead. The large one reads them in one pass, as in teacher forcing, and each row says
+# what it would have written next. Where decoding is memory-bound, that pass takes hardly longer than one for a single
+# token, because the parameters are loaded once in either case.
 #
 # With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
 # replaced by the large model's own, and what the cache kept of the rest is dropped. So the text is what the large model
 # would have written alone (but for rounding). Say that the draft model writes *elf tausend acht hundert*, and that the
 # large model's own choices are *elf*, *tausend*, *sieben*. Two tokens are kept, *acht* becomes *sieben*, and *hundert*
-# is dropped: three tokens from one pass.
+# is dropped: three tokens from one pass. If all three had been right, the pass's last row would have given a fourth
+# token for nothing.
 #
 # With sampling, drafted tokens are accepted or replaced at random, such that each is distributed as if the large model
 # had drawn it ([why](#why-does-speculative-sampling-change-nothing)). A poor draft model costs only speed.
@@ -1070,7 +1072,7 @@ assert swapped[:20].max() < 1e-5 and swapped[20:].min() > 0.01
 # more token is the large model's own: it replaces the first refused one or, if none was refused, is drawn from the
 # pass's last row. For $a = 0.8$ and $k = 4$ that makes 3.4.
 #
-# Say that a pass of the draft model takes the share $c$ of a large pass. Then one check and $k$ drafted tokens cost
+# Say that a pass of the draft model costs a fraction $c$ of a large one. Then one check and $k$ drafted tokens cost
 # $1 + kc$ large passes. With $k = 4$ and $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and
 # $a = 0.3$ it takes 2 passes to get 1.4 tokens, a loss. Where many sentences keep the device busy, a pass that checks
 # more tokens takes longer, and the gain shrinks or is lost.
@@ -1294,9 +1296,9 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# To write, a model reads a word, says what may come next, and one of these is chosen. The best word each time can lead
-# astray, so a beam follows a few hypotheses, and where many texts would do, one samples. What was computed for earlier
-# words does not change, so their keys and values are kept, and each new word must know how many came before it.
+# To write, a model reads a word and says which words may come next; one of them is chosen. The best word each time can
+# lead astray, so a beam follows a few hypotheses, and where many texts would do, one samples. What was computed for
+# earlier words does not change, so their keys and values are kept, and each new word must know how many came before it.
 #
 # **Sources.** Beam search for translation and the length penalty: [Wu and others
 # (2016)](https://arxiv.org/abs/1609.08144), section 7; beam 4 and $\alpha = 0.6$: [Vaswani and others
@@ -1431,11 +1433,11 @@ with torch.no_grad():
 #
 # Let $q$ be the draft model's probabilities and $p$ the large one's, both after temperature and filters. A drawn token
 # $x$ is accepted with probability $\min(1, p(x) / q(x))$. The first that is refused is replaced by a draw in proportion
-# to $\max(0, p - q)$, and the rest are discarded. How often is a token $x$ drawn and refused?
-# $q(x) - \min(p(x), q(x)) = \max(0, q(x) - p(x))$. Summed over all $x$ that is $Z$, and $\max(0, p - q)$ has the same
-# sum, because both $p$ and $q$ sum to 1. So a token is refused with probability $Z$, and its replacement is $x$ with
-# probability $\max(0, p(x) - q(x)) / Z$. The product is $\max(0, p(x) - q(x))$, and each token is distributed as if the
-# large model had drawn it:
+# to $\max(0, p - q)$, and the rest are discarded. A token $x$ is drawn and refused with probability
+# $q(x) \, (1 - \min(1, p(x) / q(x)))$, which is $q(x) - \min(p(x), q(x)) = \max(0, q(x) - p(x))$. Summed over all $x$
+# that is $Z$, and $\max(0, p - q)$ has the same sum, because both $p$ and $q$ sum to 1. So a token is refused with
+# probability $Z$, and its replacement is $x$ with probability $\max(0, p(x) - q(x)) / Z$. The product is
+# $\max(0, p(x) - q(x))$, and each token is distributed as if the large model had drawn it:
 #
 # $$\underbrace{q(x) \min\!\left(1, \tfrac{p(x)}{q(x)}\right)}_{\text{drawn and accepted}} + \underbrace{\max(0,\, p(x) - q(x))}_{\text{put in after a refusal}} = \min(p(x), q(x)) + \max(0,\, p(x) - q(x)) = p(x) .$$
 #

@@ -13,7 +13,7 @@
 # know which English words it renders. By the end you have a number for how often attention points at the right word, an
 # experiment that shows what is read there, and a race with the networks that came before the transformer.
 #
-# You need [chapter 11](11_training.ipynb) and [chapter 12](12_generation.ipynb). It takes about 26 minutes to read, and
+# You need [chapter 11](11_training.ipynb) and [chapter 12](12_generation.ipynb). It takes about 27 minutes to read, and
 # 30 more for the exercises. You need no German.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter puts it to work."}}
@@ -28,9 +28,9 @@ transformer_map(built=13)
 # %% [markdown]
 # ## German by rules
 #
-# German puts words where English does not expect them. The finite verb, the one that agrees with its subject, is the
-# second part of a main clause (**V2**), whatever part comes first, and the last of a subordinate clause, one that
-# begins with *because* or *that*. In a main clause some verbs send their first part, the *prefix*, to the end
+# German puts words where English does not expect them. The finite verb is the one that agrees with its subject. In a
+# main clause it is the second part, whatever comes first (**V2**, verb second). In a subordinate clause, one with
+# *because* or *that*, it is the last. In a main clause some verbs send their first part, the *prefix*, to the end
 # (**separable verbs**):
 #
 # | English | German |
@@ -115,8 +115,8 @@ assert [text for text, _ in because.german][-2:] == ["auf", "macht"]
 
 # %% [markdown]
 # The order is *sie, am Abend, die Tür, auf, macht*. The finite verb is last, behind its own prefix, and the time stands
-# before the object. In English only the time has moved, to the end. (In writing *auf* and *macht* become one word,
-# *aufmacht*.)
+# before the object. Compared with the first sentence, English has only moved the time to the end. (In writing *auf* and
+# *macht* become one word, *aufmacht*.)
 #
 # `grammar` draws such clauses at random, one or two in a sentence, from a small lexicon. What stands before a German
 # noun agrees with it in gender, number and case: *der Mann*, *die Frau*, *das Kätzchen*, where English has *the* three
@@ -357,8 +357,8 @@ movable.heads(
 )
 
 # %% [markdown]
-# Layer 1 points less well. Is it useless? Throw away what the cross-attention of a layer finds, by setting
-# its last matrix to zero.
+# Layer 1 points less well. Is it useless? Switch off a layer's cross-attention, by setting its output matrix to zero
+# (an ablation).
 
 # %% tags=["hide-input"]
 without = []
@@ -435,8 +435,8 @@ for place, word in enumerate(text.split()):
     print(f"{word:18}", *(f"{p:6.2f}" for p in first_word(mixed)))
 
 # %% [markdown]
-# The vector at *the* turns the article by itself, and the one at *man* moves it by a tenth. What stands at *the* in the
-# memory is no longer *the* alone: the encoder has brought something from the noun ([chapter
+# The vector at *the* turns the article by itself. The one at *man* takes a tenth from *der*, half of it for *die*. What
+# stands at *the* in the memory is no longer *the* alone: the encoder has brought something from the noun ([chapter
 # 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers) saw the same with digits).
 #
 # One sentence proves little. So take all test sentences that begin with *the*, whose first noun is *man, dog, woman,
@@ -484,8 +484,8 @@ for (where, gender), (own, theirs, total) in sorted(counts.items(), reverse=True
 # article. So the weights pointed at the right word, but the gender that the decoder read there had come from the noun.
 # Weights show *where* the decoder reads, not *what* it finds.
 #
-# How does the gender get to *the*? By the encoder's attention. So forbid the position of *the* to attend to its noun,
-# in both layers. Then, to compare, forbid it one other word instead.
+# How does the gender get to *the*? By the encoder's attention. So keep the position of *the* from attending to its
+# noun, in both layers. Then, for comparison, hide one other word from it instead.
 
 # %% tags=["hide-input"]
 right = {"its noun": [], "another word": []}
@@ -506,9 +506,9 @@ for where in ("its noun", "another word"):
 assert all(right["another word"]) and sum(right["its noun"]) == 30
 
 # %% [markdown]
-# Without the direct look six of the 36 articles are wrong; hiding any other word makes none wrong. The other thirty get
-# their gender in some other way, which we have not traced. A **knock-out** shows what is lost when one link is missing
-# and all others can stand in for it.
+# Without that direct link six of the 36 articles come out wrong; hiding any other word does no harm. The other thirty
+# are right all the same. How, or whether some are guesses, we have not traced. A **knock-out** shows what is lost when
+# one link is missing and all others can stand in for it.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -519,7 +519,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "The head is broken: it should look at *his*",
-        "Not necessarily. *seinen* needs the gender of the noun, and the encoder may have carried that to *his* or not, as it carried one to *the* above.",
+        "Not necessarily. *seinen* needs the gender of the noun, and the encoder may or may not have carried it to *his*, as it carried one to *the* in the experiment.",
     ),
     quiz.right(
         "In this head, the vector at *apple* was read to predict the word; what it holds must be tested",
@@ -540,15 +540,15 @@ quiz.one_choice(
 # attention that list must hold the whole sentence. With attention the decoder looks, before each word, at *all* states
 # of the encoder, the memory.
 #
-# The scores of this attention are not dot products. Chapter 1's additive score compares the decoder's state $s$ with an
-# encoder's state $m$:
+# The scores of this attention are not dot products. They are chapter 1's additive scores, of the decoder's state $s$
+# and an encoder's state $h$:
 #
-# $$ v_a \cdot \tanh(W_s s + W_m m) $$
+# $$ v \cdot \tanh(s W_s + h W_h) , $$
 #
-# a small network with learned matrices $W_s$ and $W_m$ (in the code `w_h`) and a learned vector $v_a$. **By hand**,
-# with one number each, $W_s = W_m = 1$, $v_a = 2$, $s = 0.5$ and three states $m$:
+# a small network with learned matrices $W_s$ and $W_h$ and a learned vector $v$. **By hand**, with one number each,
+# $W_s = W_h = 1$, $v = 2$, $s = 0.5$ and three states $h$:
 #
-# | $m$ | $\tanh(0.5 + m)$ | score | weight |
+# | $h$ | $\tanh(0.5 + h)$ | score | weight |
 # |---|---|---|---|
 # | −0.5 | $\tanh 0 = 0$ | 0 | 0.080 |
 # | 0.5 | $\tanh 1 = 0.762$ | 1.523 | 0.368 |
@@ -633,12 +633,13 @@ assert torch.allclose(weights, expected, atol=5e-4) and abs(context - 0.97) < 5e
 # %% [markdown]
 # The encoder reads in both directions, so that each of its states knows what comes before its word and after. For the
 # step from state to state we take PyTorch's LSTM (chapter 1) and its **GRU** (gated recurrent unit). A GRU has one
-# state $h$ and reads $x$: a word, in the decoder joined to the context. It proposes a new state, the **candidate**: the
-# $\tanh$ below. Two gates, computed as in the LSTM, steer it: $z = \sigma(x W_z + h U_z)$, and $r$ with matrices of its
-# own. $r$ says how much of $h$ the candidate sees, $z$ how much of $h$ is kept. At $z = 1$ nothing changes, at $z = 0$
-# the candidate replaces $h$:
+# state $h$ and reads $x$: a word, in the decoder joined to the context.
 #
 # $$ h' = z \odot h + (1 - z) \odot \tanh(x W + r \odot (h U)) $$
+#
+# The $\tanh$ is a proposed new state, the **candidate**. Two gates, computed as in the LSTM, steer it: $r$ says how much of
+# $h$ the candidate sees, and $z$ how much of $h$ is kept. At $z = 1$ nothing changes, at $z = 0$ the candidate replaces
+# $h$. ($z = \sigma(x W_z + h U_z)$, and $r$ likewise, with matrices of its own.)
 #
 # The whole model is folded below. This is its loop (`cell` is the LSTM or GRU, `hidden` the state that it shows;
 # `readout` and `output` are linear):
@@ -835,8 +836,8 @@ quiz.number(
 #
 # Five models of a quarter of a million parameters learn this language: a transformer, and LSTM and GRU with and without
 # attention. A program trained each of them three times, with different seeds, on the same batches, for 900 steps, at
-# the same learning rate, 0.003 (`python -m benchmarks.translators`, three hours of one core). A sentence counts as
-# right if every word of it is.
+# the same learning rate, 0.003 (`python -m benchmarks.translators`, with the searches below three hours of one core). A
+# sentence counts as right if every word of it is.
 #
 # **Predict first.** How many of 500 held-out sentences does each get wrong: the transformer, a recurrent network with
 # attention, one without?
@@ -934,9 +935,10 @@ assert max(small) < min(scaled)
 # *With attention*, either change, a learning rate of its own or scaled embeddings, is nearly enough. At 0.012 each
 # recurrent model makes at most two mistakes (round 1). Scaled embeddings, still at 0.003, take the GRU from 78 to 99
 # percent of the validation set, the LSTM from 34 to 98 (the last two lines; one seed; we have not tested why). *Without
-# attention*, the LSTM needs the scaling: at 0.006 in both rounds, it goes from nearly 500 wrong to 187 to 258. The GRU
-# gets worse in round 2, where the search, with one seed, chose 0.006. *The transformer* is the same in rounds 1 and 2:
-# its embeddings were scaled before.
+# attention*, the LSTM needs the scaling: at 0.006 in both rounds, it gets nearly 500 wrong without it, and 187 to 258
+# with it. Where a model gets worse in a later round, as the GRU in round 2 and the LSTM in round 3, the search, with
+# one seed, chose settings that two other seeds did not confirm. *The transformer* is the same in rounds 1 and 2: its
+# embeddings were scaled before.
 #
 # What still divides the models is attention. The three that have it end with at most two mistakes in three times 500
 # sentences: **here the transformer does not win**, nor does it lose; the task is too easy to tell them apart. The two
@@ -971,10 +973,10 @@ assert (
 assert max(times[3:]) < 1.05 * times[0]
 
 # %% [markdown]
-# So why did transformers replace recurrent networks? By this race, not for accuracy. The usual answer is speed: they
-# compute all positions at once, which suits a GPU. We have timed one core of a CPU: there a step of the transformer
-# (round 3 chose one layer a side) takes three quarters of the GRU's time and five sixths of the LSTM's, both with
-# attention.
+# So why did transformers replace recurrent networks? This race cannot show a difference in accuracy. The usual answer
+# is speed: they compute all positions at once, which suits a GPU. We have timed one core of a CPU, each model with its
+# settings of round 3: there a step of the transformer (one layer a side) takes three quarters of the GRU's time and
+# five sixths of the LSTM's, both with attention.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -985,7 +987,7 @@ quiz.one_choice(
     ),
     quiz.right(
         "How the settings of each were chosen",
-        "Yes. With its own learning rate the GRU makes at most 2 mistakes, and with scaled embeddings none.",
+        "Yes. With its own learning rate the GRU makes at most 2 mistakes.",
     ),
     quiz.wrong(
         "Whether there were several seeds",
@@ -1017,10 +1019,10 @@ assert points["lstm, attention"][-1] < points["transformer"][0]
 assert points["gru, attention"][0] < points["transformer"][-1]
 
 # %% [markdown]
-# All three attend to a right word for more than four words in five, far above the diagonal. (These transformers have
-# one layer a side and 900 steps; [the one above](#does-attention-say-which-word-came-from-which), with two layers and
-# more steps, looks right 99 times in 100.) But to look right is not the same as to write right: the LSTM, last of the
-# three here, makes as few mistakes as the others.
+# In all three the largest weight is on a right word more than four times in five, far above the diagonal. (These
+# transformers have one layer a side and 900 steps; [the one above](#does-attention-say-which-word-came-from-which),
+# with two layers and more steps, looks right 99 times in 100.) But to look right is not the same as to write right: the
+# LSTM, last of the three here, makes as few mistakes as the others.
 #
 # ### Longer than anything it has learnt
 #
@@ -1061,8 +1063,9 @@ assert shorter == len(written) == 28
 # %% [markdown]
 # Both recurrent models with attention make no mistake. Nor does the GRU without, which gets more than a quarter of the
 # grammar wrong; why, we have not tested. The LSTM without makes 3 to 13. The transformer gets 3, 9 and 16 of 120 wrong.
-# All 28 of these translations are too short: the one shown writes 171,960 for 171,969. The positions are sinusoids, and
-# [chapter 5](05_position.ipynb#could-the-encoding-be-learned) found that these can extrapolate and often do not.
+# All 28 of these translations are too short: the one shown writes 171,960 for 171,969. Why, we have not tested. The
+# positions are sinusoids, which [can extrapolate and often do not](05_position.ipynb#could-the-encoding-be-learned);
+# and no model has seen a sentence go on after nine words.
 #
 # Could these differences be chance? Take two trained models, and only the numbers that one gets right and the other
 # wrong. If neither model is better, a fair coin decides who gets each. Three of three for one model then come up in $2
@@ -1072,7 +1075,8 @@ assert shorter == len(written) == 28
 # It compares *trained models*. To compare *kinds* of model, compare seeds. Six results can be dealt to two kinds, three
 # to each, in $\binom{6}{3} = 20$ ways. If the kind made no difference, all would be equally likely, and in 2 of them
 # one kind beats the other throughout. So even the clearest order of three seeds against three comes by chance in 10
-# percent of cases.
+# percent of cases: whether GRUs with attention are better on long numbers than transformers, these six runs cannot
+# decide. Four against four could, with 2 ways of 70.
 
 # %% [markdown]
 # ## Exercises

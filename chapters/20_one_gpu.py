@@ -16,7 +16,7 @@
 # and check on each that the model still computes the same.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
-# 30 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 10 more minutes. No
+# 31 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 10 more minutes. No
 # GPU is needed.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter makes all of it faster."}}

@@ -118,7 +118,7 @@ class BPETokenizer:
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> Self:
-        """Learn merges until there are `vocab_size` tokens (or no pairs) in all."""
+        """Learn merges until there are `vocab_size` tokens, or no pair is left."""
         smallest = len(cls([]))
         files.check_training(texts, vocab_size, smallest)
         return cls(learn_merges(texts, vocab_size - smallest))
