@@ -10,8 +10,8 @@
 #
 # A translation is hard to judge. This chapter takes apart the scores that the field uses, shows how one can be raised
 # without better translations and what it does not see, and asks when a difference of two scores means something. Then
-# come real data, captions of pictures. At the end you have a translator that one command trains, and scores with their
-# signatures.
+# it turns to real data: captions of pictures. At the end you have a translator that one command trains, and scores with
+# their signatures.
 #
 # You need [chapter 13](13_alignment.ipynb). It takes about 29 minutes to read, and 25 more for the exercises. [Going
 # further](#going-further), at the end, takes 2 more minutes. You need no German.
@@ -57,7 +57,7 @@ transformer_map(built=14)
 #
 # $$\text{BLEU} = e^{\min(0,\; 1 - r/c)} \cdot (p_1 \, p_2 \, p_3 \, p_4)^{1/4} = 0.670 \cdot 0.669 = 0.448 .$$
 #
-# Scores are given in hundredths, 44.8.
+# Scores are usually multiplied by 100: 44.8.
 #
 # For a test set the n-grams and the lengths of all sentences are added up before anything is divided (**corpus BLEU**).
 # And what is a word? *Katze.* with its full stop, or without? Each way of tokenizing gives different figures. So do not
@@ -375,7 +375,7 @@ off = [sum(o != r for o, r in zip(s, references, strict=True)) for s in seeds]
 assert (off[0], off[2]) == (133, 144)
 
 # %% [markdown]
-# **Predict first.** Draw new test sets for each model by itself, or draw one and give it to both. In which case does
+# **Predict first.** You can draw new test sets for each model by itself, or the same ones for both. In which case does
 # the difference between seed 0 and seed 2 vary less?
 
 # %%
@@ -442,9 +442,10 @@ assert 0.05 < results["BLEU"][1].p_value < 0.15
 # %% [markdown]
 # So for seeds 0 and 2 chance alone makes such a gap in two or three of a thousand exchanges (the two programs draw
 # different ones). For seeds 0 and 1, 1.6 points apart, it does so in 9 of 100. By custom a difference is
-# **significant** if $p$ is below 0.05. Above it, nothing has been shown, not even that the two are equal. But of twenty
-# comparisons between equal systems, one falls below 0.05 on average. So whoever makes several, or picks the largest gap
-# of three, as we did, divides the limit by their number: 0.017 for three, which 0.002 passes.
+# **significant** if $p$ is below 0.05. Above it, nothing has been shown, not even that the two are equal. And of twenty
+# comparisons of equal systems, one falls below it by chance. So whoever makes several, or picks the largest gap of
+# three, as we did, divides the limit by their number (the **Bonferroni correction**): 0.017 for three, which 0.002
+# passes.
 #
 # And what has been shown? One *trained model* is worse than the other, on sentences like these. But the two are of one
 # kind, with the same settings, and only the seed differs. So to compare *kinds* of model, train several of each, show
@@ -518,10 +519,12 @@ assert [round(score, 1) for score in scores] == [40.5, 40.9, 1.6, 42.6, 42.9, 1.
 assert round(run["measured"]["exact_match"], 2) == 0.07
 
 # %% [markdown]
-# 40.5 into German. A small transformer is published with 41.0 ([Wu and others 2021](https://arxiv.org/abs/2105.14462));
-# ours has 40.9 in lower case. Which is better? Nobody can tell. Their score is counted on lower-cased tokens that are
-# not sacreBLEU's, and has no signature. And other captions could move ours by 1.6 points either way. Nor is English the
-# easier direction because 42.6 is more than 40.5: the two scores count n-grams of different languages.
+# 40.5 into German. For a small transformer, 41.0 has been published ([Wu and others
+# 2021](https://arxiv.org/abs/2105.14462)); ours has 40.9 in lower case. Which is better? Nobody can tell. Their score
+# is counted on lower-cased tokens that are not sacreBLEU's, and has no signature. And each of ours was trained with one
+# seed, where seeds of one kind differed by up to 3.2 points above. Nor does 42.6 against 40.5 show that translating
+# into English is easier (chrF, 62.2 against 64.5, says the opposite): the two scores count n-grams of different
+# languages.
 #
 # What does 40.5 look like? Here are the first five short captions of the test set.
 
@@ -540,7 +543,7 @@ for example in [e for e in run["examples"] if len(e["source"]) < 80][:5]:
 # ### Where does it look?
 #
 # Take the first caption again. Its tokens are subwords (*starring* is *star* and *ring*), and nobody has aligned them.
-# Each token on the left has been read, and looks for the *next*: choose `Hut` to see how *starrt* is written.
+# Choose `Hut`: the decoder has just read it, and looks for what it needs to write *starrt*, the next token.
 
 # %% tags=["plot"]
 sentence = measured("alignments")["sentences"][0]
@@ -574,8 +577,8 @@ assert agreed == [" orangefarbenen", " Hut", " starrt"]
 #
 # Chapter 12's beam search should run with every model of the last chapter. It asks four things of a model's state
 # ([chapter 12](12_generation.ipynb#one-word-at-a-time)): `step` reads one token, `select` keeps chosen rows, `len` says
-# how many rows there are, and `special_ids` has the numbers of padding, begin and end. A recurrent state gets these
-# here.
+# how many rows there are, and `special_ids` has the numbers of padding, begin and end. Recurrent states are given these
+# four here.
 
 # %% tags=["export", "hide-input"] module="recurrent"
 import torch
@@ -794,10 +797,10 @@ print(*(f"{n}: {a} → {b}" for n, (a, b) in changed.items() if a != b), sep=", 
 # brings 1.3 BLEU, four tenths of the gap to the GRU. (With two layers it is 30.3 instead of 30.1, so the layers are not
 # the reason. How much is pre-norm's alone we have not tested.)
 #
-# Part of the gap is length. Without the brevity penalty, $e^{1 - 1/0.91} = 0.906$ and $e^{1 - 1/0.96} = 0.959$, both
-# would have 33. That is no draw, since fewer words are more easily right. But does beam search stop the transformer too
-# early? Its $\alpha$ says how far length is favoured, and was 0.6 for all. So let each trained model choose its own, on
-# the validation captions:
+# Part of the gap is length. Divide out the brevity penalties, $e^{1 - 1/0.91} = 0.906$ for the transformer and
+# $e^{1 - 1/0.96} = 0.959$ for the GRU, and both have 33. That is no draw, since fewer words are more easily right. But
+# does beam search stop the transformer too early? Its $\alpha$ says how far length is favoured, and was 0.6 for all. So
+# let each trained model choose its own, on the validation captions:
 
 # %% tags=["hide-input"]
 attending = ("transformer", "gru, attention", "lstm, attention")
@@ -827,10 +830,10 @@ for one, other in (attending[:2], attending[1:], attending[::2]):
 
 # %% [markdown]
 # Of eleven values from 0 to 8 all nine models choose $\alpha = 1$. That changes their BLEU by 0.6 at most. The GRU with
-# attention stays nearly 2 BLEU ahead of the transformer. Three of each make nine pairs, and each pair gets its own $p$
-# by approximate randomisation. A row of the lower half shows the smallest and the largest of the nine. For transformer
-# and GRU even the largest is below 0.02, by chrF below 0.001: all nine pairs differ. (No limit is divided by nine,
-# because we do not pick the best pair: every one has to pass.)
+# attention stays nearly 2 BLEU ahead of the transformer. Three models of each kind make nine pairs, and each pair gets
+# its own $p$ by approximate randomisation, at least 1/10,001. A row of the lower half shows the smallest and the
+# largest of the nine. For transformer and GRU even the largest is below 0.02, by chrF below 0.001: all nine pairs
+# differ. (No limit is divided by nine, because we do not pick the best pair: every one has to pass.)
 #
 # These tests compare trained models. To compare *kinds*, compare seeds: all three GRUs beat all three transformers. Of
 # the 20 ways to deal six scores out, two are so one-sided, $p = 0.1$, which proves little. But the gap between the
@@ -838,11 +841,8 @@ for one, other in (attending[:2], attending[1:], attending[::2]):
 # and few steps, **the GRU with attention is ahead**, though each of its steps takes roughly 30 percent longer, on one
 # core.
 #
-# Perhaps the transformer knows as much and stops too early: it writes 93 words where the reference has 100, the GRU 98,
-# and its validation loss is nearly the GRU's (1.92 and 1.91).
-#
-# Transformer and LSTM cannot be told apart: by BLEU the transformer is ahead in two of nine pairs ($p < 0.002$), and in
-# the seven others $p$ is above 0.05; by chrF it is the LSTM that is ahead on average.
+# Transformer and LSTM cannot be told apart: by BLEU the transformer is ahead in seven of nine pairs, but significantly
+# in only two ($p < 0.002$), and in the seven others $p$ is above 0.05; by chrF it is the LSTM that is ahead on average.
 #
 # A search finds only what is on its list, and from outside both races look equally fair: tuned models, three seeds. The
 # second list had one more setting, the position of the norms, and learning rate, warm-up and layers were chosen once
@@ -1047,7 +1047,7 @@ verdict
 # and others (2016)](https://arxiv.org/abs/1605.00459). Small transformers on Multi30k: [Wu and others
 # (2021)](https://arxiv.org/abs/2105.14462).
 #
-# **Next.** [Chapter 15](15_pretrained.ipynb) opens a model that others have trained, with a billion pairs of sentences.
+# **Next.** [Chapter 15](15_pretrained.ipynb) opens a model that others have trained, on pairs drawn from a billion.
 #
 # ## Going further
 #

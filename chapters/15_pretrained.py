@@ -10,7 +10,7 @@
 #
 # The encoder of [chapter 8](08_encoder.ipynb) has been shown to equal PyTorch's, with random numbers in it. Here you
 # load 22.6 million trained numbers, a published model's, into code that you have read. The model turns sentences that
-# mean the same into vectors that point in similar directions, and so you search a text by meaning. Then you look at
+# mean the same into vectors that point in similar directions, which lets you search a text by meaning. Then you look at
 # where its heads look, and test by experiment whether that explains anything.
 #
 # You need [chapter 8](08_encoder.ipynb). It takes about 25 minutes to read, and 20 more for the exercises.
@@ -27,11 +27,12 @@ transformer_map(built=15)
 # %% [markdown]
 # ## BERT is the encoder, with other embeddings
 #
-# *all-MiniLM-L6-v2* turns a sentence into 384 numbers so that sentences of similar meaning lie close to each other. It
-# has six layers, twelve heads, and 22.6 million parameters. Its architecture is BERT's, whose encoder is the one of
-# chapter 8, post-norm. Three things differ. The activation is a GELU, not ReLU. The norms have a smaller $\varepsilon$.
-# And an embedding is the sum of three learned vectors, for token, position and *segment* (the first or the second of
-# two sentences), normalised instead of scaled.
+# You have met this model: its embeddings in [chapter 2](02_similarity.ipynb), a head of its first layer in [chapter
+# 6](06_many_heads.ipynb#heads-at-work). Here all of it is loaded. *all-MiniLM-L6-v2* turns a sentence into 384 numbers
+# so that sentences of similar meaning lie close to each other. It has six layers, twelve heads, and 22.6 million
+# parameters. Its architecture is BERT's, whose encoder is the one of chapter 8, post-norm. Three things differ. The
+# activation is a GELU, not ReLU. The norms have a smaller $\varepsilon$. And an embedding is the sum of three learned
+# vectors, for token, position and *segment* (the first or the second of two sentences), normalised instead of scaled.
 
 # %% tags=["export"] module="pretrained"
 import torch
@@ -69,8 +70,9 @@ class BertEmbeddings(nn.Module):
 
 
 # %% [markdown]
-# Two things stand around the encoder. In front, a tokenizer cuts text into subwords (chapter 10 builds one; here we use
-# the model's own). Behind, the vectors of all tokens are averaged into one, which is scaled to length 1.
+# The encoder has something before it and something behind it. In front, a tokenizer cuts text into subwords (chapter 10
+# builds one; here we use the model's own). Behind, the vectors of all tokens are averaged into one, which is scaled to
+# length 1.
 
 # %% tags=["export"] module="pretrained"
 from collections.abc import Sequence
@@ -292,10 +294,11 @@ plt.show()
 #
 # ### How was it trained?
 #
-# In three stages. First, **pre-training**: a large model, of BERT's size, learnt to guess words that were hidden in a
-# text (masked language modelling, as in [chapter 9](09_decoder.ipynb#with-one-stack-or-two)). Second, **distillation**:
-# a narrower model of twelve layers, the **student** *MiniLM*, learnt to imitate the attention in this **teacher**'s
-# last layer ([Wang and others 2020](https://arxiv.org/abs/2002.10957)). Then every second layer was kept: our six.
+# In three stages. First, **pre-training**: a larger model, the size of BERT base, learnt to guess words that were
+# hidden in a text (masked language modelling, as in [chapter 9](09_decoder.ipynb#with-one-stack-or-two)). Second,
+# **distillation**: a narrower model of twelve layers, the **student** *MiniLM*, learnt to imitate the attention of this
+# **teacher**'s last layer, and how its values are related ([Wang and others 2020](https://arxiv.org/abs/2002.10957)).
+# Then every second layer was kept: our six.
 #
 # The third stage was **fine-tuning** for sentences. 1.17 billion pairs were collected from where people put two texts
 # side by side: a question and its answer, a title and its abstract, two captions of one picture. Take 1,024 of them. In
@@ -343,8 +346,8 @@ quiz.one_choice(
 # %% [markdown]
 # ### Search by meaning
 #
-# What is that good for? A text has an answer somewhere, in words that you do not know. So encode its sentences, encode
-# the question, and sort by cosine.
+# What is that good for? Somewhere a text has the answer, but you do not know in which words. So encode its sentences,
+# encode the question, and sort by cosine.
 
 
 # %% tags=["export"] module="pretrained"
@@ -367,8 +370,8 @@ def search(
 
 
 # %% [markdown]
-# Take some sections of Python's reference manual, and for comparison the simplest search by words: which sentence has
-# the most words of the question, if common words do not count?
+# Search some sections of Python's reference manual by meaning, and for comparison by words: which sentence has the most
+# words of the question, common ones aside?
 #
 # **Predict first.** *What happens to an object that nobody uses any more?* The manual's answer shares only *object*
 # with the question, in the plural. Which search finds it?
@@ -521,7 +524,7 @@ assert (special - to_cls)[1:5].max() < 0.1  # nearly all of it goes to [CLS]
 # turns (1 minus the cosine).
 #
 # **Predict first.** Call a map *clear* if the largest weight of its rows is large, on average. Layer 1, head 3 has the
-# clearest map of all 72. Switch one head at a time off. Where does that head rank?
+# clearest map of all 72. Switch off one head at a time. Where does that head rank?
 
 # %%
 tokens, mask = minilm.batch(texts)
@@ -606,9 +609,9 @@ assert abs(within["clear map, words only"]) < 0.1
 # %% [markdown]
 # In the middle: rank 35 of 72. For all heads, compare two orders: by clear map, and by change. Their **rank
 # correlation** is 1 if they are the same, and −1 if one is the other reversed. It is −0.35: the clearer the map, the
-# *smaller* the change. But a map is also clear when all its weight goes to a special token. Leave these out, and scale
-# each row over the words to a sum of 1: −0.09. Rank heads only among those of their own layer: 0.01. So hardly anything
-# remains.
+# *smaller* the change. But a map is also clear when all its weight goes to a special token. Counted over the words
+# only, each row scaled to a sum of 1, it is −0.09, and with heads ranked within their own layer 0.01. So hardly
+# anything remains.
 #
 # What does go with the change is how much weight a head gives to words: 0.39. Among heads of one layer it is 0.40, so
 # this is not only the last layer's doing. (Part of this is built in: a head that fetches little has little to lose.)
@@ -649,9 +652,9 @@ assert shares[1:5, 1].min() > 0.2 and shares[1:5, 1].max() < 0.28
 assert 0.18 < equal < 0.2
 
 # %% [markdown]
-# The second row is the special tokens' share of these norms, added up over all tokens. In layers 2 to 5 they get nearly
-# two thirds of the weight, and hand over 21 to 26 percent. Two tokens of an average sentence would hand over 19, if all
-# were alike.
+# The second row is the special tokens' share of the sum of all these norms. In layers 2 to 5 they get nearly two thirds
+# of the weight, and hand over 21 to 26 percent, hardly more than the 19 of two tokens like all others. So each gets
+# many times the weight of a word and hands over little more: its value is short.
 #
 # ### Is the weight needed, or the value?
 #
@@ -756,10 +759,10 @@ assert n != answers[3][0][1] and "finally" not in manual[n]
 
 # %% [markdown]
 # *End* counts most, then *I* (why, we cannot say) and *run*; *do* and *always* hardly count. The answer that was found
-# is about something that terminates. Ask *Where do I put what must always run?*, and that answer goes, but `finally` is
-# not found either. So *end* explains which sentence is found, and not why the right one is missed. Attention received
-# does say something about a word: in this and other sentences the two columns have similar orders, 0.74 ± 0.14 (rank
-# correlation, mean and standard deviation). It is evidence. Before you call it an explanation, ablate.
+# is about something that terminates. Drop *at the end* from the question, and that answer goes, but `finally` is not
+# found either. So *end* explains which sentence is found, and not why the right one is missed. Attention received does
+# say something about a word: over twenty sentences the two columns have similar orders, 0.74 ± 0.14 (rank correlation,
+# mean and standard deviation). It is evidence. Before you call it an explanation, ablate.
 #
 # ### Is a token still its word, and still at its position?
 #
@@ -767,8 +770,9 @@ assert n != answers[3][0][1] and "finally" not in manual[n]
 # changed, twice each: by attention, and by a feed-forward network. Does it still hold the word that once stood there,
 # and its position? Ask a linear probe, as in [chapter 8](08_encoder.ipynb): a linear map from the vector to the answer,
 # fitted on some sentences and tested on others. One probe chooses the position, among the fifteen after `[CLS]`, so a
-# guess is right once in fifteen. Another gives a vector, and the nearest of all 30,522 embeddings is its word; its 148
-# test words were not in the fitting. Success means that the answer is easy to read there, not that the model reads it.
+# guess is right once in fifteen. The other gives a vector, and answers with the nearest of all 30,522 embeddings; its
+# 148 test words were not in the fitting. Success means that the answer is easy to read there, not that the model reads
+# it.
 #
 # **Predict first.** The embeddings are a sum of word and position. Through six layers, does the word or the position
 # fade faster?
@@ -1054,5 +1058,5 @@ verdict
 # (2019)](https://arxiv.org/abs/1902.10186) and the answer by [Wiegreffe and Pinter
 # (2019)](https://arxiv.org/abs/1908.04626).
 #
-# **Next.** BERT is the encoder alone. [Chapter 18](18_gpt.ipynb) keeps the decoder alone: a language model, which
-# writes.
+# **Next.** A model that reads well need not be asked for words: [chapter 16](16_parsing.ipynb) asks it for trees. (BERT
+# is the encoder alone. [Chapter 18](18_gpt.ipynb) keeps the decoder alone.)

@@ -12,7 +12,8 @@
 # language, so the translator of chapters 13 and 14 can be asked for it, with nothing in the model changed. *Attention
 # Is All You Need* did that in its section 6.3, to show that its model can do more than translate. At the end of this
 # chapter your translator parses, you can score what it writes as the field does, and you have two rivals that learn
-# from the same trees: a grammar made of counts, and a parser that puts another head on the same encoder.
+# from the same trees, or from a quarter of them: a grammar made of counts, and a parser that puts another head on the
+# same encoder.
 #
 # You need [chapter 13](13_alignment.ipynb) and [chapter 14](14_translation.ipynb). It takes 30 minutes to read, and 35
 # more for the exercises.
@@ -201,8 +202,8 @@ quiz.one_choice(
 # | parse | S 0-7, NP 0-1, VP 1-7, **NP 2-7**, NP 2-4, PP 4-7, NP 5-7 |
 #
 # All six gold brackets were found: **recall** is 6/6. Of seven that were written, six are right: **precision** is 6/7.
-# Their harmonic mean is **F1**, $2 \cdot 6 / (6 + 7) = 0.923$, given as 92.3. Over a test set (`bracket_scores`), hits
-# and brackets are added up before anything is divided, as in BLEU.
+# Their harmonic mean, **F1**, is twice the hits over both counts: $2 \cdot 6 / (6 + 7) = 0.923$, given as 92.3. Over a
+# test set (`bracket_scores`), hits and brackets are added up before anything is divided, as in BLEU.
 #
 # That is mild, for a parse with the wrong meaning: its wrong attachment costs one bracket.
 #
@@ -513,8 +514,8 @@ assert 0.5 < right["NP"][0] < 0.6 and right["S"][1] < 0.9
 assert right["SBAR"][0] > 0.95 and right["VP"][0] > 0.95
 
 # %% [markdown]
-# Without its bracket no ADJP, few PPs and only half of the NPs are closed: there the bracket is needed. For an S the
-# other bracket matters (15 percent), its own does not. For an SBAR a head points at the bracket every time, and yet
+# Without its bracket no ADJP, few PPs and only half of the NPs are closed: there the bracket is needed. For an S it is
+# the other bracket that matters (85 percent), not its own. For an SBAR a head points at the bracket every time, and yet
 # nothing is lost without it. Something else must tell the decoder the same, as for VP and S. A map shows where a model
 # looks. An ablation shows whether it can do without what it sees there.
 #
@@ -555,8 +556,9 @@ for n in (0, fronted):
     print(in_lines("writes", texts[n]), in_lines("gold", deep[n].target), sep="\n")
 
 # %% [markdown]
-# Not one is right. In the first example the model opens three clauses and closes two: `s sbar vp` is missing before the
-# full stop. In the second it begins with an SBAR, as it would if *although* stood in front.
+# Not one is right; the 90 is of one sentence. In the first example the model opens three clauses and closes two: `s
+# sbar vp` is missing before the full stop. In the second it begins with an SBAR, as it would if *although* stood in
+# front.
 #
 # Is it depth, or length, or the three words? Two controls: sentences of two clauses whose trees are as long as those of
 # the deeper ones, 33 to 38 symbols, and the three words before a single clause. (*That although*, which training never
@@ -723,9 +725,9 @@ assert lacked_three == scored_right
 
 # %% [markdown]
 # Now each text is a tree. F1 rises to 64, and a third are counted as right: those that lacked only three brackets. They
-# have them now, but after the full stop, which EVALB does not notice, since it leaves punctuation out. So no text
-# equals gold. Constrained decoding repairs *form*: a text that is a tree can still be the wrong tree, as valid JSON can
-# hold wrong values.
+# have them now, but after the full stop, since only the early end was forbidden; EVALB ignores punctuation and does not
+# notice, since it leaves punctuation out. So no text equals gold. Constrained decoding repairs *form*: a text that is a
+# tree can still be the wrong tree, as valid JSON can hold wrong values.
 #
 # ## Count instead: a grammar
 #
@@ -842,10 +844,10 @@ assert min(scores["exact"] for scores in counted.values()) >= 95
 # Now combine the two: an encoder that has read the whole sentence, and a search that knows trees. This is a **chart
 # parser** with neural scores, after Kitaev and Klein (2018). Instead of a decoder it has an output layer of its own,
 # also called a *head* (not an attention head). It is asked about spans. A span has two ends, so vectors are needed
-# between words: the **fenceposts**, before, between and after them. The post between *sees* and *the* is as wide as one
-# word's vector: its first half is the first half of the output for *sees*, its second the second half of that for *the*
-# (at the ends, from the begin and end tokens). So it knows both neighbours. A span's vector is its right post minus its
-# left one. A small feed-forward network scores each label, and *no constituent*.
+# between words: the **fenceposts**, before, between and after them. The post between *sees* and *the* joins the first
+# half of the output for *sees* to the second half of that for *the* (at the ends, the begin and end tokens serve). So
+# it knows both neighbours. A span's vector is its right post minus its left one. A small feed-forward network scores
+# each label, and *no constituent*.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Four words, she sees the cat, on top of an encoder, with fenceposts numbered 0 to 4 before, between and after them. Posts 2 and 4 stand around the cat. Post 4 minus post 2 goes into a feed-forward network, which scores NP at 6.1, VP at minus 2.0 and no constituent at 0."}}
 from classroom.diagram import Diagram
@@ -960,14 +962,15 @@ class SpanParser(nn.Module):
 
 
 # %% [markdown]
-# Spans that are labelled one by one can cross, and then they form no tree. So CKY comes again, and finds the tree whose
+# Spans that are labelled one by one can cross, and then they form no tree. So we need CKY again, to find the tree whose
 # spans have the largest sum of scores. Over a span, that sum is the score of its best label plus the best sums of its
 # two parts, at the best cut. If that label is *no constituent*, the span gets no bracket, and its parts become children
 # of the span around it. With $s$ for the scores,
 #
 # $$\text{best}(i, j) = \max_{\ell} s(i, j, \ell) + \max_k \, [\text{best}(i, k) + \text{best}(k, j)] .$$
 #
-# (For a single word there is only the first term; *no constituent* is one of the labels $\ell$, with the score 0.)
+# (For a single word there is only the first term; *no constituent* is one of the labels $\ell$, with the score 0. Two
+# constituents over one span, such as an S that is a VP, have a joint label.)
 #
 # For the four words above, with scores that are made up:
 
@@ -1016,7 +1019,7 @@ plt.show()
 # %% [markdown]
 # The chart is filled from below, so when a span is cut, the best sums of both parts are known. At the top the cut after
 # *she* is best: $3.0 + 10.1$ is more than $5.0 + 6.1$ after *sees* or $5.0 + 0.0$ after *the*. The 5.0 of S itself
-# makes it 18.1. An S over *she sees* would score 2.0, but it crosses the better VP.
+# makes it 18.1.
 
 
 # %% tags=["export", "hide-input"] module="parsing"
@@ -1081,7 +1084,7 @@ assert charted["test"]["f1"] > 99 and charted["deeper"]["exact"] > 40
 # %% [markdown]
 # On the test set it comes close to the translator, after seconds of training. On deeper sentences it is far ahead of
 # the translator, free or constrained, and behind the grammar. A likely reason, not tested: unlike the translator it has
-# no outline to memorise; unlike the grammar it sees what stands around a span, and three clauses are new there.
+# no whole trees to memorise; unlike the grammar it sees what stands around a span, and three clauses are new there.
 
 # %% tags=["quiz"]
 quiz.one_choice(

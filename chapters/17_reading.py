@@ -11,7 +11,7 @@
 # *Mary took the ball. Mary went to the kitchen. Where is the ball?* The answer follows from neither sentence alone.
 # Stories, questions, answers and summaries are texts, so a translator can be asked for them. At the end of this chapter
 # your transformer answers such questions, you have found out by experiment how it joins two facts, and you have given
-# it a **pointer**, with which it copies words that no training has shown it. Beside it stand **baselines**, rules that
+# it a **pointer**, with which it copies words that it never saw in training. Beside it stand **baselines**, rules that
 # need no model, and more than once a good score turns out to be the rule's.
 #
 # You need chapters [13](13_alignment.ipynb), [14](14_translation.ipynb) and [15](15_pretrained.ipynb). It takes 29
@@ -113,8 +113,7 @@ print("answer:", example.target, "  evidence: lines", *example.evidence)
 # | sum | $(0.841,\ 0.292)$ | $(2.660,\ 3.124)$ |
 #
 # The two sentences differ. *Added* to the embeddings, as chapter 5 does it, the sinusoids would have made them equal
-# again: $\sum_i (e_i + p_i) = \sum_i e_i + \sum_i p_i$, in which no word knows its position any more. No error would
-# tell you.
+# again: $\sum_i (e_i + p_i) = \sum_i e_i + \sum_i p_i$, in which no word knows its position any more.
 
 # %% tags=["proof"]
 from dotformer.by_hand.positions import sinusoidal_positions
@@ -359,8 +358,8 @@ def answers_from(translator, x, mask, layers_done):
 # %% [markdown]
 # Three words can be changed, one at a time: the *thing* asked for, its *owner* (who took it), or the *room* to which
 # the owner went. Then one group of lines is copied: the question; the line that says who *took* the thing; the line
-# that says where the owner *went*; or all lines but these. Where the donor has it in another line, both lines are
-# copied. A story and a donor in which another thing is asked for:
+# that says where the owner *went*; or all lines but these. If that line is elsewhere in the donor, as *took* is below,
+# both lines are copied. A story and a donor in which another thing is asked for:
 
 
 # %% tags=["hide-input"]
@@ -479,7 +478,7 @@ for name, step in staircase.items():
     assert np.abs(without + np.array(step) - 1).max() < 0.045
 
 # %% [markdown]
-# In a cell stands the share of stories that get the donor's answer. Read the first map from left to right. Which lines'
+# Each cell is the share of stories that get the donor's answer. Read the first map from left to right. Which lines'
 # vectors hold what is asked for? Before any layer, the question's; after layer 1, those of the two *took* lines
 # together; after layer 2, those of the *went* lines. The other maps agree: a change of owner moves from the *took* line
 # to the *went* line in layer 2, and a change of room stays in the *went* line. So each time one kind of line is enough.
@@ -625,10 +624,10 @@ rule = np.mean([taker(one) == one.target for one in two_hops])
 print(f"the room of whoever took something last: {rule:.1%} of two hops")
 
 # %% [markdown]
-# They are not alike. In seed 0 no single line decides by itself in the end. In seed 1 the *went* line does already
-# after one layer: it may read question and *took* line at once. In seed 2 another *thing* never changes the answer, so
-# there is nothing to copy: it does not read which thing is asked for. A **shortcut** is enough for its 86 percent: the
-# room of whoever took something last is right in 88. By its score alone it would pass for a model that is nearly there.
+# They are not alike. In seed 0 no single line decides by itself in the end. In seed 1 the *went* line decides after one
+# layer: it may read question and *took* line at once. In seed 2 another *thing* never changes the answer, so there is
+# nothing to copy: it does not read which thing is asked for. A **shortcut** is enough for its 86 percent: the room of
+# whoever took something last is right in 88. By its score alone it would pass for a model that is nearly there.
 #
 # Does the model need one vector for each fact? *tokens* is a plain `Transformer`. *placed tokens* gets the same
 # products $e_i \odot p_{\text{pos}(i)}$ and the lines' positions, but does not add them up:
@@ -935,8 +934,8 @@ tests = {
 print(learn[0].source, learn[0].target, sep="\n-> ")
 
 # %% [markdown]
-# Each word is a token here, also the names of the test. They have rows in the embedding table, but no training pair has
-# them. **Predict first**: can the transformer write a name that it has never had to write?
+# Each word is a token here, including the names in the test set. They have rows in the embedding table, but no training
+# pair has them. **Predict first**: can the transformer write a name that it has never had to write?
 #
 # What one wants is a second way to a word: point at it in the source, and copy it. We have something that points, which
 # is attention. Let $a$ be its weights on the source's positions, and let a **gate** $p_{\text{gen}}$ between 0 and 1
@@ -1087,9 +1086,9 @@ assert shares["CopyingTransformer", "new names"] > 0.6
 assert shares["CopyingTransformer", "known names"] > 0.95
 
 # %% [markdown]
-# The transformer does not get a single pair of new names right. Its output layer has a row for each, but nothing in
-# training told these rows apart: none was ever the right one, and each step has made all of them less likely. The
-# pointer is asked *where*, not *which*. Look at it for one pair of the test:
+# The transformer does not get a single pair of new names right. Its output layer has a row for each, but as none was
+# ever the right answer, training never linked a row to its name, and only pushed them all down. The pointer is asked
+# *where*, not *which*. Look at it for one pair of the test:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Pointer weights of the four tokens that are written on the words of the source. The first name has its weight on that name in the source, the second on the other."}}
 pair = tests["new names"][0]
@@ -1180,7 +1179,7 @@ quiz.number(
 )
 
 # %% [markdown]
-# A docstring begins with a line that sums it up. The packages that come with this book have 12,700 functions and
+# A docstring begins with a line that sums it up. The Python libraries that this book installs have 12,700 functions and
 # classes with such a line and more text after it. From the name and the text, write the line. The test set has 500
 # pairs of the same packages, and 500 of *networkx*, of which nothing was learned. Both models are larger now, and use
 # subwords (`python -m benchmarks.summaries`; `configs/summaries.toml` trains a similar one). Two baselines need no
@@ -1245,7 +1244,7 @@ assert min(minutes) > 2.3 and max(minutes) < 5
 #
 # And neither wins. With the pointer the model is about as good as the first sentence in packages that it knows, worse
 # in a new one, and in both the *words of the name* are better. After two to five minutes of training from nothing it
-# has learned how such lines begin, and that it should take words of the text, and not what they say: *the maximum edge
+# has learned how such lines begin, and that it should use words of the text, but not what they mean: *the maximum edge
 # graph of the graph* has good words in it. ROUGE counts words, and cannot tell that from a summary.
 
 # %% [markdown]
@@ -1453,5 +1452,5 @@ verdict
 # (2004)](https://aclanthology.org/W04-1013/). Copying: [Vinyals, Fortunato and Jaitly
 # (2015)](https://arxiv.org/abs/1506.03134), [See, Liu and Manning (2017)](https://arxiv.org/abs/1704.04368).
 #
-# **Next.** Encoder and decoder have read and written apart so far. [Chapter 18](18_gpt.ipynb) takes the encoder away,
-# and lets one stack do both.
+# **Next.** So far one stack has read and another has written. [Chapter 18](18_gpt.ipynb) takes the encoder away, and
+# lets one stack do both.

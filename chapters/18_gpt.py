@@ -45,14 +45,14 @@ transformer_map(built=18)
 # | | two stacks | one stack |
 # |---|---|---|
 # | a word of the question sees | the whole question | the question up to itself |
-# | layer 3 of the answer reads | what the *last* encoder layer made of the question | what layer 2 made of it |
+# | in layer 3, a word of the answer sees of the question | what the *last* encoder layer made of it | what layer 2 made of it |
 # | question and answer have | parameters of their own | the same parameters |
 #
-# And there need be no question. In any text each word comes after others, so any text can be learnt from as it is, and
-# nobody has to translate or label it (**self-supervised** learning). A model that gives a probability to every next
-# token of a text is a **language model**. Most are built this way for three reasons: any text can teach them, one set
-# of parameters serves question and answer, and a conversation only grows at its end, so cached keys and values stay
-# valid.
+# And the question can be left out. In any text each word comes after others, so any text can be learnt from as it is,
+# and nobody has to translate or label it (**self-supervised** learning). A model that gives a probability to every next
+# token of a text is a **language model**. Most are built this way. Three reasons are often given: every token of any
+# text is a target, one set of parameters serves question and answer, and a conversation only grows at its end, so
+# cached keys and values stay valid.
 #
 # **Predict first.** The model reads the nine tokens from *why* to *much*. Of the 81 scores of a head, how many does the
 # causal mask leave? And how many targets are there to learn from, if only the answer counts?
@@ -132,7 +132,8 @@ class GPT(nn.Module):
     """A decoder-only model: encoder layers under a causal mask, learned positions.
 
     After Radford and others (2019). Matrices start normal, with deviation 0.02 at
-    width 768, smaller by the root of their number where they write to the stream.
+    width 768. Those that write to the stream are divided by the root of the number
+    of sublayers.
     """
 
     def __init__(self, config: GPTConfig) -> None:
@@ -307,8 +308,9 @@ layer = gpt2.stack.layers[0].parameters()
 assert sum(parameter.numel() for parameter in layer) == 7_087_872
 
 # %% [markdown]
-# That is the published model's size. Two thirds of a layer are its feed-forward network. GPT-3 is nearly the same
-# design, with $D = 12{,}288$ and 96 layers ([Brown and others 2020](https://arxiv.org/abs/2005.14165)).
+# That is the size of the published model, which the paper puts at 117 million. Two thirds of a layer are its
+# feed-forward network. GPT-3 is nearly the same design, with $D = 12{,}288$ and 96 layers ([Brown and others
+# 2020](https://arxiv.org/abs/2005.14165)).
 #
 # ## Text that nobody had to label
 #
@@ -457,12 +459,13 @@ for run in runs:
 #
 # Above is what it wrote for the invented name `numpy.linalg.triangular_norm` (temperature 0.8, $p = 0.95$): at the
 # start, random subwords; after 200 steps, words and brackets of documentation, in no order; at the end, sections with
-# their headings and dashes, an array with a shape, and sentences whose grammar nearly holds and which mean nothing.
+# their headings and dashes, an array with a shape, and sentences that have the rhythm of English and mean nothing.
 
 # %% [markdown]
-# Larger models do better ([measured below](#larger-models)), and by a rule: each time the parameters are multiplied by
-# the same factor, the loss falls by the same percentage, as long as data and training suffice (the **scaling laws** of
-# [Kaplan and others (2020)](https://arxiv.org/abs/2001.08361)). So small models foretell the loss of a large one.
+# Larger models do better, and by a rule: each time the parameters are multiplied by the same factor, the loss falls by
+# the same percentage, as long as data and training suffice (the **scaling laws** of [Kaplan and others
+# (2020)](https://arxiv.org/abs/2001.08361)). So small models foretell the loss of a large one.
+# ([Below](#larger-models), the largest of four sizes shows what happens where training does not suffice.)
 
 # %% [markdown]
 # ### Learning while it reads
@@ -472,8 +475,8 @@ for run in runs:
 # 2020](https://arxiv.org/abs/2005.14165), whose word it is, mean a task that is learnt from examples in the prompt, and
 # [chapter 19](19_modern.ipynb#learning-from-examples-in-the-prompt) measures that.)
 #
-# Take test texts of at least 160 tokens, and measure the loss on tokens 144 to 159 alone. The name in front is always
-# the right one. Of the 144 tokens between, the last $n$ are the text's own, and the others are another text's.
+# Take test texts of at least 160 tokens, and measure the loss on tokens 144 to 159 alone. Before them stand the right
+# name and 144 tokens. The last $n$ of these are the text's own; the others come from another text.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Mean loss of tokens 144 to 159, against the number of tokens before them that are the text's own, for three seeds. 4.4 with none, 3.5 with 16, 3.0 with all 144; every doubling helps."}}
 figure, axes = plt.subplots(figsize=(5.8, 3))
@@ -495,15 +498,15 @@ assert round(np.mean([each[-1] for each in contexts]), 1) == 3.0
 
 # %% [markdown]
 # From 4.4 to 3.0, and each doubling helps. Part of this is plain grammar, which needs the last few words. The step from
-# 16 to all, half a nat, can hardly be that alone. Farther back stand the subject, the names of the arguments, the
-# layout of this text.
+# 16 to all, half a nat, can hardly be that alone (though in part the other text may mislead). Farther back stand the
+# subject, the names of the arguments, the layout of this text.
 #
-# ### What has the next token to do with answering?
+# ### What does predicting the next token have to do with answering?
 #
 # The probabilities of a text's tokens, multiplied, are the probability of the whole text after its prompt. So a model
 # can choose between prompts. Put four names in front of a text of the test set, one at a time: its own, and three of
-# the same package. After which is the text likeliest? The rival only compares words: those of the name with those of
-# the text, rare ones counting more (*tf-idf*).
+# the same package. After which is the text likeliest? For comparison, a method without a model counts the words that
+# name and text share, rare ones more (*tf-idf*).
 
 # %% tags=["hide-input"]
 print("right name found   by the model   by comparing words")
@@ -674,17 +677,18 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# It does not. For 250 steps little happens. Within the next 200 the loss falls from 3.25 to about 0.5, in all three
-# models of two layers with positions, and at the same steps the heads of layer 2 turn to what came after: a weight of
-# 0.04 becomes 0.6 and more. Such a sudden turn is called a **phase change**. Perhaps the layers need each other: the
-# second finds nothing until the first has written what came before, and writing it gains little until the second looks
-# for it.
+# It does not. For 250 steps little happens. Within the next 200 the loss falls from 3.25 to between 0.4 and 0.7, in all
+# three models of two layers with positions, and at the same steps the heads of layer 2 turn to what came after: a
+# weight of 0.04 becomes 0.6 and more. Such a sudden turn is called a **phase change**. Perhaps the layers need each
+# other: the second finds nothing until the first has written what came before, and writing it gains little until the
+# second looks for it.
 #
 # [Olsson and others (2022)](https://arxiv.org/abs/2209.11895) found such a turn in language models of two and more
 # layers, at which induction heads form and in-context learning improves abruptly.
 #
-# For each head of our three models of two layers with positions, at the end: its mean weight on the letter *before*,
-# its weight on all that came *after* the same letter earlier, and the loss with this head removed:
+# For each head of the three trained models with two layers and positions, here are its mean weight on the letter
+# *before*, its total weight on the letters that came right *after* earlier occurrences of the query's letter, and the
+# loss with this head removed:
 
 # %% tags=["hide-input"]
 two_layers = [run for run in copying if "without" in run]
@@ -887,10 +891,10 @@ assert not any(
 )
 
 # %% [markdown]
-# Fifteen, all of them with padding. After the other padded prompts the wrong positions changed no choice. From outside
-# little can be seen: both are texts that this model might have written. The library `transformers` generated so with
-# GPT-2 until [2020](https://github.com/huggingface/transformers/pull/7552), and *nnsight*, which is built upon it,
-# [until 2026](https://github.com/ndif-team/nnsight/issues/672).
+# Fifteen, all of them with padding. After the other padded prompts the wrong positions changed no choice. Seen alone,
+# the second could pass for a weak model's text. The library `transformers` had this mistake in GPT-2's generation until
+# [2020](https://github.com/huggingface/transformers/pull/7552), and *nnsight*, built on it, [until
+# 2026](https://github.com/ndif-team/nnsight/issues/672).
 #
 # The check that finds it is the one above: each prompt alone, and all in a batch, must give the same.
 
@@ -916,10 +920,10 @@ quiz.one_choice(
 #
 # ### Exercise 1: How much does counting tell?
 #
-# *Easy, 10 minutes.* Given a text as whole numbers $(T,)$, return how many nats a token an ideal guesser pays who knows
-# how often each *pair* occurs in this very text, but looks only at the token before: the mean of $-\ln p(b \mid a)$
-# over all $T - 1$ pairs, with $p(b \mid a)$ the count of the pair $ab$ divided by the count of pairs that begin with
-# $a$. In NumPy.
+# *Easy, 10 minutes.* An ideal guesser sees only the token before, and knows how often each *pair* occurs in this very
+# text. Given the text as whole numbers $(T,)$, return what he pays in nats a token: the mean of $-\ln p(b \mid a)$ over
+# all $T - 1$ pairs, with $p(b \mid a)$ the count of the pair $ab$ divided by the count of pairs that begin with $a$. In
+# NumPy.
 
 
 # %% tags=["exercise"]
@@ -1186,13 +1190,13 @@ quiz.number(
 # ### Does the larger model copy?
 #
 # Look for induction heads in the model that [writes documentation](#a-million-parameters). On random tokens that come
-# twice, where such heads are usually looked for, none shows. It pays no less the second time than the first, over 12
-# nats a token and more than a guess, since it expects documentation; and none of its sixteen heads puts more than 0.035
-# of its weight on what came after the same token earlier.
+# twice, where such heads are usually looked for, none shows. Its loss is no lower the second time than the first: over
+# 12 nats a token, worse than a guess, since it expects documentation; and none of its sixteen heads puts more than
+# 0.035 of its weight on what came after the same token earlier.
 #
-# Texts that are little but copies teach copying in 450 steps; in documentation, it pays less often. In the models of
-# Olsson and others, which read general text, the turn came after 2.5 to 5 billion tokens. Ours has read three million.
-# (Random tokens are unlike all that it has read, so the test says only that no head copies there.)
+# Texts that are little but copies teach copying in 450 steps; in documentation, copying is seldom worth it. In the
+# models of Olsson and others, which read general text, the turn came after 2.5 to 5 billion tokens. Ours has read three
+# million. (Random tokens are unlike all that it has read, so the test says only that no head copies there.)
 
 # %% [markdown]
 # ### What does temperature do to this model?

@@ -10,8 +10,8 @@
 #
 # Put [chapter 18](18_gpt.ipynb)'s GPT beside a model of 2026, and you recognise it: the same residual stream, attention
 # and a feed-forward network in turn, one token after the other. But almost every part has been exchanged for another.
-# By the end of this chapter you have written these parts, measured what each is worth, loaded a published model of 135
-# million parameters into your own classes, and chatted with it.
+# By the end of this chapter you will have written these parts, measured what each is worth, loaded a published model of
+# 135 million parameters into your own classes, and chatted with it.
 #
 # You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 31 minutes
 # to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 9 more minutes.
@@ -109,7 +109,7 @@ assert torch.allclose(by_formula, nn.functional.rms_norm(x, (8,), gain, 1e-5))
 #
 # The feed-forward network of chapter 8 is $\max(0, x W_1) W_2$ (biases aside): a unit passes its own sum, if that is
 # above 0. A **gated linear unit** replaces $W_1$ by two maps: *up* makes numbers, and *gate* says how much of each
-# passes, which may be more than all of it:
+# passes, which may be more than all of it or, slightly, less than nothing:
 #
 # $$\text{SwiGLU}(x) = \big(\text{SiLU}(x W_\text{gate}) \odot x W_\text{up}\big) W_\text{down}$$
 #
@@ -188,13 +188,9 @@ quiz.number(
 # [by hand](05_position.ipynb#turning-instead-of-adding), the *queries and keys* themselves, each by its own position:
 # **rotary position embedding**, **RoPE**.
 #
-# What does that do to a score? As in chapter 5, a query $q$ at position $t$ becomes $q R_t$, a key $k$ at position $s$
-# becomes $k R_s$, and
+# A score then depends on what the two are *and on how far apart they stand*, not on where:
 #
-# $$(q R_t) \cdot (k R_s) = q R_{t-s}\, k^\top,$$
-#
-# because turning both back by $s$ steps changes no dot product. The score depends on what the two are *and on how far
-# apart they stand*, not on where.
+# $$(q R_t) \cdot (k R_s) = q R_{t-s}\, k^\top .$$
 #
 # **By hand**: one pair, which turns by 1 radian a step, and $q = k = (1, 0)$. (So $(1, 0)$ becomes $(\cos t, \sin t)$:
 # published models turn anticlockwise, chapter 5 clockwise. Either will do, if training and use agree.) At positions 3
@@ -276,7 +272,7 @@ assert [round(angle) for angle in slowest] == [63, 7]
 # all, and compare what the words *are*.
 #
 # Many models of today have a larger base, 100,000 and more. With $d_k = 64$, the slowest pair then turns by 7 degrees
-# over 8,192 tokens, instead of 63.
+# over 8,192 tokens, instead of 63, so that over a long text it still compares what the words are.
 #
 # Three things follow. No position is added to the values or to the residual stream. There is no learned embedding table
 # of positions to run out of, although that alone does not make a model read longer texts well ([measured
@@ -597,8 +593,8 @@ class ModernCache(GPTCache):
 # That is all. Whatever is not shown here comes from the classes of chapter 18.
 #
 # Is it a Llama? The library `transformers` has a Llama of its own, written independently of ours. Make a small one, put
-# our numbers into it, and compare (the two pair entries differently, so `named_as_theirs` renames our matrices and puts
-# their rows in order):
+# our numbers into it, and compare (theirs pairs entries by halves, ours pairs neighbours, so `named_as_theirs` renames
+# our matrices and reorders their rows):
 
 # %% tags=["hide-input"]
 import warnings
@@ -737,7 +733,7 @@ assert round(sizes[1] / sizes[0], 1) == 1.4
 # might help post-norm.)
 #
 # RMSNorm and no biases leave the loss as it was, as far as three seeds can tell. They save some arithmetic, too little
-# to show in these times, which vary by a tenth. Shared heads cost 0.08 (the seeds overlap), and halve what the cache
+# to show in these times, which vary by a fifth. Shared heads cost 0.08 (the seeds overlap), and halve what the cache
 # keeps.
 #
 # This is one order of the changes, one size and 300 steps. Do not carry the numbers over to a large model; what carries
@@ -891,7 +887,7 @@ assert same["same_next_token"] == same["prompts"] == 100 and share < 1e-5
 # How does a model that continues text hold a conversation? The conversation is a text. A **chat template** writes it
 # down, with special tokens where a message begins and ends, and then begins a message of the assistant. The model
 # continues, and stops where it writes the token for the end of a message, as fine-tuning has taught it ([chapter
-# 18](18_gpt.ipynb#what-has-the-next-token-to-do-with-answering)). This is all that the model sees:
+# 18](18_gpt.ipynb#what-does-predicting-the-next-token-have-to-do-with-answering)). This is all that the model sees:
 
 # %%
 from dotformer.support.chat import Chat
@@ -920,7 +916,7 @@ print(textwrap.fill(answer, 78))
 # Your own classes produced this, from parts that you have built by hand once, from the dot product up. Read it as you
 # would a student's answer. Similarity and alignment are right; a cosine is in it, too; but a dot product is the
 # *product* of the two lengths and the cosine, or the sum of the products of the entries, and here the two are mixed up.
-# A model of this size, in four bits, is fluent long before it is right.
+# A model of this size is fluent before it is right.
 #
 # In a terminal it looks like this, and runs until you press Ctrl-D:
 #
@@ -1087,13 +1083,13 @@ assert ["Paris" in text for _, text in looks.values()] == [True] * 4 + [False]
 # %% [markdown]
 # Only the last mistake produces noise, and 14.76 nats is worse than a guess among all 49,152 tokens (10.8). With each
 # of the other three the model still says Paris. The first goes on in good English, and could pass for healthy; the two
-# after it repeat themselves, which small models do anyway. The loss on a story tells, if you know what it should be: it
-# rises from 3.67 nats to 4.54, 5.25 and 5.04.
+# after it repeat themselves, which small models do anyway. The loss on a short story of ours (in nats a token, first
+# column) tells, if you know what it should be: it rises from 3.67 to 4.54, 5.25 and 5.04.
 #
 # The first of these mistakes is common. In 2025 readers found it in the [Llama
-# 2](https://github.com/rasbt/LLMs-from-scratch/pull/747) of the book *LLMs from Scratch*. The library *shainet* made
-# the opposite one with this very model, until [June 2026](https://github.com/NeuraLegion/shainet/pull/111): its code
-# paired neighbours, and the weights were stored for halves.
+# 2](https://github.com/rasbt/LLMs-from-scratch/pull/747) of the book *LLMs from Scratch*. The library *shainet*,
+# loading SmolLM2, paired neighbours where the weights were stored for halves, until [June
+# 2026](https://github.com/NeuraLegion/shainet/pull/111).
 #
 # The check that finds all four is the comparison above: the same tokens, another implementation, equal logits.
 
@@ -1324,8 +1320,8 @@ sixteen = torch.tensor(16.0, dtype=torch.bfloat16)
 assert sixteen.nextafter(2 * sixteen) - sixteen == 0.125
 
 # %% [markdown]
-# Twice the same call agrees to the last bit. Reading all at once and reading with a cache differ a little, which in
-# float32 rarely decides. In bfloat16, in which models are often served, neighbouring numbers between 16 and 32 are
+# The same call, made twice, agrees to the last bit. Reading all at once and reading with a cache differ a little, which
+# in float32 rarely decides. In bfloat16, in which models are often served, neighbouring numbers between 16 and 32 are
 # 0.125 apart, so the two likeliest tokens now and then tie or nearly tie. There, the order of a sum can decide, and
 # from there on two texts differ. [Horace He and others
 # (2025)](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/) asked a served model the same
@@ -1365,10 +1361,10 @@ assert 1.7 < took[2] / took[1] < 2.2
 # %% [markdown]
 # ### Does it read farther than it has learnt?
 #
-# Four models learnt from texts cut after 64 tokens: those of [the comparison](#what-is-each-change-worth) with
-# sinusoids, with RoPE and with no positions, and one with learned positions. Let them read texts of 160. With learned
-# positions, the rows beyond the longest training text are still the noise that they began as. Sinusoids and rotations
-# go on by formula. Is that enough?
+# Four models learnt from texts cut after 64 tokens: three of [the comparison](#what-is-each-change-worth) (*SwiGLU*,
+# which has sinusoids, *RoPE*, and *SwiGLU, no pos.*), and one with learned positions. Let them read texts of 160. With
+# learned positions, the rows beyond the longest training text are still the noise that they began as. Sinusoids and
+# rotations go on by formula. Is that enough?
 #
 # **Predict first.** Which does best beyond token 64: learned, sinusoids, RoPE, or no positions at all?
 
@@ -1421,7 +1417,8 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 #
 # Compare with a RoPE model that was trained on texts of 160 tokens: at the end it pays 3.9, and the one trained on 64
 # pays 4.2. So it is not enough that the formula goes on. Two things are new beyond token 64: the angles, and the later
-# parts of texts. The model without positions meets only the second, and its loss rises, too.
+# parts of texts. The model without positions has no angles, but it too meets more keys than ever before, and its loss
+# rises.
 #
 # Models that are to read long texts are therefore trained on some, in the end, after their rotations have been slowed
 # (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others
@@ -1489,10 +1486,11 @@ class Experts(nn.Module):
 #
 # So a **load-balancing loss** is added (Fedus and others, equation 4): of $E$ experts, $E \sum_e f_e P_e$, where $f_e$
 # is the share of tokens that go to expert $e$ and $P_e$ its mean share in the router's softmax. It is 1 when both are
-# even, and larger when the experts with many tokens also have large shares, as they do, since the shares decide. The
-# count $f_e$ has no gradient, so the loss works through $P_e$: it lowers the shares of experts that have many tokens.
-# Here are the shares of tokens on the test set, without that loss and with 0.01 times it added, for three seeds and
-# four layers each (in the table below them, *one network* is the comparison's model with shared heads):
+# even. It is larger when experts with many tokens have large shares, which is usual, since a token goes where its share
+# is largest. The count $f_e$ has no gradient, so the loss works through $P_e$: it lowers the shares of experts that
+# have many tokens. The figure shows each expert's share of the test tokens, without that loss and with 0.01 times it
+# added, for three seeds of four layers each. (In the table below it, *one network* is the comparison's model with
+# shared heads.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Bars for twelve layers, four of each of three seeds, each divided by the shares of tokens of its four experts. Left, the router alone: the largest share is often a half, and up to 92 percent. Right, with the second loss: all shares between 11 and 34 percent."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.4, 2.8), sharey=True)
@@ -1623,8 +1621,8 @@ plt.show()
 
 # %% [markdown]
 # Which model has what? These are the defaults of the library `transformers`; sizes of one family differ. ("8 of 256":
-# each token goes to 8 of 256 experts. OLMo 3 has its norms behind the sublayers, but on the branch, before the
-# addition.)
+# each token goes to 8 of 256 experts, in DeepSeek-V3 besides one that all share. OLMo 3 has its norms behind the
+# sublayers, but on the branch, before the addition.)
 #
 # | | norm | feed-forward | heads (keys and values) | layers with a window | experts | other |
 # |---|---|---|---|---|---|---|

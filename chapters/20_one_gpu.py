@@ -9,8 +9,8 @@
 # # 20. Where does the time go?
 #
 # Training is one step, repeated a hundred thousand times. At the speeds measured below on one GPU, 100,000 steps of the
-# paper's size take 9.4 hours computed in the plainest way, and 1.1 in the fastest. By the end of this chapter you will
-# know how much work is in that step, how fast your machine could do it, where the rest of the time goes, and which
+# paper's size take up to 9.4 hours computed in the plainest way, and 1.1 in the fastest. By the end of this chapter you
+# will know how much work is in that step, how fast your machine could do it, where the rest of the time goes, and which
 # changes win it back. A step can be slow because it computes much, because it moves many bytes, or because it does very
 # little very often, and each has its own remedies. You try these one on top of the other, like the rungs of a ladder,
 # and check on each that the model still computes the same.
@@ -273,7 +273,7 @@ plt.show()
 # projection of 1,536 tokens by a matrix of 512 rows and columns is the kind of work that a machine is made for.
 #
 # The smallest products lie far below even this line: to start any work at all takes a microsecond or more, its **launch
-# overhead**, and in that time a matrix of 8 rows is long finished. Work that spends its time so is **overhead-bound**,
+# overhead**, and in that time a matrix of 8 rows is long finished. Work whose time goes there is **overhead-bound**,
 # the third way to be slow.
 
 # %% tags=["quiz"]
@@ -359,8 +359,9 @@ assert least < 1.1 * seconds
 # The time that the products would take at full speed, as a share of the whole step, is called the **model FLOPs
 # utilisation** (MFU).
 #
-# In the list the products are `mm` and `addmm`, without and with a bias, and part of attention. They take most of the
-# time. The rest moves many bytes for little arithmetic, such as the softmax over 6,001 logits and its gradient.
+# The products in the list are `mm` (without a bias), `addmm` (with one) and part of attention. They take most of the
+# time, and more than they would at full speed. The rest moves many bytes for little arithmetic, such as the softmax
+# over 6,001 logits and its gradient.
 
 # %% [markdown]
 # ## Fewer bits
@@ -427,7 +428,7 @@ assert torch.isinf((gradient * 2**40).half())[0]
 #
 # *If products may be rounded, round the parameters as well, and save half their memory.* Two copies of a model learn a
 # straight line of slope 2. One has its parameters in bfloat16. The other has them in float32, and `torch.autocast`
-# rounds its products to bfloat16. Printed is how far the slope ends from 2, and in how many steps it moved.
+# rounds its products to bfloat16. The output says how far from 2 the slope ends, and in how many steps it moved.
 
 # %% tags=["hide-input"]
 from itertools import pairwise
@@ -501,7 +502,7 @@ quiz.one_choice(
 # | compile | neighbouring operations become one **fused kernel** | fewer bytes, fewer kernel launches |
 # | fused AdamW | one kernel updates all parameters | fewer kernel launches |
 # | no waiting | Python no longer asks whether the norm of the gradient is finite ([below](#a-trainer-that-does-not-wait)) | it can go on launching |
-# | padded vocabulary | 6,001 rows become 6,016 = 94 · 64 | a number of rows that suits tensor cores |
+# | padded vocabulary | in the small model, 6,001 rows become 6,016 = 94 · 64 | a number of rows that suits tensor cores |
 # | larger batch | the same pairs, 4 times over | larger products |
 # | batches made between steps | pairs are cut and padded on the way | slower, but real: so far all steps had one batch, made before |
 # | batches prefetched | another process **prefetches** them | the device need not wait |
@@ -520,9 +521,9 @@ quiz.one_choice(
 # - fused AdamW: `torch.optim.AdamW(parameters, fused=True)`
 # - checkpointing: `checkpoint(layer, x, use_reentrant=False)`
 #
-# A padded vocabulary gives the output matrix rows of zeros, whose logits are cut off before the softmax. A loader of
-# PyTorch's prefetches: another process makes batches while the device computes, for a GPU in *pinned* memory, from
-# which it can copy by itself.
+# A padded vocabulary gives the output matrix rows of zeros, whose logits are cut off before the softmax. PyTorch's data
+# loader prefetches: another process makes batches while the device computes, for a GPU in *pinned* memory, from which
+# it can copy by itself.
 
 # %% tags=["hide-input", "export"] module="devices"
 import os
@@ -761,8 +762,8 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 
 # %% [markdown]
 # Read the gradients first. tf32 changes nothing on that machine, and numbers of 16 bits show 3 percent, on every rung
-# from there on. The column does not say whether that harms a training. But a mistake on a later rung would show as a
-# further error of that size, and there is none.
+# from there on. The column does not say whether that harms a training. A later rung with an error of several percent of
+# its own would raise the figure, and none does.
 #
 # Then the speeds. Differences of a few percent may be chance. bf16 makes the step twice as fast. Fused attention then
 # loses a third of the speed, and compiling, which costs seconds before its first step, a seventh of what is left. A
@@ -817,8 +818,8 @@ assert round(fixed + 100 * per_pair) == 14
 # (Launched are *no waiting*, with 100 pairs, and *batches prefetched*, with 400.) The recorded times are nearly a line:
 # 5 ms, and 0.09 for each pair. So for 100 pairs the GPU's own work takes about 14 ms, and the rest of the 45 is mostly
 # waiting. The compiled steps of 100 pairs were therefore overhead-bound, and *bf16* and *fused attention* before them
-# probably too. What is gained or lost on the rungs between *tf32* and *larger batch* therefore says little of a busy
-# GPU. Another host agrees: there all other rungs took 8 to 37 percent less time, but the recorded step again 40 ms.
+# probably too. So the gains and losses from *bf16* to *padded vocabulary* say little about a GPU that is kept busy.
+# Another host agrees: there all other rungs took 8 to 37 percent less time, but the recorded step again 40 ms.
 
 # %% [markdown]
 # Making batches between the steps cost a third of the speed, and prefetching brought most of that back.
@@ -1006,10 +1007,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## What if it does not fit?
 #
-# A step holds four things in memory: the parameters, a gradient for each, the **optimiser state**, which with Adam is
-# two moments for each, and the activations, which the forward pass leaves for the backward pass and to which the loss
-# adds its own. The first three are 16 bytes for each parameter, however large the batch is. The fourth grows with the
-# batch and the length.
+# A step holds four things in memory: the parameters; a gradient for each; the **optimiser state**, with Adam two
+# moments for each; and the activations that the forward pass leaves for the backward pass, those of the loss included.
+# The first three are 16 bytes for each parameter, however large the batch is. The fourth grows with the batch and the
+# length.
 #
 # **By hand.** Without dropout, and with fused attention, a layer keeps for each token, in multiples of $D$ numbers:
 #
@@ -1027,7 +1028,7 @@ quiz.one_choice(
 # $$4 \cdot \big( 6 \cdot (12 \cdot 64 + 18 \cdot 63) \cdot 512 + 4 \cdot 63 \cdot 37{,}000 \big) = 60.7 \text{ MB}.$$
 #
 # A helper adds up what PyTorch saves for the backward pass. Of the four arrays of a target PyTorch saves only the
-# logarithms, so the helper adds the other three itself.
+# logarithms, so the helper adds the other three itself, 28 of the 61 MB (on the safe side: not all four exist at once).
 
 # %% tags=["hide-input"]
 from dotformer.support.memory import training_memory
@@ -1090,8 +1091,8 @@ quiz.several_choices(
 # %% [markdown]
 # ### What to try, by what you see
 #
-# On a GPU a program can be slow without the GPU's being slow. Python only *launches* kernels, one after the other, and
-# goes on while the GPU works. So there are three cases (the times are invented):
+# A program can be slow although its GPU is fast. Python only *launches* kernels, one after the other, and goes on while
+# the GPU works. So there are three cases (the times are invented):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three schematic bands over time, each with a lane for Python, which launches four kernels, and a lane for the GPU, which runs them, with an arrow from each launch to its kernel. Large kernels: all four launches are over before kernel 1 ends, and the GPU works without a gap until kernel 4 is done. Small kernels: each launch takes nearly three times as long as its kernel, and the GPU is idle three times, between one kernel and the next. A number asked for in the middle: after two launches loss.item() makes Python wait until kernel 2 is done, then the GPU is idle until Python has launched kernel 3, and the four large kernels end later than at the top."}}
 from classroom.diagram import Diagram
@@ -1267,7 +1268,7 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# That is the grey line of the figure, seen from the side of time.
+# That is the figure's grey line, read as a time instead of a speed.
 #
 # ## In one breath
 #
@@ -1710,7 +1711,8 @@ class GraphTrainer(FastTrainer):
 
 # %% [markdown]
 # If each batch is as long as its longest sentence, there are too many shapes. So the helper `level` pads both sides of
-# each pair to a multiple of 8 tokens, before pairs are grouped. Of sentences of 1 to 60 tokens, in five epochs:
+# each pair to a multiple of 8 tokens, before pairs are grouped. Sentences of 1 to 60 tokens, in five epochs (padded
+# pairs are longer, so fewer fit in a batch):
 
 # %% tags=["hide-input", "export"] module="devices"
 from collections.abc import Sequence

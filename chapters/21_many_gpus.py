@@ -344,9 +344,9 @@ for title, steps, bottom in panels:
 plt.show()
 
 # %% [markdown]
-# While the device computes with one layer, the network already gathers the next, or carries gradients away. So only the
-# first all-gather of each pass and the last reduce-scatter keep it waiting. And of all layers at most two lie in its
-# memory whole.
+# While the device computes with one layer, the network already gathers the next, or carries gradients away. So if the
+# network is fast enough, only the first all-gather of each pass and the last reduce-scatter keep it waiting. And of all
+# layers at most two lie in its memory whole.
 #
 # Of the 16 bytes for each parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) FSDP leaves about $16 /
 # N$. 8 billion parameters need 128 GB, more than a GPU of 80 GB holds; among eight, 16 GB each, besides activations.
@@ -391,7 +391,8 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # %% [markdown]
 # The first two stages cost no communication beyond that of DDP. The gradients are reduce-scattered, so that each device
 # has the complete sum of its quarter; it updates that quarter, and the new parameters are all-gathered. These are the
-# two phases of the all-reduce that DDP makes anyway. Only ZeRO-3 pays, because it gathers the parameters once more.
+# two phases of the all-reduce that DDP makes anyway. In equal precision only ZeRO-3 pays, because it gathers the
+# parameters once more.
 
 # %% [markdown]
 # ### The trainer
@@ -401,10 +402,10 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # there are 8, so each of the two divides by 4: $12 / 4 = 3$ and $8 / 4 = 2$, with the mean 2.5, the loss of the whole
 # batch.
 #
-# Our function `replicate` puts a model into DDP, by one call of PyTorch's, and `shard` into FSDP. A model too large for
-# one device cannot be built on one. So rank 0 builds it in the computer's own memory, and the others on the **meta
-# device**, where a tensor has a shape and no memory. Then rank 0 sends the values, one tensor at a time, and each
-# process keeps its part.
+# Our function `replicate` wraps a model in DDP, with one call to PyTorch, and `shard` wraps it in FSDP. A model too
+# large for one device cannot be built on one. So rank 0 builds it in the computer's own memory, and the others on the
+# **meta device**, where a tensor has a shape and no memory. Then rank 0 sends the values, one tensor at a time, and
+# each process keeps its part.
 
 # %% tags=["hide-input", "export"] module="distributed"
 from collections.abc import Iterable, Iterator
@@ -523,9 +524,10 @@ def evaluate_together(
 
 # %% [markdown]
 # The trainer has little to learn. `DistributedTrainer` is [chapter 20](20_one_gpu.ipynb#a-trainer-that-does-not-wait)'s
-# `FastTrainer` with the model in an engine and three methods changed. `train_step` counts the targets of the whole
-# batch, which each process reads, and takes the process's own rows. `count_targets` returns that count.
-# `accumulate_gradients` divides by an $N$-th of these, so that the engine's mean is the sum. The loop stays as it is.
+# `FastTrainer` with the model in an engine and three methods changed. Each process reads the whole batch, so
+# `train_step` counts its targets without communication, and then takes the process's own rows. `count_targets` returns
+# that count. `accumulate_gradients` divides by an $N$-th of these, so that the engine's mean is the sum. The loop stays
+# as it is.
 
 
 # %% tags=["export"] module="distributed"
@@ -579,11 +581,11 @@ class DistributedTrainer(FastTrainer):
 
 # %% [markdown]
 # Do they compute the same, and what do they send? With each engine two processes make a step of a small model, from one
-# batch and from four, each on half of every batch. The first three rows count the bytes of all tensors that are
-# all-reduced, gathered and scattered, and all rows but the last are multiples of the parameters' bytes in float32.
-# *Sent* is what one process sends. In a ring of two that is $2 (N - 1) / N = 1$ times what is all-reduced, and
-# $(N - 1) / N = 1/2$ of what is gathered or scattered. *Kept* is what one process keeps of the parameters. *Error* is
-# how far the gradient is from that of one process: in float32 it is rounding, in bfloat16 about as much as [in one
+# batch and from four, each on half of every batch. All rows but *error* are multiples of the parameters' bytes in
+# float32. The first three say how much is all-reduced, gathered and scattered. *Sent* is what one process would send in
+# a ring. In a ring of two that is $2 (N - 1) / N = 1$ times what is all-reduced, and $(N - 1) / N = 1/2$ of what is
+# gathered or scattered. *Kept* is what one process keeps of the parameters. *Error* is how far the gradient is from
+# that of one process: in float32 it is rounding, in bfloat16 about as much as [in one
 # process](20_one_gpu.ipynb#a-ladder).
 #
 # **Predict first.** The second engine keeps half of the model in each of the two. Does it send more than the first, or
@@ -682,14 +684,14 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # the backward pass, and scatters the sums of their gradients. The embeddings, 35.5 percent of this model, belong to no
 # layer. They are gathered once: $2 \cdot 0.645 + 0.355 = 1.65$. So FSDP sends $(1.65 + 1) / 2 = 1.32$ times the model,
 # where DDP sends it once; with small embeddings it would be 1.5. For that it keeps, from one step to the next, half of
-# the parameters (*kept*), and with them half of their gradients and of Adam's moments. FSDP mostly pays with
-# communication for memory. In bfloat16 it gathers half as many bytes, and with one batch it even sends less, 0.91.
+# the parameters (*kept*), and with them half of their gradients and of Adam's moments. In equal precision FSDP pays
+# with communication for memory. In bfloat16 it gathers half as many bytes, and with one batch it even sends less, 0.91.
 #
 # With 4 batches a step, whose gradients are added up ([gradient
 # accumulation](11_training.ipynb#one-step-from-several-batches)), gradients are sent only with the last, the sums of
-# all four. FSDP's layers are gathered once before the first forward pass and once before each backward pass, and stay
-# for the forward pass that follows: $5 \cdot 0.645 + 0.355 = 3.58$. The price is memory: until the last batch each
-# process holds all gradients, and between two batches all layers.
+# all four. Until the last batch FSDP keeps a layer after its backward pass, and the next forward pass finds it there.
+# So it gathers once at the start and once before each of the four backward passes: $5 \cdot 0.645 + 0.355 = 3.58$. The
+# price is memory: until the last batch each process holds all gradients, and between two batches all layers.
 
 # %% [markdown]
 # ## What goes into a checkpoint?
@@ -700,7 +702,7 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # depends on how many processes have written it, and **any number of them may go on from there**, whoever began.
 #
 # The file has only rank 0's random state. At the start and at every save, each other rank makes a new one from the
-# seed, the step and its rank. So no two ranks drop the same entries.
+# seed, the step and its rank. So the ranks drop entries independently.
 #
 # Do they all train the same model? Without dropout, train one that reverses sentences, for 20 steps: in one process, in
 # two that each have the full model, and in three that each have a shard. (`run` trains and returns its history, and
@@ -762,7 +764,7 @@ for name in histories:
 #
 # ### Break it: the order that never changes
 #
-# Here every process reads the same batches and takes its rows. Most programs give each process a part of the data, by
+# Here every process reads the same batches and takes its rows. Many programs give each process a part of the data, by
 # PyTorch's `DistributedSampler`. It shuffles, but only as its own epoch says:
 
 # %% tags=["nbval-check-output"]
@@ -903,11 +905,13 @@ assert (
 )
 
 # %% [markdown]
-# With 32 sentences two that communicate are faster, but not twice as fast. Without communication they are.
+# With 32 sentences two that communicate are faster, but not twice as fast. Without communication they are, within the
+# spread.
 #
 # With 4 sentences two that communicate are *slower* than one. The all-reduce takes 23 ms (61 - 38), as with 32
 # sentences (189 - 167 = 22), since there are as many gradients. But now it follows 38 ms of computing, and not 167.
-# Even without it two reach only 1.31, presumably because not all of a step shrinks with its sentences.
+# Even without it two reach only 1.31, presumably because not all of a step shrinks with its sentences: what does not,
+# limits every speed-up (**Amdahl's law**).
 #
 # Between an all-reduce at the end and one in buckets there is no clear difference here. Overlap of communication and
 # computation needs free hardware, and this machine has two cores, which both compute.
@@ -1003,7 +1007,8 @@ plt.show()
 
 # %% [markdown]
 # Once in each. The summands of the output are added up on the way forward. On the way back each device has only its
-# part of the gradient of $x$, since both have used $x$, and these parts are added up. So two operations are needed.
+# part of the gradient of $x$, since both have used $x$, and these parts are added up. So two autograd functions are
+# needed, one for each direction.
 #
 # **By hand.** Let $x = 3$, $W_1 = (1, 2)$ and $W_2 = (4, 5)^\top$. The first device computes $3 \cdot 1 \cdot 4 = 12$
 # and the second $3 \cdot 2 \cdot 5 = 30$; their sum, 42, is the output. Back, with the gradient 1 at the output, the
@@ -1141,9 +1146,9 @@ plt.show()
 # |---|---|
 # | everything fits | the batch (data parallel) |
 # | memory is short | parameters, gradients and moments, too (FSDP) |
-# | a device has so few tokens that sending its gradients takes longer than its backward pass | layers, within a machine, if they are wide enough |
-# | layers still do not fit, or links are slow | a pipeline |
-# | one sequence is too long | its positions |
+# | a device has so few tokens that sending its gradients takes longer than its backward pass | each layer (tensor parallel), within a machine, if it is wide enough |
+# | layers still do not fit, or links are slow | the stack of layers (pipeline parallel) |
+# | one sequence is too long | its positions (context parallel) |
 #
 # Where each begins to be bound by communication is [computed below](#when-does-communication-take-longer). Large models
 # combine them. Layers of width 8,192 are wide enough to be shared among the eight devices of one machine, which fast
@@ -1188,8 +1193,6 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # Counted, the work is less than half of the estimate. The estimate is what eight devices could have done in those
 # hours. So the counted FLOPs, divided by the estimate, are the run's **model FLOPs utilisation** (MFU). Here it is a
 # share of 9.5 TFLOP/s, the paper's figure for a P100, and not of a measured peak as in chapter 20.
-#
-# The larger model does better, as one would expect of larger products.
 #
 # With the H200s of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) the base model's training would take an
 # estimated 65 minutes on one, and on 64 still 9, since a 64th of the batch keeps no device busy ([reckoned
@@ -1488,8 +1491,8 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 #   hide behind the backward pass, two thirds of the work, if $b > 2 \frac{N - 1}{N} F / \beta$, whatever the model
 #   (without experts).
 # - **FSDP** gathers 2 bytes a parameter before the forward pass, and again before the backward pass, which also
-#   scatters gradients of 4 bytes. The backward pass has more to hide: $\frac{N - 1}{N} \, 6 P / \beta$, behind $4 P b /
-#   F$. That needs $b > \frac{3}{2} \frac{N - 1}{N} F / \beta$.
+#   scatters gradients of 4 bytes. The backward pass decides: it has more to hide: $\frac{N - 1}{N} \, 6 P / \beta$,
+#   behind $4 P b / F$. That needs $b > \frac{3}{2} \frac{N - 1}{N} F / \beta$.
 # - **Tensor parallel**, for an encoder layer of width $D$ on $N$ devices, which all work on the same $b$ tokens: its
 #   matrices have $12 D^2$ numbers, so the forward pass takes $24 b D^2 / (N F)$ seconds. Two all-reduces of $b D$
 #   numbers of 2 bytes take $\frac{N - 1}{N} \, 8 b D / \beta$, and nothing hides them, because the next product waits
@@ -1500,7 +1503,7 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 # - **Context**, with $b$ positions a device: keys and values, $4 b D$ bytes, against $4 b^2 D$ FLOPs for their scores
 #   and sums. They hide if $b > F / \beta$. A causal mask halves the FLOPs, and then it takes $b > 2 F / \beta$.
 #
-# Everything is a multiple of $F / \beta$: the FLOPs that a device can do while it sends one byte. For $F$ take 270
+# Everything is a multiple of $F / \beta$: the FLOPs that a device can do while it sends one byte. For $F$ take 271
 # TFLOP/s, which the H200 of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) reached with the paper's base model
 # and its largest batch (27 percent of the maker's 989). For $\beta$ take three values. Within a machine, an H100's
 # links have 450 GB/s in one direction ([NVIDIA](https://www.nvidia.com/en-us/data-center/h100/) gives 900 for both).

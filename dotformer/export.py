@@ -58,6 +58,7 @@ def page_model(translator: Translator) -> dict[str, Any]:
     rows, tensors = vocabulary_rows(translator.model.config), {}
     for name, parameter in translator.model.named_parameters():
         if parameter.ndim == 2:
+            # without the rows that pad the vocabulary (chapter 20)
             weight = parameter.detach().float().cpu()[: rows.get(name)]
             numbers, scales = quantize(weight)
             tensors[name] = {
@@ -151,7 +152,7 @@ class StepGraph(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Logits (B, V) after tokens (B,); keys and values (layers, B, H, T, d_k).
 
-        The last three are what `EncodeGraph` returns.
+        `source_keys`, `source_values` and `mask` are what `EncodeGraph` returns.
         """
         embeddings, decoder = self.model.target_embeddings, self.model.decoder
         x = embeddings.tokens(tokens[:, None]) * embeddings.scale

@@ -44,7 +44,8 @@ class GPT(nn.Module):
     """A decoder-only model: encoder layers under a causal mask, learned positions.
 
     After Radford and others (2019). Matrices start normal, with deviation 0.02 at
-    width 768, smaller by the root of their number where they write to the stream.
+    width 768. Those that write to the stream are divided by the root of the number
+    of sublayers.
 
     Defined in chapter 18, "One sequence".
     """
