@@ -324,7 +324,13 @@ quiz.one_choice(
 #
 # In code, first for one query, that of *bites*:
 
+
 # %%
+def softmax(scores, axis=-1):  # chapter 3's
+    powers = np.exp(scores - scores.max(axis=axis, keepdims=True))
+    return powers / powers.sum(axis=axis, keepdims=True)
+
+
 scores = q[1] @ k.T
 weights = softmax(scores / np.sqrt(2))
 print(scores, weights.round(3), (weights @ v).round(3))
@@ -340,8 +346,7 @@ def attention(query, key, value, mask=None):
     scaled = scores / np.sqrt(query.shape[-1])  # (T, S)
     if mask is not None:
         scaled = np.where(mask, scaled, -np.inf)
-    weights = np.exp(scaled - scaled.max(axis=-1, keepdims=True))  # softmax, ...
-    weights = weights / weights.sum(axis=-1, keepdims=True)  # ... rows sum to 1
+    weights = softmax(scaled)  # rows sum to 1
     return weights @ value, weights  # (T, d_v), (T, S)
 
 
@@ -602,16 +607,16 @@ assert np.allclose(shares / shares.sum(), [0.804, 0.196], rtol=0, atol=5e-4)
 # is NaN, which spreads to everything it touches. It happens, for example, where padding stands *before* a text. The
 # causal mask lets a padding token see only padding, and the padding mask hides that too.
 #
-# Implementations differ here. `attention` gives NaN; the folded cell's `scaled_dot_product_attention`, which
-# `self_attention` now calls, refuses. PyTorch's functions return NaN or zeros, depending on the function and its
-# arguments. In a model you want the weights of such a row to be 0, as those of chapter 7's module are.
+# Implementations differ here. `attention` gives NaN; the folded cell's `scaled_dot_product_attention` refuses.
+# PyTorch's functions return NaN or zeros, depending on the function and its arguments. In a model you want the weights
+# of such a row to be 0, as those of chapter 7's module are.
 
 # %% tags=["nbval-check-output"]
 hidden = np.full(3, -np.inf)
 with np.errstate(invalid="ignore"):
     print("without a check:", np.exp(hidden - hidden.max()))
 try:
-    self_attention(small, w_q, w_k, w_v, mask=np.zeros((3, 3), dtype=bool))
+    scaled_dot_product_attention(q, k, v, mask=np.zeros((3, 3), dtype=bool))
 except ValueError as error:
     print("with one:", error)
 

@@ -13,7 +13,7 @@
 # word at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when
 # one of its parts is left out. First comes how a layer is built, and then why it is built like that.
 #
-# You need [chapter 7](07_learning.ipynb). It takes about 30 minutes to read, and 40 for the exercises. [Going
+# You need [chapter 7](07_learning.ipynb). It takes about 28 minutes to read, and 40 for the exercises. [Going
 # further](#going-further), at the end, takes 4 more minutes. To write a transformer this afternoon, begin with [all of
 # it on one screen](09_decoder.ipynb#all-of-it-on-one-screen), in chapter 9, and come back for the reasons.
 
@@ -472,8 +472,57 @@ quiz.one_choice(
 # x = norm_2(x + feed_forward(x))
 # ```
 #
-# Both lines have the same frame, add and normalise. `AddAndNorm` is that frame. It receives the sublayer as a function,
-# so either order of norm and sum is one line:
+# As a module, with dropout on what each part returns:
+
+# %%
+from dotformer.attention import MultiHeadAttention  # chapter 7's
+
+
+class PlainLayer(nn.Module):
+    def __init__(self, d_model, num_heads, d_ff, dropout=0.1):
+        super().__init__()
+        self.attention = MultiHeadAttention(d_model, num_heads)
+        self.up, self.down = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+        self.norm1, self.norm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x, mask=None):  # x (B, T, D); mask (B, 1, 1, T), True may
+        found, _ = self.attention(x, x, x, mask)  # without the weights
+        x = self.norm1(x + self.dropout(found))
+        return self.norm2(x + self.dropout(self.down(self.up(x).relu())))
+
+
+# %% tags=["proof"]
+theirs = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval()
+for parameter in theirs.parameters():
+    nn.init.normal_(parameter, std=0.3)
+plain = PlainLayer(16, 4, 32).eval()
+with torch.no_grad():
+    for mine, other in [
+        (plain.up, theirs.linear1),
+        (plain.down, theirs.linear2),
+        (plain.norm1, theirs.norm1),
+        (plain.norm2, theirs.norm2),
+        (plain.attention.w_o, theirs.self_attn.out_proj),
+    ]:
+        mine.load_state_dict(other.state_dict())
+    own = plain.attention.w_q, plain.attention.w_k, plain.attention.w_v
+    joined = theirs.self_attn.in_proj_weight.chunk(3)
+    biases = theirs.self_attn.in_proj_bias.chunk(3)
+    for linear, weight, bias in zip(own, joined, biases, strict=True):
+        linear.weight.copy_(weight)
+        linear.bias.copy_(bias)
+    x, real = torch.randn(2, 7, 16), torch.ones(2, 7, dtype=torch.bool)
+    real[1, 4:] = False  # padding
+    expected = theirs(x, src_key_padding_mask=~real)
+    assert torch.allclose(
+        plain(x, real[:, None, None])[real], expected[real], atol=1e-5
+    )
+
+# %% [markdown]
+# It equals `nn.TransformerEncoderLayer` (folded proof). The book's version also has the other order, pre-norm. Both lines
+# have the same frame, add and normalise, which is `AddAndNorm`. It receives the sublayer as a function, so either order
+# is one line:
 
 # %% tags=["export"] module="encoder"
 from collections.abc import Callable
@@ -500,10 +549,10 @@ class AddAndNorm(nn.Module):
 
 
 # %% [markdown]
-# With that, here is the layer. `AddAndNorm` calls its sublayer with $x$ alone, so a `lambda` hands the attention its
-# $x$ three times and the mask, and `[0]` leaves out the weights:
+# The folded cells hold the book's `EncoderLayer`, two such frames; `Stack`, which runs layers of one kind one after the
+# other, also called **blocks**, each with parameters of its own; and `Encoder`, a stack of encoder layers.
 
-# %% tags=["export"] module="encoder"
+# %% tags=["export", "hide-input"] module="encoder"
 from dotformer.attention import MultiHeadAttention
 from dotformer.support.shapes import shapes
 from jaxtyping import Bool, Float
@@ -530,12 +579,7 @@ class EncoderLayer(nn.Module):
         return self.feed_forward_add_norm(x, self.feed_forward)
 
 
-# %% [markdown]
-# An encoder is a stack of such layers, also called **blocks**. `*context` is whatever else a layer needs, here the
-# mask; the layers of [chapter 9](09_decoder.ipynb) need more.
-
-
-# %% tags=["export"] module="encoder"
+# %% tags=["export", "hide-input"] module="encoder"
 class Stack(nn.Module):
     """Layers of one kind, one after the other, each with parameters of its own.
 
@@ -729,7 +773,8 @@ assert encoder(x).shape == (1, 4, 64)
 # %% [markdown]
 # ## What is each part for? Leave it out
 #
-# The encoder is built. Does it need all its parts? Three experiments answer that: small trained encoders of three
+# The encoder is built. (Building on? Go to [all of it on one screen](09_decoder.ipynb#all-of-it-on-one-screen).) Does it
+# need all its parts? Three experiments answer that: small trained encoders of three
 # layers, in this section; then 24 untrained layers, where depth shows; then twelve trained ones. In the first, take
 # away one part at a time (an **ablation**). There are two tasks on twelve random digits. *Reverse*: give back the
 # digits in reverse order. *Add*: to each digit add the one at the mirrored position, modulo 10. For 3 1 4, *reverse*

@@ -14,7 +14,7 @@
 # see a model that overfits.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. The chapter
-# takes about 27 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 5 more
+# takes about 28 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 5 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Everything is built but generation. This chapter adds the loss, above the output."}}
@@ -295,18 +295,19 @@ validate = partial(evaluate, batches=list(pair_batches(validation_pairs)))
 
 # %% [markdown]
 # And this is the training: six hundred steps, or three epochs. The learning rate rises to its peak, 0.003, in 100
-# steps, and then falls to 0 in a straight line. Every 50 steps `watch` (folded) validates the model, and lets it write
-# one of the validation numbers.
+# steps, and then falls to 0 in a straight line. Every 50 steps `watch` validates the model, and lets it write one of
+# the validation numbers. (Any model that takes source and target goes in here, such as [the one on one
+# screen](09_decoder.ipynb#all-of-it-on-one-screen).)
 
-# %% tags=["hide-input"]
+# %%
 asked = torch.tensor([validation_pairs[1][0]])
 
 
 def watch(model):
     """What `validate` finds; and one number, the likeliest token each time."""
-    with evaluating(model):
-        memory, mask = model.encode(asked)
-        tokens = torch.tensor([[1]])
+    with evaluating(model) as device:  # no dropout, no gradients
+        memory, mask = model.encode(asked.to(device))
+        tokens = torch.tensor([[1]], device=device)
         while tokens.shape[1] < 12 and tokens[0, -1] != 2:
             best = model.decode(tokens, memory, mask)[:, -1:].argmax(dim=-1)
             tokens = torch.cat([tokens, best], dim=1)
@@ -317,17 +318,18 @@ def watch(model):
 from itertools import chain, count, islice
 
 
-def train(model, watch, steps=600, peak=3e-3, warmup=100):
+def train(model, watch, steps=600, peak=3e-3, warmup=100, device="cpu"):
     assert 1 <= warmup <= steps
+    model.to(device)
     optimizer = optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     history = [watch(model)]
     data = chain.from_iterable(batches(epoch) for epoch in count())
-    model.train()
     for step, (source, target) in enumerate(islice(data, steps), 1):
         up, down = step / warmup, (steps + 1 - step) / (steps + 1 - warmup)
         for group in optimizer.param_groups:
             group["lr"] = peak * min(up, down)
-        logits = model(source, target[:, :-1])
+        source, target = source.to(device), target.to(device)
+        logits = model.train()(source, target[:, :-1])
         loss, tokens = cross_entropy(logits, target[:, 1:], label_smoothing=0.1)
         optimizer.zero_grad()
         (loss / tokens).backward()

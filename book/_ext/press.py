@@ -38,11 +38,43 @@ def set_buttons(app: Sphinx, config: Config) -> None:
 
 
 def name_toggles(app: Sphinx, doctree: nodes.document) -> None:
-    """Let the toggle of a hidden cell say what it hides."""
-    for cell in doctree.findall(nodes.container):
+    """Let the toggle of a hidden cell say what it hides, and which of its names the code below it on the page needs."""
+    needed: set[str] = set()
+    for cell in reversed([node for node in doctree.findall(nodes.container) if "cell" in node["classes"]]):
+        names = names_of(cell)
+        if "hide_mode" not in cell:
+            needed = (needed - names[ast.Store].keys()) | names[ast.Load].keys()
+            continue
+        wanted = [name for name in names[ast.Store] if name in needed]
+        hidden = f"the code of {', '.join(wanted)}" if wanted else "the code"
         for tag in TOGGLES.keys() & set(cell["classes"]):
-            cell["prompt_show"] = f"Show {TOGGLES[tag]}"
-            cell["prompt_hide"] = f"Hide {TOGGLES[tag]}"
+            hidden = TOGGLES[tag]
+        cell["prompt_show"], cell["prompt_hide"] = f"Show {hidden}", f"Hide {hidden}"
+
+
+def source_of(cell: nodes.container) -> str:
+    """What stands in a cell, without what it has printed."""
+    inputs = [node for node in cell.findall(nodes.container) if "cell_input" in node["classes"]]
+    return "\n".join(code.astext() for node in inputs for code in node.findall(nodes.literal_block))
+
+
+def names_of(cell: nodes.container) -> dict[type[ast.expr_context], dict[str, None]]:
+    """The names that a cell of Python defines for those that follow, and those that it reads, each in order."""
+    names: dict[type[ast.expr_context], dict[str, None]] = {ast.Store: {}, ast.Load: {}}
+    try:
+        tree = ast.parse(source_of(cell))
+    except SyntaxError:  # another language
+        return names
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names[ast.Store][node.name] = None
+        elif isinstance(node, ast.Assign):
+            targets = (name for target in node.targets for name in ast.walk(target))
+            names[ast.Store] |= dict.fromkeys(name.id for name in targets if isinstance(name, ast.Name))
+    names[ast.Load] = dict.fromkeys(
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    )
+    return names
 
 
 def write_signature(

@@ -5,6 +5,7 @@ from functools import partial
 from importlib import import_module
 
 import pytest
+from docutils import nodes
 
 
 def shares(scores: "ArrayLike", *, axis: int = -1) -> "Array":  # noqa: F821
@@ -99,3 +100,38 @@ def test_scripts_in_a_page_become_files(root, tmp_path, monkeypatch):
             f'<script data-a="b" src="{up}_static/inline/{script.name}"></script><script src="x.js"></script>'
             '<script type="application/json">{}</script><button data-print>'
         )
+
+
+def page_of(*cells):
+    """A page of code cells: what they hold, and the tags of those that are hidden."""
+    page = nodes.section()
+    for source, *tags in cells:
+        cell = nodes.container(classes=["cell", *tags], **({"hide_mode": "input"} if tags else {}))
+        code = nodes.container("", nodes.literal_block(source, source), classes=["cell_input"])
+        printed = nodes.container("", nodes.literal_block("seen = 1", "seen = 1"), classes=["cell_output"])
+        cell += [code, printed]
+        page += cell
+    return page
+
+
+def test_a_toggle_names_what_the_code_below_it_needs(root, monkeypatch):
+    monkeypatch.syspath_prepend(root / "book/_ext")
+    page = page_of(
+        ("def unused(): ...\nclass Kept: ...\nfirst, seen = 1, 2\n", "tag_hide-input"),
+        ("const x = 1;", "tag_hide-input"),
+        ("again = 0", "tag_hide-input"),
+        ("again = Kept(first)",),
+        ("print(unused, seen)", "tag_plot"),
+        ("print(again)",),
+    )
+    import_module("press").name_toggles(None, page)
+    shown = [cell.get("prompt_show") for cell in page.children]
+    assert shown == [
+        "Show the code of Kept, first",
+        "Show the code",
+        "Show the code",
+        None,
+        "Show the plotting code",
+        None,
+    ]
+    assert page.children[0]["prompt_hide"] == "Hide the code of Kept, first"
