@@ -9,9 +9,9 @@
 # # 8. How do you stack attention?
 #
 # One layer of attention mixes words once. The transformer of 2017 has six layers on each side, later ones many more,
-# and each attention is surrounded by other parts: a residual connection, a norm, and a small network that works on one
-# word at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when
-# one of its parts is left out. First comes how a layer is built, and then why it is built like that.
+# and each attention is surrounded by other parts: a residual connection, a norm, and a network that works on one word
+# at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when one of
+# its parts is left out. First comes how a layer is built, and then why it is built like that.
 #
 # You need [chapter 7](07_learning.ipynb). It takes about 28 minutes to read, and 40 for the exercises. [Going
 # further](#going-further), at the end, takes 4 more minutes. To write a transformer this afternoon, begin with [all of
@@ -188,8 +188,8 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 # $$\operatorname{FeedForward}(x) = \operatorname{activation}(x W_1 + b_1) \, W_2 + b_2 .$$
 #
 # $W_1$ goes up from $D$ to $d_\text{ff}$ *hidden* entries, by habit $4D$, and $W_2$ comes down again. With the biases
-# $b_1$ and $b_2$ these are $2 D d_\text{ff} + d_\text{ff} + D$ parameters, 2,099,712 for 512 and 2,048. In code that is
-# two linear maps with a ReLU between them:
+# $b_1$ and $b_2$ that makes $2 D d_\text{ff} + d_\text{ff} + D$ parameters, 2,099,712 for 512 and 2,048. In code that
+# is two linear maps with a ReLU between them:
 
 # %%
 from torch import nn
@@ -204,8 +204,8 @@ y = down(up(x).relu())  # (B, T, D): each of the 14 vectors by itself
 # \operatorname{ReLU}(-z)$.
 #
 # Why not leave this to attention? Its softmax decides only *how much* to fetch of each word. Given those weights, what
-# arrives is a linear function of the words. Only through the weights could it multiply two entries of one word, a
-# roundabout way.
+# arrives is a linear function of the words. Only in a score, query times key, can it multiply two entries of one word:
+# a roundabout way.
 #
 # With $d_\text{ff} = 4D$ the network's two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two thirds
 # of a layer. ([What for?](#what-does-the-network-store))
@@ -441,9 +441,8 @@ plt.show()
 # Follow the thick line, the stream. With post-norm it passes through every norm, and so does the gradient on its way
 # back: no path is a plain $I$ any more. With pre-norm it passes through nothing but additions, so that path is there,
 # and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. It is normalised once,
-# after the last layer, by a **final norm**. Which to choose? Pre-norm, unless you repeat the paper. Of our twelve-layer
-# stacks with the usual random start, only those with pre-norm learned. With a smaller start post-norm learned, too
-# ([measured below](#does-training-agree)).
+# after the last layer, by a **final norm**. Which to choose? Pre-norm, unless you repeat the paper. [Experiments
+# below](#does-training-agree) show why, and when post-norm learns, too.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -486,8 +485,8 @@ class PlainLayer(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x, mask=None):  # x (B, T, D); mask (B, 1, 1, T), True may
-        found, _ = self.attention(x, x, x, mask)  # without the weights
+    def forward(self, x, mask=None):  # (B, T, D); (B, 1, 1, T), True: may attend
+        found, _ = self.attention(x, x, x, mask)  # the weights are not needed
         x = self.norm1(x + self.dropout(found))
         return self.norm2(x + self.dropout(self.down(self.up(x).relu())))
 
@@ -520,9 +519,9 @@ with torch.no_grad():
     )
 
 # %% [markdown]
-# It equals `nn.TransformerEncoderLayer` (folded proof). The book's version also has the other order, pre-norm. Both lines
-# have the same frame, add and normalise, which is `AddAndNorm`. It receives the sublayer as a function, so either order
-# is one line:
+# Without dropout it equals `nn.TransformerEncoderLayer` (folded proof). The book's version also has the other order,
+# pre-norm. Attention and network stand in the same frame, add and normalise: `AddAndNorm`. It receives the sublayer as
+# a function, so either order is one line:
 
 # %% tags=["export"] module="encoder"
 from collections.abc import Callable
@@ -682,7 +681,7 @@ quiz.one_choice(
 # embeddings (a token's score is the dot product of its embedding with the last vector, [chapter 9](09_decoder.ipynb)),
 # it should start near 1, or the first scores are too large ([chapter
 # 7](07_learning.ipynb#the-first-number-to-look-at)). So embeddings start with length 1, and looking one up multiplies
-# it by $\sqrt D = 22.6$, which is of the wanted order.
+# it by $\sqrt D = 22.6$, about the length we want.
 
 # %% tags=["export", "hide-input"] module="encoder"
 import math
@@ -773,12 +772,13 @@ assert encoder(x).shape == (1, 4, 64)
 # %% [markdown]
 # ## What is each part for? Leave it out
 #
-# The encoder is built. (Building on? Go to [all of it on one screen](09_decoder.ipynb#all-of-it-on-one-screen).) Does it
-# need all its parts? Three experiments answer that: small trained encoders of three
-# layers, in this section; then 24 untrained layers, where depth shows; then twelve trained ones. In the first, take
-# away one part at a time (an **ablation**). There are two tasks on twelve random digits. *Reverse*: give back the
-# digits in reverse order. *Add*: to each digit add the one at the mirrored position, modulo 10. For 3 1 4, *reverse*
-# gives 4 1 3 and *add* gives 7 2 7. Both must fetch a digit, and the second must compute something with it, too.
+# The encoder is built. (If you only want to build, go on to [all of it on one
+# screen](09_decoder.ipynb#all-of-it-on-one-screen).) Does it need all its parts? Three experiments answer that: small
+# trained encoders of three layers, in this section; then 24 untrained layers, where depth shows; then twelve trained
+# ones. In the first, take away one part at a time (an **ablation**). There are two tasks on twelve random digits.
+# *Reverse*: give back the digits in reverse order. *Add*: to each digit add the one at the mirrored position, modulo
+# 10. For 3 1 4, *reverse* gives 4 1 3 and *add* gives 7 2 7. Both must fetch a digit, and the second must compute
+# something with it, too.
 #
 # Every model has width 32 and four heads and is post-norm. It starts as [Glorot and Bengio
 # (2010)](https://proceedings.mlr.press/v9/glorot10a.html) proposed (`xavier_uniform_`), so that a square projection
@@ -1050,16 +1050,16 @@ show_stacks(
 
 # %% [markdown]
 # With attention alone, 3 or 4 percent of a vector is its own after two layers, and after four nothing: all sixteen
-# words have become one vector. The reason is that each layer replaces words by weighted averages of all words, and such
-# averages are more alike than the words were. [Dong and others (2021)](https://arxiv.org/abs/2103.03404) call this
+# words are as good as one vector. The reason is that each layer replaces words by weighted averages of all words, and
+# such averages are more alike than the words were. [Dong and others (2021)](https://arxiv.org/abs/2103.03404) call this
 # **rank collapse**, and prove that in a stack of nothing but attention it is faster than exponential: the more alike
 # the words, the more even the weights, and even weights give all the same average.
 #
 # Adding only delays it. Once words are mostly alike, attention returns nearly the same vector to all, so what they
-# share grows and what is a word's own does not. How fast depends on how large the vector that attention adds is beside
-# the stream (by *size* we mean the root of the mean square of the entries). With *added* and with post-norm, once words
-# are alike, it is as large as the stream in every layer. With pre-norm attention reads a normalised copy, so what it
-# adds has at most about size 1, while the stream grows to 4. So 27 percent is left at the top ([in
+# share grows and what is a word's own does not. How fast depends on the size of what attention adds, compared with the
+# stream's (*size* is the root of the mean square of the entries). With *added* and with post-norm, once words are
+# alike, it is as large as the stream in every layer. With pre-norm attention reads a normalised copy, so what it adds
+# has at most about size 1, while the stream grows to 4. So 27 percent is left at the top ([in
 # numbers](#how-fast-do-words-become-alike)).
 #
 # ### Numbers explode
@@ -1194,8 +1194,8 @@ for name, rows in deep.items():
 # So it is not only where the norm stands. Started small, post-norm learns, and so does the stack without any norm.
 # Presumably, as in the random stacks, the sublayers of a deep stack with the usual start drown the words, or make the
 # stream explode, before anything has been learned. A small start prevents this, and so does a norm in front of each
-# sublayer. What do norms bring, then? Here they allow larger steps: at a learning rate of 0.01 the two stacks that
-# learn with norms still do, while the loss of both without norms overflows, at least with one seed.
+# sublayer. What do norms bring, then? Here they allow larger steps: at a learning rate of 0.01 pre-norm and small-start
+# post-norm still learn, while the loss of both stacks without norms overflows, at least with one seed.
 #
 # The model of 2017 is post-norm and did train: six layers on each side, a warm-up of 4,000 steps, and 100,000 steps in
 # all, where ours has 600. [Below](#does-it-need-warm-up) is a look at what a warm-up does.
@@ -1231,8 +1231,8 @@ assert 0.255 < betting < 0.265 and 0.255 < stuck < 0.27
 #
 # *Reverse* lets you look inside. Train three layers on it, once, and ask of every layer's output two things: can the
 # position's *own* digit be read from the vector, and can the digit that the model should *output* there, the mirrored
-# one? To read is to apply a linear map that was fitted on some sequences and is tested on others: a **linear probe**.
-# (What a probe can read need not be what the model uses.)
+# one? Reading means applying a linear map, fitted on some sequences and tested on others: a **linear probe**. (What a
+# probe can read need not be what the model uses.)
 
 # %% tags=["hide-input"]
 model, _, _ = learn("reverse")
@@ -1564,5 +1564,6 @@ assert 0.4 < rights[1] < 0.65 and found[1] > 0.9 > 0.2 > found[0]
 
 # %% [markdown]
 # It is the second layer's: some head gives the mirrored position nearly all of its weight, and in the first layer none
-# gives it more than a fifth. Without that attention, fewer than two thirds are still right, and these only because in
-# this run the third layer looks at the same position, a *backup*. Without both, the answers are no better than chance.
+# gives it more than a fifth, on average. Without that attention, fewer than two thirds are still right, and these only
+# because in this run the third layer looks at the same position, a *backup*. Without both, the answers are no better
+# than chance.

@@ -34,9 +34,9 @@ transformer_map(built=11)
 # model has to look at the second word first. That is small enough to train here, and hard enough to be a task for
 # attention.
 #
-# A **corpus** comes in three parts. The model learns from the *training set*. With the *validation set* you choose:
-# when to stop, which settings to use. With the *test set* nothing is ever chosen, because it must say how good the
-# result is on new text. No number occurs in more than one part. `number_words` spells numbers from 1 to 999,999 in both
+# A **corpus** comes in three parts. The model learns from the *training set*. The *validation set* is for choosing when
+# to stop and which settings to use. With the *test set* nothing is ever chosen, because it must say how good the result
+# is on new text. No number occurs in more than one part. `number_words` spells numbers from 1 to 999,999 in both
 # languages.
 
 # %% tags=["hide-input"]
@@ -91,9 +91,9 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 #
 # ## What should be small?
 #
-# The right translation should be probable. Its probability is a product: of the probability of each token, given those
-# before it. For a long text the product is too small to compute with. Minus its logarithm is a sum, and training makes
-# this sum small.
+# The right translation should be probable. Its probability is a product: of the probability of each token, given the
+# source and the tokens before it. For a long text the product is too small to compute with. Minus its logarithm is a
+# sum, and training makes this sum small.
 #
 # **By hand.** A vocabulary of four tokens, and a target of two, *b c*, then padding. The model gives these
 # probabilities:
@@ -296,7 +296,7 @@ validate = partial(evaluate, batches=list(pair_batches(validation_pairs)))
 # %% [markdown]
 # And this is the training: six hundred steps, or three epochs. The learning rate rises to its peak, 0.003, in 100
 # steps, and then falls to 0 in a straight line. Every 50 steps `watch` validates the model, and lets it write one of
-# the validation numbers. (Any model that takes source and target goes in here, such as [the one on one
+# the validation numbers. (Any model with `encode` and `decode` goes in here, such as [the one on one
 # screen](09_decoder.ipynb#all-of-it-on-one-screen).)
 
 # %%
@@ -374,9 +374,9 @@ plt.show()
 # The loss began 0.27 above $\ln 334 = 5.81$: the first logits are not quite equal ([chapter
 # 7](07_learning.ipynb#the-first-number-to-look-at)). Tokens come first: at step 100 most are right, but of the whole
 # numbers less than half, since one wrong token makes a whole number wrong. Then the rest falls into place. In the end
-# all 500 test numbers are right. (The loss of 0.11 is about the least that label smoothing allows,
-# $-\ln 0.9003 = 0.105$.) One of the validation numbers, *eleven thousand seven hundred and eighty nine*, while the
-# model learns:
+# all 500 test numbers are right. (A model that fits the smoothed targets exactly has a plain loss of
+# $-\ln(0.9 + 0.1 / 334) = 0.105$.) One of the validation numbers, *eleven thousand seven hundred and eighty nine*,
+# while the model learns:
 
 # %% tags=["hide-input"]
 for step in (0, 50, 100, 150, 600):
@@ -603,9 +603,9 @@ quiz.number(
 # %% [markdown]
 # ### Clipping
 #
-# Warm-up guards the beginning. **Gradient clipping** guards the rest: now and then one batch has a huge gradient, an
-# odd sentence or a steep spot of the loss. In plain gradient descent that one step can undo many good ones. In Adam it
-# is hardly longer than one learning rate, but the batch then fills $m$ and [steers the next steps
+# Warm-up guards the beginning. **Gradient clipping** guards the rest: now and then a batch has a huge gradient, because
+# of an odd sentence or a steep spot of the loss. In plain gradient descent that one step can undo many good ones. In
+# Adam it is no longer than a usual one, but the batch then fills $m$ and [steers the next steps
 # too](#why-clip-if-adam-divides-the-size-out). Take all gradients of the model as one long vector. If its norm, the
 # *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector $(3, 4)$ of norm 5 becomes
 # $(0.6, 0.8)$. The direction stays.
@@ -616,11 +616,12 @@ quiz.number(
 # -m benchmarks.recipes`). **Predict first:** which can be left out here, Adam, warm-up, clipping, a fall of the
 # learning rate to 0, or label smoothing?
 #
-# Any single one of them can be left out here, at a suitable learning rate. The chapter's recipe gets 100.0 percent of
-# the test numbers right; with one of the five left out it is still at least 98.9 ([all of
-# them](#what-was-needed-in-figures)). What matters most is the learning rate: with a tenth of the chapter's, Adam gets
-# 83 percent right, with ten times as much none. So this easy task cannot tell what large models need: for post-norm
-# models of full size, for one, [Xiong and others (2020)](https://arxiv.org/abs/2002.04745) found warm-up essential.
+# Any one of them can be left out here (in place of Adam, gradient descent with momentum, at a learning rate of its
+# own). The chapter's recipe gets 100.0 percent of the test numbers right; with one of the five left out it is still at
+# least 98.9 ([all of them](#what-was-needed-in-figures)). What matters most is the learning rate: with a tenth of the
+# chapter's, Adam gets 83 percent right, with ten times as much none. So this easy task cannot tell what large models
+# need: for post-norm models of full size, for one, [Xiong and others (2020)](https://arxiv.org/abs/2002.04745) found
+# warm-up essential.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -653,7 +654,8 @@ quiz.one_choice(
 #
 # ### Break it: the mean of means
 #
-# Take two sentences, with 3 and 9 targets (the end token counts), as one batch and as two.
+# Take two sentences, with 3 and 9 targets (the end token counts), as one batch and as two. *Away* is the length of the
+# difference, as a share of the right gradient's.
 
 # %% tags=["hide-input"]
 torch.manual_seed(0)
@@ -699,7 +701,6 @@ assert length > 2  # of the last one
 # Divided by 12, the total number of targets, the two gradients add up to that of the whole batch. In a mean of means a
 # word of the short sentence counts $\frac12 \cdot \frac13$ and one of the long sentence $\frac12 \cdot \frac19$, a
 # third of that, so the direction is different. A plain sum of means points the same wrong way, and is twice as long.
-# (*Away* is the length of the difference, as a share of the right gradient's.)
 #
 # A model that is trained on the mean of means does learn, so the mistake is easy to miss: until October 2024 Hugging
 # Face's `transformers` [did so](https://huggingface.co/blog/gradient_accumulation) when it accumulated gradients over
@@ -946,7 +947,7 @@ def save_run(path, trainer, position, history):
     run = {
         "parameters": trainer.model.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
-        "random": torch.get_rng_state(),
+        "random": torch.get_rng_state(),  # and, on a GPU, the GPU's
         "position": position,
         "history": history,
     }
@@ -980,8 +981,9 @@ both = zip(trainer.model.parameters(), resumed.model.parameters(), strict=True)
 assert all(torch.equal(one, other) for one, other in both)
 
 # %% [markdown]
-# Ten steps, or five, a stop and five more: every parameter is equal to the last bit. The `Trainer` does the same. Let
-# one save every 5 steps, stop it when step 13 asks for its batch, and start another on the same folder.
+# Ten steps, or five, a stop and five more: every parameter is equal to the last bit (on the same machine, if its
+# operations are **deterministic**). The `Trainer` does the same. Let one save every 5 steps, stop it when step 13 asks
+# for its batch, and start another on the same folder.
 
 
 # %% tags=["hide-input"]
@@ -1075,10 +1077,10 @@ assert losses[191][1] > 1.3 * losses[190][1]
 assert min(kept for kept, _ in shares.values()) > 0.8
 
 # %% [markdown]
-# One step, and a good part of what it could do is gone. The new Adam knows a single gradient, so it moves every
-# parameter that has a gradient by the whole learning rate, which has long been warmed up. With the state kept, most
-# parameters move by far less, in directions averaged over many batches. Which of the two matters, the length or the
-# direction? Exchange the lengths of the two steps:
+# One step, and a good part of what it could do is gone. (The kept state may wobble, too, but by far less.) The new Adam
+# knows a single gradient, so it moves every parameter that has a gradient by the whole learning rate, which has long
+# been warmed up. With the state kept, most parameters move by far less, in directions averaged over many batches. Which
+# of the two matters, the length or the direction? Exchange the lengths of the two steps:
 
 # %% tags=["hide-input"]
 longer = (new.norm() / kept.norm()).item()
@@ -1099,10 +1101,8 @@ assert right["state kept, stretched"] < right["state kept"] - 0.02
 assert 4 < longer < 10
 
 # %% [markdown]
-# It is the length. Steps of the old length do little harm in either direction, and long ones much, in both. (Which of
-# the two long steps harms more changes from run to run: with other seeds the stretched one was as bad, or worse.)
-#
-# In the first output most of the damage is repaired nine steps later, but it is not *as if it had never stopped*.
+# It is the length. Short steps do little harm in either direction, long ones much harm in both. (Which of the two long
+# steps harms more changes from run to run: with other seeds the stretched one was as bad, or worse.)
 #
 # Losing the rest may not show in the curve at all: without the random states dropout draws other numbers, without the
 # position some sentences are read twice. Only the comparison with a run that never stopped finds that.
@@ -1146,9 +1146,8 @@ plt.show()
 # mean of three seeds). Whatever is meant to prevent it is called **regularisation**.
 #
 # The table below compares remedies. Its row *none* is the model on the left of the figure, and each row below it is one
-# remedy. All are means of three seeds. *Right there* is the share of validation numbers right at one step, the one
-# where the loss, averaged over the seeds, is lowest. ± is the standard deviation over the seeds. All losses are plain
-# (without smoothing).
+# remedy. All are means of three seeds. *Right there* is the share of validation numbers right at the step where the
+# seeds' mean loss is lowest. ± is the standard deviation over the seeds. All losses are plain (without smoothing).
 
 # %% tags=["hide-input"]
 print(
