@@ -562,6 +562,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
+# Side by side: the causal mask takes the upper triangle away, the padding mask a column, and in every row what is left
+# sums to 1 again.
+#
 # The mask has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats it. Whatever finite numbers
 # the padding holds, its column of weights is 0. Its *row* is computed like any other, and whoever uses the output must
 # leave it out. To hide both the future and the padding, combine the two masks with `&`.

@@ -1133,6 +1133,10 @@ for name, (shares, sizes, gradients) in stacks.items():
 
 # %% tags=["proof"]
 alone, added, post, pre, *small_ones = stacks.values()
+two = np.array([[3, 1], [1, 3]])
+assert (
+    round(np.linalg.norm(two - two.mean(axis=0)) / np.linalg.norm(two), 2) == 0.45
+)
 assert (
     0.025 < alone[0, 1] < 0.045 and alone[0, 3] < 1e-6 and alone[2, 3:].max() < 1e-6
 )

@@ -352,6 +352,7 @@ print(f"test: {result['exact']:.1%} of {len(test_pairs)} numbers exactly right")
 assert abs(history[0]["loss"] - np.log(334) - 0.27) < 0.01
 assert history[2]["accuracy"] > 0.5 > history[2]["exact"]
 assert result["exact"] >= 0.995
+assert round(-np.log(0.9 + 0.1 / 334), 3) == 0.105
 assert 2.9 < 600 / len(list(batches(0))) < 3.1
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two curves over 600 steps, measured on the validation numbers. The share of tokens that are right rises above 80 percent within 100 steps. The share of numbers that are right from beginning to end follows later and ends at the top."}}

@@ -451,8 +451,7 @@ assert np.allclose(
 # Each column is one seed, each entry the share of 500 numbers that are right in every token (*exact* in [chapter
 # 11](11_training.ipynb#how-good-is-it)). Greedy decoding and teacher forcing agree, as they must: until its first
 # mistake greedy decoding reads the right words, too. Four hypotheses instead of one get a few more numbers right with
-# every seed, for four times as many rows. The length penalty helps one seed by 0.2 points here, and costs the others
-# 1.4 and 0.4.
+# every seed, for four times as many rows. The length penalty moves no share by more than three points here.
 #
 # Search or model? Score the right sentence by teacher forcing, with the same penalty. If it beats what was written, the
 # search has failed, otherwise the model. Here are two numbers from the first model, one that the beam repairs and one
@@ -631,7 +630,7 @@ assert any("vier zehn tausend neun" in spelled(tokens) for tokens in drawn)
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
 assert rising == sorted(rising)
 assert 0.5 < shares["greedy"][0] < 0.57 and 0.15 < shares["{}"] < 0.25
-assert round(0.18 ** (1 / 9), 2) == 0.83
+assert round(0.18 ** (1 / 9), 2) == 0.83 and round(0.53 ** (1 / 9), 2) == 0.93
 assert round(np.mean([len(tokens) + 1 for tokens in wanted])) == 9
 
 # %% tags=["quiz"]

@@ -1079,6 +1079,9 @@ assert shorter == len(written) == 28
 # percent of cases: whether GRUs with attention are better on long numbers than transformers, these six runs cannot
 # decide. Four against four could, with 2 ways of 70.
 
+# %% tags=["proof"]
+assert math.comb(6, 3) == 20 and math.comb(8, 4) == 70 and 2 / 70 < 0.05
+
 # %% [markdown]
 # ## Exercises
 #

@@ -543,7 +543,7 @@ for example in [e for e in run["examples"] if len(e["source"]) < 80][:5]:
 # ### Where does it look?
 #
 # Take the first caption again. Its tokens are subwords (*starring* is *star* and *ring*), and nobody has aligned them.
-# Choose `Hut`: the decoder has just read it, and looks for what it needs to write *starrt*, the next token.
+# Choose `Hut`: the decoder has read it last, and looks for what it needs to write *starrt*, the next token.
 
 # %% tags=["plot"]
 sentence = measured("alignments")["sentences"][0]
@@ -882,17 +882,10 @@ assert chances("gru, attention", "transformer").max() < 0.02
 assert chances("gru, attention", "transformer", "chrF2").max() < 0.001
 assert own["gru, attention"].min() > own["transformer"].max()
 assert ahead > 1.8 * np.ptp(own["transformer"])
-losses = [
-    np.mean([run["validation_loss"] for run in after[name]])
-    for name in ("transformer", "gru, attention")
-]
-assert np.round(losses, 2).tolist() == [1.92, 1.91]
-for name, ratio in (("transformer", 0.93), ("gru, attention", 0.98)):
-    ratios = [length_ratio(run) for run in with_own[name]]
-    assert round(np.mean(ratios), 2) == ratio
 assert chances("gru, attention", "lstm, attention").max() < 0.002
 few = chances("lstm, attention", "transformer")
 assert (few < 0.002).sum() == 2 == (few < 0.05).sum()
+assert (own["transformer"] > own["lstm, attention"][:, None]).sum() == 7
 chrf_of = {n: np.mean([run["chrF2"] for run in with_own[n]]) for n in attending}
 assert 0 < chrf_of["lstm, attention"] - chrf_of["transformer"] < 1
 two_layers = [

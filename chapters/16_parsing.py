@@ -1002,8 +1002,8 @@ for span, (x, y) in at.items():
     drawing.text(x + 0.19, y - 0.13, f"{best[span]:.1f}", color, size=13)
     for part in parts[span] if wins else ():
         to, top = at[part]
-        bend = [(x, y - 0.3), (x, y - 0.47), (to, y - 0.47), (to, top + 0.32)]
-        drawing.arrow(*bend, color=color)
+        path = [(x, y - 0.3), (x, y - 0.47), (to, y - 0.47), (to, top + 0.32)]
+        drawing.arrow(*path, color=color)
 whole = (scores[0, 4], *map(best.get, parts[0, 4]))
 total = " + ".join(f"{number:.1f}" for number in whole)
 drawing.text(0.3, 4.36, "—  no constituent", at="left")
@@ -1015,6 +1015,11 @@ for n, word in enumerate([*words, ""]):
     drawing.text(x, 0.25, str(n), plots.GREY)
     drawing.text(x + 0.7, 0.62, word)
 plt.show()
+
+# %% tags=["proof"]
+sums = [best[0, k] + best[k, 4] for k in (1, 2, 3)]
+assert np.allclose(sums, [13.1, 11.1, 5]) and np.isclose(best[0, 4], 18.1)
+assert np.isclose(best[1, 4], 10.1) and np.isclose(best[2, 4], 6.1)
 
 # %% [markdown]
 # The chart is filled from below, so when a span is cut, the best sums of both parts are known. At the top the cut after

@@ -1042,6 +1042,7 @@ print(
     f"one pair: by hand {by_hand / 1e6:.1f} MB, measured {activations / 1e6:.1f} MB"
 )
 assert round(by_hand / 1e6, 1) == 60.7 and 1 < activations / by_hand < 1.02
+assert round(3 * 4 * 63 * 37_000 / 1e6) == 28 and round(activations / 1e6) == 61
 
 # %% [markdown]
 # From such a sum the helper says what has to shrink, if a tenth is to stay free. On a GPU `python -m dotformer train`

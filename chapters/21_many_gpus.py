@@ -192,7 +192,7 @@ quiz.one_choice(
 # base model (63 million numbers of 4 bytes) and 8 devices that is 1.8 gigabytes a step. It can be done with less.
 #
 # Put the processes into a ring, and cut the gradient into $N$ chunks. In the first round process $p$ sends chunk $p$ to
-# its neighbour, which adds it to its own. From then on each sends on the chunk that it has just added to. After $N - 1$
+# its neighbour, which adds it to its own. From then on each sends on the chunk that it added to last. After $N - 1$
 # rounds each process has one chunk that is complete: the gradient is summed, and scattered over all
 # (**reduce-scatter**). In $N - 1$ more rounds the complete chunks go around, until everyone has gathered all of them
 # (**all-gather**).

@@ -288,6 +288,7 @@ assert torch.equal(rounded(row, 8), numbers * scales[:, None])
 assert cost[8, True][0] == cost[32, True][0] == cost[8, False][0] == 500
 assert 495 <= cost[4, True][0] < 500 and 490 < cost[3, True][0] < 500
 assert round(zeros[3, True], 2) == 0.31 and round(zeros[3, False], 2) == 0.54
+assert 13.5 < 4 * sum(len(m) - 1 for m in matrices) / 1e3 < 14.5
 assert cost[3, False][0] < 430 and abs(cost[8, True][2] - cost[32, True][2]) < 5e-4
 
 # %% [markdown]
