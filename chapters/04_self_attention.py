@@ -543,21 +543,16 @@ padded_output, padded_weights = self_attention(
 print(padded_weights[1].round(3))
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three maps of weights, 3 queries by 3 keys. No mask: 0.16, 0.67, 0.16; 0.19, 0.05, 0.77; 0.16, 0.67, 0.16. Causal: a lower triangle, 1; 0.80, 0.20; 0.16, 0.67, 0.16. Padding: the last column is 0, and the rows are 0.20, 0.80; 0.80, 0.20; 0.50, 0.50."}}
-figure, panels = plt.subplots(1, 3, figsize=(8, 2.9))
-for axes, (title, shown, keys) in zip(
-    panels,
-    [
-        (
-            "no mask",
-            self_attention(small, w_q, w_k, w_v)[1],
-            ["dog", "bites", "man"],
-        ),
-        ("causal", causal_weights, ["dog", "bites", "man"]),
-        ("padding", padded_weights[1], ["dog", "bites", "—"]),
-    ],
-    strict=True,
-):
-    plots.attention_map(shown, keys, keys, title=title, ax=axes)
+maps = {
+    "no mask": (self_attention(small, w_q, w_k, w_v)[1], "man"),
+    "causal": (causal_weights, "man"),
+    "padding": (padded_weights[1], "—"),
+}
+figure, panels = plt.subplots(1, 3, figsize=(6.4, 2.7))
+for axes, (title, (shown, third)) in zip(panels, maps.items(), strict=True):
+    labels = ["dog", "bites", third]
+    plots.attention_map(shown, labels, labels, title=title, ax=axes)
+    axes.set(xlabel="key", ylabel="query" if axes is panels[0] else "")
 figure.tight_layout()
 plt.show()
 

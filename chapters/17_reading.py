@@ -455,7 +455,7 @@ def patched(translator, change, all_but=False):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three maps of the share of stories that get the donor's answer, with the copied lines as rows, question, took, went and all others, and 0, 1 and 2 layers as columns. Another thing: 1.00 for the question after 0 layers, 0.99 for took after 1, 0.99 for went after 2. Another owner: 1.00 for took after 0 and 1, 0.99 for went after 2. Another room: 1.00 for went in all three. All other cells are 0.00 or 0.01."}}
 found = {change: patched(translator, change) for change in CHANGES}
-figure, panels = plt.subplots(1, 3, figsize=(8.2, 2.9))
+figure, panels = plt.subplots(1, 3, figsize=(7.0, 3.5))
 for axes, (change, (count, shares)) in zip(panels, found.items(), strict=True):
     rows = COPIED if axes is panels[0] else [""] * len(COPIED)
     title = f"another {change}\n({count} stories)"

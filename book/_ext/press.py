@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import re
 import shutil
+import symtable
 import sys
 import textwrap
 from pathlib import Path
@@ -41,11 +42,11 @@ def name_toggles(app: Sphinx, doctree: nodes.document) -> None:
     """Let the toggle of a hidden cell say what it hides, and which of its names the code below it on the page needs."""
     needed: set[str] = set()
     for cell in reversed([node for node in doctree.findall(nodes.container) if "cell" in node["classes"]]):
-        names = names_of(cell)
+        defined, read = names_of(cell)
         if "hide_mode" not in cell:
-            needed = (needed - names[ast.Store].keys()) | names[ast.Load].keys()
+            needed = (needed - set(defined)) | read
             continue
-        wanted = [name for name in names[ast.Store] if name in needed]
+        wanted = [name for name in defined if name in needed]
         hidden = f"the code of {', '.join(wanted)}" if wanted else "the code"
         for tag in TOGGLES.keys() & set(cell["classes"]):
             hidden = TOGGLES[tag]
@@ -58,23 +59,28 @@ def source_of(cell: nodes.container) -> str:
     return "\n".join(code.astext() for node in inputs for code in node.findall(nodes.literal_block))
 
 
-def names_of(cell: nodes.container) -> dict[type[ast.expr_context], dict[str, None]]:
-    """The names that a cell of Python defines for those that follow, and those that it reads, each in order."""
-    names: dict[type[ast.expr_context], dict[str, None]] = {ast.Store: {}, ast.Load: {}}
+def names_of(cell: nodes.container) -> tuple[list[str], set[str]]:
+    """The names that a cell of Python defines, in order, and those that it needs from the cells before it."""
+    defined: list[str] = []
+    read: set[str] = set()
     try:
-        tree = ast.parse(source_of(cell))
+        statements = ast.parse(source_of(cell)).body
     except SyntaxError:  # another language
-        return names
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            names[ast.Store][node.name] = None
-        elif isinstance(node, ast.Assign):
-            targets = (name for target in node.targets for name in ast.walk(target))
-            names[ast.Store] |= dict.fromkeys(name.id for name in targets if isinstance(name, ast.Name))
-    names[ast.Load] = dict.fromkeys(
-        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    )
-    return names
+        return defined, read
+    for statement in statements:
+        table = symtable.symtable(ast.unparse(statement), "cell", "exec")
+        read |= globals_read(table) - set(defined)
+        defined += [symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned()]
+    return defined, read
+
+
+def globals_read(table: symtable.SymbolTable) -> set[str]:
+    """The global names that a piece of code reads, in its functions as well."""
+    is_module = table.get_type() == "module"
+    names = {
+        each.get_name() for each in table.get_symbols() if each.is_referenced() and (is_module or each.is_global())
+    }
+    return names.union(*map(globals_read, table.get_children()))
 
 
 def write_signature(

@@ -120,7 +120,7 @@ def test_a_toggle_names_what_the_code_below_it_needs(root, monkeypatch):
         ("def unused(): ...\nclass Kept: ...\nfirst, seen = 1, 2\n", "tag_hide-input"),
         ("const x = 1;", "tag_hide-input"),
         ("again = 0", "tag_hide-input"),
-        ("again = Kept(first)",),
+        ("again = Kept(first)\ndef local(unused):\n    return [seen for seen in unused]\n",),
         ("print(unused, seen)", "tag_plot"),
         ("print(again)",),
     )
