@@ -13,7 +13,7 @@
 # measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation. It
-# takes about 23 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 3 more
+# takes about 24 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 3 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
@@ -141,9 +141,9 @@ plt.show()
 
 # %% [markdown]
 # What is gained? Follow a small change in the state. In the plain cell each step multiplies the change by $W_h$, the
-# same matrix whatever the word, and by the slope of $\tanh$. In $c$ each step multiplies it, entry by entry, by $f$,
-# which is computed for each word: near 1 to keep, near 0 to forget. Over 100 steps $f = 0.5$ keeps $10^{-30}$, $0.9$
-# keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37.
+# same matrix whatever the word, and by the slope of $\tanh$. Along $c$ itself each step multiplies it, entry by entry,
+# by $f$, which is computed for each word: near 1 to keep, near 0 to forget. Over 100 steps $f = 0.5$ keeps $10^{-30}$,
+# $0.9$ keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37.
 #
 # Here is the plain cell in code, with two biases as in PyTorch's. The body is the formula.
 
@@ -261,6 +261,8 @@ def network(name, rng):
     weights = start_parameters(rng, blocks=1)
     if name == "plain, orthogonal":
         weights[1] = np.linalg.qr(rng.standard_normal((24, 24)))[0]
+    if name == "plain, tripled":
+        weights[1] *= 3
     return rnn_cell, weights, 24
 
 
@@ -308,8 +310,8 @@ for name in names:
 # %% [markdown]
 # Much of the blame lies with the initial parameters (the **initialisation**), and the last two rows start from better
 # ones. An orthogonal $W_h$ keeps every length, so only the slope of $\tanh$ is left, some 0.8 a step (this cell's
-# numbers are larger than the plain one's, so its slope is smaller). At 20 back the influence is thousands of times what
-# it was. But the slope is below 1 everywhere except at 0, so even this cell fades.
+# numbers are larger than the plain one's, so its slope is smaller). But the slope is below 1 everywhere except at 0, so
+# even this cell fades.
 #
 # The open gate holds on. The first step back costs more, since the latest word also acts through the output gate, an
 # effect gone a step later. After that the gate alone would keep $\sigma(3) = 0.953$ a step. The measured share is
@@ -320,7 +322,9 @@ for name in names:
 # step $k$ back passes through all later states, and so contains the product above (**backpropagation through time**).
 # If the product is $10^{-6}$, the term is next to nothing: the **vanishing gradient**. A $W_h$ that stretches by more
 # than the $\tanh$ flattens has the opposite trouble, the **exploding gradient**: a factor of 1.1 a step makes 117 in
-# 50. The vanishing gradient made plain networks hard to train, and the LSTM was invented to overcome it.
+# 50. **Clipping** shortens a gradient that is too long ([chapter 11](11_training.ipynb#clipping)). It cannot bring back
+# a term that has vanished beside the others. The vanishing gradient made plain networks hard to train, and the LSTM was
+# invented to overcome it.
 
 # %% tags=["proof"]
 assert round(0.5 * np.tanh(0.9 * 2 - 0.1), 2) == 0.47  # one entry of an LSTM
@@ -380,14 +384,17 @@ for name in names:
 # At most 24. One number, such as $x_1 + x_2$, recalls half of each, so 1 in all; 24 numbers recall 24 in all
 # ([proof](#why-not-more-than-24)). The plain cell recalls 19. The orthogonal one forgets far more slowly, and still
 # recalls only 21. What differs is *which* numbers: of the words 1 and 3 back the plain cell has 81 and 14 percent, the
-# orthogonal one 56 and 33. To forget slowly is to spread a memory over more words. The LSTM with its gate open still
-# has 2 % of the word 40 back, and recalls half as many numbers again as the one with PyTorch's start. (Why the LSTM
-# stays so far below its 48: [more](#why-not-more-than-24).)
+# orthogonal one 56 and 33. To forget slowly is to spread a memory over more words. Nor do large weights help: with
+# $W_h$ three times as large, the influence of the word 20 back is still 0.7, but the state, saturated and no longer
+# linear in the words, recalls 9 numbers instead of 19. The LSTM with its gate open still has 2 % of the word 40 back,
+# and recalls half as many numbers again as the one with PyTorch's start. (Why the LSTM stays so far below its 48:
+# [more](#why-not-more-than-24).)
 #
 # **A linear fit to a state of $H$ numbers recalls at most $H$ of the independent numbers that were read**, whatever the
-# weights. A state of 24 holds at most three words of 8. For a linear read-out, training can only choose *which* numbers
-# to keep, and the choice is made before the question comes. A larger state holds more, at a price: 50 words of 8 need
-# 400 numbers, so a step takes $400^2$ multiplications, and the 51st word overwrites something again.
+# weights. A state of 24 holds at most three words of 8. For a linear read-out, training can bring the total nearer to
+# $H$ and choose which numbers to keep, but it chooses before the question comes. A larger state holds more, at a price:
+# 50 words of 8 need 400 numbers, so a step takes $400^2$ multiplications, and the 51st word overwrites something again.
+# A gate can protect a word from that; it cannot make room.
 #
 # Real words are not independent numbers. They depend on one another, so more of them fit, and a cleverer reading than a
 # linear one finds more. What remains is that the state stays as wide as it is, however long the text. That is so for
@@ -400,6 +407,9 @@ assert 0.01 < recall["LSTM, gate open"][40] < 0.03
 kept = [recall[name][[1, 3]] for name in ("plain", "plain, orthogonal")]
 assert np.round(kept, 2).tolist() == [[0.81, 0.14], [0.56, 0.33]]
 assert 1 < sums["plain, orthogonal"] - sums["plain"] < 2.5 and round(1.1**50) == 117
+far = [influence_by_distance("plain, tripled", seed)[20] for seed in range(8)]
+held = [8 * recall_by_distance("plain, tripled", s).sum() for s in range(3)]
+assert 0.65 < np.median(far) < 0.85 and 8.5 < np.median(held) < 9.5
 
 
 def with_products(name, texts=6000, back=6):
@@ -614,8 +624,8 @@ plt.show()
 #
 # The paper that introduced the transformer compares ways to let $n$ words of width $d$ exchange information: by work
 # (*complexity per layer*), by steps that must wait for one another (*sequential operations*), and by the longest path
-# between two words (*maximum path length*), along which a gradient fades. One of these ways, a **convolution**, mixes
-# each word with the $m - 1$ before it; a **dilated** one skips words, more in each layer.
+# between two words (*maximum path length*), along which a gradient may fade. One of these ways, a **convolution**,
+# mixes each word with the $m - 1$ before it; a **dilated** one skips words, more in each layer.
 #
 # | layer | multiplications | steps in a row | longest path | numbers kept while reading |
 # |---|---|---|---|---|
@@ -657,9 +667,10 @@ assert (neighbours, dilated, everybody) == (40, 4, 1)
 # original transformer's width, 512, it also overtakes an LSTM from about a thousand words on ([counted
 # below](#how-much-work-is-it)). What it saves in training is the *waiting*. It computes all words at once, where a
 # recurrent network with a $\tanh$ must take them in a row, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before
-# $h_{t-1}$ is there. A GPU has thousands of units that work side by side, and short steps leave most of them idle. So
-# the same hours can train a larger model, or take in more text. When attention *writes* a text, it too must produce its
-# words one at a time ([chapter 12](12_generation.ipynb)).
+# $h_{t-1}$ is there. (Mamba leaves out the $\tanh$: $h_t = a_t \odot h_{t-1} + b_t$, with $a_t$ and $b_t$ computed from
+# the word. Two such steps make one of the same form, so all states can be had in about $\log_2 n$ rounds.) A GPU has
+# thousands of units that work side by side, and short steps leave most of them idle. When attention *writes* a text, it
+# too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #

@@ -43,7 +43,8 @@ transformer_map(built=2)
 # *debts* be $(0, 9, 0)$, a thing three times as strongly: now its **Euclidean distance** from the question is 7, and
 # *pays*, which is no thing at all, only 2. With the *sum of products* the stronger *debts* gets 18 instead of 6. And
 # what is not asked for costs nothing: it is multiplied by 0. (That has a price of its own: a word $(9, 9, 9)$ would
-# match every such question as well as *debts* does. So in [chapter 3](03_softmax.ipynb) words compete.)
+# match every such question as well as *debts* does. In [chapter 3](03_softmax.ipynb) words compete, so such a word
+# takes weight from the right ones, and training avoids it.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it five words with their rows, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts, three times as strongly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
@@ -116,8 +117,8 @@ tea, coffee, ice, train = vectors
 
 # %% [markdown]
 # Each row is a **vector**: a list of numbers in a fixed order. Its number of entries is its **width**, here 3. In the
-# original transformer the width is 512, and nobody chooses the properties: training finds the numbers (chapter 7), and
-# they come without names.
+# original transformer the width is 512, and nobody chooses the properties: training finds the numbers ([chapter
+# 7](07_learning.ipynb)), and they come without names.
 #
 # ## Multiply and add
 #
@@ -304,8 +305,10 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # Stretch the query, and all its scores are multiplied by the same number: their order stays. Stretch one key, and it
 # may win, as coffee did: at tea's length, coffee would score $\sqrt{13} \sqrt{13} \cos\theta \approx 12.7$, less than
-# tea's own 13. For likeness that is a fault. For a look-up it can help, as with the stronger *debts*: training can make
-# a word easy to find by giving it a long key.
+# tea's own 13. For likeness that is a fault; in a look-up, training can use it to make a word easy to find. A [search
+# by meaning](15_pretrained.ipynb#search-by-meaning), as in a vector database, compares a query with stored vectors in
+# the same way. But it returns the best few, a hard choice, and its vectors are trained beforehand; attention blends
+# all, and is trained together with the model around it.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -409,9 +412,9 @@ assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 # vectors for them, presumably because the same guesses, such as *cup*, are correct near both.
 #
 # In this section our vectors come from all-MiniLM-L6-v2, a small published model that is installed with this book;
-# chapter 15 runs all of it. Here we need only its first part, the **embedding table**: 30,522 rows of 384 learned
-# numbers. Each row is the **embedding** of one **token**, which is a word, part of a word or a character. To look a
-# word up is to pick its row.
+# [chapter 15](15_pretrained.ipynb) runs all of it. Here we need only its first part, the **embedding table**: 30,522
+# rows of 384 learned numbers. Each row is the **embedding** of one **token**, which is a word, part of a word or a
+# character. To look a word up is to pick its row.
 #
 # Why learn such rows? Give word $i$ its **one-hot** vector, 0 everywhere and 1 in entry $i$, and any two words have the
 # dot product 0: none is like another. Multiplied by the embedding table it becomes row $i$, whose numbers are learned.
@@ -532,10 +535,11 @@ plt.show()
 # Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about as much as two unrelated words, although
 # tea is often hot. The words *they* and *or* have little to do with any of these; with each other they have 0.19.
 #
-# Now read the last column: the same numbers as the last row. The matrix is **symmetric**, because $a \cdot b = b \cdot
-# a$. For likeness that is right. For a look-up it is not: *hot* should find the noun that it belongs to, and that noun
-# need not look back. And on the diagonal stand the squared lengths $x_i \cdot x_i$, here 1, so that by cosine every
-# word finds itself first. Chapter 4 gives each word a query and a key that differ.
+# Now read the last column: the same numbers as the last row. The matrix is **symmetric**, because
+# $a \cdot b = b \cdot a$. For likeness that is right. For a look-up it is not: *hot* should find the noun that it
+# belongs to, and that noun need not look back. And on the diagonal stand the squared lengths $x_i \cdot x_i$, here 1,
+# so that by cosine every word finds itself first. So [chapter 4](04_self_attention.ipynb#three-roles) computes a query
+# and a key for each word, each with a learned matrix of its own.
 
 # %% tags=["quiz"]
 quiz.one_choice(

@@ -213,6 +213,9 @@ quiz.number(
 # of shape $(T, S)$ and values $V$ of shape $(S, D)$, it is one more matrix product:
 #
 # $$O = W V , \qquad O_i = \sum_{j=1}^{S} W_{ij} \, V_j .$$
+#
+# (A row of $W$ with a single 1 picks one row of $V$, as a one-hot vector picks a row of the embedding table. There the
+# word's number says which row, and the rows are parameters. Here the scores decide, and the result is a blend.)
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -321,8 +324,7 @@ assert scores.argmax() == 1 and scores[1] - scores[0] == 1
 assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 
 # %% [markdown]
-# On the page you can move $\tau$ yourself. (Another base $a > 1$ for the powers does the same: since
-# $a^s = e^{s \ln a}$, it amounts to the temperature $1 / \ln a$.)
+# On the page you can move $\tau$ yourself.
 
 # %% tags=["plot"]
 movable.temperature(drinks, scores)
@@ -338,11 +340,14 @@ with np.errstate(all="ignore"):
 print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 
 # %% [markdown]
-# `nan`, "not a number", three times. $e^{1000}$ is larger than any float64, so it **overflows** to infinity, and
-# infinity over infinity is undefined.
+# `nan`, "not a number", three times. $e^{1000}$ is larger than any float64 (these end near $e^{709}$, float32 near
+# $e^{88}$, float16 near $e^{11}$), so it **overflows** to infinity, and infinity over infinity is undefined.
 #
 # Only differences count, so `softmax` subtracts the largest score from all. The largest exponential is then $e^0 = 1$,
-# no exponential can overflow, and the weights are the same. Very small exponentials may round to 0 (**underflow**),
+# no exponential can overflow, and the weights are the same. (A row need not even be there all at once: keep the largest
+# score so far, the sum of the powers and the blend; when a larger score comes, multiply sum and blend by
+# $e^{\text{old largest} - \text{new largest}}$. FlashAttention is built on that, [chapter
+# 20](20_one_gpu.ipynb#attention-without-the-score-matrix).) Very small exponentials may round to 0 (**underflow**),
 # which matters where somebody takes their logarithm (exercise 2) or divides by them.
 #
 # A score of minus infinity gets the weight 0, exactly. That is how chapter 4 leaves a word out. A row of *nothing but*
@@ -536,9 +541,9 @@ panels[0].text(-5, 400, "undivided", color=plots.RED, ha="right")
 plt.show()
 
 # %% [markdown]
-# Half of the undivided slopes are below 0.0001 at width 64, and smaller still at 1024, where the divided ones are some
-# 0.07 at either width. Now take 100 steps: in each, add to the query 10 times the slope (10 is the **learning rate**;
-# [others below](#can-a-query-still-learn)). How many queries have more than 0.9 of the weight on their key?
+# At width 64 half of the undivided slopes are below 0.0001, and at 1024 they are smaller still. The divided ones are
+# some 0.07 at both widths. Now take 100 steps: in each, add to the query 10 times the slope (10 is the **learning
+# rate**; [others below](#can-a-query-still-learn)). How many queries have more than 0.9 of the weight on their key?
 #
 # | | width 64, before | after | width 1024, before | after |
 # |---|---|---|---|---|
@@ -571,7 +576,7 @@ assert all(0.06 < medians["divided", width] < 0.08 for width in (64, 1024))
 # | the number of heads | 8 | here it happens to be the same | with 16 heads of 32 it would be wrong |
 #
 # A wrong choice is a temperature that is off by a factor. If that is close to 1, training may well make up for it, and
-# neither loss nor accuracy will reveal it. Chapter 4 shows which check does.
+# then neither loss nor accuracy reveals it. Chapter 4 shows which check does.
 
 # %% tags=["quiz"]
 d_model, num_heads, words = 768, 12, 100

@@ -137,11 +137,11 @@ assert weights[-1].round(2) == 0.88
 
 # %% [markdown]
 # The same word received two different things: something near to *import* and *imported* in one sentence, near to
-# *snake* and *serpent* in the other. Any blend would differ, since the words do. That it is near to *import* and to
-# *snake*, the weights did. The plain average of the same words, the grey line, is near to *with* and *you* in the first
-# sentence, and to *are* and *the* in the second. Attention is a blend whose weights are chosen. The rest of this
-# chapter adds three matrices, the same for every word: two of them let training shape the choice, and the third what is
-# handed over.
+# *snake* and *serpent* in the other. Any blend would differ, since the words do. That it is near to *import* in the one
+# and to *snake* in the other is the work of the weights. The plain average of the same words, the grey line, is near to
+# *with* and *you* in the first sentence, and to *are* and *the* in the second. Attention is a blend whose weights are
+# chosen. The rest of this chapter adds three matrices, the same for every word: two of them let training shape the
+# choice, and the third what is handed over.
 #
 # One vector for all three parts has three faults. A word finds itself first; leaving it out is only a patch, since it
 # may need itself. It finds what is most like it, where it may need something unlike: a verb looks for something alive,
@@ -154,8 +154,8 @@ assert weights[-1].round(2) == 0.88
 # the transformer calls them *query*, *key* and *value*. The names come from search. Say that you look for a video. What
 # you type is the query, what you are looking for. The title of each video is its key, what it can be found by. The
 # video itself is its value, what is handed over when it is found. A sentence differs in three ways. Every word asks
-# *and* is found. Nobody writes the titles: queries and keys are learned together, so that they come to match. And what
-# comes back is a blend of all the videos.
+# *and* is found. Nobody writes the titles: the matrices that make queries and keys are learned together, so that the
+# two come to match. And what comes back is a blend of all the videos.
 #
 # For the three roles give every word three vectors. They are computed from the word's vector $x_i$ by three matrices:
 #
@@ -560,9 +560,11 @@ plt.show()
 # Side by side: the causal mask takes the upper triangle away, the padding mask a column, and in every row what is left
 # sums to 1 again.
 #
-# The mask has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats it. Whatever finite numbers
-# the padding holds, its column of weights is 0. Its *row* is computed like any other, and whoever uses the output must
-# leave it out. To hide both the future and the padding, combine the two masks with `&`.
+# The mask has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats it. Whatever finite numbers the
+# padding holds, its column of weights is 0. Its *row* is computed like any other, and does no harm: in the next layer
+# the padding is hidden again, so no word reads it, and the loss leaves it out ([chapter 9](09_decoder.ipynb)). Whoever
+# uses the output otherwise must leave it out, too. To hide both the future and the padding, combine the two masks with
+# `&`.
 
 # %% [markdown]
 # ### Why minus infinity?
@@ -583,12 +585,13 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 
 # %% [markdown]
 # Multiplying the scaled scores by the mask is wrong, because 0 there is not a weight of 0: the hidden word still gets
-# 0.09. Multiplying the weights is only half right, because they no longer sum to 1. Divided by their sum they agree
-# with the first line, and for a reason: dropping a term of $\sum_j e^{s_j}$ and dividing by what remains *is* the
-# softmax of the others.
+# 0.09. Multiplying the weights is only half right, because they no longer sum to 1. And the hidden word still decides
+# how much is left for the others: *bites* keeps 0.187 for *dog* if *man* stands at the end, and 0.446 if a second *dog*
+# does, so under a causal mask the future leaks. Divided by their sum they agree with the first line, and for a reason:
+# dropping a term of $\sum_j e^{s_j}$ and dividing by what remains *is* the softmax of the others.
 #
-# Minus infinity does it in one step, and is safer. Suppose the hidden score is a thousand larger than the rest. Then
-# the softmax over all has already rounded the other weights to 0, and dividing by their sum is 0/0.
+# Minus infinity does it in one step, and is safer: where a hidden score is far larger, the other weights have already
+# been rounded to 0, and dividing by their sum is 0/0.
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -597,6 +600,8 @@ assert softmax(scaled * may)[2].round(2) == 0.09
 shares = weights[1, :2]  # of dog and bites, in the row of bites
 assert np.allclose(shares, [0.1867, 0.0454], rtol=0, atol=5e-5)
 assert np.allclose(shares / shares.sum(), [0.804, 0.196], rtol=0, atol=5e-4)
+_, second_dog = self_attention(small[[0, 1, 0]], w_q, w_k, w_v)
+assert second_dog[1, 0].round(3) == 0.446
 
 # %% [markdown]
 # ### A row with nothing to attend to
@@ -736,7 +741,7 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 
 # %% [markdown]
 # It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
-# model you call PyTorch's, which is faster where it can avoid storing the weights.
+# model you call PyTorch's, which avoids storing the weights where it can; on a GPU that is faster.
 #
 # As is usual, $d_v = d_k$ here, so the module turns $(B, T, D)$ into $(B, T, d_k)$. (`nn.Linear` stores its matrix
 # transposed, hence the `.T`.)
@@ -749,14 +754,15 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 #
 # There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score, $d_v$ for its part of the
 # blend, and one stored weight: time and memory are **quadratic** in the length. For 1,000 words that is a million
-# weights, and for 2,000 four million. ([Chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix) computes
-# attention without storing the weights; then only the time is quadratic. [Chapter
+# weights, and for 2,000 four million. ([Chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix) computes the
+# same without storing the weights, as *FlashAttention* does; then only the time is quadratic. [Chapter
 # 1](01_why_attention.ipynb#what-does-it-cost) has the same count for recurrence and convolution.)
 #
 # The three projections take $T D (2 d_k + d_v)$, in proportion to the length. In one head of the original transformer,
 # with $D = 512$ and $d_k = d_v = 64$, they take $192 \, T D$ multiplications, and scores and blends $128 \, T^2$. The
-# two are equal at $T = \tfrac32 D = 768$ words. At 10,000 words the quadratic part is 13 times the other, and the
-# weights of one such attention take 400 megabytes (in 32 bits).
+# two are equal at $T = \tfrac32 D = 768$ words. (With all heads, and the output matrix of chapter 6, it is $4 T D^2$
+# and $2 T^2 D$, equal at $2 D$ = 1,024 words.) At 10,000 words the quadratic part of a head is 13 times the other, and
+# its weights take 400 megabytes in 32 bits.
 
 # %% [markdown]
 # ## Where do the vectors come from?
@@ -815,8 +821,9 @@ for name, version in versions.items():
     print("{:26}{:>6}{:>15}{:>9}{:>15}{:>17}".format(name, *verdicts))
 
 # %% [markdown]
-# Shape and shuffle catch nothing. The sum catches the wrong axis. Leaving queries out catches the wrong axis too. It
-# also catches the root of the number of queries, because that number changes.
+# Shape and shuffle catch nothing. The sum catches the wrong axis. Leaving queries out catches it too, because each
+# weight is then divided by a sum over queries. (Under a causal mask that sum includes later ones: the future leaks.)
+# And it catches the root of the number of queries, because that number changes.
 #
 # No division at all passes every check but the last: its weights are positive, sum to 1 and follow the words around. It
 # takes known numbers or an independent reference to detect it, which is why the tests of this book compare every

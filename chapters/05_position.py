@@ -26,7 +26,7 @@ plots.book_style()
 transformer_map(built=5)
 
 # %% [markdown]
-# Positions are added once, before the first layer.
+# In the transformer of 2017 positions are added once, before the first layer.
 #
 # ## The same words in another order
 #
@@ -86,8 +86,8 @@ for t in (0, 1, 10, 100):
 #
 # What about a small step of fixed size, say $t / 1{,}000$? With any query, each step then changes a word's score by the
 # same amount. So the first or the last position scores highest, and never one between, such as the one before. The hand
-# of a clock comes to point any given way and then turns on, so any time can score highest. Several hands, fast and
-# slow, tell the times apart.
+# of a clock is different: a query that points to three o'clock scores three highest, and lower before and after, and so
+# for any other time. Several hands, fast and slow, tell the times apart.
 #
 # So here is the wish list:
 #
@@ -592,9 +592,10 @@ for width, share in ((48, 0.13), (32, 0.39)):
     assert np.mean(missed[width, "position"] <= 2) > 0.8
 
 # %% [markdown]
-# No: the words come back at every width. In a wide space random directions are nearly at right angles ([chapter
-# 2](02_similarity.ipynb)), so word and position hardly disturb each other. At 48 and 32 the positions suffer, because
-# neighbours are similar; random vectors of the same length nearly all come back (last column).
+# Adding does not destroy the word: words come back at every width. In a wide space random directions are nearly at
+# right angles ([chapter 2](02_similarity.ipynb)), so word and position hardly disturb each other. At 48 and 32 the
+# positions suffer, because neighbours are similar; random vectors of the same length nearly all come back (last
+# column).
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**) and make the vector wider? The next
 # thing that happens to it is a projection, and

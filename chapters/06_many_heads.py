@@ -29,9 +29,9 @@ transformer_map(built=6)
 # %% [markdown]
 # ## Two answers in one average
 #
-# A head gives each word a single weighted average. Suppose the verb needs two things, *in this order*: the noun at the
-# start of its sentence and the noun at the end. If $a$ and $b$ are the two nouns' vectors, with weights $\alpha$ and
-# $1 - \alpha$, it receives
+# A head gives each word a single weighted average. Suppose the verb needs two things, and must know which is which: the
+# noun at the start of its sentence and the noun at the end. If $a$ and $b$ are the two nouns' vectors, with weights
+# $\alpha$ and $1 - \alpha$, it receives
 #
 # $$\alpha \, a + (1 - \alpha) \, b .$$
 #
@@ -348,9 +348,10 @@ w_q, w_k, w_v, w_o = rng.standard_normal((4, 16, 16)) / 4
 # nothing. Then two axes change places, so that each head has a matrix of its own with a row for every word. Merging
 # reverses the steps: first swap, then reshape.
 #
-# A `reshape` from $(B, T, D)$ to $(B, H, T, d_k)$ at once gives the same shape and no error. Take two words, $(1, 2, 3,
-# 4)$ and $(5, 6, 7, 8)$, and two heads. Head 1 should get $(1, 2)$ and $(5, 6)$. It gets $(1, 2)$ and $(3, 4)$: the
-# first word, cut in two. The right way, step by step, for three sentences of six words, width 8, and two heads:
+# A `reshape` from $(B, T, D)$ to $(B, H, T, d_k)$ at once gives the same shape and no error. Take two words,
+# $(1, 2, 3, 4)$ and $(5, 6, 7, 8)$, and two heads. Head 1 should get $(1, 2)$ and $(5, 6)$. It gets $(1, 2)$ and
+# $(3, 4)$: the first word, cut in two. Its rows are no longer words, so a mask hides the wrong things. The right way,
+# step by step, for three sentences of six words, width 8, and two heads:
 
 # %% tags=["nbval-check-output", "hide-input"]
 batch = np.random.default_rng(2).standard_normal((3, 6, 8))
@@ -566,7 +567,7 @@ for name, merge in [
 # %% [markdown]
 # The shape detects nothing, and the sums cannot: the weights are computed before the merge. Shuffling detects it, and
 # needs no reference. Before $W_O$, row 0 should hold four heads for one word. It holds the first head for *four words*,
-# so a word's output depends on which words stand where.
+# so a word's output depends on which words stand where, and a causal mask would leak.
 
 # %% tags=["proof"]
 wrong = attention_with(lambda h: h.reshape(5, 16))
@@ -693,8 +694,10 @@ theirs, _ = pytorchs(x, memory, memory)
 assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 
 # %% [markdown]
-# Under a causal mask it agrees with both, and as cross-attention with PyTorch's. [Chapter 7](07_learning.ipynb)'s
-# version adds dropout and checks of shapes, and returns a pair: the output, and on request the weights.
+# Under a causal mask it agrees with both, and as cross-attention with PyTorch's. (Many published weights hold the three
+# in one matrix, as PyTorch does. In some they stand one after the other, and in some, such as GPT-NeoX's, head by head.
+# The wrong cut has the same shape, and raises no error.) [Chapter 7](07_learning.ipynb)'s version adds dropout and
+# checks of shapes, and returns a pair: the output, and on request the weights.
 
 # %% [markdown]
 # ## What do eight heads cost?
@@ -722,9 +725,11 @@ for num_heads in (1, 8, 64):
 # The same number of parameters, and the same number of multiplications. The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$
 # have $4 D^2$ numbers together, here 1,048,576, however they are cut (biases would add $4 D$). More heads are narrower
 # heads, and $H \cdot d_k$ stays 512. What grows is the number of attention weights, $H \, T^2$, and with it the time
-# for their softmaxes and, where they are stored, the memory.
+# for their softmaxes and, where they are stored, the memory. (Today several heads often share keys and values,
+# *grouped-query attention*, which makes writing cheaper: [chapter
+# 19](19_modern.ipynb#heads-that-share-keys-and-values).)
 #
-# So the choice of $H$ is a trade: more queries at once, each with fewer numbers. The paper chose eight heads, which
+# The paper chose eight heads, which
 # makes $d_k = 64$. Its table 3 (rows *base* and A) scores translations from 0 to 100 (BLEU, [chapter
 # 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with 16, 25.4 with 32. Differences of a
 # few tenths may be chance.
@@ -926,10 +931,10 @@ verdict
 # %% [markdown]
 # ### Exercise 3: One head in two
 #
-# *Harder, 20 minutes.* Two heads of width $D/2$ can always imitate one head of width $D/2$, if both compute the same.
-# Given the matrices $W_Q$, $W_K$, $W_V$ of one head, all $(D, D/2)$, return $(D, D)$ matrices for two heads that both
-# compute what this one does, and a $W_O$ of shape $(D, D)$ that gives their *average* in the first $D/2$ numbers of
-# each word, and 0 in the others.
+# *Harder, 20 minutes.* A layer of two heads can always imitate a single head of the same width $D/2$: let each compute
+# what that one does, and average. Given the matrices $W_Q$, $W_K$, $W_V$ of one head, all $(D, D/2)$, return $(D, D)$
+# matrices for two heads that both compute what this one does, and a $W_O$ of shape $(D, D)$ that gives their *average*
+# in the first $D/2$ numbers of each word, and 0 in the others.
 
 
 # %% tags=["exercise"]

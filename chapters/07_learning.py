@@ -74,8 +74,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # ### Back through the softmax
 #
 # Raise one scaled score $s_i$ by a small $\varepsilon$. By chapter 3, every weight $j$ changes by
-# $-w_j w_i \varepsilon$, and weight $i$ by $w_i \varepsilon$ besides (a column of its **Jacobian** $J$). Multiply each
-# change by the gradient of its weight, add up, divide by $\varepsilon$:
+# $-w_j w_i \varepsilon$, and weight $i$ by $w_i \varepsilon$ besides (a column of the softmax's **Jacobian**). Multiply
+# each change by the gradient of its weight, add up, divide by $\varepsilon$:
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
@@ -317,7 +317,9 @@ assert np.allclose(by_formula[0], d_query)
 #
 # Why backwards? Because one sweep from the loss gives the derivatives for all parameters, for about twice the work of
 # computing the loss. Finite differences need two losses for *each* parameter. The price is memory: results that a
-# derivative needs are kept until the sweep reaches them.
+# derivative needs are kept until the sweep reaches them. Where that is too much, formulas like those above are still
+# written by hand: [FlashAttention](20_one_gpu.ipynb#attention-without-the-score-matrix) keeps no weights, and computes
+# them again on the way back.
 #
 # For a tensor made with `requires_grad=True`, `backward()` *adds* the gradient to its `.grad`, which must be cleared
 # before the next step.
@@ -336,9 +338,8 @@ for formula, tensor in zip(by_formula, tensors, strict=True):
 print("the query's gradient:", query.grad[0].numpy().round(3))
 
 # %% [markdown]
-# The same numbers as on paper, from the same two lines of attention and no line of calculus. So from here on the book
-# computes with PyTorch, and in float32 where nothing else is said. Little else changes: an axis is `dim`, and
-# `nn.Linear`, the matrix that can learn, adds a vector, its **bias**.
+# The same numbers as on paper. So from here on the book computes with PyTorch, and in float32 where nothing else is
+# said. Little else changes: an axis is `dim`, and `nn.Linear`, the matrix that can learn, adds a vector, its **bias**.
 #
 # The folded cells hold what the book's models use from here on: chapter 4's attention in PyTorch, in which a query with
 # nothing to attend to receives zeros ([how](#a-query-with-nothing-to-attend-to)), and [chapter
@@ -540,7 +541,9 @@ class NoteModel(nn.Module):
 #
 # The loss is the **cross-entropy**: minus the logarithm of the probability that the model gave to the right digit. It
 # is 0 for a model that was certain and right, and grows without bound as that probability goes to 0: a probability of
-# 0.9 costs 0.11, one of 0.1 costs 2.30. One step:
+# 0.9 costs 0.11, one of 0.1 costs 2.30. Added up over all answers, these logarithms are smallest where the product of
+# the right answers' probabilities is largest ([maximum
+# likelihood](09_decoder.ipynb#a-model-that-has-learnt-to-answer)). One step:
 
 # %%
 torch.manual_seed(0)
@@ -634,8 +637,8 @@ for step in (0, 80, 100, 120, 140, 1000):
 # with even weights, the model can bet on the five in the note, which costs about $\ln 5 = 1.61$. Only then does looking
 # at the right value pay.
 #
-# [Measured below](#which-half-waits-for-which): with the values given, the look-up comes after some 35 steps instead of
-# 120; with the look-up given, the values come after some 23. But of the two only the values help on their own, since
+# [Measured below](#which-half-waits-for-which): with the values given, the look-up comes after some 34 steps instead of
+# 124; with the look-up given, the values come after some 23. But of the two only the values help on their own, since
 # they allow the bet. So the loss falls first.
 #
 # You were also asked how large the weight would be: after 1,000 steps it is near two thirds, while all answers are
@@ -743,7 +746,8 @@ quiz.one_choice(
 #
 # The first loss tells whether a model starts sanely, before any training. Our very first batch gave 2.33, and that
 # could have been predicted. A model that knows nothing should give each of $V$ answers the probability $1/V$, and minus
-# the logarithm of that is $\ln V$; here $\ln 10 = 2.30$.
+# the logarithm of that is $\ln V$; here $\ln 10 = 2.30$. ($e$ to the power of the loss is the **perplexity**; here it
+# is 10.)
 #
 # A language model chooses among more. Take $V = 1000$ tokens, vectors of width 64, and score each token by the dot
 # product with its embedding, as many models do (the output is **tied** to the embeddings).
@@ -796,10 +800,14 @@ states = embeddings[targets] * 8  # entries of size 1, from the target itself
 leaking = F.cross_entropy(states @ embeddings.T, targets).item()
 print(f"asked for what it was given: {leaking:.2f}, before any training")
 assert leaking < 1
+twice = F.cross_entropy(torch.eye(10), torch.arange(10)).item()
+assert round(twice, 2) == round(np.log(np.e + 9) - 1, 2) == 1.46
 
 # %% [markdown]
 # So before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large.
-# Below, by more than the noise from batch to batch: the model was given something, or the divisor is wrong. (Why
+# Below, by more than the noise from batch to batch: the model was given something, or the divisor is wrong. (One
+# mistake passes. `F.cross_entropy` applies the softmax itself; give it probabilities, and it takes them for logits. The
+# first loss is near $\ln V$, and even perfect answers then cost $\ln(e + V - 1) - 1$, with ten classes 1.46.) (Why
 # parameters start random at all, and how large: [below](#what-if-matrices-start-at-zero).)
 
 # %% tags=["quiz"]
@@ -1292,10 +1300,11 @@ for zeroed in (["w_q"], ["w_q", "w_k"]):
 assert round(np.mean(history[-100:]), 2) == 1.62
 
 # %% [markdown]
-# How large, then? `nn.Linear` draws the entries of a matrix with $D$ inputs with deviation $1/\sqrt{3D}$, so that a sum
-# of $D$ products has about the size of an input (0.6 of it), at any width. Even so, twenty such layers would leave next
-# to nothing of a signal; the residual connections and norms of [chapter 8](08_encoder.ipynb) prevent that. (A rule that
-# uses the number of outputs, too, is *Xavier* or *Glorot* initialisation.)
+# How large, then? A sum of $D$ products has $\sqrt D$ times the size of one, so entries of deviation $1/\sqrt D$ keep
+# the size of an input, at any width. `nn.Linear` draws them with $1/\sqrt{3D}$, which keeps 0.6 of it. Even so, twenty
+# such layers would leave next to nothing of a signal; the residual connections and norms of [chapter
+# 8](08_encoder.ipynb) prevent that. (A rule that uses the number of outputs, too, is *Xavier* or *Glorot*
+# initialisation.)
 #
 # And large entries of $W_Q$ and $W_K$ make large scores, so saturated rows. Multiply both matrices before training:
 

@@ -204,8 +204,8 @@ y = down(up(x).relu())  # (B, T, D): each of the 14 vectors by itself
 # \operatorname{ReLU}(-z)$.
 #
 # Why not leave this to attention? Its softmax decides only *how much* to fetch of each word. Given those weights, what
-# arrives is a linear function of the words. Only in a score, query times key, can it multiply two entries of one word:
-# a roundabout way.
+# arrives is a linear function of the words. Only by way of its weights can it multiply two entries of one word, which
+# is roundabout.
 #
 # With $d_\text{ff} = 4D$ the network's two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two thirds
 # of a layer. ([What for?](#what-does-the-network-store))
@@ -375,7 +375,8 @@ assert torch.allclose(layer_norm(x, norm.weight, norm.bias), norm(x), atol=1e-6)
 
 # %% [markdown]
 # No other token and no other sentence takes part. So layer norm does the same to a token in training and in use, alone
-# and in a batch. This is one reason why language models prefer it to batch normalisation, which averages over a batch.
+# and in a batch. This is one reason why language models prefer it to batch normalisation, which takes mean and variance
+# of each entry over a batch, and so needs averages kept from training when it is used.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -449,7 +450,7 @@ quiz.one_choice(
     "A pre-norm stack of 24 layers is followed directly by a linear map to the vocabulary, without a final norm. What does that map receive?",
     quiz.right(
         "Vectors whose size grows with the number of layers",
-        "Yes: every sublayer adds something to the sum, and no norm stands on the way through. Hence the final norm.",
+        "Yes: every sublayer adds something to the sum, and no norm stands on the way through. Hence the final norm; without it the logits, and with them the first loss, are too large at the start.",
     ),
     quiz.wrong(
         "Vectors of mean 0 and variance 1, as after any layer norm",
@@ -775,8 +776,9 @@ assert encoder(x).shape == (1, 4, 64)
 # The encoder is built. (If you only want to build, go on to [all of it on one
 # screen](09_decoder.ipynb#all-of-it-on-one-screen).) Does it need all its parts? Three experiments answer that: small
 # trained encoders of three layers, in this section; then 24 untrained layers, where depth shows; then twelve trained
-# ones. In the first, take away one part at a time (an **ablation**). There are two tasks on twelve random digits.
-# *Reverse*: give back the digits in reverse order. *Add*: to each digit add the one at the mirrored position, modulo
+# ones. In the first experiment, take away one part at a time (an **ablation**). There are two tasks on twelve random
+# digits. *Reverse*: give back the digits in reverse order. *Add*: to each digit add the one at the mirrored position,
+# modulo
 # 10. For 3 1 4, *reverse* gives 4 1 3 and *add* gives 7 2 7. Both must fetch a digit, and the second must compute
 # something with it, too.
 #
@@ -956,7 +958,7 @@ assert min(slow[None]) == 1
 # %% [markdown]
 # ## What goes wrong in a deep stack?
 #
-# If three layers can spare the norms, what are they for? And why do words become alike? Take 24 attention layers
+# If three layers can spare the norms, what are norms for? And why do words become alike? Take 24 attention layers
 # without feed-forward networks, with Glorot's start, before any training. A sentence of 16 random words of width 64
 # passes through them, joined in one of four ways:
 #
@@ -1058,8 +1060,8 @@ show_stacks(
 # Adding only delays it. Once words are mostly alike, attention returns nearly the same vector to all, so what they
 # share grows and what is a word's own does not. How fast depends on the size of what attention adds, compared with the
 # stream's (*size* is the root of the mean square of the entries). With *added* and with post-norm, once words are
-# alike, it is as large as the stream in every layer. With pre-norm attention reads a normalised copy, so what it adds
-# has at most about size 1, while the stream grows to 4. So 27 percent is left at the top ([in
+# alike, what attention adds is as large as the stream in every layer. With pre-norm attention reads a normalised copy,
+# so what it adds has at most about size 1, while the stream grows to 4. So 27 percent is left at the top ([in
 # numbers](#how-fast-do-words-become-alike)).
 #
 # ### Numbers explode
@@ -1107,9 +1109,10 @@ show_stacks(
 #
 # ### What follows
 #
-# Most of today's deep models are pre-norm, and this is one reason. Pre-norm has a price: the larger the stream, the
-# less a late layer changes it, and where a post-norm model does train, it is often the better one ([Liu and others,
-# 2020](https://arxiv.org/abs/2004.08249)).
+# Most of today's deep models are pre-norm, and this is one reason. (What else has changed since 2017, such as RMSNorm
+# and gated feed-forward networks: [chapter 19](19_modern.ipynb#seven-changes).) Pre-norm has a price: the larger the
+# stream, the less a late layer changes it, and where a post-norm model does train, it is often the better one ([Liu and
+# others, 2020](https://arxiv.org/abs/2004.08249)).
 #
 # **The start matters as much.** GPT-2 divides the matrices that write into the stream by the root of the number of
 # sublayers, once, before training, so that each adds little. Here are the four stacks at their top, and three in which

@@ -330,8 +330,8 @@ axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# With invented numbers, $d_k = 2$ and three of the words: from `<bos>` the model must predict *I*, so it has to find
-# *you*. Let its query be $(3, 1)$. The score of *you* is $3 \cdot 2 + 1 \cdot 1 = 7$.
+# An example with invented numbers, three of the words and $d_k = 2$: at `<bos>` the model must predict *I*, so it has
+# to find *you*. Let its query be $(3, 1)$. The score of *you* is $3 \cdot 2 + 1 \cdot 1 = 7$.
 #
 # | | key | score | $/\sqrt 2$ | exp | weight | value |
 # |---|---|---|---|---|---|---|
@@ -381,9 +381,10 @@ assert np.allclose(
 # x = norm_3(x + feed_forward(x))
 # ```
 #
-# Self-attention comes first, so that the query to the memory can know how far the answer has come. Two attentions with
-# four $D \times D$ matrices each, and a feed-forward network with two of $D \times 4D$, make $(4 + 4 + 8) D^2 = 16 D^2$
-# parameters. An encoder layer has $12 D^2$.
+# Self-attention comes first, so that the query to the memory can know how far the answer has come. The matrices of its
+# two attentions and its feed-forward network have $(4 + 4 + 8) D^2 = 16 D^2$ entries, those of an encoder layer
+# $12 D^2$. Six of each make $168 D^2$, 44 million in the paper's base model ($D = 512$). A single embedding table of
+# 37,000 tokens for source, target and output adds 19 million: 63 in all (the paper says 65).
 #
 # The folded cells hold the book's `DecoderLayer`, with the `AddAndNorm` of chapter 8, and its `Decoder`, a stack of
 # them.
@@ -719,7 +720,8 @@ def generate(model, asked, longest=8):
 # %% [markdown]
 # In training the decoder receives the right words, even where it would have written others: **teacher forcing**. In use
 # it receives its own. After its first mistake it must go on from a wrong beginning, which training never showed:
-# **exposure bias**.
+# **exposure bias**. No mask cures that: teacher forcing decides *which* words go in, and the causal mask only which of
+# them a position may see.
 
 
 # %% [markdown]
@@ -1385,7 +1387,7 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 #
 # | check | finds |
 # |---|---|
-# | *writing*, on held-out data | if it is low at a low loss and *forced* is high: most often the future was seen in training (the leak test tells); otherwise the loop that writes is wrong, or small mistakes add up; if *forced* is low, too, see there |
+# | *writing*, on held-out data | if it is low at a low loss and *forced* is high: most often the future was seen in training (the leak test tells); otherwise the loop that writes is wrong, or small mistakes add up; if *forced* is low, too, see the next row |
 # | *forced*, on held-out data | if it is low: overfitting (what was learnt holds for the training pairs only: chapter 11), a mask in training only, or a target that was not shifted |
 # | the leak test, in both modes | six of the nine, all that show the future |
 # | more padding | padding that is not hidden |
@@ -1430,10 +1432,11 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 # %% [markdown]
 # ## With one stack, or two?
 #
-# Leave out the decoder, and you have an **encoder-only** model. It suits tasks that judge a finished text, because each
-# vector can draw on the words on both sides of its own. Leave out the encoder, and with it the cross-attention, and you
-# have a **decoder-only** model: chapter 8's encoder layer with a causal mask. Question and answer stand in one
-# sequence, and the causal self-attention of the answer does what cross-attention did here.
+# Leave out the decoder, and you have an **encoder-only** model. It suits tasks that judge or compare finished texts,
+# such as classification and search, because each vector can draw on the words on both sides of its own. Leave out the
+# encoder, and with it the cross-attention, and you have a **decoder-only** model: chapter 8's encoder layer with a
+# causal mask. Question and answer stand in one sequence, and the causal self-attention of the answer does what
+# cross-attention did here.
 #
 # | | masks, besides padding | is trained to | for example |
 # |---|---|---|---|
@@ -1897,8 +1900,9 @@ for kind in ("yes", "why", "how"):
 # %% [markdown]
 # Where topics were held out, the models answer nearly all that want *yes*: that answer is the same for every mood, and
 # the model has seen it for this person with other moods. They answer 93 percent of those that ask *why*: a model that
-# has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. The answer to *how* goes with no other
-# question about that person, and here they get one in four. A test set measures what its split makes it measure.
+# has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. The answer to *how* is given to no other
+# question about that person, so for a held-out topic no model has seen it: one in four is right. A test set measures
+# what its split makes it measure.
 
 # %% tags=["proof"]
 twins = {about for question, _, about in (pairs[n] for n in for_training)}

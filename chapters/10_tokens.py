@@ -142,9 +142,10 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 #
 # Usually no merge crosses the end of a word. Otherwise *dog.*, *dog,* and *dog!* would each become a token, and each
 # would have to learn *dog* for itself ([Radford and others,
-# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)).
-# Frequent phrases such as *of the* would become tokens, too. So the text is first cut into words, each with the space
-# before it, so that nothing is lost. This is called **pre-tokenization**.
+# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)). So the
+# text is first cut into words, each with the space before it: without it, *now here* and *nowhere* could be the same
+# two tokens. This is called **pre-tokenization**. (In other tokenizers' files the space is written `Ġ` or `▁`, or a
+# mark such as `</w>` ends the word.)
 #
 # The pattern below has five parts. At each point of the text the first part that fits takes what it can (*␣* is a
 # space):
@@ -198,8 +199,9 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 # letters, so its first word falls into six; Chinese has no spaces, so a clause is one "word"
 # ([more](#what-about-hindi)).
 #
-# Since the space goes with the word, *tea* at the beginning of a text and *␣tea* inside it are different tokens. (So do
-# not end a prompt with a space: the next word usually brings its own.)
+# Since the space goes with the word, *tea* at the beginning of a text and *␣tea* inside it are different tokens, and so
+# are the word *␣eat* and the *eat* of *seat*. (So do not end a prompt with a space: the next word usually brings its
+# own.)
 #
 # ## The definition
 #
@@ -533,9 +535,9 @@ plt.show()
 # original transformer, 37,000 by 512, has 18.9 million of the model's 65.
 #
 # A row learns most where its token is read or is the right answer. So count a token as *rare* if the training text uses
-# it fewer than 100 times, a limit of our choosing. Each merge takes a pair no more frequent than the last, so late
-# tokens are rare. An early one can become rare, too, if later merges swallow it: *tea* occurred 9 times above, and only
-# 4 once *tea m* is merged. A token that is hardly ever read stays **undertrained**.
+# it fewer than 100 times, a limit of our choosing. Each merge takes a pair no more frequent than the last, so the later
+# a token, the rarer it is. An early one can become rare, too, if later merges swallow it: *tea* occurred 9 times above,
+# and only 4 once *tea m* is merged. A token that is hardly ever read stays **undertrained**.
 #
 # Large models have undertrained tokens, too, the *glitch tokens*: asked to repeat *SolidGoldMagikarp*, models with
 # GPT-2's tokenizer answered something else. This name of a forum user is one token, presumably because it was frequent
@@ -543,9 +545,10 @@ plt.show()
 # 2023](https://www.lesswrong.com/posts/aPeJE8bSo6rAFoLqg/solidgoldmagikarp-plus-prompt-generation); [Land and Bartolo,
 # 2024](https://arxiv.org/abs/2405.05417), find such tokens in many models).
 #
-# So a larger vocabulary has three prices: the rows, their rarity, and a score for every token at every position. It
-# buys shorter texts. How much shorter? The average number of tokens per word is called **fertility**. The folded cell
-# has counted it on captions that were not used to learn the merges; a word is what stands between two spaces.
+# So a larger vocabulary has three prices: more rows, rarer tokens, and, at every position, one more score to compute
+# for each token. It buys shorter texts. How much shorter? The average number of tokens per word is called
+# **fertility**. The folded cell has counted it on captions that were not used to learn the merges; a word is what
+# stands between two spaces.
 
 # %% tags=["hide-input"]
 print("            tokens per word                 of the learnt")
@@ -565,8 +568,8 @@ for row in captions["sizes"]:
 # have read least costs most.
 #
 # Between vocabularies of 300 and of 4,000 English and German texts shrink to about a third. Between 8,000 and 32,000
-# English texts shrink by another 6 percent and German ones by 10, and 98 percent of the learnt tokens are then rare. So
-# one expects a trade-off between shorter texts and tokens that occur often enough to be learnt.
+# English texts shrink by another 6 percent and German ones by 10 (before rounding), and 98 percent of the learnt tokens
+# are then rare. So one expects a trade-off between shorter texts and tokens that occur often enough to be learnt.
 #
 # Which side wins? In our small models the shorter text ([below](#which-vocabulary-is-best)): of the sizes with which we
 # trained models, the largest, 16,000, predicts held-out captions best (1.25 bits for each byte, where 2,000 tokens need
@@ -732,10 +735,12 @@ quiz.one_choice(
 # ## Batches with little padding
 #
 # Sentences are now lists of numbers of different lengths, and a model is trained on many at once. A batch is one
-# tensor, so its sentences are filled up to the longest with `<pad>`. Padding means nothing. The padding mask of
-# [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it. The loss leaves it out, too;
-# otherwise it would be the easiest token of all, and the mean loss would fall with every bit of padding. The mask is
-# `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
+# tensor, so its sentences are filled up to the longest with `<pad>`. The padding mask of [chapter
+# 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it. The loss leaves it out, too; otherwise
+# it would be the easiest token of all, and the mean loss would fall with every bit of padding. The mask is `tokens !=
+# pad_id`, which is safe because no text is ever encoded as `<pad>`. Here padding stands on the right. Before a language
+# model continues several prompts it must stand on the left, so that the next token follows a real one ([chapter
+# 18](18_gpt.ipynb#break-it-the-position-of-padding)).
 #
 # But padding is computed like any other token, so in a batch of mixed lengths much of the work is padding.
 #
@@ -1134,7 +1139,7 @@ verdict
 # frequent becomes a token, what is rare falls into parts, nothing is unknown, and what the training text lacked costs
 # more tokens. Sentences of similar length share a batch, so that little of the work is padding.
 #
-# **Sources.** Byte-pair encoding for translation: [Sennrich, Haddow and Birch
+# **Sources.** Byte-pair encoding for translation, which began with letters: [Sennrich, Haddow and Birch
 # (2016)](https://arxiv.org/abs/1508.07909), after a compression method by [Gage
 # (1994)](http://www.pennelynn.com/Documents/CUJ/HTML/94HTML/19940045.HTM). Bytes as the first symbols: [Radford and
 # others (2019)](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf).

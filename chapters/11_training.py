@@ -482,10 +482,11 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 #
 # ### Warm-up and schedule
 #
-# The first step, then, is a whole learning rate long and rests on a single batch, and the next ones know little more:
-# they can overshoot. Hence *warm-up*: the learning rate begins near 0 and grows. Later it should shrink, since a model
-# that keeps jumping by the same distance does not settle. The paper's **schedule**, called Noam after one of its
-# authors, does both:
+# The first step, then, is a whole learning rate long and rests on a single batch, and the next ones on few. Bias
+# correction does not help: it corrects the size of the means, not that they rest on few gradients. So the first steps
+# can overshoot. Hence *warm-up*: the learning rate begins near 0 and grows. Later it should shrink, since a model that
+# keeps jumping by the same distance does not settle. The paper's **schedule**, called Noam after one of its authors,
+# does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
@@ -606,7 +607,7 @@ quiz.number(
 #
 # Warm-up guards the beginning. **Gradient clipping** guards the rest: now and then a batch has a huge gradient, because
 # of an odd sentence or a steep spot of the loss. In plain gradient descent that one step can undo many good ones. In
-# Adam it is no longer than a usual one, but the batch then fills $m$ and [steers the next steps
+# Adam that step is at most some 0.8 learning rates long, but the batch then fills $m$ and [steers the next steps
 # too](#why-clip-if-adam-divides-the-size-out). Take all gradients of the model as one long vector. If its norm, the
 # *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector $(3, 4)$ of norm 5 becomes
 # $(0.6, 0.8)$. The direction stays.
@@ -649,9 +650,9 @@ quiz.one_choice(
 # ## One step from several batches
 #
 # The larger a batch, the less its gradient depends on which sentences are in it. But the batch you want may not fit
-# into memory. Then send several smaller ones through the model in turn, add up their gradients, and step once. That
-# takes as long as all of them, but only one lies in memory at a time. This is **gradient accumulation**, and together
-# they form the *effective batch*. Without dropout the step should be *the same* as with one large batch.
+# into memory. Then send several smaller ones through the model in turn, add up their gradients, and step once. The time
+# is that of all of them together, the memory that of one. This is **gradient accumulation**, and together they form the
+# *effective batch*. Without dropout the step should be *the same* as with one large batch.
 #
 # ### Break it: the mean of means
 #
@@ -924,8 +925,7 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 # %% [markdown]
 # ## Stop halfway
 #
-# Computers stop, and training takes hours or weeks. What must be kept so that a run can go on *as if it had never
-# stopped*?
+# What must be kept so that a run can go on *as if it had never stopped*?
 #
 # **Predict first.** Make a list before you read on.
 #
@@ -983,8 +983,9 @@ assert all(torch.equal(one, other) for one, other in both)
 
 # %% [markdown]
 # Ten steps, or five, a stop and five more: every parameter is equal to the last bit (on the same machine, if its
-# operations are **deterministic**). The `Trainer` does the same. Let one save every 5 steps, stop it when step 13 asks
-# for its batch, and start another on the same folder.
+# operations are **deterministic**; on a GPU some add in an order that changes from run to run, the sums differ in their
+# last bits, and training makes such differences grow). The `Trainer` does the same. Let one save every 5 steps, stop it
+# when step 13 asks for its batch, and start another on the same folder.
 
 
 # %% tags=["hide-input"]
@@ -1183,7 +1184,9 @@ for name in ("none", "weight decay 1"):
 #
 # The validation numbers decide. Weight decay 1, weight decay 3 and dropout 0.1 get about equally many right, and of
 # these weight decay 1 has the lowest loss. On the test numbers, used for no choice, it gives 93 percent, where 39
-# percent were right without a remedy. And more data helps most: with 20,000 numbers none of this was needed.
+# percent were right without a remedy. And more data helps most: with 20,000 numbers none of this was needed. Large
+# language models read most of their text about once, so there is little to memorise, and they usually go without
+# dropout and label smoothing.
 
 # %% tags=["proof"]
 by_seed = {
@@ -1435,14 +1438,14 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # %% [markdown]
 # The smoothed loss is smallest at 0.925, and 0.999 costs more than 0.925, because a cross-entropy is smallest where the
 # model's probabilities equal those of the target. It cannot reach 0: the least is the **entropy** of the smoothed
-# target, here 0.349, since that target is itself uncertain. So do not compare a smoothed training loss with a plain
-# validation loss, and expect a worse perplexity.
+# target, here 0.349, 0.90 for this chapter's 334 tokens, and 1.38 for the paper's 37,000. So do not compare a smoothed
+# training loss with a plain validation loss, and expect a worse perplexity.
 
 # %% [markdown]
 # ### Why clip, if Adam divides the size out?
 #
 # Adam divides out only the size of a typical gradient. If at one step all gradients are a hundred times as large as
-# usual, the step itself is not long, some 0.8 learning rates. But that batch fades from $m$ only slowly, and its part
+# usual, the step itself stays below a learning rate, some 0.8. But that batch fades from $m$ only slowly, and its part
 # of this step and the following ones adds up to nearly eight learning rates, where that of a usual batch adds up to
 # one. It also fills $v$, which forgets more slowly: $\sqrt v$ is 14 times its usual size, and 100 steps later still 5
 # times, so that the following batches hardly move the model. Clipped to a usual norm, it would count like any other.
@@ -1458,8 +1461,8 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # would hardly decay. **AdamW** therefore takes the decay out of the gradient, and does it separately from Adam's step
 # (*decoupled*): $\theta \leftarrow \theta - \eta \lambda \theta$, with the learning rate $\eta$.
 #
-# Most of today's models are trained with AdamW, usually without decay of biases and norms. The paper mentions no weight
-# decay, and our trainer has none.
+# Most of today's language models are trained with AdamW, often with $\beta_2 = 0.95$, usually without decay of biases
+# and norms. The paper mentions no weight decay, and our trainer has none.
 
 # %% [markdown]
 # ### What was needed, in figures
@@ -1545,19 +1548,21 @@ plt.show()
 # **Clipping.** With Adam, clipping makes no difference here. SGD, at the learning rate that is best with clipping,
 # needs a hundred steps more for 99 percent without.
 #
-# **The schedule.** A linear and a cosine schedule end equally well. The inverse square root gets to 99 percent as
-# early, but does not settle: its last learning rate is still four tenths of the peak. The paper's formula, for this
-# model's width of 64, would have its peak of 0.002 at step 4,000, and at step 600 has come to 0.0003. That is too low a
-# learning rate rather than a bad shape: with a peak of 0.0003 the chapter's own schedule is not much better.
+# **The schedule.** The inverse square root gets to 99 percent as early, but does not settle: its last learning rate is
+# still four tenths of the peak. The paper's formula, for this model's width of 64, would have its peak of 0.002 at step
+# 4,000, and at step 600 has come to 0.0003. That is too low a learning rate rather than a bad shape: with a peak of
+# 0.0003 the chapter's own schedule is not much better.
 #
 # **Averaging** the last checkpoints does what small last steps do: it brings the inverse square root to 100 percent.
 # The usual explanation is that each checkpoint lies a little beside the minimum, in a direction that depends on its
-# last few batches, and that averaging cancels much of that. (With the paper's schedule, where the run is still
-# improving, the mean is worse than the end.)
+# last few batches, and that averaging cancels much of that. This works within one run: models of two seeds do the same
+# work with differently arranged units, so one averages their probabilities instead (an **ensemble**). (With the paper's
+# schedule, where the run is still improving, the mean is worse than the end.)
 #
-# **Label smoothing.** A model that fits the smoothed target exactly gives the right token the probability $0.9 + 0.1 /
-# 334 = 0.9003$, and then its perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the number of right
-# answers is the same with and without it. In the paper it made perplexity worse and BLEU better.
+# **Label smoothing.** A model that fits the smoothed target exactly gives the right token the probability
+# $0.9 + 0.1 / 334 = 0.9003$, and then its perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the number
+# of right answers is the same with and without it. In the paper it made perplexity worse and BLEU, a score of
+# translations ([chapter 14](14_translation.ipynb)), better.
 
 # %% tags=["proof"]
 adam = [runs[f"Adam, {rate}"] for rate in (0.001, 0.01)] + [runs["the chapter's"]]
@@ -1566,6 +1571,11 @@ for chosen, least in ((adam, 0.99), (sgd, 0.96)):
     assert min(run["test"]["exact"] for seeds in chosen for run in seeds) > least
 assert mean_share("SGD, 0.1") == 1 and mean_share("SGD, 1.0") == 0
 assert round(noam_rate(600, 64, 4000), 4) == 0.0003
+for size, least in ((4, 0.349), (334, 0.903), (37_000, 1.377)):
+    other = 0.1 / size
+    p = 0.9 + other
+    entropy = -p * np.log(p) - (size - 1) * other * np.log(other)
+    assert round(entropy, 3) == least
 assert round(noam_rate(4000, 64, 4000), 3) == 0.002
 ends = {n: np.mean([run["validation_loss"][-1] for run in runs[n]]) for n in grid}
 assert min((n for n in grid if n.startswith("SGD")), key=ends.get) == "SGD, 0.1"

@@ -334,8 +334,9 @@ assert round(-1.2 / length_penalty(5, 0.6), 2) == -0.88
 # To miss the likeliest sentence is a **search error**; to give a bad one the highest score is a **model error**. Here
 # the model's error is to prefer the empty sentence, and a search error hides it. At the first step 0.001 is far behind
 # the likely first words, so a narrow beam drops the empty sentence. A wide beam keeps it, and after twenty factors all
-# others are less likely. So a better search can make worse translations, above all without a length penalty. This is
-# the *beam search curse* (an early report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
+# others are less likely. So a better search can make worse translations, above all without a length penalty. (The
+# penalty mends this one error; the likeliest long sentence may be a bad one, too.) This is the *beam search curse* (an
+# early report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
 
 # %% tags=["proof"]
 assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
@@ -492,7 +493,8 @@ assert len(fixed) > len(broken) > 0
 #
 # In a translation, likely words are what you want. In a story they are not: [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
-# over and over, where people use less likely words, too. So draw each word at random with the model's probabilities,
+# over and over. The likeliest text is not a typical one: of a coin that shows heads with probability 0.6 the likeliest
+# hundred tosses are all heads, and nobody ever sees them. So draw each word at random with the model's probabilities,
 # which is called **sampling**. But thousands of words have a tiny probability each. If they have 5 percent together, a
 # text of twenty words has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can mislead
 # all that follow. Three options say how freely one draws; the last two cut off these unlikely words, the **tail**:
@@ -504,8 +506,9 @@ assert len(fixed) > len(broken) > 0
 #   is sure, and many where it is not.
 #
 # The probabilities that are left are divided by their sum, so that they add up to 1 again. The order here is
-# temperature, then $k$, then $p$; libraries differ. (A fourth option is *min-p*: [below](#what-is-min-p).) **By hand**,
-# the same five probabilities under each option:
+# temperature, then $k$, then $p$; libraries differ, and it matters: at temperature 2, $p = 0.8$ keeps four of the words
+# below, and not three. With $k = 1$ one decodes greedily; $p = 1$ cuts nothing. (A fourth option is *min-p*:
+# [below](#what-is-min-p).) **By hand**, the same five probabilities under each option:
 #
 # | | | | | | |
 # |---|---|---|---|---|---|
@@ -657,10 +660,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## What has been computed before
 #
-# Greedy, beam or sampling, each new word needs a pass through the decoder. Most of what that pass computes is already
-# known. At step $t$ the decoder has $t$ tokens. To get the logits for the next one, the simplest way is to send all $t$
-# through the model and use the last row. **By hand:** for 100 tokens that is $1 + 2 + \dots + 100 = 5050$ rows, of
-# which 100 are new; all others are computed again.
+# Each new word needs a pass through the decoder. Most of what that pass computes is already known. At step $t$ the
+# decoder has $t$ tokens. To get the logits for the next one, the simplest way is to send all $t$ through the model and
+# use the last row. **By hand:** for 100 tokens that is $1 + 2 + \dots + 100 = 5050$ rows, of which 100 are new; all
+# others are computed again.
 #
 # **Predict first.** Which results for the first $t - 1$ tokens could be kept?
 #
@@ -985,9 +988,10 @@ quiz.number(
 # So decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline): the memory's
 # bandwidth sets the pace. The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms at the H100's
 # 3.35 TB/s, so one text gets at most 240 tokens a second, at one token a pass. More sentences share the parameters, but
-# each has a cache of its own, and with many or long texts reading the caches takes longest. A prefill uses each
-# parameter for many tokens at once, so there arithmetic sets the limit. Here are steps of decoding, measured on a
-# processor, at the paper's base size:
+# each has a cache of its own, and with many or long texts reading the caches takes longest. A server gives the room of
+# a text that ends to a new one at once (**continuous batching**). A prefill uses each parameter for many tokens at
+# once, so there arithmetic sets the limit. Here are steps of decoding, measured on a processor, at the paper's base
+# size:
 
 # %% tags=["hide-input"]
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -1051,9 +1055,9 @@ assert swapped[:20].max() < 1e-5 and swapped[20:].min() > 0.01
 #
 # **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) puts to use the arithmetic
 # units that [a single sentence](#why-one-sentence-is-slow) leaves idle. A small **draft model** with the same
-# vocabulary writes a few tokens ahead. The large one reads them in one pass, as in teacher forcing, and each row says
-# what it would have written next. Where decoding is memory-bound, that pass takes hardly longer than one for a single
-# token, because the parameters are loaded once in either case.
+# vocabulary writes a few tokens ahead. The large one reads them in one pass, as in teacher forcing, and each row of its
+# logits says what the large model would have written next. Where decoding is memory-bound, that pass takes hardly
+# longer than one for a single token, because the parameters are loaded once in either case.
 #
 # With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
 # replaced by the large model's own, and what the cache kept of the rest is dropped. So the text is what the large model
@@ -1363,7 +1367,7 @@ assert np.allclose(
 # %% [markdown]
 # With 2,000 hypotheses nothing is ever dropped, and the beam's list is that of all 341 sentences: the first ten agree
 # in their order, and all scores agree (checked in the folded cell). A beam of one misses the best sentence, because it
-# writes a third word where the best one ends. For this source and this model two hypotheses are enough.
+# writes a third word where the best one ends.
 
 # %% [markdown]
 # ### Several tokens at once
@@ -1417,9 +1421,10 @@ with torch.no_grad():
 # with parameters), or waste less of the memory. In **multi-query attention** ([Shazeer,
 # 2019](https://arxiv.org/abs/1911.02150)) all heads share one set of keys and values, in **grouped-query attention**
 # ([Ainslie and others, 2023](https://arxiv.org/abs/2305.13245)) each group of heads has one: with 8 such **KV heads**
-# for 32 heads of queries a quarter is kept. Reserving memory for 4,096 tokens for a text that ends after 100 wastes
-# nearly all of it, so serving systems hand memory out as each text grows, in pages of a few tokens: *PagedAttention*
-# ([Kwon and others, 2023](https://arxiv.org/abs/2309.06180)).
+# for 32 heads of queries a quarter is kept (in the formula, count the KV heads): 131,072 bytes for each token of the
+# model above, instead of 524,288. Reserving memory for 4,096 tokens for a text that ends after 100 wastes nearly all of
+# it, so serving systems hand memory out as each text grows, in pages of a few tokens: *PagedAttention* ([Kwon and
+# others, 2023](https://arxiv.org/abs/2309.06180)).
 #
 # ### What is min-p?
 #

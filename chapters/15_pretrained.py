@@ -30,7 +30,7 @@ transformer_map(built=15)
 # You have met this model: its embeddings in [chapter 2](02_similarity.ipynb), a head of its first layer in [chapter
 # 6](06_many_heads.ipynb#heads-at-work). Here all of it is loaded. *all-MiniLM-L6-v2* turns a sentence into 384 numbers
 # so that sentences of similar meaning lie close to each other. It has six layers, twelve heads, and 22.6 million
-# parameters. Its architecture is BERT's, whose encoder is the one of chapter 8, post-norm. Three things differ. The
+# parameters. Its architecture is BERT's, whose encoder is that of chapter 8, post-norm, but for three things. The
 # activation is a GELU, not ReLU. The norms have a smaller $\varepsilon$. And an embedding is the sum of three learned
 # vectors, for token, position and *segment* (the first or the second of two sentences), normalised instead of scaled.
 
@@ -240,7 +240,9 @@ print(f"largest difference of any number: {difference:.0e}")
 assert difference < 1e-5
 
 # %% [markdown]
-# No number of any token differs by more than a few millionths. What you read above is a BERT.
+# No number of any token differs by more than a few millionths. What you read above is a BERT. (Its feed-forward
+# networks are 1,536 wide. A layer has 1.77 million parameters, and the embeddings with their norm have 11.9 million,
+# more than all six layers.)
 
 # %% tags=["quiz"]
 quiz.number(
@@ -289,8 +291,7 @@ plt.show()
 
 # %% [markdown]
 # The pair about debts, with 0.51. Across pairs everything is near 0. [Chapter 2](02_similarity.ipynb) began with the
-# dot product of two words that we had described by hand. This is the same dot product. What has changed is where the
-# numbers come from.
+# dot product of two words that we had described by hand. This is the same dot product.
 #
 # ### How was it trained?
 #
@@ -300,10 +301,12 @@ plt.show()
 # **teacher**'s last layer, and how its values are related ([Wang and others 2020](https://arxiv.org/abs/2002.10957)).
 # Then every second layer was kept: our six.
 #
-# The third stage was **fine-tuning** for sentences. 1.17 billion pairs were collected from where people put two texts
-# side by side: a question and its answer, a title and its abstract, two captions of one picture. Take 1,024 of them. In
-# a matrix, put the cosine of every first text (row) with every second one (column), divided by a temperature of
-# $\tau = 0.05$. A softmax over a row asks: which second text belongs to this first one? Over a column it asks the
+# The third stage was **fine-tuning** for sentences. It is needed: of a BERT that has only guessed hidden words, the
+# mean of the outputs compares sentences worse than a mean of fixed word vectors does, and `[CLS]` worse still ([Reimers
+# and Gurevych, 2019](https://arxiv.org/abs/1908.10084)). 1.17 billion pairs were collected from where people put two
+# texts side by side: a question and its answer, a title and its abstract, two captions of one picture. Take 1,024 of
+# them. In a matrix, put the cosine of every first text (row) with every second one (column), divided by a temperature
+# of $\tau = 0.05$. A softmax over a row asks: which second text belongs to this first one? Over a column it asks the
 # reverse. The loss is cross-entropy over both. This is called **contrastive learning**, and the other 1,023 second
 # texts are the **in-batch negatives**. It is the look-up of [chapter 3](03_softmax.ipynb): a query, keys, a softmax,
 # and a loss that wants all weight on one key. For our three pairs:
@@ -424,7 +427,10 @@ assert any('"finally"' in text for text in manual)
 # Four questions are no measurement; they show what the model knows: what a sentence is *about*. Question and passage
 # are encoded apart (a **bi-encoder**), so that a million passages can be encoded before anyone asks. A
 # **cross-encoder** reads both together, judges better whether one answers the other, and has to read every passage
-# again for every question. So one often takes the hundred best of the first, and lets the second sort them.
+# again for every question. So one often takes the hundred best of the first, and lets the second sort them. Large
+# systems find the hundred through an index that compares a question with few of the passages (**approximate nearest
+# neighbours**), and may give what they find to a language model that writes the answer (**retrieval-augmented
+# generation**, RAG).
 #
 # One command searches any English text of your own:
 #
@@ -513,9 +519,8 @@ to_cls = torch.stack([m[..., 0].mean(dim=(1, 2)) for m in maps]).mean(dim=0)
 assert (special - to_cls)[1:5].max() < 0.1  # nearly all of it goes to [CLS]
 
 # %% [markdown]
-# A head for the token before, one that prefers the token after, and in the middle layers more than half of all
-# attention on two special tokens, which stand for no word. [Clark and others (2019)](https://arxiv.org/abs/1906.04341)
-# found the same habits in BERT. What do they tell us about the result?
+# In the middle layers more than half of all attention lies on two special tokens, which stand for no word. [Clark and
+# others (2019)](https://arxiv.org/abs/1906.04341) found the same habits in BERT. What do they tell us about the result?
 #
 # ### Do attention maps explain predictions?
 #
@@ -607,11 +612,12 @@ assert 0.35 < within["weight on words"] < 0.45
 assert abs(within["clear map, words only"]) < 0.1
 
 # %% [markdown]
-# In the middle: rank 35 of 72. For all heads, compare two orders: by clear map, and by change. Their **rank
-# correlation** is 1 if they are the same, and −1 if one is the other reversed. It is −0.35: the clearer the map, the
-# *smaller* the change. But a map is also clear when all its weight goes to a special token. Counted over the words
-# only, each row scaled to a sum of 1, it is −0.09, and with heads ranked within their own layer 0.01. So hardly
-# anything remains.
+# In the middle: rank 35 of 72. (That does not make the head useless, since others may stand in for it. Nor does a large
+# change prove that a head is needed, since later layers may never have met a zero there.) For all heads, compare two
+# orders: by clear map, and by change. Their **rank correlation** is 1 if they are the same, and −1 if one is the other
+# reversed. It is −0.35: the clearer the map, the *smaller* the change. But a map is also clear when all its weight goes
+# to a special token. Counted over the words only, each row scaled to a sum of 1, it is −0.09, and with heads ranked
+# within their own layer 0.01. So hardly anything remains.
 #
 # What does go with the change is how much weight a head gives to words: 0.39. Among heads of one layer it is 0.40, so
 # this is not only the last layer's doing. (Part of this is built in: a head that fetches little has little to lose.)
@@ -760,9 +766,9 @@ assert n != answers[3][0][1] and "finally" not in manual[n]
 # %% [markdown]
 # *End* counts most, then *I* (why, we cannot say) and *run*; *do* and *always* hardly count. The answer that was found
 # is about something that terminates. Drop *at the end* from the question, and that answer goes, but `finally` is not
-# found either. So *end* explains which sentence is found, and not why the right one is missed. Attention received does
-# say something about a word: over twenty sentences the two columns have similar orders, 0.74 ± 0.14 (rank correlation,
-# mean and standard deviation). It is evidence. Before you call it an explanation, ablate.
+# found either. So *at the end* explains which sentence is found, and not why the right one is missed. Attention
+# received does say something about a word: over twenty sentences the two columns have similar orders, 0.74 ± 0.14 (rank
+# correlation, mean and standard deviation). It is evidence. Before you call it an explanation, ablate.
 #
 # ### Is a token still its word, and still at its position?
 #
@@ -772,7 +778,7 @@ assert n != answers[3][0][1] and "finally" not in manual[n]
 # fitted on some sentences and tested on others. One probe chooses the position, among the fifteen after `[CLS]`, so a
 # guess is right once in fifteen. The other gives a vector, and answers with the nearest of all 30,522 embeddings; its
 # 148 test words were not in the fitting. Success means that the answer is easy to read there, not that the model reads
-# it.
+# it. (A strong probe may do the work itself; the same probe on an untrained model shows how much.)
 #
 # **Predict first.** The embeddings are a sum of word and position. Through six layers, does the word or the position
 # fade faster?
@@ -864,9 +870,10 @@ quiz.one_choice(
 # ## Break it: a BERT with a mistake in it
 #
 # A published model's parameters make a good test of code, if numbers are compared. Plant one mistake at a time in our
-# encoder: another activation, pre-norm for post-norm, six heads of 64 instead of twelve of 32, no positions. First ask
-# what a user would ask: does each of the six sentences still find its partner? Then compare its vector with the right
-# one: the lowest cosine of the six, and the largest difference of an entry.
+# encoder: another activation, pre-norm for post-norm, six heads of 64 instead of twelve of 32, no positions. None of
+# these changes the shape of a published tensor, so all of them fit. First ask what a user would ask: does each of the
+# six sentences still find its partner? Then compare its vector with the right one: the lowest cosine of the six, and
+# the largest difference of an entry.
 
 # %% tags=["hide-input"]
 import copy
@@ -931,7 +938,8 @@ for name, plant in mistakes.items():
 # subjects are a weak test.
 #
 # The last column is the strong test. Between our sentence vectors, of length 1, and the library's, the largest
-# difference is about one ten-millionth. The smallest of the mistakes stands hundreds of times above.
+# difference is about one ten-millionth. The smallest of the mistakes stands hundreds of times above. (Compare without
+# dropout, and with a padded batch; if it fails, layer by layer.)
 
 # %% tags=["proof"]
 assert sum(count == 6 for count in found.values()) >= 7

@@ -338,7 +338,8 @@ quiz.number(
 # the vectors of *some lines* from the second story, the **donor**, into the first, let the first go on, and see which
 # answer comes out. If it is the donor's, then at that layer these vectors are enough to decide the answer. This is the
 # **activation patching** of [chapter 13](13_alignment.ipynb), line by line (Vig and others 2020, Geiger and others
-# 2021).
+# 2021). Why not set the vectors to zero? The model never meets such vectors, and everything in them would be lost at
+# once. The donor's are the model's own, and differ by one word.
 
 
 # %% tags=["hide-input"]
@@ -478,8 +479,9 @@ for name, step in staircase.items():
     assert np.abs(without + np.array(step) - 1).max() < 0.045
 
 # %% [markdown]
-# Each cell is the share of stories that get the donor's answer. Read the first map from left to right. Which lines'
-# vectors hold what is asked for? Before any layer, the question's; after layer 1, those of the two *took* lines
+# Each cell is the share of stories that get the donor's answer. Read the first map from left to right. (After 0 layers
+# the changed line, copied, makes the story the donor, so 1.00 there had to come. What tells is where it goes.) Which
+# lines' vectors hold what is asked for? Before any layer, the question's; after layer 1, those of the two *took* lines
 # together; after layer 2, those of the *went* lines. The other maps agree: a change of owner moves from the *took* line
 # to the *went* line in layer 2, and a change of room stays in the *went* line. So each time one kind of line is enough.
 # It is also needed: copy every line *except* that kind, and the donor's answer comes in at most 4 percent (folded
@@ -624,10 +626,12 @@ rule = np.mean([taker(one) == one.target for one in two_hops])
 print(f"the room of whoever took something last: {rule:.1%} of two hops")
 
 # %% [markdown]
-# They are not alike. In seed 0 no single line decides by itself in the end. In seed 1 the *went* line decides after one
-# layer: it may read question and *took* line at once. In seed 2 another *thing* never changes the answer, so there is
-# nothing to copy: it does not read which thing is asked for. A **shortcut** is enough for its 86 percent: the room of
-# whoever took something last is right in 88. By its score alone it would pass for a model that is nearly there.
+# None of the three is the model above, and they are not alike. In seed 0 no single line decides by itself in the end.
+# In seed 1 the *went* line decides after one layer: it may read question and *took* line at once. In seed 2 another
+# *thing* never changes the answer, so there is nothing to copy: it does not read which thing is asked for. A
+# **shortcut** is enough for its 86 percent: the room of whoever took something last is right in 88. By its score alone
+# it would pass for a model that is nearly there. (The same experiment is made on large language models, for instance to
+# find where a fact is recalled: [Meng and others 2022](https://arxiv.org/abs/2202.05262).)
 #
 # Does the model need one vector for each fact? *tokens* is a plain `Transformer`. *placed tokens* gets the same
 # products $e_i \odot p_{\text{pos}(i)}$ and the lines' positions, but does not add them up:
@@ -800,7 +804,9 @@ assert most > 0.6 * sum(times for _, times in counted)
 #   both, relations must be composed, through things that the question does not name.
 # - **Who are they** (13) looks almost solved, with 94.4 percent, and the newest room of the story is right as often. In
 #   each model 99.9 percent or more of the answers are that room. So it has learned that rule, not whom the pronoun
-#   means. (For *he*, in task 11, it has: where the rule is wrong, two thirds are right.)
+#   means. Where rule and meaning give the same answer, the loss cannot tell them apart; only stories in which they
+#   differ teach the difference, and these are few. (For *he*, in task 11, it has: where the rule is wrong, two thirds
+#   are right.)
 #
 # [Dehghani and others (2018)](https://arxiv.org/abs/1807.03819) let one layer run again and again, and passed all
 # twenty tasks (the best of ten starts).

@@ -87,7 +87,9 @@ plt.show()
 # In code: embeddings, a stack of chapter 8's layers, and a score for every token from the embedding table, as in
 # chapter 9. Three choices are GPT-2's ([Radford and others
 # 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)): the
-# positions are learned, the norms stand before the sublayers (pre-norm), and the activation is GELU.
+# positions are learned, the norms stand before the sublayers ([pre-norm](08_encoder.ipynb#post-norm-or-pre-norm)), and
+# the activation is GELU. The start is GPT-2's as well: the matrices with which the $2L$ sublayers of $L$ layers write
+# to the stream are divided by $\sqrt{2L}$, so that what they add up to is no larger in a deeper model.
 
 # %% tags=["export"] module="gpt"
 from dataclasses import dataclass
@@ -204,7 +206,9 @@ class GPT(nn.Module):
 # %% [markdown]
 # Is it the same model as the published one? The library `transformers` has GPT-2. Make a small one with random numbers,
 # put its parameters into ours, under the names that they have here, and compare all logits. (GPT-2 computes its GELU by
-# an approximation with tanh; here the library is told to take the exact one, as we do.)
+# an approximation with tanh; here the library is told to take the exact one, as we do. And it stores its matrices
+# transposed, with query, key and value in one. The attention's output matrix is square, so untransposed it still fits,
+# and only the logits tell.)
 
 # %% tags=["hide-input"]
 import warnings
@@ -326,8 +330,7 @@ print("prompt:", found["example"]["name"], "\n")
 print(found["example"]["text"])
 
 # %% [markdown]
-# There are 12,880 such pairs. Most have several paragraphs; what exceeds 600 characters is cut after a paragraph. The
-# text keeps its lines, because how a docstring is laid out can be learnt too.
+# There are 12,880 such pairs. Most have several paragraphs; what exceeds 600 characters is cut after a paragraph.
 #
 # ### A small one, here
 #
@@ -455,7 +458,8 @@ for run in runs:
 # %% [markdown]
 # After 50 steps it has beaten the unigrams, and near step 370 it passes the bigrams. It ends at 3.1 nats a token. At
 # three characters a token and 1.44 bits a nat, that is 1.5 bits a character, a unit in which models with different
-# tokenizers can be compared.
+# tokenizers can be compared ([why not in tokens](10_tokens.ipynb#which-vocabulary-is-best)), if the text is the same,
+# and none of them was trained on it.
 #
 # Above is what it wrote for the invented name `numpy.linalg.triangular_norm` (temperature 0.8, $p = 0.95$): at the
 # start, random subwords; after 200 steps, words and brackets of documentation, in no order; at the end, sections with
@@ -464,7 +468,8 @@ for run in runs:
 # %% [markdown]
 # Larger models do better, and by a rule: each time the parameters are multiplied by the same factor, the loss falls by
 # the same percentage, as long as data and training suffice (the **scaling laws** of [Kaplan and others
-# (2020)](https://arxiv.org/abs/2001.08361)). So small models foretell the loss of a large one.
+# (2020)](https://arxiv.org/abs/2001.08361)). So small models foretell the loss of a large one. (It cannot fall to 0
+# like this; Hoffmann and others, [below](#larger-models), add a constant that no model can avoid.)
 # ([Below](#larger-models), the largest of four sizes shows what happens where training does not suffice.)
 
 # %% [markdown]
@@ -527,8 +532,11 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # may well go on with *What is the capital of Spain?* So it is **fine-tuned** on prompts with good answers, with the
 # loss of this chapter, which counts the answer's tokens alone. That is called **instruction tuning**.
 #
-# Often a second stage follows: people say which of two answers they prefer, and the model is trained towards these
-# (reinforcement learning from human feedback, **RLHF**, [Ouyang and others 2022](https://arxiv.org/abs/2203.02155)).
+# Often a second stage follows: people say which of two answers they prefer. **RLHF** (reinforcement learning from human
+# feedback, [Ouyang and others 2022](https://arxiv.org/abs/2203.02155)) trains a second model to score answers as they
+# do, and then the first towards high scores. **DPO** ([Rafailov and others 2023](https://arxiv.org/abs/2305.18290))
+# needs no second model: the better answer's log-probability must gain on the worse one's, both compared with the model
+# before.
 
 # %% [markdown]
 # ## How does it copy?
@@ -686,9 +694,9 @@ plt.show()
 # [Olsson and others (2022)](https://arxiv.org/abs/2209.11895) found such a turn in language models of two and more
 # layers, at which induction heads form and in-context learning improves abruptly.
 #
-# For each head of the three trained models with two layers and positions, here are its mean weight on the letter
-# *before*, its total weight on the letters that came right *after* earlier occurrences of the query's letter, and the
-# loss with this head removed:
+# For each head of the three trained models with two layers and positions, here are, over the letters whose next one is
+# known, its mean weight on the letter *before*, its total weight on the letters that came right *after* earlier
+# occurrences of the query's letter, and the loss with this head removed:
 
 # %% tags=["hide-input"]
 two_layers = [run for run in copying if "without" in run]
@@ -1171,7 +1179,9 @@ assert -0.07 < line[0] < -0.055
 # smaller models were not run longer, and a law with three points has little to stand on.)
 #
 # Size and data must grow together. [Hoffmann and others (2022)](https://arxiv.org/abs/2203.15556) worked out how: with
-# more computing both should grow by the same factor, to about 20 tokens for each parameter.
+# more computing both should grow by the same factor, to about 20 tokens for each parameter. That spends the least on
+# *training*. Small models that are to be used a great deal read far more: SmolLM2-135M of [chapter
+# 19](19_modern.ipynb#smollm2) two trillion tokens, some 15,000 for each parameter.
 
 # %% tags=["quiz"]
 quiz.number(

@@ -274,10 +274,10 @@ assert [round(angle) for angle in slowest] == [63, 7]
 # Many models of today have a larger base, 100,000 and more. With $d_k = 64$, the slowest pair then turns by 7 degrees
 # over 8,192 tokens, instead of 63, so that over a long text it still compares what the words are.
 #
-# Three things follow. No position is added to the values or to the residual stream. There is no learned embedding table
-# of positions to run out of, although that alone does not make a model read longer texts well ([measured
-# below](#does-it-read-farther-than-it-has-learnt)). And keys can still be cached, after the turn, since a key's
-# position never changes.
+# Three things follow. Values are not turned, so what a word passes on does not depend on where it stands, and no
+# position is added to the residual stream. There is no learned embedding table of positions to run out of, although
+# that alone does not make a model read longer texts well ([measured below](#does-it-read-farther-than-it-has-learnt)).
+# And keys can still be cached, after the turn, since a key's position never changes.
 #
 # Which two entries make a pair? In the paper, in Llama's own code and here, neighbours: entries $2i$ and $2i + 1$. In
 # the Llama of the library `transformers`, entries $i$ and $i + d_k/2$. Both are right, because before training all
@@ -295,7 +295,8 @@ assert [round(angle) for angle in slowest] == [63, 7]
 # different sets of keys? In **multi-query attention** ([Shazeer 2019](https://arxiv.org/abs/1911.02150)) all heads
 # share the same keys and values. In **grouped-query attention**, **GQA** ([Ainslie and others
 # 2023](https://arxiv.org/abs/2305.13245)), the heads of a group share one set. With three groups, 11,520 numbers are
-# left.
+# left. Where reading the cache takes the time, writing is faster. Training gains little: it has no cache, and as many
+# scores as before.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three ways to share, drawn as boxes. Left: nine queries above, nine pairs of keys and values below, each connected with its own. Middle, grouped: nine queries, three pairs below, each connected with three queries that stand side by side. Right, multi-query: nine queries, all connected with one pair."}}
 drawing = Diagram(8.6, 1.75)
@@ -472,9 +473,10 @@ quiz.number(
 # ## The whole model
 #
 # Two changes are left. Most models have no **biases**: [Chowdhery and others (2022)](https://arxiv.org/abs/2204.02311)
-# found that large models train more steadily without them. And most large models do not **tie** their output to the
-# embedding table, but give it a matrix of its own. Small ones go on tying, because there it saves much: of the 135
-# million parameters of SmolLM2, further down, 28 million are the embedding table.
+# found that large models train more steadily without them. (Dropout, too, has mostly gone: in one reading of much text
+# there is little to overfit.) And most large models do not **tie** their output to the embedding table, but give it a
+# matrix of its own. Small ones go on tying, because there it saves much: of the 135 million parameters of SmolLM2,
+# further down, 28 million are the embedding table.
 #
 # So much for the parts. A layer of 2017 and one of today, two lines each:
 #
@@ -748,9 +750,9 @@ assert round(sizes[1] / sizes[0], 1) == 1.4
 # to five layers with a window, then one that sees everything.
 #
 # **Attention sinks.** A softmax must put its weight somewhere. In trained models heads that find nothing often put it
-# on the first token, and when a window slides past that token, the model breaks down. [Xiao and others
-# (2023)](https://arxiv.org/abs/2309.17453) keep the first tokens in the window. Others give each head a learned score
-# for "nothing", which takes part in the softmax and has no value.
+# on the first token, and if such a model is given a window only afterwards, it breaks down when the window has passed
+# that token. [Xiao and others (2023)](https://arxiv.org/abs/2309.17453) keep the first tokens in the window. Others
+# give each head a learned score for "nothing", which takes part in the softmax and has no value.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three causal masks of twelve tokens. Left: the full causal mask, a triangle. Middle: a sliding window of four, a band below the diagonal. Right: the same band, and the first column too: the sink."}}
 figure, panels = plt.subplots(1, 3, figsize=(7.4, 2.6))
@@ -938,9 +940,8 @@ assert "tulip" in talk.messages[-1]["content"]
 
 # %% [markdown]
 # The first conversation has the word in its text, and attention finds it there. The second has not, and no parameter
-# has changed. What the model "remembers" is the text of this conversation, here kept as keys and values, up to the
-# 8,192 tokens for which it was trained. Whatever a chat program seems to know of you from last week, it has written
-# into the prompt.
+# has changed. What the model "remembers" is the text of this conversation, here kept as keys and values, up to its
+# limit of 8,192 tokens. Whatever a chat program seems to know of you from last week, it has written into the prompt.
 
 # %% [markdown]
 # ### Learning from examples in the prompt
@@ -1417,8 +1418,9 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 #
 # Compare with a RoPE model that was trained on texts of 160 tokens: at the end it pays 3.9, and the one trained on 64
 # pays 4.2. So it is not enough that the formula goes on. Two things are new beyond token 64: the angles, and the later
-# parts of texts. The model without positions has no angles, but it too meets more keys than ever before, and its loss
-# rises.
+# parts of texts. (Of the eight pairs of a head three have gone once round within 64 tokens; the other five come to
+# angles that training never had.) The model without positions has no angles, but it too meets more keys than ever
+# before, and its loss rises.
 #
 # Models that are to read long texts are therefore trained on some, in the end, after their rotations have been slowed
 # (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others
@@ -1556,8 +1558,13 @@ assert np.allclose(
 # running mean of a matrix's gradients and makes its singular values about equal, so that rare directions move as much
 # as frequent ones. Embeddings and output keep Adam. PyTorch has it as `torch.optim.Muon`.
 #
-# For writing fast: in **speculative decoding** ([chapter 12](12_generation.ipynb)) a small model proposes some tokens,
-# and the large one reads them in one pass and keeps those that it agrees with.
+# **LoRA** ([Hu and others 2021](https://arxiv.org/abs/2106.09685)) fine-tunes cheaply. A matrix $W$ stays as it is, and
+# only a correction $AB$ is trained, a product of two thin matrices. For $W$ of 4,096 × 4,096 and rank 8 that is 65,536
+# numbers, 0.4 percent. One of the two starts at 0, so that training begins at the model as it was. Afterwards $W + AB$
+# is one matrix again. (**QLoRA** keeps $W$ in four bits meanwhile.)
+#
+# For writing fast: **speculative decoding** stands in [chapter
+# 12](12_generation.ipynb#several-tokens-for-the-price-of-one).
 #
 # A **paged cache** (PagedAttention, [Kwon and others 2023](https://arxiv.org/abs/2309.06180)) keeps keys and values in
 # blocks of equal size, as an operating system keeps memory, so that texts of all lengths share it with little waste.

@@ -267,10 +267,12 @@ plt.show()
 
 # %% [markdown]
 # The picture is called a **roofline**. The grey line is the limit, as measured: on the left as many FLOPs as the
-# bandwidth of a copy allows, on the right as many as a large product does. The red dot is the sum, the blue ones are
-# products, with their size beside them. The green squares are parts of a transformer: softmax, layer norm and Adam do a
-# few FLOPs for each number; generating one token multiplies a matrix by a *vector*, half a FLOP per byte; and the
-# projection of 1,536 tokens by a matrix of 512 rows and columns is the kind of work that a machine is made for.
+# bandwidth of a copy allows, on the right as many as a large product does. (A result above the line is a mistake of the
+# clock, or its data did not come from memory.) The red dot is the sum, the blue ones are products, with their size
+# beside them. The green squares are parts of a transformer: softmax, layer norm and Adam do a few FLOPs for each
+# number; generating one token multiplies a matrix by a *vector*, half a FLOP per byte ([in 16 bits
+# one](12_generation.ipynb#why-one-sentence-is-slow)); and the projection of 1,536 tokens by a matrix of 512 rows and
+# columns is the kind of work that a machine is made for.
 #
 # The smallest products lie far below even this line: to start any work at all takes a microsecond or more, its **launch
 # overhead**, and in that time a matrix of 8 rows is long finished. Work whose time goes there is **overhead-bound**,
@@ -462,11 +464,12 @@ assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
 
 # %% [markdown]
 # The bfloat16 parameter stops at 1.44, where two neighbouring bfloat16 numbers are 1/128 apart: a step shorter than
-# half of that rounds to no step at all. From outside nothing is wrong: the loss falls, and then it is flat, as if the
-# model had learnt all it can. So parameters stay in float32, and so do Adam's two running means (its **moments**). Only
-# products, and what follows them directly, are rounded. That is called **mixed precision**, and it is what
-# `torch.autocast` does. `python -m dotformer train` does it where the configuration says `precision = "bfloat16"`.
-# (There are [even shorter numbers](#what-comes-after-16-bits).)
+# half of that rounds to no step at all. The loss falls, and then is flat, as if all had been learnt. So parameters stay
+# in float32, and so do Adam's two running means (its **moments**). Only products, and what follows them directly, are
+# rounded. That is called **mixed precision**, and it is what `torch.autocast` does. On a GPU it leaves softmax, norms
+# and the loss in float32, since each adds up many numbers, and a sum of so few digits loses the small ones. `python -m
+# dotformer train` does it where the configuration says `precision = "bfloat16"`. (There are [even shorter
+# numbers](#what-comes-after-16-bits).)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -766,9 +769,10 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 # its own would raise the figure, and none does.
 #
 # Then the speeds. Differences of a few percent may be chance. bf16 makes the step twice as fast. Fused attention then
-# loses a third of the speed, and compiling, which costs seconds before its first step, a seventh of what is left. A
-# larger batch gains 11 percent per token, and checkpointing, beside it, is slower and needs half of its memory. So
-# bf16, with attention written out, is the fastest rung on that CPU.
+# loses a third of the speed, and compiling, which costs seconds before its first step, a seventh of what is left. (A
+# new shape of batch may cost such seconds again: with `TORCH_LOGS=recompiles` PyTorch says when.) A larger batch gains
+# 11 percent per token, and checkpointing, beside it, is slower and needs half of its memory. So bf16, with attention
+# written out, is the fastest rung on that CPU.
 
 # %% [markdown]
 # We have not tested why fused attention makes that machine slower. On a GPU, with long texts, it takes a tenth of the
@@ -815,11 +819,11 @@ assert round(per_pair, 2) == 0.09 and round(fixed) == 5
 assert round(fixed + 100 * per_pair) == 14
 
 # %% [markdown]
-# (Launched are *no waiting*, with 100 pairs, and *batches prefetched*, with 400.) The recorded times are nearly a line:
-# 5 ms, and 0.09 for each pair. So for 100 pairs the GPU's own work takes about 14 ms, and the rest of the 45 is mostly
-# waiting. The compiled steps of 100 pairs were therefore overhead-bound, and *bf16* and *fused attention* before them
-# probably too. So the gains and losses from *bf16* to *padded vocabulary* say little about a GPU that is kept busy.
-# Another host agrees: there all other rungs took 8 to 37 percent less time, but the recorded step again 40 ms.
+# (The launched times are the ladder's: *no waiting* for 100 pairs, *batches prefetched* for 400.) The recorded times
+# are nearly a line: 5 ms, and 0.09 for each pair. So for 100 pairs the GPU's own work takes about 14 ms, and the rest
+# of the 45 is mostly waiting. The compiled steps of 100 pairs were therefore overhead-bound, and *bf16* and *fused
+# attention* before them probably too. So the gains and losses from *bf16* to *padded vocabulary* say little about a GPU
+# that is kept busy.
 
 # %% [markdown]
 # Making batches between the steps cost a third of the speed, and prefetching brought most of that back.
@@ -827,8 +831,9 @@ assert round(fixed + 100 * per_pair) == 14
 # Now the hours of the introduction: a step of the paper's size is 400 pairs, 51,200 tokens of both sides. 100,000 such
 # steps take 9.4 hours at the first rung's 150,600 tokens a second, if 400 pairs are computed as fast as the 100
 # measured, and 1.1 at the recorded step's 1,272,000. With 400 pairs the MFU of a recorded step is 32 percent, with
-# 1,600 pairs 35 percent, at 1.4 million tokens a second. ([Is the model too
-# narrow](#how-much-of-the-peak-can-a-narrow-model-use) for more?)
+# 1,600 pairs 35 percent, at 1.4 million tokens a second. (Llama 3's largest model reached 38 to 43 percent of the
+# *maker's* peak, on up to 16,384 H100s, [Grattafiori and others 2024](https://arxiv.org/abs/2407.21783).) ([Is the
+# model too narrow](#how-much-of-the-peak-can-a-narrow-model-use) for more?)
 
 # %% tags=["proof"]
 assert 1 < changes["bf16"] < 1.2 and -0.16 < changes["compile"] < -0.13
@@ -878,7 +883,7 @@ assert 760e12 < peak_in_16_bits < 790e12
 #
 # The configuration has these switches: `compile`, `cuda_graphs` and `checkpointing` under `[training]`, and `multiple =
 # 64` under `[tokens]`, which pads the vocabulary. The log has tokens a second, the most memory in use, and the MFU, as
-# a share of the peak measured above (many papers take the maker's, which is higher).
+# a share of the peak that it measures on your device (many papers take the maker's, which is higher).
 
 # %% [markdown]
 # ## Attention without the score matrix
@@ -1009,8 +1014,9 @@ quiz.one_choice(
 #
 # A step holds four things in memory: the parameters; a gradient for each; the **optimiser state**, with Adam two
 # moments for each; and the activations that the forward pass leaves for the backward pass, those of the loss included.
-# The first three are 16 bytes for each parameter, however large the batch is. The fourth grows with the batch and the
-# length.
+# The first three are 16 bytes for each parameter, however large the batch is. (Mixed precision does not halve them,
+# since they stay in float32; the step even keeps copies of the matrices in 16 bits besides. It halves only
+# activations.) The fourth grows with the batch and the length.
 #
 # **By hand.** Without dropout, and with fused attention, a layer keeps for each token, in multiples of $D$ numbers:
 #
@@ -1946,4 +1952,4 @@ for one, other in zip(whole[2:], chunked[2:], strict=True):
 # %% [markdown]
 # The same gradients, in no more time here and with a third of the memory. (With all logits, three of their four arrays
 # exist at once.) In chunks, nearly all of the memory is two arrays as large as the output matrix, for its gradient.
-# They do not grow with the targets. (In chunks it does not smooth labels, so our trainer does without it.)
+# They do not grow with the targets. (It cannot smooth labels in chunks, so our trainer does not use it.)

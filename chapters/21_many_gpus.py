@@ -13,7 +13,7 @@
 # tell whether many compute what one would have computed, and what communication costs them.
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is
-# needed: processes of one machine stand for devices. (On several GPUs nobody has run this yet.) It takes about 32
+# needed: processes of one machine stand for devices. (On several GPUs nobody has run this yet.) It takes about 33
 # minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
@@ -354,10 +354,9 @@ plt.show()
 # %% [markdown]
 # ### What lies where?
 #
-# FSDP shards all it can. One can stop earlier. The stages have names, from the **Zero Redundancy Optimizer**
-# ([Rajbhandari and others, 2020](https://arxiv.org/abs/1910.02054)): ZeRO-1 shards Adam's moments, ZeRO-2 the gradients
-# as well, and ZeRO-3, which FSDP is, the parameters, too. Of the 16 bytes for each parameter, each of four devices
-# keeps:
+# FSDP shards all it can. One can stop earlier. The **Zero Redundancy Optimizer** ([Rajbhandari and others,
+# 2020](https://arxiv.org/abs/1910.02054)) has three stages: ZeRO-1 shards Adam's moments, ZeRO-2 the gradients as well,
+# and ZeRO-3, which FSDP is, the parameters, too. Of the 16 bytes for each parameter, each of four devices keeps:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Bytes for each parameter that one of four devices keeps. DDP: parameters 4, gradients 4, moments 8, together 16. ZeRO-1: 4, 4 and 2, together 10. ZeRO-2: 4, 1 and 2, together 7. ZeRO-3, FSDP: 1, 1 and 2, together 4."}}
 whole = {"parameters": 4, "gradients": 4, "moments": 8}
@@ -389,10 +388,11 @@ plt.show()
 assert list(bytes_kept.values()) == [16, 10, 7, 4]
 
 # %% [markdown]
-# The first two stages cost no communication beyond that of DDP. The gradients are reduce-scattered, so that each device
-# has the complete sum of its quarter; it updates that quarter, and the new parameters are all-gathered. These are the
-# two phases of the all-reduce that DDP makes anyway. In equal precision only ZeRO-3 pays, because it gathers the
-# parameters once more.
+# (The paper divides the 16 otherwise: 2 each for parameter and gradient, in 16 bits, and 12 for a copy in float32 and
+# the moments, which stage 1 shards. Then the four devices keep 16, 7, 5.5 and 4.) The first two stages cost no
+# communication beyond that of DDP. The gradients are reduce-scattered, so that each device has the complete sum of its
+# quarter; it updates that quarter, and the new parameters are all-gathered. These are the two phases of the all-reduce
+# that DDP makes anyway. In equal precision only ZeRO-3 pays, because it gathers the parameters once more.
 
 # %% [markdown]
 # ### The trainer
@@ -802,7 +802,9 @@ for name in ("1 process", "2, one of them killed"):
 # %% [markdown]
 # No farther than the rest. Steps 11 and 12 were made twice, and nobody can tell. A process that hangs goes unnoticed
 # until those that wait for it give up, after ten minutes (the `timeout` that the command gives its group). Then all are
-# started again.
+# started again. Meanwhile GPUs that wait show a load of 100 percent, since the collective's kernel is running. To find
+# the one that they wait for, look at each process's Python stack (`py-spy dump`) or at PyTorch's *flight recorder*,
+# which lists each rank's last collectives.
 #
 # ## The same command
 #
@@ -1007,8 +1009,8 @@ plt.show()
 
 # %% [markdown]
 # Once in each. The summands of the output are added up on the way forward. On the way back each device has only its
-# part of the gradient of $x$, since both have used $x$, and these parts are added up. So two autograd functions are
-# needed, one for each direction.
+# part of the gradient of $x$, since both have used $x$, and these parts are added up: two autograd functions, one for
+# each direction.
 #
 # **By hand.** Let $x = 3$, $W_1 = (1, 2)$ and $W_2 = (4, 5)^\top$. The first device computes $3 \cdot 1 \cdot 4 = 12$
 # and the second $3 \cdot 2 \cdot 5 = 30$; their sum, 42, is the output. Back, with the gradient 1 at the output, the
@@ -1086,7 +1088,9 @@ assert all(torch.equal(*pair) for pair in zip(left[:2], right[:2], strict=True))
 # %% [markdown]
 # Output and all gradients are those of one process, up to float64 rounding. Attention is shared in the same way, by
 # heads: the columns of $W_Q$, $W_K$ and $W_V$ that belong to a head, and its rows of $W_O$ ([chapter
-# 6](06_many_heads.ipynb#heads-are-a-sum)). So a layer of an encoder needs two all-reduces forward and two back.
+# 6](06_many_heads.ipynb#heads-are-a-sum)). So a layer of an encoder needs two all-reduces forward and two back. (FSDP
+# sends parameters, and each device computes whole layers for its own rows of the batch. Here activations are sent, and
+# all devices share the same rows, so the batch need not grow.)
 #
 # There are two more ways to cut. In **pipeline parallelism** ([Huang and others,
 # 2019](https://arxiv.org/abs/1811.06965)) each device has some of the *layers*, and only activations at the borders are
@@ -1094,9 +1098,9 @@ assert all(torch.equal(*pair) for pair in zip(left[:2], right[:2], strict=True))
 # another. At the beginning and at the end some devices still wait, a share of $(N - 1) / (m + N - 1)$ of the time, the
 # **bubble**. With 3 devices and 4 micro-batches, as in the picture, that is a third.
 #
-# In **context parallelism**, or *ring attention* ([Liu and others, 2023](https://arxiv.org/abs/2310.01889)), each
-# device has some of the *positions*, and the keys and values go around a ring, while each blends what it has seen so
-# far, as [chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)'s attention without the score matrix does
+# In **context parallelism** each device has some of the *positions*. In *ring attention* ([Liu and others,
+# 2023](https://arxiv.org/abs/2310.01889)) the keys and values then go around a ring, while each blends what it has seen
+# so far, as [chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)'s attention without the score matrix does
 # it.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Left: pipeline parallelism, three devices as rows, time as columns. Four micro-batches, numbered 1 to 4, pass through the devices one step later each; two cells of every row are empty, the bubble. Right: context parallelism, four devices in a ring, each with a quarter of the positions; keys and values are passed on to the next."}}
@@ -1146,14 +1150,15 @@ plt.show()
 # |---|---|
 # | everything fits | the batch (data parallel) |
 # | memory is short | parameters, gradients and moments, too (FSDP) |
-# | a device has so few tokens that sending its gradients takes longer than its backward pass | each layer (tensor parallel), within a machine, if it is wide enough |
-# | layers still do not fit, or links are slow | the stack of layers (pipeline parallel) |
+# | a layer is too large for a device, or a device has so few tokens that sending its gradients takes longer than its backward pass | each layer (tensor parallel), within a machine, if it is wide enough |
+# | the stack of layers still does not fit, or links are slow | the stack of layers (pipeline parallel) |
 # | one sequence is too long | its positions (context parallel) |
 #
 # Where each begins to be bound by communication is [computed below](#when-does-communication-take-longer). Large models
 # combine them. Layers of width 8,192 are wide enough to be shared among the eight devices of one machine, which fast
 # links (NVLink) join, and batches are dealt out among machines. With a pipeline besides, it is called **3D
-# parallelism**.
+# parallelism**. (In a [mixture of experts](19_modern.ipynb#experts-more-parameters-at-the-same-price) the experts can
+# be dealt out as well, and tokens travel to theirs: **expert parallelism**.)
 
 # %% [markdown]
 # ## What did the paper's run cost?
@@ -1291,7 +1296,7 @@ verdict
 # *Easy, 10 minutes.* A model has `parameters` parameters, of which the largest layer has `layer`. Training takes 16
 # bytes for each parameter: 4 for itself, 4 for its gradient and 8 for the moments. Return the bytes that each of
 # `world_size` processes needs, if each keeps its shard of all of these and has besides, in tensors of their own, the
-# full parameters and gradients of one layer at a time.
+# full parameters and gradients of one layer at a time (PyTorch's FSDP has at times two).
 
 
 # %% tags=["exercise"]
@@ -1488,8 +1493,7 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 #
 # - **Data parallel**, with $b$ tokens a device: a model of $P$ parameters takes $6 P b / F$ seconds for forward and
 #   backward pass, and its gradients of 4 bytes take $2 \frac{N - 1}{N} \, 4 P / \beta$ around a ring of $N$. They can
-#   hide behind the backward pass, two thirds of the work, if $b > 2 \frac{N - 1}{N} F / \beta$, whatever the model
-#   (without experts).
+#   hide behind the backward pass, two thirds of the work, if $b > 2 \frac{N - 1}{N} F / \beta$, whatever the model.
 # - **FSDP** gathers 2 bytes a parameter before the forward pass, and again before the backward pass, which also
 #   scatters gradients of 4 bytes. The backward pass decides: it has more to hide: $\frac{N - 1}{N} \, 6 P / \beta$,
 #   behind $4 P b / F$. That needs $b > \frac{3}{2} \frac{N - 1}{N} F / \beta$.
@@ -1499,7 +1503,7 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 #   for their sum (unless products or batches are cut into parts). They take longer than the products where
 #   $D < \frac{N - 1}{3} F / \beta$, whatever the batch.
 # - **Pipeline**: at a border $2 b D$ bytes, against $24 b D^2$ FLOPs in each layer of a device. With $L$ layers each
-#   they hide where $D > F / (12 L \beta)$. So the price is mostly the bubble.
+#   they hide where $D > F / (12 L \beta)$.
 # - **Context**, with $b$ positions a device: keys and values, $4 b D$ bytes, against $4 b^2 D$ FLOPs for their scores
 #   and sums. They hide if $b > F / \beta$. A causal mask halves the FLOPs, and then it takes $b > 2 F / \beta$.
 #

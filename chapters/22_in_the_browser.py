@@ -13,7 +13,7 @@
 # where the decoder looked. Some 290 lines of JavaScript compute it, without any library. Given the same parameters,
 # they return the same logits as PyTorch, to about 1e-5. Then the same model becomes a file for servers.
 #
-# You need [chapter 12](12_generation.ipynb) for the cache, and enough JavaScript to read a loop. It takes about 29
+# You need [chapter 12](12_generation.ipynb) for the cache, and enough JavaScript to read a loop. It takes about 30
 # minutes to read, and 25 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter takes all of it out of Python."}}
@@ -292,10 +292,11 @@ assert 13.5 < 4 * sum(len(m) - 1 for m in matrices) / 1e3 < 14.5
 assert cost[3, False][0] < 430 and abs(cost[8, True][2] - cost[32, True][2]) < 5e-4
 
 # %% [markdown]
-# In 8 bits this test sees no loss. Even 3 bits, which leave only the seven values from $-3$ to 3, cost only a few
-# sentences. With one scale for the whole matrix 3 bits fail. Its largest entry makes the scale so coarse that 54
-# percent of the entries round to 0, against 31 with a scale for each row. But this language is easy, and the model is
-# large for it. On captions, which are harder, few bits cost more.
+# In 8 bits this test sees no loss. The errors of a row have both signs, so in a dot product they partly cancel. Even 3
+# bits, which leave only the seven values from $-3$ to 3, cost only a few sentences. With one scale for the whole matrix
+# 3 bits fail. Its largest entry makes the scale so coarse that 54 percent of the entries round to 0, against 31 with a
+# scale for each row. But this language is easy, and the model is large for it. On captions, which are harder, few bits
+# cost more.
 
 # %% tags=["hide-input"]
 captions = measured("quantization")
@@ -309,13 +310,14 @@ for row_ in captions["rows"]:
 # (`python -m benchmarks.quantization`: three transformers of a million parameters, trained with different seeds,
 # translate the captions of chapter 14.) In 8 bits all three keep their score to a tenth of a point, where the seeds are
 # up to 1.3 apart. With a scale for each row, 4 bits cost 0.8 to 1.5 points and 3 bits 5 to 7. With one for a matrix, 4
-# bits cost 2.5 to 3.5 and 3 bits 17 to 20. So the page uses 8 bits, which cost nothing that we can measure. (With 8,
-# one scale for a matrix would do here, too. A scale for each row is a safety for other models, and costs 14 kB.)
+# bits cost 2.5 to 3.5 and 3 bits 17 to 20. So the page uses 8 bits, which cost nothing that we can measure. (One scale
+# for a matrix would do here, too; one for each row costs 14 kB, and is safer elsewhere.)
 #
 # This is *weight-only* quantization. To compute in 8 bits one must quantize the **activations** as well, the vectors
 # between the matrices, with scales found on sample texts (**calibration**) or for each vector as it comes (*dynamic*).
-# In large models a few huge entries of these spoil the scale for the others ([Dettmers and others,
-# 2022](https://arxiv.org/abs/2208.07339)).
+# In large models a few huge entries of the activations spoil the scale for the rest ([Dettmers and others,
+# 2022](https://arxiv.org/abs/2208.07339)). These few can be computed in 16 bits, as there, or shrunk by a factor that
+# the weights take over ([Xiao and others, 2022](https://arxiv.org/abs/2211.10438)).
 
 # %% tags=["proof"]
 lost = {
@@ -791,7 +793,7 @@ for text_ in hundred:
     hypothesis = beam_search(KVCache(model, ids), 60)[0][0]
     assert best == [*hypothesis.tokens, 2]
     apart = max(apart, abs(score - hypothesis.score))
-print(f"{len(hundred)} sentences, all tokens equal")
+print(f"{len(hundred)} sentences: source and both translations equal")
 print(
     f"largest difference of a logit {largest:.0e}, of a hypothesis's score {apart:.0e}"
 )
@@ -841,10 +843,12 @@ for name, (line, wrong) in defects.items():
 
 # %% [markdown]
 # Somebody who reads the translations would notice one of the six. The grammar is easy and the model sure of itself, so
-# the other five write the same words, but for one sentence. Comparing logits finds all five. Four are off by 0.1 to 5,
+# the other five write the same words, but for one sentence. Comparing logits finds all five. (To find the *line*,
+# compare in the order of the computation: tokens, embeddings, then each layer's output.) Four are off by 0.1 to 5,
 # where the right engine is off by less than 1e-5. The one without $\epsilon$ is off by only 5e-5. Our test finds it,
-# but one that allows 1e-4 would not. So a tolerance should be a few times the *right* code's error, and not whatever
-# round number comes to mind.
+# but one that allows 1e-4 would not. So a tolerance should be a few times what rounding does, and not whatever round
+# number comes to mind. Equal bits cannot be asked for, since a sum in another order is rounded differently; nor equal
+# texts, since two logits that nearly agree may change places, and from there on all is different.
 
 # %% tags=["proof"]
 noticed = [name for name, (_, differ) in broken.items() if differ > 1]
@@ -897,7 +901,9 @@ assert pace > 100
 # %% [markdown]
 # That was in this notebook, on one core; the page [above](#here-it-is) says how fast it is in your browser. `dot`
 # multiplies one pair at a time, where PyTorch has instructions for eight or sixteen (**SIMD**), and a GPU thousands of
-# units. For a small model and one reader that does not matter.
+# units. For a small model and one reader that does not matter. A large one needs **WebAssembly**, which has SIMD and
+# threads, or **WebGPU**, which computes on the reader's graphics card;
+# [Transformers.js](https://huggingface.co/docs/transformers.js) and [WebLLM](https://github.com/mlc-ai/web-llm) do.
 #
 # ## A file for servers
 #
