@@ -9,15 +9,19 @@
 # # 4. What does a word pay attention to?
 #
 # *You import python with a script.* *A python is a large snake.* To know which python is meant, look at the other
-# words. At the end of this chapter you have a function of eight lines that lets every word of a sentence look at all of
+# words. At the end of this chapter you have a function of seven lines that lets every word of a sentence look at all of
 # them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer. Any two
-# words are then one step apart; in a recurrent network, as many steps as lie between them. And all words of a given
-# text are computed at once. The price is a weight for every pair of words.
+# words are then one step apart; in a recurrent network they are as many steps apart as positions. And the outputs for
+# all words of a given text are computed at once. The price is a weight for every pair of words.
 #
-# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 28 minutes to read, and 45 for the
-# exercises. [Going further](#going-further), at the end, takes 4 more minutes. For the shortest way to a working
-# attention function, some twenty minutes, read from [three roles](#three-roles) to the [PyTorch
-# module](#the-same-as-a-pytorch-module).
+# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 29 minutes to read, and 45 for the
+# exercises. [Going further](#going-further), at the end, takes 4 more minutes. To *write* a transformer this afternoon,
+# read here from [three roles](#three-roles) to the [PyTorch module](#the-same-as-a-pytorch-module) (twenty minutes), in
+# chapter 6 [the definition](06_many_heads.ipynb#the-definition) and its
+# [module](06_many_heads.ipynb#the-same-as-a-pytorch-module) (ten), in chapter 8 from [one layer, on
+# paper](08_encoder.ipynb#one-layer-on-paper) to [the whole encoder](08_encoder.ipynb#from-numbers-to-vectors)
+# (fifteen), and in chapter 9 from [all of it on one screen](09_decoder.ipynb#all-of-it-on-one-screen) to its answers
+# (ten).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
 from functools import partial, wraps
@@ -208,7 +212,8 @@ for token, *vectors in zip(small_tokens, q, k, v, strict=True):
 # We chose these matrices; a transformer learns them (chapter 7). Follow the query of *bites* on paper, from left to
 # right. With *man*, for one, its score is $2 \cdot 2 + 0 \cdot 0 = 4$. As in [chapter
 # 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) it is divided by $\sqrt{d_k}$, here $\sqrt 2$, in
-# place of the temperature 0.1. Then come the softmax and the blend.
+# place of the temperature 0.1. Then comes the softmax: raise $e$ to each scaled score and divide by the sum of the
+# three, so that the weights are positive and sum to 1. Last, multiply each value by its weight and add up: the blend.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The query of bites, the row 2, 0, on the left. Three rows, one for each word. dog: key 1, 0; score 2; divided by root 2, 1.414; e to that power, 4.113; weight 0.187; value 1, 0. bites: key 0, 1; score 0; 0; 1; weight 0.045; value 0, 0. man: key 2, 0; score 4; 2.828; 16.919; weight 0.768; value 1, 1. Below: the sum of the powers, 22.032, and the output, 0.955, 0.768."}}
 drawing = Diagram(6.8, 2.75)
@@ -322,6 +327,44 @@ quiz.one_choice(
 # | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention; each row sums to 1 |
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its **context vector** |
 #
+# All of it for *dog bites man*, with the row of *bites* in red:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Self-attention for dog bites man as matrices, from left to right. X, 3 by 3, goes through W_Q, W_K and W_V to Q, K and V, each 3 by 2. Q and the transpose of K give the scores, 3 by 3: 0 2 0, 2 0 4, 0 2 0. Divided by root 2 and through the softmax they are the weights, 0.16 0.67 0.16, 0.19 0.05 0.77, 0.16 0.67 0.16. These and V give the outputs, 3 by 2: 0.33 0.16, 0.95 0.77, 0.33 0.16. The row of bites is red throughout."}}
+drawing = Diagram(7.2, 4.6)
+
+
+def matrix(x, y, title, rows, width=0.3, form="{:.0f}", asks=True):
+    """A matrix whose middle row begins at (x, y); the row of bites is red."""
+    drawing.text(x + width * len(rows[0]) / 2, y + 0.75, title, size=10)
+    for n, row in enumerate(rows):
+        color = "#f3dcd7" if n == 1 and asks else "#e4edf4"
+        shown = [form.format(number) for number in row]
+        drawing.cells(x, y + 0.36 * (1 - n), shown, color, width)
+
+
+of_scores = q @ k.T
+of_weights = softmax(of_scores / np.sqrt(2))
+matrix(0.6, 2.25, "$X$", small)
+for y, word in zip((2.61, 2.25, 1.89), small_tokens, strict=True):
+    drawing.text(0.5, y, word, at="right", size=10)
+for y, name, projected in ((3.7, "Q", q), (2.25, "K", k), (0.75, "V", v)):
+    drawing.arrow((1.55, 2.25), (2.15, y))
+    at = "right" if name == "Q" else "left"
+    drawing.text(1.8, (2.25 + y) / 2 + 0.18, f"$W_{name}$", size=10, at=at)
+    matrix(2.25, y, f"${name}$", projected, asks=name == "Q")
+drawing.arrow((2.9, 3.7), (3.4, 3.2), color=plots.RED)
+drawing.arrow((2.9, 2.25), (3.4, 2.75))
+matrix(3.5, 3.0, "$QK^\\top$", of_scores)
+drawing.arrow((4.45, 3.0), (5.1, 3.0), color=plots.RED)
+drawing.text(4.76, 3.22, "÷ √2", size=9)
+drawing.text(4.76, 2.77, "softmax", size=9)
+matrix(5.2, 3.0, "weights", of_weights, 0.4, "{:.2f}")
+drawing.arrow((5.75, 2.4), (6.1, 1.5), color=plots.RED)
+drawing.arrow((2.9, 0.75), (5.6, 0.75), (6.1, 1.1))
+matrix(6.2, 1.3, "output", of_weights @ v, 0.4, "{:.2f}")
+plt.show()
+
+# %% [markdown]
 # In code, first for one query, that of *bites*:
 
 

@@ -13,8 +13,8 @@
 # at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when one of
 # its parts is left out. First comes how a layer is built, and then why it is built like that.
 #
-# You need [chapter 7](07_learning.ipynb). It takes about 28 minutes to read, and 40 for the exercises. [Going
-# further](#going-further), at the end, takes 4 more minutes. To write a transformer this afternoon, begin with [all of
+# You need [chapter 7](07_learning.ipynb). It takes about 27 minutes to read, and 40 for the exercises. [Going
+# further](#going-further), at the end, takes 5 more minutes. To write a transformer this afternoon, begin with [all of
 # it on one screen](09_decoder.ipynb#all-of-it-on-one-screen), in chapter 9, and come back for the reasons.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it. Residual paths lead around attention and around the feed-forward network, each to an add and norm."}}
@@ -308,28 +308,31 @@ assert np.isclose(share, 2 / 3, atol=0.01) and parameters(network) == 2_099_712
 
 # %% tags=["hide-input"]
 def gradients(add, seed):
-    """The length of the gradient of each network's W_1."""
+    """The length of each network's gradient of W_1, and the last one's input's size."""
     torch.manual_seed(seed)
     config = LayerConfig(d_model=64, d_ff=256, dropout=0.0)
     networks, x = [FeedForward(config) for _ in range(12)], torch.randn(64, 64)
     for each in networks:
+        size = x.square().mean().sqrt().item()
         x = x + each(x) if add else each(x)
     d_x = torch.randn_like(x)
     x.backward(d_x / d_x.norm())
-    return [each.up.weight.grad.norm().item() for each in networks]
+    return [each.up.weight.grad.norm().item() for each in networks] + [size]
 
 
 print("gradient of W_1      lowest    highest   (medians of five starts)")
 lengths = {}
 for add, name in ((False, "without the sums"), (True, "with them")):
     lengths[add] = np.median([gradients(add, seed) for seed in range(5)], axis=0)
-    print(f"{name:17}{lengths[add][0]:10.1g}{lengths[add][-1]:11.1f}")
-assert lengths[False][0] < 1e-6 and 0.1 < lengths[False][-1] < 0.2
-assert lengths[True].min() > 4 and lengths[True].max() < 5
+    print(f"{name:17}{lengths[add][0]:10.1g}{lengths[add][-2]:11.1f}")
+assert lengths[False][0] < 1e-6 and 0.1 < lengths[False][-2] < 0.2
+assert lengths[True][:-1].min() > 4 and lengths[True][:-1].max() < 5
+assert 0.045 < lengths[False][-1] < 0.055 and 1.35 < lengths[True][-1] < 1.45
 
 # %% [markdown]
 # Without the sums the lowest network gets less than a hundred-thousandth of what the highest gets; with them, about as
-# much. (Without the sums even the highest gets only 0.1, presumably because the numbers have faded on their way up.)
+# much. (Without the sums even the highest gets only 0.1, because the numbers have faded on their way up: an entry that
+# reaches it has the size 0.05, where it has 1.4 with the sums.)
 #
 # [He and others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them
 # deeper networks had trained worse than shallow ones (the **degradation problem**).
@@ -475,7 +478,7 @@ quiz.one_choice(
 # As a module, with dropout on what each part returns:
 
 # %%
-from dotformer.attention import MultiHeadAttention  # chapter 7's
+from dotformer.attention import MultiHeadAttention  # chapter 7's: returns a pair
 
 
 class PlainLayer(nn.Module):
@@ -487,7 +490,7 @@ class PlainLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x, mask=None):  # (B, T, D); (B, 1, 1, T), True: may attend
-        found, _ = self.attention(x, x, x, mask)  # the weights are not needed
+        found, _ = self.attention(x, x, x, mask)  # blends, and weights if asked for
         x = self.norm1(x + self.dropout(found))
         return self.norm2(x + self.dropout(self.down(self.up(x).relu())))
 
@@ -520,11 +523,16 @@ with torch.no_grad():
     )
 
 # %% [markdown]
-# Without dropout it equals `nn.TransformerEncoderLayer` (folded proof). The book's version also has the other order,
-# pre-norm. Attention and network stand in the same frame, add and normalise: `AddAndNorm`. It receives the sublayer as
-# a function, so either order is one line:
+# Without dropout it equals `nn.TransformerEncoderLayer` (folded proof). Beware: the class printed in [chapter
+# 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) returns the blends alone. With it, write `found =
+# self.attention(x, x, x, mask)`; the line above would take a batch of two for the pair, without an error.
+#
+# The book's version of the layer also has the other order, pre-norm. Attention and network stand in the same frame, add
+# and normalise: `AddAndNorm`. It receives the sublayer as a function, so either order is one line. `EncoderLayer` is
+# two such frames; `Stack` runs layers of one kind one after the other, also called **blocks**, each with parameters of
+# its own; and `Encoder` is a stack of encoder layers. All are folded.
 
-# %% tags=["export"] module="encoder"
+# %% tags=["export", "hide-input"] module="encoder"
 from collections.abc import Callable
 
 
@@ -547,10 +555,6 @@ class AddAndNorm(nn.Module):
             return x + self.dropout(sublayer(self.norm(x)))
         return self.norm(x + self.dropout(sublayer(x)))
 
-
-# %% [markdown]
-# The folded cells hold the book's `EncoderLayer`, two such frames; `Stack`, which runs layers of one kind one after the
-# other, also called **blocks**, each with parameters of its own; and `Encoder`, a stack of encoder layers.
 
 # %% tags=["export", "hide-input"] module="encoder"
 from dotformer.attention import MultiHeadAttention
@@ -723,7 +727,7 @@ class PositionalEncoding(nn.Module):
 
 
 # %% [markdown]
-# The folded `Embeddings` looks up, scales and adds the positions.
+# The folded `Embeddings` of the book looks up, scales and adds the positions.
 
 
 # %% tags=["export", "hide-input"] module="encoder"
@@ -757,18 +761,38 @@ class Embeddings(nn.Module):
 
 
 # %% [markdown]
-# Now a sentence can go all the way, from token numbers to the top of six layers:
+# Here is the whole encoder in plain code, from token numbers to vectors: embeddings, positions ([chapter
+# 5](05_position.ipynb)'s) and the layers, with a mask that hides the padding, token 0.
+
 
 # %%
-config = LayerConfig(d_model=64, num_heads=4, d_ff=256, dropout=0.0)
-embeddings, encoder = Embeddings(vocab_size=1000, d_model=64), Encoder(config, 6)
-sentence = torch.tensor([[17, 5, 902, 17]])  # a batch of one: (1, T)
-x = embeddings(sentence)
-print(tuple(sentence.shape), "->", tuple(x.shape), "->", tuple(encoder(x).shape))
-assert encoder(x).shape == (1, 4, 64)
+class PlainEncoder(nn.Module):
+    def __init__(self, vocab_size, d_model, num_heads, layers, d_ff, dropout=0.1):
+        super().__init__()
+        self.table = nn.Embedding(vocab_size, d_model)
+        nn.init.normal_(self.table.weight, std=d_model**-0.5)
+        sizes = d_model, num_heads, d_ff, dropout
+        self.layers = nn.ModuleList(PlainLayer(*sizes) for _ in range(layers))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens):  # (B, T) -> (B, T, D)
+        T, D = tokens.shape[1], self.table.embedding_dim
+        positions = torch.tensor(sinusoidal_positions(T, D)).to(self.table.weight)
+        x = self.dropout(self.table(tokens) * math.sqrt(D) + positions)
+        mask = (tokens != 0)[:, None, None]  # (B, 1, 1, T)
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x
+
+
+encoder = PlainEncoder(1000, d_model=64, num_heads=4, layers=6, d_ff=256).eval()
+sentences = torch.tensor([[17, 5, 902, 17], [8, 330, 0, 0]])
+print(tuple(sentences.shape), "->", tuple(encoder(sentences).shape))
+alone = encoder(sentences[1:, :2])  # without the padding
+assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 
 # %% [markdown]
-# Four numbers go in, and for each comes out a vector that has drawn on all four.
+# Numbers go in, and for each comes out a vector that has drawn on all the tokens of its sentence, and on no padding.
 
 # %% [markdown]
 # ## What is each part for? Leave it out
@@ -778,9 +802,8 @@ assert encoder(x).shape == (1, 4, 64)
 # trained encoders of three layers, in this section; then 24 untrained layers, where depth shows; then twelve trained
 # ones. In the first experiment, take away one part at a time (an **ablation**). There are two tasks on twelve random
 # digits. *Reverse*: give back the digits in reverse order. *Add*: to each digit add the one at the mirrored position,
-# modulo
-# 10. For 3 1 4, *reverse* gives 4 1 3 and *add* gives 7 2 7. Both must fetch a digit, and the second must compute
-# something with it, too.
+# and keep the last digit of the sum. For 3 1 4, *reverse* gives 4 1 3 and *add* gives 7 2 7. Both must fetch a digit,
+# and the second must compute something with it, too.
 #
 # Every model has width 32 and four heads and is post-norm. It starts as [Glorot and Bengio
 # (2010)](https://proceedings.mlr.press/v9/glorot10a.html) proposed (`xavier_uniform_`), so that a square projection
@@ -968,8 +991,6 @@ assert min(slow[None]) == 1
 # | added | $x + f(x)$ |
 # | post-norm | $\operatorname{LN}(x + f(x))$ |
 # | pre-norm | $x + f(\operatorname{LN}(x))$ |
-#
-# Three things could go wrong.
 
 
 # %% tags=["hide-input"]
@@ -1031,7 +1052,8 @@ COLORS = [plots.RED, plots.GOLD, plots.BLUE, plots.TEAL]
 def show_stacks(row, title, labels, **axes_settings):
     """A row of `measure` for the four stacks; `labels`: names, and where they go."""
     _, axes = plt.subplots(figsize=(5.4, 2.6))
-    for rows, color in zip(stacks.values(), COLORS, strict=True):
+    for name, color in zip(steps, COLORS, strict=True):
+        rows = stacks[name]
         axes.plot(range(1, 25), rows[row], color=color)
     for (name, x, y), color in zip(labels, COLORS, strict=True):
         axes.text(x, y, name, color=color)
@@ -1057,66 +1079,15 @@ show_stacks(
 # **rank collapse**, and prove that in a stack of nothing but attention it is faster than exponential: the more alike
 # the words, the more even the weights, and even weights give all the same average.
 #
-# Adding only delays it. Once words are mostly alike, attention returns nearly the same vector to all, so what they
-# share grows and what is a word's own does not. How fast depends on the size of what attention adds, compared with the
-# stream's (*size* is the root of the mean square of the entries). With *added* and with post-norm, once words are
-# alike, what attention adds is as large as the stream in every layer. With pre-norm attention reads a normalised copy,
-# so what it adds has at most about size 1, while the stream grows to 4. So 27 percent is left at the top ([in
-# numbers](#how-fast-do-words-become-alike)).
+# Adding only delays it: once words are mostly alike, attention returns nearly the same vector to all, so what they
+# share grows and what is a word's own does not. With pre-norm it grows more slowly
+# ([why](#how-fast-do-words-become-alike)), and 27 percent is left at the top.
 #
-# ### Numbers explode
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Size of an entry against the layer, 1 to 24, on a logarithmic axis: added grows to over 1000, post-norm stays at 1, pre-norm grows slowly to 4, alone falls to 0.25."}}
-show_stacks(
-    1,
-    "size of an entry (root mean square)",
-    [
-        ("alone", 18, 0.42),
-        ("added", 14, 200),
-        ("post-norm", 18, 1.25),
-        ("pre-norm", 16, 4.5),
-    ],
-    yscale="log",
-)
-
-# %% [markdown]
-# They explode only with *added*: to more than a thousand, by little in the first layers and then by some 40 percent in
-# each. Post-norm brings every vector back to size 1. With pre-norm the stream grows slowly, to 4.
+# ### What helps
 #
-# ### A layer cannot learn where to look
-#
-# Begin the backward pass at the top with a gradient of length 1. How long is the gradient of each layer's $W_Q$?
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Gradient of W_Q against the layer, 1 to 24, on a logarithmic axis: alone falls to 1e-8 by the fourth layer; added is over 1e9 in the first layers; post-norm falls from 3 to 1e-5, pre-norm from 10 to 0.2."}}
-show_stacks(
-    2,
-    "gradient of $W_Q$",
-    [
-        ("alone", 16, 3e-7),
-        ("added", 16, 3e6),
-        ("post-norm", 13, 1e-5),
-        ("pre-norm", 18, 2),
-    ],
-    yscale="log",
-)
-
-# %% [markdown]
-# Where words are alike there is nothing to choose between, and another choice would change nothing. So with attention
-# alone $W_Q$ gets no gradient from the fourth layer on (1e-8 is rounding), and with post-norm hardly any near the top.
-# With *added* the gradient is about a thousand at the top, presumably because the numbers are so large, and some
-# million times as large at the bottom: on its way down it explodes, too. With pre-norm every layer gets one, the top
-# layer a fiftieth of the lowest one's.
-#
-# ### What follows
-#
-# Most of today's deep models are pre-norm, and this is one reason. (What else has changed since 2017, such as RMSNorm
-# and gated feed-forward networks: [chapter 19](19_modern.ipynb#seven-changes).) Pre-norm has a price: the larger the
-# stream, the less a late layer changes it, and where a post-norm model does train, it is often the better one ([Liu and
-# others, 2020](https://arxiv.org/abs/2004.08249)).
-#
-# **The start matters as much.** GPT-2 divides the matrices that write into the stream by the root of the number of
-# sublayers, once, before training, so that each adds little. Here are the four stacks at their top, and three in which
-# what attention adds is divided by $\sqrt{24}$:
+# Two things do: pre-norm, and a **small start**. GPT-2 divides the matrices that write into the stream by the root of
+# the number of sublayers, once, before training, so that each adds little. Here are the four stacks at their top, and
+# three in which what attention adds is divided by $\sqrt{24}$:
 
 # %% tags=["hide-input"]
 small_start = {
@@ -1130,9 +1101,18 @@ for name, (shares, sizes, gradients) in stacks.items():
     print(f"{name:18}{shares[-1]:10.3f}{sizes[-1]:10,.1f}{gradients[-1]:16.0e}")
 
 # %% [markdown]
-# Started small, all three keep more than nine tenths of each vector its own, and give the top layer a gradient. At the
-# start, then, each layer should add little beside what is there already. Pre-norm does so in part, a small start more
-# fully.
+# The last column is the gradient of the top layer's $W_Q$, when the backward pass begins with a gradient of length 1.
+# Where words are alike there is nothing to choose between, so alone and with post-norm a high layer cannot learn where
+# to look. *Added* keeps a gradient, but its numbers explode, to more than a thousand. With pre-norm the stream grows to
+# 4, more than a quarter of each word stays its own, and every layer gets a gradient ([layer by
+# layer](#how-do-size-and-gradient-change-with-the-layer)). Started small, all three keep more than nine tenths of each
+# word, and their top layers a gradient.
+#
+# So each layer should at first add little beside what is there already: pre-norm sees to that in part, a small start
+# more fully. Most of today's deep models are pre-norm, and this is one reason. (What else has changed since 2017, such
+# as RMSNorm and gated feed-forward networks: [chapter 19](19_modern.ipynb#seven-changes).) Pre-norm has a price: the
+# larger the stream, the less a late layer changes it, and where a post-norm model does train, it is often the better
+# one ([Liu and others, 2020](https://arxiv.org/abs/2004.08249)).
 
 # %% tags=["proof"]
 alone, added, post, pre, *small_ones = stacks.values()
@@ -1463,7 +1443,7 @@ verdict
 # ### How fast do words become alike?
 #
 # Compare the size of what attention adds with that of the stream, in the [deep
-# stacks](#what-goes-wrong-in-a-deep-stack).
+# stacks](#what-goes-wrong-in-a-deep-stack) (*size* is the root of the mean square of the entries).
 #
 # - **Post-norm** scales every sum back to size 1, so what is added next is as large as the stream, at every layer.
 #   Write a word as $c + w$, what is common and what is its own. Attention adds a common vector $a$, about as long as
@@ -1475,6 +1455,48 @@ verdict
 # So if attention added nothing to a word's own part, its share should fall from layer 8 to layer 24 by a factor of
 # about $\sqrt{17/4} = 2.1$ with pre-norm, and of $\sqrt 2^{16} = 256$ with post-norm. Measured, it falls by 2.1, and by
 # a little over 170.
+
+# %% [markdown]
+# ### How do size and gradient change with the layer?
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Size of an entry against the layer, 1 to 24, on a logarithmic axis: added grows to over 1000, post-norm stays at 1, pre-norm grows slowly to 4, alone falls to 0.25."}}
+show_stacks(
+    1,
+    "size of an entry (root mean square)",
+    [
+        ("alone", 18, 0.42),
+        ("added", 14, 200),
+        ("post-norm", 18, 1.25),
+        ("pre-norm", 16, 4.5),
+    ],
+    yscale="log",
+)
+
+# %% [markdown]
+# Numbers explode only with *added*: to more than a thousand, by little in the first layers and then by some 40 percent
+# in each. Post-norm brings every vector back to size 1. With pre-norm the stream grows slowly, to 4.
+#
+# Begin the backward pass at the top with a gradient of length 1. How long is the gradient of each layer's $W_Q$?
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Gradient of W_Q against the layer, 1 to 24, on a logarithmic axis: alone falls to 1e-8 by the fourth layer; added is over 1e9 in the first layers; post-norm falls from 3 to 1e-5, pre-norm from 10 to 0.2."}}
+show_stacks(
+    2,
+    "gradient of $W_Q$",
+    [
+        ("alone", 16, 3e-7),
+        ("added", 16, 3e6),
+        ("post-norm", 13, 1e-5),
+        ("pre-norm", 18, 2),
+    ],
+    yscale="log",
+)
+
+# %% [markdown]
+# Where words are alike there is nothing to choose between, and another choice would change nothing. So with attention
+# alone $W_Q$ gets no gradient from the fourth layer on (1e-8 is rounding), and with post-norm hardly any near the top.
+# With *added* the gradient is about a thousand at the top, presumably because the numbers are so large, and some
+# million times as large at the bottom: on its way down it explodes, too. With pre-norm every layer gets one, the top
+# layer a fiftieth of the lowest one's.
 
 # %% [markdown]
 # ### Does it need warm-up?

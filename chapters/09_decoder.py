@@ -15,7 +15,7 @@
 # and as the module that this book uses.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). The
-# chapter takes about 31 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end, takes 7
+# chapter takes about 32 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end, takes 8
 # more minutes. To write a transformer this afternoon, begin at [the whole model on one
 # screen](#all-of-it-on-one-screen); a decoder-only one stands [at the end](#a-decoder-only-model-that-answers).
 
@@ -34,63 +34,61 @@ transformer_map(built=9)
 # Between the token numbers that go in and the logits that come out, each arrow carries one vector of width $D$ for each
 # token: $S = 6$ tokens on the left, $T = 4$ on the right.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "The whole transformer with shapes. Left, from bottom to top: the tokens Hi , how are you ?, shape (S), embeddings and positions, (S, D), then a frame of N encoder layers with self-attention and feed-forward, and out of its top the memory, (S, D). Right: the tokens bos I am fine, (T), embeddings and positions, (T, D), then a frame of N decoder layers with masked self-attention, cross-attention and feed-forward, (T, D), then a linear map to logits (T, V). An arrow leads from the memory to the cross-attention. At the top stands what must be predicted: I am fine eos."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "The whole transformer with shapes. Left, from bottom to top: the tokens Hi , how are you ?, shape (S), embeddings and positions, (S, D), then a frame of N encoder layers with self-attention and feed-forward, and out of its top the memory, (S, D). Right: the tokens bos I am fine, (T), embeddings and positions, (T, D), then a frame of N decoder layers with causal self-attention, cross-attention and feed-forward, then a linear map to logits (T, V). Above each sublayer stands a box, add and norm, and a residual path leads around the sublayer into it. An arrow leads from the memory to the cross-attention. At the top stands what must be predicted: I am fine eos."}}
 from classroom.diagram import Diagram
 
-drawing = Diagram(7.4, 5.6)
+drawing = Diagram(7.4, 6.9)
+EMBED, SUBLAYERS = 0.95, [1.95, 3.2, 4.45]  # heights; add and norm stand 0.48 above
 
 
-def column(x, boxes, shapes):
-    """Boxes (label, y, colour) from bottom to top, joined by arrows."""
-    heights = [y for _, y, _ in boxes]
-    for label, y, color in boxes:
+def half(x, side, sublayers, shape):
+    """Embeddings and one layer at x, with its residual paths on that side."""
+    drawing.box(x, EMBED, "embed, add positions", 2.1, 0.36, plots.GOLD)
+    heights = SUBLAYERS[: len(sublayers)]
+    drawing.frame(x, heights[-1] / 2 + 1.25, 2.7, heights[-1] - 0.5, "N times")
+    at = "left" if side < 0 else "right"
+    below = EMBED + 0.18
+    for y, (label, color) in zip(heights, sublayers, strict=True):
         drawing.box(x, y, label, 2.1, 0.36, color)
-    for low, high, shape in zip(heights[:-1], heights[1:], shapes, strict=True):
-        drawing.arrow((x, low + 0.18), (x, high - 0.18))
-        drawing.text(x + 0.1, high - 0.29, shape, plots.GREY, "left", 9)
+        drawing.box(x, y + 0.48, "add & norm", 2.1, 0.24, plots.GREY, 9)
+        drawing.arrow((x, below), (x, y - 0.18))
+        drawing.arrow((x, y + 0.18), (x, y + 0.36))
+        drawing.text(x - 0.1 * side, y - 0.3, shape, plots.GREY, at, 9)
+        out, edge = x + side * 1.2, x + side * 1.05
+        way = (x, y - 0.3), (out, y - 0.3), (out, y + 0.48), (edge, y + 0.48)
+        drawing.arrow(*way, color=plots.GREY)
+        below = y + 0.6
+    return below
 
 
-drawing.frame(1.7, 2.65, 2.6, 1.6, "N times")
-drawing.frame(5.2, 3.0, 2.6, 2.3, "N times")
-column(
-    1.7,
-    [
-        ("embed, add positions", 1.0, plots.GOLD),
-        ("self-attention", 2.1, plots.BLUE),
-        ("feed-forward", 2.8, plots.RED),
-    ],
-    ["(S, D)", "(S, D)"],
-)
-column(
-    5.2,
-    [
-        ("embed, add positions", 1.0, plots.GOLD),
-        ("causal self-attention", 2.1, plots.BLUE),
-        ("cross-attention", 2.8, plots.TEAL),
-        ("feed-forward", 3.5, plots.RED),
-        ("linear", 4.65, plots.GOLD),
-    ],
-    ["(T, D)", "(T, D)", "(T, D)", "(T, D)"],
-)
-drawing.arrow((1.7, 2.98), (1.7, 3.75), (3.45, 3.75), (3.45, 2.8), (4.13, 2.8))
-drawing.text(2.55, 3.93, "memory (S, D)", plots.GREY, size=10)
+blue, red = plots.BLUE, plots.RED
+top = half(1.7, -1, [("self-attention", blue), ("feed-forward", red)], "(S, D)")
+sublayers = [
+    ("causal self-attention", blue),
+    ("cross-attention", plots.TEAL),
+    ("feed-forward", red),
+]
+above = half(5.2, 1, sublayers, "(T, D)")
+drawing.arrow((1.7, top), (1.7, 4.4), (3.45, 4.4), (3.45, 3.2), (4.13, 3.2))
+drawing.text(2.55, 4.58, "memory (S, D)", plots.GREY, size=10)
 for x, text, shape in [
     (1.7, "Hi , how are you ?", "(S)"),
     (5.2, "<bos> I am fine", "(T)"),
 ]:
-    drawing.text(x, 0.25, text)
-    drawing.arrow((x, 0.42), (x, 0.82))
-    drawing.text(x + 0.1, 0.6, shape, plots.GREY, "left", 9)
-drawing.arrow((5.2, 4.83), (5.2, 5.2))
-drawing.text(5.3, 5.0, "logits (T, V)", plots.GREY, "left", 9)
-drawing.text(5.2, 5.4, "I am fine <eos>")
+    drawing.text(x, 0.2, text)
+    drawing.arrow((x, 0.37), (x, EMBED - 0.18))
+    drawing.text(x + 0.1, 0.55, shape, plots.GREY, "left", 9)
+drawing.box(5.2, 5.75, "linear", 2.1, 0.36, plots.GOLD)
+drawing.arrow((5.2, above), (5.2, 5.57))
+drawing.arrow((5.2, 5.93), (5.2, 6.4))
+drawing.text(5.3, 6.15, "logits (T, V)", plots.GREY, "left", 9)
+drawing.text(5.2, 6.6, "I am fine <eos>")
 plt.show()
 
 # %% [markdown]
 # The left half is chapter 8, the encoder; what comes out of its top is called the **memory**. The right half, the
 # decoder, is a stack of the same kind with two differences. Its self-attention is masked, so that no word sees a later
-# one. And between self-attention and feed-forward network stands a second attention, to what the encoder has read. (The
-# drawing omits residual connections and norms.)
+# one. And between self-attention and feed-forward network stands a second attention, to what the encoder has read.
 #
 # At the top, one linear map gives every token of the vocabulary a score, its **logit**. At each position the logit of
 # the *next* word should be the highest. `<bos>` (beginning of sequence) and `<eos>` (end of sequence) are **special
@@ -277,35 +275,45 @@ quiz.one_choice(
 # word of the question, $S$. With a batch of $B$ and $H$ heads the scores are $(B, H, T, S)$: 2 pairs and 8 heads make
 # $(2, 8, 4, 6)$ here.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Drawing of cross-attention as a matrix of 4 rows and 6 columns. Above the columns stands the memory, a vector for each of Hi , how are you ?, and an arrow W_K leads down to their keys. Left of the rows stands the decoder, a vector for each of begin, I, am, fine, and an arrow W_Q leads to their queries. To the right an arrow leads to four results, each a blend of the values, which are memory times W_V."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Drawing of cross-attention as a matrix of 4 rows and 6 columns, with invented weights as shades: begin looks at you, I at are, am at how, fine at the question mark. Above the columns stands the memory, a vector for each of Hi , how are you ?, and an arrow W_K leads down to their keys. Left of the rows stands the decoder, a vector for each of begin, I, am, fine, and an arrow W_Q leads to their queries. From the memory an arrow W_V leads right to six values, one below the other, and under these stand four results, what each row receives."}}
 question = ["Hi", ",", "how", "are", "you", "?"]
 writing = ["<bos>", "I", "am", "fine"]
 
 
-def cells(axes, left, bottom, rows, columns, color, width=1.0):
+def cells(left, bottom, rows, columns, color, width=1.0, shades=None):
     for row, column in np.ndindex(rows, columns):
-        corner = (left + width * column, bottom + row)
+        corner = (left + width * column, bottom + rows - 1 - row)
+        shade = (
+            {"alpha": 0.12 + 0.88 * shades[row, column]}
+            if shades is not None
+            else {}
+        )
         axes.add_patch(
-            plt.Rectangle(corner, width, 1, fc=color, ec="white", lw=1.5)
+            plt.Rectangle(corner, width, 1, fc=color, ec="white", lw=1.5, **shade)
         )
 
 
-def arrow(axes, start, end, text, at):
+def arrow(start, end, text, at):
     style = {"arrowstyle": "-|>", "color": plots.INK}
     axes.annotate("", end, start, arrowprops=style)
     axes.text(*at, text, ha="center", va="center", fontsize=11)
 
 
 figure, axes = plt.subplots(figsize=(7.6, 4.6))
-cells(axes, 8, 7.5, 3, 6, plots.BLUE, width=1.5)
-cells(axes, 8, 4, 2, 6, plots.GOLD, width=1.5)
-cells(axes, 8, -1, 4, 6, "#a9c6dc", width=1.5)
-cells(axes, 0, -1, 4, 3, plots.RED)
-cells(axes, 5, -1, 4, 2, plots.TEAL)
-cells(axes, 19, -1, 4, 2, plots.GREY)
-arrow(axes, (12.5, 7.4), (12.5, 6.1), "$W_K$", (13.3, 6.75))
-arrow(axes, (3.1, 1), (4.9, 1), "$W_Q$", (4, 1.6))
-arrow(axes, (17.1, 1), (18.9, 1), "", (18, 1.5))
+invented = np.full((4, 6), 0.03)
+invented[range(4), [4, 3, 2, 5]] = 0.85
+cells(8, 7.5, 3, 6, plots.BLUE, width=1.5)
+cells(8, 4, 2, 6, plots.GOLD, width=1.5)
+cells(8, -1, 4, 6, plots.BLUE, width=1.5, shades=invented)
+cells(0, -1, 4, 3, plots.RED)
+cells(5, -1, 4, 2, plots.TEAL)
+cells(19.5, 4.5, 6, 2, plots.BLUE)
+cells(19.5, -1, 4, 2, plots.GREY)
+arrow((12.5, 7.4), (12.5, 6.1), "$W_K$", (13.4, 6.75))
+arrow((3.1, 1), (4.9, 1), "$W_Q$", (4, 1.7))
+arrow((17.1, 9), (19.4, 9), "$W_V$", (18.2, 9.7))
+arrow((17.1, 1), (19.4, 1), "blend", (18.2, 1.6))
+arrow((20.5, 4.4), (20.5, 3.1), "", (20.5, 3.1))
 for column, token in enumerate(question):
     axes.text(8.75 + 1.5 * column, 10.7, token, ha="center", fontsize=9)
 for row, token in enumerate(writing):
@@ -319,13 +327,11 @@ for x, y, text in [
     (1.5, 3.5, "decoder"),
     (6, 3.5, "queries"),
     (12.5, 3.5, "weights (T, S)"),
-    (20, 3.5, "received"),
+    (20.5, 10.9, "values"),
+    (20.5, -1.6, "received"),
 ]:
     axes.text(x, y, text, ha="center", va="center")
-axes.text(
-    20, -1.7, "blends of the values,\nmemory times $W_V$", ha="center", va="top"
-)
-axes.set(xlim=(-2.5, 24), ylim=(-3.4, 11.4), aspect="equal")
+axes.set(xlim=(-2.5, 22.5), ylim=(-2.2, 11.4), aspect="equal")
 axes.set_axis_off()
 plt.show()
 
@@ -672,11 +678,12 @@ assert np.round(-np.log(four[:3]), 2).tolist() == [0.69, 0.22, 0.11]
 
 # %% [markdown]
 # Each step of `fit` draws 32 of the given `rows` of `questions` and `answers`, and goes downhill by a step that Adam
-# scales ([chapter 11](11_training.ipynb#how-large-a-step)):
+# scales ([chapter 11](11_training.ipynb#how-large-a-step), which also clips gradients and lets the learning rate fall
+# in the end). Every 50 steps it says which share of the held-out answers is right (`share_right`, below):
 
 
 # %%
-def fit(model, rows, steps=250, peak=0.01, seed=0):
+def fit(model, rows, held=(), steps=250, peak=0.01, seed=0):
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters())
     model.train()
@@ -693,6 +700,12 @@ def fit(model, rows, steps=250, peak=0.01, seed=0):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if held and step % 50 == 0:
+            right = share_right(model.eval(), held)
+            print(
+                f"step {step}: loss {loss.item():.3f}, held out {right:.0%} right"
+            )
+            model.train()
     model.eval()
     return loss.item()
 
@@ -726,7 +739,8 @@ def generate(model, asked, longest=8):
 
 # %% [markdown]
 # Now train [the model on one screen](#all-of-it-on-one-screen), with two layers on each side, width 16 and two heads.
-# `split` gives the rows that are held out, and the others. Two small functions read and count answers:
+# `split` gives the rows that are held out, and the others. Two small functions read and count answers. The training
+# takes some five to ten seconds:
 
 
 # %%
@@ -757,8 +771,7 @@ def share_right(model, rows):
 unseen, for_training = split(seed=0)
 torch.manual_seed(0)
 screen = OneScreen(len(vocabulary), 16, 2, 2, 64, dropout=0.0)
-print(f"loss {fit(screen, for_training):.3f}")
-print(f"held-out answers right: {share_right(screen, unseen):.0%}")
+fit(screen, for_training, unseen)
 for asked in ("why are we happy ?", "Hi , is she tired ?", "Hi , how are you ?"):
     print(f"   {asked:22} {words(generate(screen, batch([asked]))[0])}")
 
@@ -775,7 +788,9 @@ assert share_right(wide, unseen) > 0.95
 
 # %% [markdown]
 # (A peak of 0.01 suits width 16. Wider models want smaller steps: for width 64 begin with 0.001. If your loss stalls,
-# divide the learning rate by three before you look for a bug.)
+# divide the learning rate by three before you look for a bug. With six layers or more take pre-norm, as in the
+# [decoder-only model](#a-decoder-only-model-that-answers) further on; [chapter 8](08_encoder.ipynb#does-training-agree)
+# says why. `torch.save(screen.state_dict(), "screen.pt")` keeps what was learnt.)
 #
 # The answers are right. But how new were the questions? Every one has a twin among the training pairs with another
 # greeting: test data that also appear, exactly or nearly, in the training data are called **contaminated**. With whole
@@ -1089,11 +1104,13 @@ with torch.no_grad():
 # The property is worth a test of its own, a **leak test**. Give every row the tokens of the row before it from the
 # fourth on (`roll`): the logits of the first three positions must stay the same up to rounding. Two more tests cost as
 # little. With more padding behind the question, nothing may move. And with another question, something must. All three
-# run after `model.train()` and after `model.eval()`, because a mask may be missing in one of them (with dropout 0).
+# run after `model.train()` and after `model.eval()`, because a mask may be missing in one of them.
 
 
 # %%
 def check(model, source, target):  # tokens of pairs; rows differ
+    drops = [m.p for m in model.modules() if isinstance(m, nn.Dropout)]
+    assert not any(drops), "build the model with dropout=0.0 for this check"
     for mode in (True, False):
         model.train(mode)
         with torch.no_grad():
@@ -1393,7 +1410,7 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 # | more padding | padding that is not hidden |
 # | a reference with the same parameters, such as `nn.Transformer`, in both modes and with sentences of different lengths | all nine |
 # | one pair of input and target, printed | targets that are not shifted |
-# | one batch of 32, trained alone | if its loss does not come near 0, at a smaller learning rate either, the model or the loop is wrong; do not start the long run |
+# | one batch of 32, trained alone | if its loss does not come near 0, even at a smaller learning rate, the model or the loop is wrong; do not start the long run |
 
 # %% tags=["proof"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}
@@ -1736,24 +1753,52 @@ verdict
 #
 # ### A decoder-only model that answers
 #
-# In code, a decoder-only model keeps the *encoder's* layers of [the model on one screen](#all-of-it-on-one-screen),
-# which have no cross-attention, and gives them a causal mask:
+# Here is a GPT, as it is usually written: one stack, a causal mask, and **pre-norm**, with a norm at the top. It takes
+# `Attention`, `sinusoids` and `batch` from [the model on one screen](#all-of-it-on-one-screen) and its training:
 
 
 # %%
-class DecoderOnly(OneScreen):
-    def __init__(self, *sizes, **options):
-        super().__init__(*sizes, **options)
-        del self.target_table, self.decoder
+class Block(nn.Module):
+    def __init__(self, d_model, num_heads, d_ff, dropout):
+        super().__init__()
+        self.attention = Attention(d_model, num_heads)
+        self.up, self.down = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+        self.norm1, self.norm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x, mask):
+        y = self.norm1(x)
+        x = x + self.dropout(self.attention(y, y, mask))
+        hidden = self.up(self.norm2(x)).relu()
+        return x + self.dropout(self.down(hidden))
+
+
+class DecoderOnly(nn.Module):
+    def __init__(self, vocab_size, d_model, heads, layers, d_ff, dropout=0.1):
+        super().__init__()
+        self.table = nn.Embedding(vocab_size, d_model)
+        blocks = [Block(d_model, heads, d_ff, dropout) for _ in range(layers)]
+        self.blocks, self.norm = nn.ModuleList(blocks), nn.LayerNorm(d_model)
+        self.dropout = nn.Dropout(dropout)
+        nn.init.normal_(self.table.weight, std=d_model**-0.5)
 
     def forward(self, tokens):
-        T = tokens.shape[1]
+        T, D = tokens.shape[1], self.table.embedding_dim
         causal = torch.ones(T, T, dtype=torch.bool, device=tokens.device).tril()
         mask = causal & (tokens != 0)[:, None, None]  # (B, 1, T, T)
-        x = self.stack(self.source_table, self.encoder, tokens, mask)
-        return x @ self.source_table.weight.T  # (B, T, V)
+        x = self.table(tokens) * math.sqrt(D) + sinusoids(T, D).to(tokens.device)
+        x = self.dropout(x)
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.norm(x) @ self.table.weight.T  # (B, T, V)
 
 
+# %% [markdown]
+# It is trained like the other model, and writes one token after another: the likeliest or, with a `temperature` above
+# 0, one drawn from the `top_k` likeliest ([chapter 12](12_generation.ipynb#sampling)):
+
+
+# %%
 def train_gpt(texts, width=32, steps=400, peak=0.005, seed=0):  # texts (N, T + 1)
     torch.manual_seed(seed)
     gpt = DecoderOnly(len(vocabulary), width, 2, 2, 4 * width, dropout=0.0)
@@ -1772,12 +1817,18 @@ def train_gpt(texts, width=32, steps=400, peak=0.005, seed=0):  # texts (N, T + 
 
 
 @torch.no_grad()
-def go_on(gpt, prompt, longest=8):
+def go_on(gpt, prompt, longest=8, temperature=0.0, top_k=None):
     tokens = batch([prompt])
     for _ in range(longest):
-        best = gpt(tokens)[:, -1].argmax(dim=-1, keepdim=True)
-        tokens = torch.cat([tokens, best], dim=1)
-        if best == number["<eos>"]:
+        logits = gpt(tokens)[:, -1]  # (1, V)
+        if temperature == 0:
+            new = logits.argmax(dim=-1, keepdim=True)
+        else:
+            likeliest, which = logits.topk(top_k or logits.shape[-1])
+            shares = (likeliest / temperature).softmax(dim=-1)
+            new = which.gather(1, torch.multinomial(shares, 1))
+        tokens = torch.cat([tokens, new], dim=1)
+        if new == number["<eos>"]:
             break
     return " ".join(vocabulary[n] for n in tokens[0].tolist())
 
@@ -1793,6 +1844,8 @@ print(go_on(gpt, "Hi , how are you ? <bos>"))
 expected = [f"{pairs[n][0]} <bos> {pairs[n][1]} <eos>" for n in unseen]
 right = [go_on(gpt, text[: text.index(" <bos>") + 6]) == text for text in expected]
 print(f"held-out answers right: {sum(right) / len(right):.0%}")
+for _ in range(3):  # it has learnt the questions as well
+    print(go_on(gpt, "Good morning ,", longest=20, temperature=1.0, top_k=10))
 
 # %% tags=["proof"]
 assert sum(right) / len(right) > 0.95
@@ -1803,6 +1856,8 @@ with torch.no_grad():
 assert same[:, :5].abs().max() < 1e-4 < same[:, 5:].abs().max()  # no leak
 
 # %% [markdown]
+# After *Good morning,* it makes up questions of its own, and answers them.
+#
 # ### Why does each mistake look as it does?
 #
 # Here are the nine mistakes of [above](#break-it-nine-ways-to-get-a-mask-wrong), one kind after the other.

@@ -119,15 +119,16 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 #
 # $$-(0.925 \ln 0.7 + 3 \cdot 0.025 \ln 0.1) = 0.330 + 0.173 = 0.503$$
 #
-# It is meant against **overconfidence**: the plain loss always falls further if the right token's logit grows. The
+# It is meant to curb **overconfidence**: the plain loss always falls further if the right token's logit grows. The
 # smoothed loss is smallest where that token has a probability of 0.925 ([how
 # small?](#how-small-can-a-smoothed-loss-become)).
 
 # %% [markdown]
-# The function below returns the sum and the number of real tokens, undivided, because a step may use [several
-# batches](#one-step-from-several-batches).
+# PyTorch's `F.cross_entropy` has all of this: `ignore_index` leaves the padding out, and `label_smoothing` is
+# $\varepsilon$. The folded `cross_entropy` calls it, and returns the sum and the number of real tokens, undivided,
+# because a step may use [several batches](#one-step-from-several-batches).
 
-# %% tags=["export"] module="training"
+# %% tags=["export", "hide-input"] module="training"
 import torch
 from dotformer.support.shapes import shapes
 from jaxtyping import Float, Int
@@ -329,10 +330,15 @@ def train(model, watch, steps=600, peak=3e-3, warmup=100, device="cpu"):
         for group in optimizer.param_groups:
             group["lr"] = peak * min(up, down)
         source, target = source.to(device), target.to(device)
-        logits = model.train()(source, target[:, :-1])
-        loss, tokens = cross_entropy(logits, target[:, 1:], label_smoothing=0.1)
+        logits, wanted = model.train()(source, target[:, :-1]), target[:, 1:]
+        loss = F.cross_entropy(
+            logits.flatten(0, 1),  # (B * T, V)
+            wanted.flatten(),
+            ignore_index=0,
+            label_smoothing=0.1,
+        )
         optimizer.zero_grad()
-        (loss / tokens).backward()
+        loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % 50 == 0:

@@ -78,9 +78,11 @@ assert text_of(written) == "a cup"
 # place of the best next word:
 #
 # ```python
+# memory, mask = model.encode(source)  # source is (1, S)
+# tokens = [bos]
 # while tokens[-1] != eos:
-#     logits = model.decode(tokens, memory)[-1]  # of what may follow
-#     tokens.append(choose(logits))
+#     logits = model.decode(torch.tensor([tokens]), memory, mask)  # (1, T, V)
+#     tokens.append(int(choose(logits[0, -1])))
 # ```
 #
 # The loop below sees only a `state`: a model together with the sentences that it is writing, one row for each. So it
@@ -746,7 +748,12 @@ class KVAttention:
         self.v = attention.split_heads(attention.w_v(x))
 
     def extend(self, x: Tensor) -> Tensor:
-        """Keep those of new tokens x (B, T, D) too, and attend from x to all."""
+        """Keep those of new tokens x (B, T, D) too, and attend from x to all.
+
+        ValueError: there are several, and no mask hides the later ones.
+        """
+        if x.shape[1] > 1 and self.mask is None:
+            raise ValueError(f"{x.shape[1]} new tokens need a causal mask")
         new = KVAttention(self.attention, x)  # for its keys and values
         self.k = torch.cat([self.k, new.k], dim=-2)
         self.v = torch.cat([self.v, new.v], dim=-2)
@@ -1063,8 +1070,8 @@ assert swapped[:20].max() < 1e-5 and swapped[20:].min() > 0.01
 # replaced by the large model's own, and what the cache kept of the rest is dropped. So the text is what the large model
 # would have written alone (but for rounding). Say that the draft model writes *elf tausend acht hundert*, and that the
 # large model's own choices are *elf*, *tausend*, *sieben*. Two tokens are kept, *acht* becomes *sieben*, and *hundert*
-# is dropped: three tokens from one pass. If all three had been right, the pass's last row would have given a fourth
-# token for nothing.
+# is dropped: three tokens from one pass. If all four had been right, the pass's last row would have given a fifth token
+# for nothing.
 #
 # With sampling, drafted tokens are accepted or replaced at random, such that each is distributed as if the large model
 # had drawn it ([why](#why-does-speculative-sampling-change-nothing)). A poor draft model costs only speed.
@@ -1377,9 +1384,9 @@ assert np.allclose(
 # kept, to itself and to the new ones before it.
 #
 # So the causal mask, which a single token could do without, is needed again. Without it the first new token would see
-# the second, and nothing would crash. (`KVAttention.extend` has none, so it is right for a single token only.)
-# PyTorch's `is_causal=True` does not help: it aligns the triangle with the top left corner of such a rectangle, so that
-# the first new token would see a single kept one.
+# the second, and nothing would crash. (Where `KVAttention` has none, its `extend` takes a single token only.) PyTorch's
+# `is_causal=True` does not help: it aligns the triangle with the top left corner of such a rectangle, so that the first
+# new token would see a single kept one.
 #
 # Here are two new tokens after three kept ones, with the right mask, and the largest error of each token with
 # `is_causal=True` and with no mask:

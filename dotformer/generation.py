@@ -182,7 +182,12 @@ class KVAttention:
         self.v = attention.split_heads(attention.w_v(x))
 
     def extend(self, x: Tensor) -> Tensor:
-        """Keep those of new tokens x (B, T, D) too, and attend from x to all."""
+        """Keep those of new tokens x (B, T, D) too, and attend from x to all.
+
+        ValueError: there are several, and no mask hides the later ones.
+        """
+        if x.shape[1] > 1 and self.mask is None:
+            raise ValueError(f"{x.shape[1]} new tokens need a causal mask")
         new = KVAttention(self.attention, x)  # for its keys and values
         self.k = torch.cat([self.k, new.k], dim=-2)
         self.v = torch.cat([self.v, new.v], dim=-2)

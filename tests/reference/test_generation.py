@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from dotformer.generation import Hypothesis, KVCache, beam_search, filter_logits, greedy, sample
+from dotformer.generation import Hypothesis, KVAttention, KVCache, beam_search, filter_logits, greedy, sample
 from dotformer.transformer import Transformer, TransformerConfig
 from tests.reference.strategies import assert_close
 
@@ -125,6 +125,19 @@ def test_the_source_is_encoded_and_projected_once_and_each_token_once():
 def test_a_model_in_training_mode_is_refused():
     with pytest.raises(ValueError, match=r"^the model is in training mode: call model\.eval\(\)$"):
         KVCache(small().train(), SOURCE)
+
+
+def test_several_new_tokens_need_a_causal_mask():
+    """Without one the first would see the second."""
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    attention = small().decoder.layers[0].self_attention
+    kept = KVAttention(attention, x[:, :3])
+    with pytest.raises(ValueError, match="2 new tokens need a causal mask"):
+        kept.extend(x[:, 3:])
+    kept.mask = torch.ones(5, 5, dtype=torch.bool).tril()[3:]
+    alone = KVAttention(attention, x[:, :3])
+    one_by_one = torch.cat([alone.extend(x[:, t : t + 1]) for t in (3, 4)], dim=1)
+    assert_close(kept.extend(x[:, 3:]), one_by_one)
 
 
 def test_more_tokens_than_the_model_has_positions_are_refused():
