@@ -330,7 +330,7 @@ quiz.one_choice(
 # All of it for *dog bites man*, with the row of *bites* in red:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Self-attention for dog bites man as matrices, from left to right. X, 3 by 3, goes through W_Q, W_K and W_V to Q, K and V, each 3 by 2. Q and the transpose of K give the scores, 3 by 3: 0 2 0, 2 0 4, 0 2 0. Divided by root 2 and through the softmax they are the weights, 0.16 0.67 0.16, 0.19 0.05 0.77, 0.16 0.67 0.16. These and V give the outputs, 3 by 2: 0.33 0.16, 0.95 0.77, 0.33 0.16. The row of bites is red throughout."}}
-drawing = Diagram(7.2, 4.6)
+drawing = Diagram(5.8, 4.7)
 
 
 def matrix(x, y, title, rows, width=0.3, form="{:.0f}", asks=True):
@@ -344,24 +344,23 @@ def matrix(x, y, title, rows, width=0.3, form="{:.0f}", asks=True):
 
 of_scores = q @ k.T
 of_weights = softmax(of_scores / np.sqrt(2))
-matrix(0.6, 2.25, "$X$", small)
+matrix(0.5, 2.25, "$X$", small)
 for y, word in zip((2.61, 2.25, 1.89), small_tokens, strict=True):
-    drawing.text(0.5, y, word, at="right", size=10)
-for y, name, projected in ((3.7, "Q", q), (2.25, "K", k), (0.75, "V", v)):
-    drawing.arrow((1.55, 2.25), (2.15, y))
+    drawing.text(0.45, y, word, at="right", size=10)
+for y, name, projected in ((3.75, "Q", q), (2.25, "K", k), (0.75, "V", v)):
+    drawing.arrow((1.43, 2.25), (1.93, y))
     at = "right" if name == "Q" else "left"
-    drawing.text(1.8, (2.25 + y) / 2 + 0.18, f"$W_{name}$", size=10, at=at)
-    matrix(2.25, y, f"${name}$", projected, asks=name == "Q")
-drawing.arrow((2.9, 3.7), (3.4, 3.2), color=plots.RED)
-drawing.arrow((2.9, 2.25), (3.4, 2.75))
-matrix(3.5, 3.0, "$QK^\\top$", of_scores)
-drawing.arrow((4.45, 3.0), (5.1, 3.0), color=plots.RED)
-drawing.text(4.76, 3.22, "÷ √2", size=9)
-drawing.text(4.76, 2.77, "softmax", size=9)
-matrix(5.2, 3.0, "weights", of_weights, 0.4, "{:.2f}")
-drawing.arrow((5.75, 2.4), (6.1, 1.5), color=plots.RED)
-drawing.arrow((2.9, 0.75), (5.6, 0.75), (6.1, 1.1))
-matrix(6.2, 1.3, "output", of_weights @ v, 0.4, "{:.2f}")
+    drawing.text(1.64, (2.25 + y) / 2 + 0.18, f"$W_{name}$", size=10, at=at)
+    matrix(2.0, y, f"${name}$", projected, asks=name == "Q")
+drawing.arrow((2.63, 3.75), (3.13, 3.75), color=plots.RED)
+drawing.arrow((2.63, 2.25), (3.13, 3.35))
+matrix(3.2, 3.75, "$QK^\\top$", of_scores)
+drawing.arrow((3.35, 3.18), (3.35, 2.7), color=plots.RED)
+drawing.text(3.5, 3.1, "÷ √2, softmax", at="left", size=10)
+matrix(3.2, 2.1, "weights", of_weights, 0.42, "{:.2f}")
+drawing.arrow((4.2, 1.52), (4.7, 0.95), color=plots.RED)
+drawing.arrow((2.63, 0.75), (4.7, 0.75))
+matrix(4.8, 0.75, "output", of_weights @ v, 0.42, "{:.2f}")
 plt.show()
 
 # %% [markdown]
