@@ -313,8 +313,8 @@ for name in names:
 # numbers are larger than the plain one's, so its slope is smaller). But the slope is below 1 everywhere except at 0, so
 # even this cell fades.
 #
-# The open gate holds on. The first step back costs more, since the latest word also acts through the output gate, an
-# effect gone a step later. After that the gate alone would keep $\sigma(3) = 0.953$ a step. The measured share is
+# The open gate holds on. The first step back loses more: the latest word also moves $h$ through the output gate, and
+# that effect does not last. After that the gate alone would keep $\sigma(3) = 0.953$ a step. The measured share is
 # larger, because there is a second path: from $c$ to $h$, and from there through the candidate $g$ into the next $c$.
 #
 # Influence decides what can be learned. Training moves each parameter a little against the derivative of the error, the
@@ -381,20 +381,20 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# At most 24. One number, such as $x_1 + x_2$, recalls half of each, so 1 in all; 24 numbers recall 24 in all
-# ([proof](#why-not-more-than-24)). The plain cell recalls 19. The orthogonal one forgets far more slowly, and still
-# recalls only 21. What differs is *which* numbers: of the words 1 and 3 back the plain cell has 81 and 14 percent, the
-# orthogonal one 56 and 33. To forget slowly is to spread a memory over more words. Nor do large weights help: with
-# $W_h$ three times as large, the influence of the word 20 back is still 0.7, but the state, saturated and no longer
-# linear in the words, recalls 9 numbers instead of 19. The LSTM with its gate open still has 2 % of the word 40 back,
-# and recalls half as many numbers again as the one with PyTorch's start. (Why the LSTM stays so far below its 48:
+# At most 24. One number, such as $x_1 + x_2$, explains half the variance of each, so 1 in all; 24 numbers recall at
+# most 24 ([proof](#why-not-more-than-24)). The plain cell recalls 19. The orthogonal one forgets far more slowly, and
+# still recalls only 21. What differs is *which* numbers: of the words 1 and 3 back the plain cell has 81 and 14
+# percent, the orthogonal one 56 and 33. To forget slowly is to spread a memory over more words. Nor do large weights
+# help: with $W_h$ three times as large, the influence of the word 20 back is still 0.7, but the state, saturated and no
+# longer linear in the words, recalls 9 numbers instead of 19. The LSTM with its gate open still has 2 % of the word 40
+# back, and recalls half as many numbers again as the one with PyTorch's start. (Why the LSTM stays so far below its 48:
 # [more](#why-not-more-than-24).)
 #
 # **A linear fit to a state of $H$ numbers recalls at most $H$ of the independent numbers that were read**, whatever the
-# weights. A state of 24 holds at most three words of 8. For a linear read-out, training can bring the total nearer to
-# $H$ and choose which numbers to keep, but it chooses before the question comes. A larger state holds more, at a price:
-# 50 words of 8 need 400 numbers, so a step takes $400^2$ multiplications, and the 51st word overwrites something again.
-# A gate can protect a word from that; it cannot make room.
+# weights. From a state of 24 it recalls at most three words of 8. For a linear read-out, training can bring the total
+# nearer to $H$ and choose which numbers to keep, but it chooses before the question comes. A larger state holds more,
+# at a price: 50 words of 8 need 400 numbers, so a step takes $400^2$ multiplications, and the 51st word overwrites
+# something again. A gate can protect a word from that; it cannot make room.
 #
 # Real words are not independent numbers. They depend on one another, so more of them fit, and a cleverer reading than a
 # linear one finds more. What remains is that the state stays as wide as it is, however long the text. That is so for
@@ -605,9 +605,11 @@ plt.show()
 
 # %% [markdown]
 # With each word that is written $s$ changes, and with it the scores, the weights and $c$: the decoder looks elsewhere,
-# mostly at the source words that it is about to translate (an **alignment**; [chapter 13](13_alignment.ipynb)). Take 40
-# source words, and 256 numbers in each $h_j$. The decoder still gets 256 numbers at a time, but for each word that it
-# writes they are another blend of all $40 \cdot 256 = 10{,}240$.
+# mostly at the source words that it is about to translate (an **alignment**; [chapter 13](13_alignment.ipynb)). Nobody
+# tells it which: since $c$ changes smoothly with the scores, training raises the score of a source word wherever more
+# weight on it makes the right next word likelier. Take 40 source words, and 256 numbers in each $h_j$. The decoder
+# still gets 256 numbers at a time, but for each word that it writes they are another blend of all
+# $40 \cdot 256 = 10{,}240$.
 #
 # What is summed are not bare words. A state $h_j$ knows its word and those before it. To know those after it as well,
 # the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$ side by side (a

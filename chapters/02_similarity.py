@@ -13,7 +13,7 @@
 # have asked the vectors of a published model which words are most like *tea*, *debts* and *python*.
 #
 # You need a little Python, the product of two matrices, the law of cosines, and from statistics the mean, the variance
-# and the normal distribution. It takes about 22 minutes to read, and 30 for the exercises. [Going
+# and the normal distribution. It takes about 23 minutes to read, and 30 for the exercises. [Going
 # further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
@@ -43,8 +43,8 @@ transformer_map(built=2)
 # *debts* be $(0, 9, 0)$, a thing three times as strongly: now its **Euclidean distance** from the question is 7, and
 # *pays*, which is no thing at all, only 2. With the *sum of products* the stronger *debts* gets 18 instead of 6. And
 # what is not asked for costs nothing: it is multiplied by 0. (That has a price of its own: a word $(9, 9, 9)$ would
-# match every such question as well as *debts* does. In [chapter 3](03_softmax.ipynb) words compete, so such a word
-# takes weight from the right ones, and training avoids it.)
+# match every such question as well as the stronger *debts* does. In [chapter 3](03_softmax.ipynb) words compete, so
+# such a word takes weight from the right ones, and training avoids it where that does harm.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it five words with their rows, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts, three times as strongly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
@@ -303,12 +303,14 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # | dot product | direction and length | attention: training sets how long a key is, too |
 # | cosine | direction only | search, where a text should not win because its vector is long |
 #
-# Stretch the query, and all its scores are multiplied by the same number: their order stays. Stretch one key, and it
-# may win, as coffee did: at tea's length, coffee would score $\sqrt{13} \sqrt{13} \cos\theta \approx 12.7$, less than
-# tea's own 13. For likeness that is a fault; in a look-up, training can use it to make a word easy to find. A [search
-# by meaning](15_pretrained.ipynb#search-by-meaning), as in a vector database, compares a query with stored vectors in
-# the same way. But it returns the best few, a hard choice, and its vectors are trained beforehand; attention blends
-# all, and is trained together with the model around it.
+# Stretch the query, and all its scores are multiplied by the same number: their order stays (how sharply it chooses
+# does not: [chapter 3](03_softmax.ipynb#temperature)). Stretch one key, and it may win, as coffee did: at tea's length,
+# coffee would score $\sqrt{13} \sqrt{13} \cos\theta \approx 12.7$, less than tea's own 13. For likeness that is a
+# fault; in a look-up, training can use it to make a word easy to find. (If all keys are equally long, dot product,
+# cosine and distance agree: in $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2 \, q \cdot k$ only the last term differs.) A
+# [search by meaning](15_pretrained.ipynb#search-by-meaning), as in a vector database, compares a query with stored
+# vectors in the same way. But it returns the best few, a hard choice, and its vectors are trained beforehand; attention
+# blends all, and is trained together with the model around it.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -397,7 +399,8 @@ for width in widths:
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly **orthogonal**. A cosine of 0.5 between random vectors is common at
-# width 2 and practically never happens at width 512.
+# width 2 and practically never happens at width 512. That is good for a look-up: a query along one key stands out among
+# very many.
 
 # %% tags=["proof"]
 assert all(abs(cosines[width] * width**0.5 - 1) < 0.03 for width in widths)

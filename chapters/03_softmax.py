@@ -13,7 +13,7 @@
 # transformers divide their scores by a square root.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. The chapter
-# takes about 24 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 4 more
+# takes about 25 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 4 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
@@ -253,7 +253,8 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 # %% [markdown]
 # The answer costs 2.91. Nothing on the list does: it is a blend, mostly coffee and about a quarter tea. The train has
 # less than half a percent of the weight, and its price of 40 still puts 0.20 into the answer: every finite score gets
-# some weight, however small.
+# some weight, however small. So a lead is diluted by length: a key that is 5 ahead of all others gets 0.94 of the
+# weight among 10 keys and 0.13 among 1,000.
 
 # %% [markdown]
 # Ask with $(x, 1, 0)$ instead, and let $x$ run from $-2$ to 2. The hard look-up answers with the litres of ice, then of
@@ -314,8 +315,9 @@ plt.show()
 # %% [markdown]
 # All go to one quarter, because scores divided by a large $\tau$ are all near 0. The answer is then the plain average
 # of the values. On the left edge, at low temperature, coffee has everything, because it is 1 ahead of tea and gets
-# $e^{1/\tau}$ times as much: 2.7 times at $\tau = 1$, 22,026 times at 0.1. There softmax is the hard choice again. At
-# $\tau = 1$ you find the weights from above. The order never changes, whatever the temperature.
+# $e^{1/\tau}$ times as much: 2.7 times at $\tau = 1$, 22,026 times at 0.1. There softmax is the hard choice again
+# (equal best scores share). A longer query does the same as a lower temperature: its direction says what is sought, its
+# length how sharply. At $\tau = 1$ you find the weights from above. The order never changes, whatever the temperature.
 
 # %% tags=["proof"]
 assert np.allclose(curves[-1], 0.25, atol=0.003) and curves[0, 1] > 0.9999
@@ -345,7 +347,7 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 #
 # Only differences count, so `softmax` subtracts the largest score from all. The largest exponential is then $e^0 = 1$,
 # no exponential can overflow, and the weights are the same. (A row need not even be there all at once: keep the largest
-# score so far, the sum of the powers and the blend; when a larger score comes, multiply sum and blend by
+# score so far, the powers' sum and the undivided blend; when a larger score comes, multiply both by
 # $e^{\text{old largest} - \text{new largest}}$. FlashAttention is built on that, [chapter
 # 20](20_one_gpu.ipynb#attention-without-the-score-matrix).) Very small exponentials may round to 0 (**underflow**),
 # which matters where somebody takes their logarithm (exercise 2) or divides by them.
@@ -378,7 +380,8 @@ assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
 #
 # This row says how the last *weight* changes as each score rises. It sums to 0: raise all three alike, and nothing
 # changes. $J$ is symmetric, so this is also its last column: as the last *score* rises, its own key gains 0.223, and
-# the others lose 0.060 and 0.163.
+# the others lose 0.060 and 0.163. A column sums to 0 too, as the weights always sum to 1. So if every weight is worth
+# the same, no score is worth anything: only differences count.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -504,6 +507,8 @@ assert np.exp(np.sort(ten)[:, :-1]).mean().round(1) == 1.2
 shares = softmax(keys @ query / np.sqrt(3))
 assert shares.round(3).tolist() == [0.345, 0.615, 0.006, 0.034]
 assert round((shares @ values)[0], 2) == 3.91
+ahead = np.exp(5) / (np.exp(5) + np.array([9, 999]))
+assert ahead.round(2).tolist() == [0.94, 0.13]
 
 # %% [markdown]
 # ### What does saturation cost?

@@ -11,17 +11,20 @@
 # *You import python with a script.* *A python is a large snake.* To know which python is meant, look at the other
 # words. At the end of this chapter you have a function of seven lines that lets every word of a sentence look at all of
 # them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer. Any two
-# words are then one step apart; in a recurrent network they are as many steps apart as positions. And the outputs for
-# all words of a given text are computed at once. The price is a weight for every pair of words.
+# words are then one step apart; in a recurrent network the number of steps is their distance in the text. And the
+# outputs for all words of a given text are computed at once. The price is a weight for every pair of words.
 #
-# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 29 minutes to read, and 45 for the
-# exercises. [Going further](#going-further), at the end, takes 4 more minutes. To *write* a transformer this afternoon,
-# read here from [three roles](#three-roles) to the [PyTorch module](#the-same-as-a-pytorch-module) (twenty minutes), in
-# chapter 6 [the definition](06_many_heads.ipynb#the-definition) and its
-# [module](06_many_heads.ipynb#the-same-as-a-pytorch-module) (ten), in chapter 8 from [one layer, on
-# paper](08_encoder.ipynb#one-layer-on-paper) to [the whole encoder](08_encoder.ipynb#from-numbers-to-vectors)
-# (fifteen), and in chapter 9 from [all of it on one screen](09_decoder.ipynb#all-of-it-on-one-screen) to its answers
-# (ten).
+# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 30 minutes to read, and 45 for the
+# exercises. [Going further](#going-further), at the end, takes 4 more minutes.
+#
+# To *write* a transformer this afternoon, read, each to the end of the last section named:
+#
+# - here, [three roles](#three-roles) to the [PyTorch module](#the-same-as-a-pytorch-module) (20 minutes);
+# - in chapter 6, [the definition](06_many_heads.ipynb#the-definition) and its
+#   [module](06_many_heads.ipynb#the-same-as-a-pytorch-module) (10);
+# - in chapter 8, [one layer, on paper](08_encoder.ipynb#one-layer-on-paper) to [the whole encoder, with
+#   positions](08_encoder.ipynb#from-numbers-to-vectors) (15);
+# - in chapter 9, [all of it on one screen](09_decoder.ipynb#all-of-it-on-one-screen), which trains and answers (10).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
 from functools import partial, wraps
@@ -144,8 +147,9 @@ assert weights[-1].round(2) == 0.88
 # *snake* and *serpent* in the other. Any blend would differ, since the words do. That it is near to *import* in the one
 # and to *snake* in the other is the work of the weights. The plain average of the same words, the grey line, is near to
 # *with* and *you* in the first sentence, and to *are* and *the* in the second. Attention is a blend whose weights are
-# chosen. The rest of this chapter adds three matrices, the same for every word: two of them let training shape the
-# choice, and the third what is handed over.
+# computed from the words. (A learned linear map across the positions would blend, too, but in the same way in every
+# sentence, and for one length only.) The rest of this chapter adds three matrices, the same for every word: two of them
+# let training shape the choice, and the third what is handed over.
 #
 # One vector for all three parts has three faults. A word finds itself first; leaving it out is only a patch, since it
 # may need itself. It finds what is most like it, where it may need something unlike: a verb looks for something alive,
@@ -155,11 +159,11 @@ assert weights[-1].round(2) == 0.88
 # ## Three roles
 #
 # A word plays three roles in a look-up, and one vector had to serve in all of them. The paper of 2017 that introduced
-# the transformer calls them *query*, *key* and *value*. The names come from search. Say that you look for a video. What
-# you type is the query, what you are looking for. The title of each video is its key, what it can be found by. The
-# video itself is its value, what is handed over when it is found. A sentence differs in three ways. Every word asks
-# *and* is found. Nobody writes the titles: the matrices that make queries and keys are learned together, so that the
-# two come to match. And what comes back is a blend of all the videos.
+# the transformer calls them *query*, *key* and *value*. Think of search. You look for a video. What you type is the
+# query, what you are looking for. The title of each video is its key, what it can be found by. The video itself is its
+# value, what is handed over when it is found. A sentence differs in three ways. Every word asks *and* is found. Nobody
+# writes the titles: the matrices that make queries and keys are learned together, so that the two come to match. And
+# what comes back is a blend of all the videos.
 #
 # For the three roles give every word three vectors. They are computed from the word's vector $x_i$ by three matrices:
 #
@@ -172,11 +176,11 @@ assert weights[-1].round(2) == 0.88
 # width $D$ (in papers $d_\text{model}$), $W_Q$ and $W_K$ have the shape $(D, d_k)$ and $W_V$ has $(D, d_v)$. Together
 # they have $D (2 d_k + d_v)$ parameters, however long a sentence is.
 #
-# The vectors of *python* are too long for paper, so take *dog bites man*. A word has three numbers: is it *alive*, is
-# it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries and keys
-# have two numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word offers. As entries
-# are 0 or 1, $x W_Q$ is the sum of the rows of $W_Q$ where $x$ has a 1. *Man*, $(1, 0, 1)$, takes rows 1 and 3: its
-# query is $(0, 2) + (0, 0) = (0, 2)$. Keys and values work alike:
+# Real word vectors are too long for paper, so take *dog bites man*. A word has three numbers: is it *alive*, is it an
+# *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries and keys have two
+# numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word offers. As entries are 0 or
+# 1, $x W_Q$ is the sum of the rows of $W_Q$ where $x$ has a 1. *Man*, $(1, 0, 1)$, takes rows 1 and 3: its query is
+# $(0, 2) + (0, 0) = (0, 2)$. Keys and values work alike:
 #
 # | a 1 in | $W_Q$ adds to the query (*alive*, *action*) | $W_K$ adds to the key (*alive*, *action*) | $W_V$ adds to the value (*alive*, *human*) |
 # |---|---|---|---|
@@ -212,8 +216,8 @@ for token, *vectors in zip(small_tokens, q, k, v, strict=True):
 # We chose these matrices; a transformer learns them (chapter 7). Follow the query of *bites* on paper, from left to
 # right. With *man*, for one, its score is $2 \cdot 2 + 0 \cdot 0 = 4$. As in [chapter
 # 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) it is divided by $\sqrt{d_k}$, here $\sqrt 2$, in
-# place of the temperature 0.1. Then comes the softmax: raise $e$ to each scaled score and divide by the sum of the
-# three, so that the weights are positive and sum to 1. Last, multiply each value by its weight and add up: the blend.
+# place of a temperature. Then comes the softmax: raise $e$ to each scaled score and divide by the sum of the three, so
+# that the weights are positive and sum to 1. Last, multiply each value by its weight and add up: the blend.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The query of bites, the row 2, 0, on the left. Three rows, one for each word. dog: key 1, 0; score 2; divided by root 2, 1.414; e to that power, 4.113; weight 0.187; value 1, 0. bites: key 0, 1; score 0; 0; 1; weight 0.045; value 0, 0. man: key 2, 0; score 4; 2.828; 16.919; weight 0.768; value 1, 1. Below: the sum of the powers, 22.032, and the output, 0.955, 0.768."}}
 drawing = Diagram(6.8, 2.75)
@@ -266,10 +270,10 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # %% [markdown]
 # ### Are the three faults gone?
 #
-# Here all three are, because of two matrices that we chose. *Bites* hardly finds itself: its weight is 0.045, although
-# nobody has left it out. It finds something unlike it, something alive. And scores are not mutual: *bites* scores *man*
-# 4, *man* scores *bites* 2. What the verb needs from the man is one thing, and what the man needs from the verb
-# another.
+# Here they are, thanks to $W_Q$ and $W_K$. A word need not find itself first: *bites* has a weight of 0.045 on itself,
+# although nobody has left it out. Nor what is most like it: *bites* finds something alive. And scores are not mutual:
+# *bites* scores *man* 4, *man* scores *bites* 2. What the verb needs from the man is one thing, and what the man needs
+# from the verb another.
 #
 # The reason is that queries and keys have a matrix each: $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the
 # product $W_Q W_K^\top$ in the middle need not be symmetric. Here it is
@@ -284,10 +288,10 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # ([measured below](#would-one-shared-matrix-do)).
 #
 # And what is $W_V$ for? First, to hold something back: here *bites* hands over nothing. Second, to write what is found
-# into entries that the word itself does not use. [Chapter 8](08_encoder.ipynb) adds what a word receives to the word's
-# own vector, once both have the same width. With $V = X$ *bites* would receive $(0.955, 0.045, 0.768)$ and become
-# $(0.955, 1.045, 0.768)$, an action that is itself alive and human, and nothing shows which part was fetched. Where
-# vectors have unused entries, $W_V$ can write there ([measured below](#what-is-the-third-matrix-for)).
+# where it cannot be taken for the word's own. [Chapter 8](08_encoder.ipynb) adds what a word receives to the word's own
+# vector, once both have the same width. With $V = X$ *bites* would receive $(0.955, 0.045, 0.768)$ and become
+# $(0.955, 1.045, 0.768)$, which reads as an action that is itself alive and human. Where vectors have entries that no
+# word uses, $W_V$ can write there ([measured below](#what-is-the-third-matrix-for)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -407,7 +411,7 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 #
 # In **self-attention** queries, keys and values come from the same words. In **cross-attention** the queries come from
 # one sequence, keys and values from another: exercise 1 builds it, and in [chapter 9](09_decoder.ipynb) the part that
-# writes uses it to ask the part that has read.
+# writes (the *decoder*) uses it to query the part that has read (the *encoder*).
 #
 # The folded cell holds what the rest of the book imports: both functions with checks, the first under PyTorch's name,
 # `scaled_dot_product_attention`.
@@ -604,9 +608,9 @@ plt.show()
 #
 # The mask has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats it. Whatever finite numbers the
 # padding holds, its column of weights is 0. Its *row* is computed like any other, and does no harm: in the next layer
-# the padding is hidden again, so no word reads it, and the loss leaves it out ([chapter 9](09_decoder.ipynb)). Whoever
-# uses the output otherwise must leave it out, too. To hide both the future and the padding, combine the two masks with
-# `&`.
+# the padding is hidden again, so no word reads it, and the loss leaves it out ([chapter 9](09_decoder.ipynb)). If you
+# use the output in another way, say average it, leave those rows out. To hide both the future and the padding, combine
+# the two masks with `&`.
 
 # %% [markdown]
 # ### Why minus infinity?
@@ -628,9 +632,9 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # %% [markdown]
 # Multiplying the scaled scores by the mask is wrong, because 0 there is not a weight of 0: the hidden word still gets
 # 0.09. Multiplying the weights is only half right, because they no longer sum to 1. And the hidden word still decides
-# how much is left for the others: *bites* keeps 0.187 for *dog* if *man* stands at the end, and 0.446 if a second *dog*
-# does, so under a causal mask the future leaks. Divided by their sum they agree with the first line, and for a reason:
-# dropping a term of $\sum_j e^{s_j}$ and dividing by what remains *is* the softmax of the others.
+# how much is left for the others: under a causal mask *bites* would keep 0.187 for *dog* if *man* stands at the end,
+# and 0.446 if a second *dog* does. The future leaks. Divided by their sum they agree with the first line, and for a
+# reason: dropping a term of $\sum_j e^{s_j}$ and dividing by what remains *is* the softmax of the others.
 #
 # Minus infinity does it in one step, and is safer: where a hidden score is far larger, the other weights have already
 # been rounded to 0, and dividing by their sum is 0/0.
@@ -649,12 +653,14 @@ assert second_dog[1, 0].round(3) == 0.446
 # ### A row with nothing to attend to
 #
 # If every key is hidden, every scaled score is $-\infty$. The softmax subtracts the largest, and $-\infty - (-\infty)$
-# is NaN, which spreads to everything it touches. It happens, for example, where padding stands *before* a text. The
-# causal mask lets a padding token see only padding, and the padding mask hides that too.
+# is NaN, which spreads to everything it touches: in the next layer even a weight of 0 times NaN is NaN. It happens, for
+# example, where padding stands *before* a text. The causal mask lets a padding token see only padding, and the padding
+# mask hides that too.
 #
-# Implementations differ here. `attention` gives NaN; the folded cell's `scaled_dot_product_attention` refuses.
-# PyTorch's functions return NaN or zeros, depending on the function and its arguments. In a model you want the weights
-# of such a row to be 0, as those of chapter 7's module are.
+# Implementations differ here. `attention` gives NaN, and so does the [module below](#the-same-as-a-pytorch-module); the
+# checked version, `scaled_dot_product_attention` in the folded cell above, refuses. PyTorch's functions return NaN or
+# zeros, depending on the function and its arguments. In a model you want the weights of such a row to be 0, as those of
+# chapter 7's module are.
 
 # %% tags=["nbval-check-output"]
 hidden = np.full(3, -np.inf)
@@ -762,7 +768,9 @@ class SelfAttention(nn.Module):
         self.w_k = nn.Linear(d_model, d_k, bias=False)
         self.w_v = nn.Linear(d_model, d_k, bias=False)
 
-    def forward(self, x, mask=None):  # mask: True may attend, (T, T) or (B, T, T)
+    def forward(
+        self, x, mask=None
+    ):  # mask: True may attend; (T, T), or (B, 1 or T, T)
         query, key, value = self.w_q(x), self.w_k(x), self.w_v(x)  # (B, T, d_k)
         scaled = query @ key.mT / key.shape[-1] ** 0.5  # (B, T, T)
         if mask is not None:
@@ -785,11 +793,13 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
 # model you call PyTorch's, which avoids storing the weights where it can; on a GPU that is faster.
 #
-# As is usual, $d_v = d_k$ here, so the module turns $(B, T, D)$ into $(B, T, d_k)$. (`nn.Linear` stores its matrix
+# The module returns $d_k$ numbers for each word; [chapter 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) brings
+# the width back to $D$, and takes a second input, for cross-attention. A padding mask of shape $(B, T)$ needs a new
+# axis, `mask[:, None]`, and [another with several heads](#a-mask-over-the-wrong-axis). (`nn.Linear` stores its matrix
 # transposed, hence the `.T`.)
 #
-# Beware of two other conventions. In `nn.MultiheadAttention` and its `key_padding_mask`, True means *hidden*. And a
-# mask of floats, 0 or 1, is not a mask: PyTorch's functions *add* it to the scores, and raise no error.
+# Beware of two other conventions. In both masks of `nn.MultiheadAttention`, True means *hidden*. And a mask of floats,
+# 0 or 1, is not a mask: PyTorch's functions *add* it to the scores, and raise no error.
 
 # %% [markdown]
 # ## What does attention cost?
@@ -802,8 +812,7 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 #
 # The three projections take $T D (2 d_k + d_v)$, in proportion to the length. In one head of the original transformer,
 # with $D = 512$ and $d_k = d_v = 64$, they take $192 \, T D$ multiplications, and scores and blends $128 \, T^2$. The
-# two are equal at $T = \tfrac32 D = 768$ words. (With all heads, and the output matrix of chapter 6, it is $4 T D^2$
-# and $2 T^2 D$, equal at $2 D$ = 1,024 words.) At 10,000 words the quadratic part of a head is 13 times the other, and
+# two are equal at $T = \tfrac32 D = 768$ words. At 10,000 words the quadratic part of a head is 13 times the other, and
 # its weights take 400 megabytes in 32 bits.
 
 # %% [markdown]
@@ -863,13 +872,12 @@ for name, version in versions.items():
     print("{:26}{:>6}{:>15}{:>9}{:>15}{:>17}".format(name, *verdicts))
 
 # %% [markdown]
-# Shape and shuffle catch nothing. The sum catches the wrong axis. Leaving queries out catches it too, because each
-# weight is then divided by a sum over queries. (Under a causal mask that sum includes later ones: the future leaks.)
-# And it catches the root of the number of queries, because that number changes.
+# Shape and shuffle catch nothing. The sum catches the wrong axis. So does leaving queries out: with the wrong axis each
+# weight depends on the other queries. (Under a causal mask also on later ones: the future leaks.) It catches the root
+# of the number of queries as well, because that number changes.
 #
 # No division at all passes every check but the last: its weights are positive, sum to 1 and follow the words around. It
-# takes known numbers or an independent reference to detect it, which is why the tests of this book compare every
-# function with an independent implementation.
+# takes known numbers or an independent reference to detect it.
 
 # %% [markdown]
 # ## Exercises
@@ -877,7 +885,7 @@ for name, version in versions.items():
 # ### Exercise 1: Ask somebody else
 #
 # *Easy, 10 minutes.* In **cross-attention**, one sequence asks and another answers. Queries come from `x`, keys and
-# values from `memory`. Return the output only. You may use `softmax`, but not `scaled_dot_product_attention`.
+# values from `memory`. Return the output only. You may use `softmax`, but not `attention`.
 
 
 # %% tags=["exercise"]
@@ -1124,7 +1132,7 @@ verdict
 #
 # A compromise looks tempting: one matrix for both queries and keys. Draw two thousand sentences, in 20 batches, each
 # sentence of nine random vectors of width 16 and with its own random $16 \times 16$ projections. Count how often a word
-# attends most to itself. Chance is 1/9, about 11 percent; with no matrix at all it is nearly always.
+# attends most to itself. By chance it would be 1/9, about 11 percent; with no matrix at all it is nearly every word.
 #
 # **Predict first.** For *one shared* matrix, do you expect a number near 11 percent, near 100, or half-way?
 
@@ -1158,8 +1166,9 @@ assert 0.90 < favours_itself(shares["one shared matrix"]) < 0.97
 assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 
 # %% [markdown]
-# The scores $X W_Q (X W_Q)^\top$ are symmetric, whatever training does, and no word's score with itself can be below 0.
-# With two random matrices a word's query has no more to do with its own key than with any other.
+# With a shared matrix a word's score with itself is the squared length of its key, while its scores with the others
+# scatter around 0. And the scores $X W_Q (X W_Q)^\top$ stay symmetric, whatever training does. With two random matrices
+# a word's query has no more to do with its own key than with any other.
 #
 # An attention that picks its own word fetches nothing new. A mask can cure this: [Kitaev and others
 # (2020)](https://arxiv.org/abs/2001.04451) share the matrix, let words attend to themselves only where there is nobody
@@ -1200,8 +1209,8 @@ for used in (8, 16):
 
 # %% [markdown]
 # Without $W_V$ it misses half: in a sum of two independent vectors each accounts for half, and no linear map can tell
-# them apart where both may point in the same directions. A matrix, even a random one, turns what was found into other
-# directions than those the word itself uses. Then nothing is lost where there is room, as 8 and 8 numbers fit in 16;
+# them apart where both may point in the same directions. A matrix, even a random one, turns what was found into
+# directions that the word itself does not use. Then nothing is lost where there is room, as 8 and 8 numbers fit in 16;
 # two full words do not.
 #
 # Why would a word hand over nothing? A value near zero can be useful, because a softmax cannot say *none*. A word that

@@ -85,9 +85,9 @@ for t in (0, 1, 10, 100):
 # neighbour, as with position 50. And 100 columns have none for position 100.
 #
 # What about a small step of fixed size, say $t / 1{,}000$? With any query, each step then changes a word's score by the
-# same amount. So the first or the last position scores highest, and never one between, such as the one before. The hand
-# of a clock is different: a query that points to three o'clock scores three highest, and lower before and after, and so
-# for any other time. Several hands, fast and slow, tell the times apart.
+# same amount. So, if the words are alike, the first or the last position scores highest, and never one between, such as
+# the one before. The hand of a clock is different: a query that points to three o'clock scores three highest, and lower
+# before and after, and so for any other time. Several hands, fast and slow, tell the times apart.
 #
 # So here is the wish list:
 #
@@ -751,8 +751,8 @@ assert np.round(restricted, 2).tolist() == [1, 1, 0.96, 0.46]
 # | 7, 3 | (0.657, 0.754) | (0.141, −0.990) | −0.654 |
 # | 107, 103 | (0.185, 0.983) | (0.623, −0.782) | −0.654 |
 #
-# Both scores are $\cos 4$. Exchange the two positions, and $\cos(-4)$ is the same, but only because query and key are
-# the same vector. With the key $(1, 0)$ the score is $\sin 4 = -0.757$, and exchanged $\sin(-4) = 0.757$.
+# Both scores are $\cos 4$. Exchange the two positions, and $\cos(-4)$ is the same, but only because query and key point
+# the same way. With the key $(1, 0)$ the score is $\sin 4 = -0.757$, and exchanged $\sin(-4) = 0.757$.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two circles, each with two arrows from the middle. On the left the query at position 7 and the key at position 3, on the right the query at 107 and the key at 103. On the right both arrows point another way, but the angle between them is the same: from the key to the query it is a clockwise turn of 4 radians, more than half a circle."}}
 figure, panels = plt.subplots(1, 2, figsize=(6, 2.9))
@@ -830,7 +830,9 @@ for t in range(4):
 # never shows it, since training encodes whole sentences, and nothing crashes.
 #
 # The check that finds it: **one at a time must equal all at once**. Chapter 12 applies it to a whole decoder. The cure
-# is to say where the word stands, which is why `sinusoidal_encoding` takes positions.
+# is to say where the word stands, which is why `sinusoidal_encoding` takes positions. (No such check sees that every
+# word of a sentence gets the same row, as from positions cut along the wrong axis. So encode zeros, too: words of a
+# sentence must differ, and two sentences must not.)
 
 # %%
 counted = np.stack([words[t] + sinusoidal_encoding(t, 8) for t in range(4)])

@@ -189,7 +189,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # ## The definition
 #
 # There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$. Here the **head dimension** is
-# $d_k = D / H$, so $D$ must be divisible by $H$.
+# $d_k = D / H$, so $D$ must be divisible by $H$. A head divides its scores by $\sqrt{d_k}$, not by $\sqrt D$ ([the
+# difference](03_softmax.ipynb#which-d-is-under-the-root)).
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
 #
@@ -816,7 +817,7 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # Look through the others. Seven of the twelve give more than a quarter of their weight to `[CLS]`. [Clark and others
 # (2019)](https://aclanthology.org/W19-4828/) found that in BERT, an encoder of the same kind, early heads often attend
 # to `[CLS]`, and those of middle layers to `[SEP]`. They suspect, of `[SEP]` above all, that a head looks there when it
-# finds nothing relevant: such a token is an attention sink.
+# finds nothing relevant: such a token has since been called an *attention sink*.
 #
 # A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off (an
@@ -1013,8 +1014,8 @@ verdict
 # ## In one breath
 #
 # One head gives each word one average, and from an average of two unrelated things a matrix gets only half back. So
-# attention runs several times side by side, in narrow heads with matrices of their own, at the cost of a single wide
-# one. Each head writes through its own rows of $W_O$, and what they write is added up.
+# attention runs several times side by side, in narrow heads with matrices of their own, with as many parameters and
+# multiplications as a single wide one. Each head writes through its own rows of $W_O$, and what they write is added up.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
@@ -1059,13 +1060,15 @@ verdict
 # head can compare words in only $d_k$ respects.
 #
 # With $d_k = 1$ a query can ask for the largest or for the smallest of one number, but never for a value in between.
-# With $d_k = 2$ the keys can lie on a circle, where a query can point at any of them. And the $(T, T)$ scores of a
-# sentence have rank $d_k$ at most, too, so where it has many more words than a head has numbers, not every pattern of
-# weights is possible: the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
+# With $d_k = 2$ the keys can lie on a circle, where a query can point at any of them; but among 100 on it a neighbour
+# scores 0.998 as much as the best, so only a very long query can separate them. And the $(T, T)$ scores of a sentence
+# have rank $d_k$ at most, too, so where it has many more words than a head has numbers, not every pattern of weights is
+# possible: the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
 assert np.linalg.matrix_rank(narrow_q @ narrow_k.T) == 4
+assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 
 # %% [markdown]
 # ### What else do heads do, and can they be removed?

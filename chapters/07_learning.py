@@ -14,7 +14,7 @@
 # evenly spread weights into a look-up.
 #
 # You need chapters [4](04_self_attention.ipynb) and [6](06_many_heads.ipynb), the softmax's derivative from [chapter
-# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. The chapter takes about 24 minutes to read, and 45
+# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. The chapter takes about 25 minutes to read, and 45
 # for the exercises. [Going further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. All of one attention block is built: dot product, scaling, softmax, weighted average, projections, positions and heads. This chapter adds gradients, which flow back from the answer to every matrix."}}
@@ -96,7 +96,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # Because of the factor $w_i$, a key with hardly any weight is hardly corrected. Nor is a key with nearly all the weight
 # corrected much: the average is then nearly its own gradient, and the difference nearly 0. So a **saturated** row,
-# whose weights are near 0 and 1, recovers slowly.
+# whose weights are near 0 and 1, recovers slowly. (A masked key has the weight 0, so no gradient reaches its key or its
+# value. If one does, the mask leaks.)
 #
 # ### Back to query and keys
 #
@@ -541,9 +542,9 @@ class NoteModel(nn.Module):
 #
 # The loss is the **cross-entropy**: minus the logarithm of the probability that the model gave to the right digit. It
 # is 0 for a model that was certain and right, and grows without bound as that probability goes to 0: a probability of
-# 0.9 costs 0.11, one of 0.1 costs 2.30. Added up over all answers, these logarithms are smallest where the product of
-# the right answers' probabilities is largest ([maximum
-# likelihood](09_decoder.ipynb#a-model-that-has-learnt-to-answer)). One step:
+# 0.9 costs 0.11, one of 0.1 costs 2.30. Added up over all answers, these costs are smallest where the product of the
+# right answers' probabilities is largest ([maximum likelihood](09_decoder.ipynb#a-model-that-has-learnt-to-answer)).
+# One step:
 
 # %%
 torch.manual_seed(0)
@@ -802,6 +803,7 @@ print(f"asked for what it was given: {leaking:.2f}, before any training")
 assert leaking < 1
 twice = F.cross_entropy(torch.eye(10), torch.arange(10)).item()
 assert round(twice, 2) == round(np.log(np.e + 9) - 1, 2) == 1.46
+assert round(-np.log(0.25), 2) == 1.39
 
 # %% [markdown]
 # So before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large.
@@ -869,7 +871,8 @@ plt.show()
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. From the outside
 # the cut model looks like one that learns badly. Its loss stays near $\ln 5 = 1.61$: it bets on the five digits in the
 # note, and never learns which. (A linear map of an even blend can use repeated digits a little, and get slightly below
-# that.)
+# that.) A language model has such a level, too: what knowing only how often each token occurs costs, the entropy of the
+# unigrams ([chapter 18](18_gpt.ipynb)). A loss that falls to it and stays says that the context does not get through.
 #
 # One check finds the reason:
 
@@ -1096,8 +1099,8 @@ verdict
 #
 # **Sources.** Backpropagation: [Rumelhart, Hinton and Williams (1986)](https://doi.org/10.1038/323533a0). Attention
 # trained by nothing but the task: [Bahdanau, Cho and Bengio (2015)](https://arxiv.org/abs/1409.0473). Autograd in
-# PyTorch: [Paszke and others (2019)](https://arxiv.org/abs/1912.01703). The advice about the first loss is older than
-# transformers; it appears in [Karpathy's recipe (2019)](https://karpathy.github.io/2019/04/25/recipe/).
+# PyTorch: [Paszke and others (2019)](https://arxiv.org/abs/1912.01703). Checking the first loss: [Karpathy's recipe
+# (2019)](https://karpathy.github.io/2019/04/25/recipe/).
 #
 # **Next.** One layer learns. [Chapter 8](08_encoder.ipynb) stacks many. A sum and a norm keep words and gradients
 # alive, and a small network works on what was found.
@@ -1261,9 +1264,10 @@ for seed in range(3):
 #
 # $$\frac{\partial L}{\partial z_i} = p_i \left( \frac{\partial L}{\partial p_i} - (-1) \right) = p_i - y_i :$$
 #
-# what the model said minus what was right. The logarithm's $1 / p$ has cancelled the softmax's factor $p$, so a model
-# that is certain and wrong gets a gradient of nearly $-1$ at the right digit. With a squared error,
-# $\tfrac12 (1 - p)^2$, it would be $-(1 - p) \cdot p (1 - p)$: at $p = 0.0001$ a ten-thousandth of that.
+# what the model said minus what was right. If the right digit got 0.25, the loss is 1.39, the gradient at its logit
+# −0.75, and those of the others are their probabilities, together 0.75. The logarithm's $1 / p$ has cancelled the
+# softmax's factor $p$, so a model that is certain and wrong gets a gradient of nearly $-1$ at the right digit. With a
+# squared error, $\tfrac12 (1 - p)^2$, it would be $-(1 - p) \cdot p (1 - p)$: at $p = 0.0001$ a ten-thousandth of that.
 
 # %% [markdown]
 # ### What if matrices start at zero?
@@ -1324,5 +1328,5 @@ assert 3**-10 < 2e-5  # twenty layers with 1/sqrt(3)
 
 # %% [markdown]
 # Multiplied by 4, both, it still learns (with this seed). Multiplied by 64, the largest of a row's five weights is 0.99
-# before anything has been learned, on a name that is mostly wrong, and after 1,000 steps the loss is 1.73, still above
-# that of an even blend.
+# before anything has been learned, and in most rows it lies on a wrong name, and after 1,000 steps the loss is 1.73,
+# still above that of an even blend.

@@ -13,9 +13,10 @@
 # at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when one of
 # its parts is left out. First comes how a layer is built, and then why it is built like that.
 #
-# You need [chapter 7](07_learning.ipynb). It takes about 27 minutes to read, and 40 for the exercises. [Going
-# further](#going-further), at the end, takes 5 more minutes. To write a transformer this afternoon, begin with [all of
-# it on one screen](09_decoder.ipynb#all-of-it-on-one-screen), in chapter 9, and come back for the reasons.
+# You need [chapter 7](07_learning.ipynb). It takes about 28 minutes to read, and 40 for the exercises. [Going
+# further](#going-further), at the end, takes 5 more minutes. To write a transformer this afternoon, read from [one
+# layer, on paper](#one-layer-on-paper) to [the whole encoder](#from-numbers-to-vectors), and go on in [chapter
+# 9](09_decoder.ipynb#all-of-it-on-one-screen).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it. Residual paths lead around attention and around the feed-forward network, each to an add and norm."}}
 from functools import partial
@@ -199,9 +200,10 @@ x = torch.randn(2, 7, 512)  # (B, T, D)
 y = down(up(x).relu())  # (B, T, D): each of the 14 vectors by itself
 
 # %% [markdown]
-# The **activation function** between them, or *non-linearity*, makes it more than one matrix: $\operatorname{ReLU}(z) =
-# \max(0, z)$, or the smoother GELU. For *not bad*, two hidden entries gave $|z| = \operatorname{ReLU}(z) +
-# \operatorname{ReLU}(-z)$.
+# The **activation function** between them, or *non-linearity*, makes it more than one matrix:
+# $\operatorname{ReLU}(z) = \max(0, z)$, or the smoother GELU. (Forget it, and the network is one affine map. The shapes
+# are right and training runs, usually to a worse end.) For *not bad*, two hidden entries gave
+# $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
 #
 # Why not leave this to attention? Its softmax decides only *how much* to fetch of each word. Given those weights, what
 # arrives is a linear function of the words. To multiply two entries of one word it would have to put one of them into
@@ -346,8 +348,9 @@ assert 0.045 < lengths[False][-1] < 0.055 and 1.35 < lengths[True][-1] < 1.45
 # ## Layer norm, on four numbers
 #
 # **Layer normalisation** takes one token's vector, subtracts the mean of its entries, and divides by their standard
-# deviation. Take $(2, 4, 4, 10)$. The mean is 5; subtract it: $(-3, -1, -1, 5)$. The mean of the squares is
-# $(9 + 1 + 1 + 25) / 4 = 9$, its square root 3. Divide: $(-1, -\tfrac13, -\tfrac13, \tfrac53)$.
+# deviation. $(2, 4, 4, 10)$ has the mean 5; subtract it: $(-3, -1, -1, 5)$. The mean of the squares is
+# $(9 + 1 + 1 + 25) / 4 = 9$, its square root 3. Divide: $(-1, -\tfrac13, -\tfrac13, \tfrac53)$. Of $(20, 40, 40, 100)$
+# the result is the same: offset and scale fall out.
 #
 # $$\operatorname{LayerNorm}(x) = \gamma \circ \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
@@ -446,8 +449,9 @@ plt.show()
 # %% [markdown]
 # Follow the thick line, the stream. With post-norm it passes through every norm, and so does the gradient on its way
 # back: no path is a plain $I$ any more. With pre-norm it passes through nothing but additions, so that path is there,
-# and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. It is normalised once,
-# after the last layer, by a **final norm**. Which to choose? Pre-norm, unless you repeat the paper. [Experiments
+# and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. (Beware of `x =
+# norm(x)` followed by `x = x + f(x)`: the stream passes through the norm, as in post-norm.) The stream is normalised
+# once, after the last layer, by a **final norm**. Which to choose? Pre-norm, unless you repeat the paper. [Experiments
 # below](#does-training-agree) show why, and when post-norm learns, too.
 
 # %% tags=["quiz"]
@@ -924,9 +928,9 @@ for without in (None, *PARTS):
 # - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
 # - Without the **residual connection** around attention, *add* stays near chance and *reverse* reaches 26 to 34
 #   percent. Answering the commonest of the twelve digits everywhere would score 26, since it occurs 3.1 times, on
-#   average. Its words have become alike ([measured below](#words-become-alike)), and little is left but how often each
-#   digit occurs (the best seed gets somewhat more). The connection around the feed-forward network can be spared here,
-#   perhaps because that network sees only the one word, and can learn to hand it on.
+#   average. In these models the words have become alike ([measured below](#words-become-alike)), and little is left but
+#   how often each digit occurs (the best seed gets somewhat more). The connection around the feed-forward network can
+#   be spared here, perhaps because that network sees only the one word, and can learn to hand it on.
 # - The **norms** can be spared, in three layers.
 # - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. As said, attention is linear only
 #   for given weights, and these depend on the words; norms are not linear either. Three layers of that are enough. And
@@ -1094,9 +1098,9 @@ show_stacks(
 #
 # Adding only delays it: once words are mostly alike, attention returns nearly the same vector to all, so what they
 # share grows and what is a word's own does not. With pre-norm the shared part grows more slowly
-# ([why](#how-fast-do-words-become-alike)), and 27 percent is left at the top. Training does not help: in the model
-# above without the residual connection around attention less than a tenth of a vector is its own after three layers,
-# and in the complete one 95 percent.
+# ([why](#how-fast-do-words-become-alike)), and 27 percent is left at the top. Without the sum, training does not help:
+# less than a tenth of a vector is its own after three trained layers without the residual connection around attention.
+# In the complete model it is 95 percent.
 #
 # ### What helps
 #

@@ -138,8 +138,9 @@ plt.show()
 # %% [markdown]
 # Back to training. The position that is given *I* must predict *am*. But all words go in at once, and *am* is the very
 # next input. So no position may see anything to its right. [Chapter 4](04_self_attention.ipynb#leaving-a-word-out) has
-# the two masks that are needed, and why they set scores to minus infinity; here they become functions for a batch. In
-# this book, **True means: may attend**.
+# the two masks that are needed, and why they set scores to minus infinity. In this book, **True means: may attend**; in
+# `nn.MultiheadAttention` and `nn.Transformer` True means *hidden*. If you are not sure, print the weights of a short
+# padded example: with a causal mask they must be 0 above the diagonal and in the columns of the padding.
 #
 # - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,
 #   T)$, queries by keys, and it is the same for every sentence.
@@ -227,8 +228,8 @@ plt.show()
 # both: `causal & padding`, $(T, T)$ and $(B, 1, 1, T)$, broadcasts to $(B, 1, T, T)$. Its second attention, to the
 # memory, takes the padding mask of the source. If the target's padding comes after the sentence, the causal mask
 # already hides it from every word. Some libraries pad in front, so we always hide it. With padding in front the first
-# row is itself padding: the causal mask leaves it only itself, the padding mask hides that, and all its scores are
-# minus infinity. For such a row `nn.MultiheadAttention` returns NaN by default; our module returns 0 ([chapter
+# row is padding. The causal mask leaves it only itself, and the padding mask hides that, so all its scores are minus
+# infinity. For such a row `nn.MultiheadAttention` returns NaN by default; our module returns 0 ([chapter
 # 7](07_learning.ipynb#a-query-with-nothing-to-attend-to)).
 
 # %% tags=["proof"]
@@ -336,38 +337,9 @@ axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# An example with invented numbers, three of the words and $d_k = 2$: at `<bos>` the model must predict *I*, so it has
-# to find *you*. Let its query be $(3, 1)$. The score of *you* is $3 \cdot 2 + 1 \cdot 1 = 7$.
-#
-# | | key | score | $/\sqrt 2$ | exp | weight | value |
-# |---|---|---|---|---|---|---|
-# | how | (0, 1) | 1 | 0.71 | 2.0 | 0.01 | (0, 0) |
-# | are | (1, 0) | 3 | 2.12 | 8.3 | 0.06 | (0, 1) |
-# | you | (2, 1) | 7 | 4.95 | 141.1 | 0.93 | (1, 0) |
-#
-# So `<bos>` receives
-#
-# $$0.01 \, (0, 0) + 0.06 \, (0, 1) + 0.93 \, (1, 0) = (0.93, 0.06) ,$$
-#
-# nearly the value of *you*. That value came from another sequence, and nothing else is new.
-# [Below](#one-question-followed-to-its-answer) a trained model does it.
-#
-# No causal mask is needed here, because all words of the question are there before the first word is written; only
-# padding is left out.
-
-# %% tags=["proof"]
-keys, values = (
-    np.array([[0, 1], [1, 0], [2, 1]]),
-    np.array([[0, 0], [0, 1], [1, 0]]),
-)
-exponentials = np.exp(keys @ [3, 1] / math.sqrt(2))
-assert [round(e, 1) for e in exponentials] == [2.0, 8.3, 141.1]
-assert np.allclose(
-    exponentials / exponentials.sum(), [0.01, 0.06, 0.93], atol=0.005
-)
-assert np.allclose(
-    exponentials @ values / exponentials.sum(), [0.93, 0.06], atol=0.005
-)
+# (The weights are invented. [Below](#one-question-followed-to-its-answer) is a row of a trained model's, worked through
+# from the query to the blend.) The values come from another sequence, and nothing else is new. No causal mask is needed
+# here, because all words of the question are there before the first word is written; only padding is left out.
 
 # %% [markdown]
 # ### Which encoder layer does the decoder ask?
@@ -387,10 +359,10 @@ assert np.allclose(
 # x = norm_3(x + feed_forward(x))
 # ```
 #
-# Self-attention comes first, so that the query to the memory can know how far the answer has come. The matrices of its
-# two attentions and its feed-forward network have $(4 + 4 + 8) D^2 = 16 D^2$ entries, those of an encoder layer
-# $12 D^2$. Six of each make $168 D^2$, 44 million in the paper's base model ($D = 512$). A single embedding table of
-# 37,000 tokens for source, target and output adds 19 million: 63 in all (the paper says 65).
+# Self-attention comes first, so that the query to the memory can know how far the answer has come. The matrices of a
+# decoder layer, of two attentions and a feed-forward network, have $(4 + 4 + 8) D^2 = 16 D^2$ entries, those of an
+# encoder layer $12 D^2$. Six of each make $168 D^2$, 44 million in the paper's base model ($D = 512$). A single
+# embedding table of 37,000 tokens for source, target and output adds 19 million: 63 in all (the paper says 65).
 #
 # The folded cells hold the book's `DecoderLayer`, with the `AddAndNorm` of chapter 8, and its `Decoder`, a stack of
 # them.
@@ -788,9 +760,9 @@ assert share_right(wide, unseen) > 0.95
 
 # %% [markdown]
 # (A peak of 0.01 suits width 16. Wider models want smaller steps: for width 64 begin with 0.001. If your loss stalls,
-# divide the learning rate by three before you look for a bug. With six layers or more take pre-norm, as in the
-# [decoder-only model](#a-decoder-only-model-that-answers) further on; [chapter 8](08_encoder.ipynb#does-training-agree)
-# says why. `torch.save(screen.state_dict(), "screen.pt")` keeps what was learnt.)
+# divide the learning rate by three before you look for a bug. With twelve layers take pre-norm, as in the [decoder-only
+# model](#a-decoder-only-model-that-answers) further on; [chapter 8](08_encoder.ipynb#does-training-agree) says why.
+# `torch.save(screen.state_dict(), "screen.pt")` keeps what was learnt.)
 #
 # The answers are right. But how new were the questions? Every one has a twin among the training pairs with another
 # greeting: test data that also appear, exactly or nearly, in the training data are called **contaminated**. With whole
@@ -1093,9 +1065,9 @@ with torch.no_grad():
         assert difference < 1e-5
 
 # %% [markdown]
-# The same up to rounding. That is what the causal mask buys: a sentence of a thousand tokens takes a thousand passes to
-# write, but only one in each step of training. And since the earlier rows do not change when a word is added, their
-# keys and values need not be computed again: that is the **key-value cache** of [chapter 12](12_generation.ipynb).
+# That is what the causal mask buys: a sentence of a thousand tokens takes a thousand passes to write, but only one in
+# each step of training. And since the earlier rows do not change when a word is added, their keys and values need not
+# be computed again: that is the **key-value cache** of [chapter 12](12_generation.ipynb).
 #
 # All this rests on one property: *no position sees its future*. Could the future arrive by a detour, through another
 # position in a lower layer? No: in every layer row $t$ draws on rows 0 to $t$ only, which have seen nothing later, and
@@ -1132,7 +1104,9 @@ check(model, questions[::40], answers[::40, :-1])
 
 # %% [markdown]
 # A leak test finds only masks that show too much of the target's future. It cannot find a mask that hides too much, a
-# wrong mask on the cross-attention, or a target that was not shifted.
+# wrong mask on the cross-attention, or a target that was not shifted. Nor does `check` say whether a *trained* model
+# uses its source. If answers are fluent and have nothing to do with the questions, exchange the questions within a
+# validation batch: if the loss hardly rises, the source is not used.
 
 
 # %% tags=["hide-input"]
@@ -1404,13 +1378,13 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 #
 # | check | finds |
 # |---|---|
-# | *writing*, on held-out data | if it is low at a low loss and *forced* is high: most often the future was seen in training (the leak test tells); otherwise the loop that writes is wrong, or small mistakes add up; if *forced* is low, too, see the next row |
+# | *writing*, on held-out data | if it is low at a low loss and *forced* is high: most often the future was seen in training (the leak test tells); otherwise put what it wrote back in, in one pass: if a row's likeliest word is not the one written next, the loop is wrong; if all are, small mistakes add up. If *forced* is low, too, see the next row |
 # | *forced*, on held-out data | if it is low: overfitting (what was learnt holds for the training pairs only: chapter 11), a mask in training only, or a target that was not shifted |
 # | the leak test, in both modes | six of the nine, all that show the future |
 # | more padding | padding that is not hidden |
 # | a reference with the same parameters, such as `nn.Transformer`, in both modes and with sentences of different lengths | all nine |
 # | one pair of input and target, printed | targets that are not shifted |
-# | one batch of 32, trained alone | if its loss does not come near 0, even at a smaller learning rate, the model or the loop is wrong; do not start the long run |
+# | one batch of 32, trained alone, without dropout and smoothing | if its loss does not come near 0, even at a smaller learning rate, the model or the loop is wrong; do not start the long run |
 
 # %% tags=["proof"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}
@@ -1753,8 +1727,8 @@ verdict
 #
 # ### A decoder-only model that answers
 #
-# Here is a GPT, as it is usually written: one stack, a causal mask, and **pre-norm**, with a norm at the top. It takes
-# `Attention`, `sinusoids` and `batch` from [the model on one screen](#all-of-it-on-one-screen) and its training:
+# Here is a GPT: one stack, a causal mask, and **pre-norm**, with a norm at the top. It takes `Attention`, `sinusoids`
+# and `batch` from [the model on one screen](#all-of-it-on-one-screen) and its training:
 
 
 # %%
@@ -1856,7 +1830,7 @@ with torch.no_grad():
 assert same[:, :5].abs().max() < 1e-4 < same[:, 5:].abs().max()  # no leak
 
 # %% [markdown]
-# After *Good morning,* it makes up questions of its own, and answers them.
+# After *Good morning,* it mostly repeats questions of the training data, with answers.
 #
 # ### Why does each mistake look as it does?
 #

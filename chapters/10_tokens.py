@@ -14,7 +14,7 @@
 # it, and part of the reason why a model miscounts letters, slips at adding, and needs more tokens for one language than
 # for another.
 #
-# You need some Python (a queue, a class) and hardly any mathematics. It takes about 29 minutes to read, and 45 for the
+# You need some Python (a queue, a class) and hardly any mathematics. It takes about 30 minutes to read, and 45 for the
 # exercises. [Going further](#going-further), at the end, takes 3 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
@@ -535,9 +535,9 @@ plt.show()
 # original transformer, 37,000 by 512, has 18.9 million of the model's 65.
 #
 # A row learns most where its token is read or is the right answer. So count a token as *rare* if the training text uses
-# it fewer than 100 times, a limit of our choosing. Each merge takes a pair no more frequent than the last, so the later
-# a token, the rarer it is. An early one can become rare, too, if later merges swallow it: *tea* occurred 9 times above,
-# and only 4 once *tea m* is merged. A token that is hardly ever read stays **undertrained**.
+# it fewer than 100 times, a limit of our choosing. Each merge takes a pair no more frequent than the last, so later
+# tokens are on the whole rarer. An early one can become rare, too, if later merges swallow it: *tea* occurred 9 times
+# above, and only 4 once *tea m* is merged. A token that is hardly ever read stays **undertrained**.
 #
 # Large models have undertrained tokens, too, the *glitch tokens*: asked to repeat *SolidGoldMagikarp*, models with
 # GPT-2's tokenizer answered something else. This name of a forum user is one token, presumably because it was frequent
@@ -649,10 +649,10 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 
 # %% [markdown]
 # *Spelling*: the model gets one number for *Straßenbahn* (tram; the whole word is *tram stop*) and never sees its
-# letters, so it must have memorised how many *a*'s it contains. *Arithmetic*: 12345 begins with *12*, because that is
-# frequent, and another number may be cut elsewhere, so units, tens and hundreds of two numbers need not line up. Many
-# newer tokenizers therefore cut numbers into single digits, or into groups of three. *Case and spaces*: *␣tea*, *tea*
-# and *␣TEA* share no token, and their similarity must be learnt.
+# letters, so it must have memorised how many *a*'s it contains (or write the word letter by letter first).
+# *Arithmetic*: 12345 begins with *12*, because that is frequent, and another number may be cut elsewhere, so units,
+# tens and hundreds of two numbers need not line up. Many newer tokenizers therefore cut numbers into single digits, or
+# into groups of three. *Case and spaces*: *␣tea*, *tea* and *␣TEA* share no token, and their similarity must be learnt.
 #
 # ## Is it the same as the library's?
 #
@@ -738,9 +738,10 @@ quiz.one_choice(
 # tensor, so its sentences are filled up to the longest with `<pad>`. The padding mask of [chapter
 # 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it. The loss leaves it out, too; otherwise
 # it would be the easiest token of all, and the mean loss would fall with every bit of padding. The mask is `tokens !=
-# pad_id`, which is safe because no text is ever encoded as `<pad>`. Here padding stands on the right. Before a language
-# model continues several prompts it must stand on the left, so that the next token follows a real one ([chapter
-# 18](18_gpt.ipynb#break-it-the-position-of-padding)).
+# pad_id`, which is safe because no text is ever encoded as `<pad>`. (If padding has the end token's number, as in some
+# fine-tuning scripts, the true end tokens drop out of the loss with it, and the model is not taught to stop.) Here
+# padding stands on the right. Before a language model continues several prompts it is put on the left, so that the next
+# token follows a real one ([chapter 18](18_gpt.ipynb#break-it-the-position-of-padding)).
 #
 # But padding is computed like any other token, so in a batch of mixed lengths much of the work is padding.
 #
@@ -913,7 +914,8 @@ assert convenient.decode(convenient.encode(message)) != message
 #
 # Another mistake is even harder to notice. With merges learnt from the *test* text as well, the score no longer says
 # how well a model does with held-out text (**data leakage**). Learn merges from the training text only, and keep the
-# tokenizer with its model: with other merges, the same numbers mean something else.
+# tokenizer with its model: with other merges, the same numbers mean something else, and only a number for which the
+# embedding table has no row raises an error (*index out of range*).
 
 # %% [markdown]
 # ## Exercises

@@ -14,7 +14,7 @@
 # see a model that overfits.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. The chapter
-# takes about 28 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 5 more
+# takes about 27 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 5 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Everything is built but generation. This chapter adds the loss, above the output."}}
@@ -613,10 +613,10 @@ quiz.number(
 #
 # Warm-up guards the beginning. **Gradient clipping** guards the rest: now and then a batch has a huge gradient, because
 # of an odd sentence or a steep spot of the loss. In plain gradient descent that one step can undo many good ones. In
-# Adam that step is at most some 0.8 learning rates long, but the batch then fills $m$ and [steers the next steps
+# Adam that step stays near a learning rate (with these betas), but the batch then fills $m$ and [steers the next steps
 # too](#why-clip-if-adam-divides-the-size-out). Take all gradients of the model as one long vector. If its norm, the
 # *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector $(3, 4)$ of norm 5 becomes
-# $(0.6, 0.8)$. The direction stays.
+# $(0.6, 0.8)$. The direction stays. Clip after the last `backward()` and before `step()`.
 #
 # ## What was needed?
 #
@@ -709,6 +709,8 @@ assert length > 2  # of the last one
 # Divided by 12, the total number of targets, the two gradients add up to that of the whole batch. In a mean of means a
 # word of the short sentence counts $\frac12 \cdot \frac13$ and one of the long sentence $\frac12 \cdot \frac19$, a
 # third of that, so the direction is different. A plain sum of means points the same wrong way, and is twice as long.
+# (In plain gradient descent that is twice the learning rate. Adam divides the factor out, but clipping sets in at half
+# the size that was meant.)
 #
 # A model that is trained on the mean of means does learn, so the mistake is easy to miss: until October 2024 Hugging
 # Face's `transformers` [did so](https://huggingface.co/blog/gradient_accumulation) when it accumulated gradients over
@@ -744,7 +746,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "By 4, the number of batches",
-        "Then the gradient is as long as the batches are large, here 250 times too long.",
+        "Then it is 1,000 / 4 = 250 times too long.",
     ),
 )
 
@@ -1085,10 +1087,10 @@ assert losses[191][1] > 1.3 * losses[190][1]
 assert min(kept for kept, _ in shares.values()) > 0.8
 
 # %% [markdown]
-# One step, and a good part of what it could do is gone. (The kept state may wobble, too, but by far less.) The new Adam
-# knows a single gradient, so it moves every parameter that has a gradient by the whole learning rate, which has long
-# been warmed up. With the state kept, most parameters move by far less, in directions averaged over many batches. Which
-# of the two matters, the length or the direction? Exchange the lengths of the two steps:
+# One step, and a good part of what it could do is gone. (With the state kept the result may wobble, too, but by far
+# less.) The new Adam knows a single gradient, so it moves every parameter that has a gradient by the whole learning
+# rate, which has long been warmed up. With the state kept, most parameters move by far less, in directions averaged
+# over many batches. Which of the two matters, the length or the direction? Exchange the lengths of the two steps:
 
 # %% tags=["hide-input"]
 longer = (new.norm() / kept.norm()).item()
@@ -1191,8 +1193,8 @@ for name in ("none", "weight decay 1"):
 # The validation numbers decide. Weight decay 1, weight decay 3 and dropout 0.1 get about equally many right, and of
 # these weight decay 1 has the lowest loss. On the test numbers, used for no choice, it gives 93 percent, where 39
 # percent were right without a remedy. And more data helps most: with 20,000 numbers none of this was needed. Large
-# language models read most of their text about once, so there is little to memorise, and they usually go without
-# dropout and label smoothing.
+# language models read most of their text about once, so they hardly overfit, and usually go without dropout and label
+# smoothing.
 
 # %% tags=["proof"]
 by_seed = {
@@ -1444,8 +1446,10 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # %% [markdown]
 # The smoothed loss is smallest at 0.925, and 0.999 costs more than 0.925, because a cross-entropy is smallest where the
 # model's probabilities equal those of the target. It cannot reach 0: the least is the **entropy** of the smoothed
-# target, here 0.349, 0.90 for this chapter's 334 tokens, and 1.38 for the paper's 37,000. So do not compare a smoothed
-# training loss with a plain validation loss, and expect a worse perplexity.
+# target, here 0.349, 0.90 for this chapter's 334 tokens, and 1.38 for the paper's 37,000. So expect a worse perplexity,
+# and do not compare a smoothed training loss with a plain validation loss. (A training loss above the validation loss
+# is usually no mistake: smoothing and dropout raise it, and it is often the mean over an epoch in which the model was
+# still worse.)
 
 # %% [markdown]
 # ### Why clip, if Adam divides the size out?

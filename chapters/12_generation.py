@@ -13,7 +13,7 @@
 # saves the model from computing everything again at each word.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
-# learnt something. It takes about 28 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
+# learnt something. It takes about 29 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
 # end, takes 3 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
@@ -214,9 +214,9 @@ print("ended:", [f"{text_of(tokens[1:-1])} {total:.2f}" for total, tokens in end
 assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 
 # %% [markdown]
-# (Every sentence of this model is short. For others the loop also needs a largest length.) A logarithm of a probability
-# is at most 0, so a further token can lower the sum and never raise it. A hypothesis of 3 tokens, with the end, and the
-# sum $-1.2$ beats one of 6 with $-1.4$, though the longer one lost less per token. To make up for that, [Wu and others
+# (In general the loop also needs a largest length.) A logarithm of a probability is at most 0, so a further token can
+# lower the sum and never raise it. A hypothesis of 3 tokens, with the end, and the sum $-1.2$ beats one of 6 with
+# $-1.4$, though the longer one lost less per token. To make up for that, [Wu and others
 # (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a **length penalty**, with $n$ the number of tokens,
 # including the end token:
 #
@@ -229,17 +229,20 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
 #
-# `beam_search`, folded below, does this for a batch, with the length penalty; to the model each hypothesis is a row, and
-# `select` may copy a row. Three details decide what it finds:
+# `beam_search`, folded below, does this for a batch, with the length penalty; to the model each hypothesis is a row,
+# and `select` may copy a row. A search starts from one hypothesis, `<bos>`: from `beam` equal ones it would take the
+# best token `beam` times, at every step, and write `beam` copies of what greedy decoding writes. Three details decide
+# what it finds:
 #
 # - For each hypothesis it looks at the `beam` + 1 best next tokens: all `beam` survivors may come from one hypothesis,
 #   and one of its tokens may be the end, which does not go on.
 # - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Every hypothesis
 #   can end at every step, with some tiny probability, and such endings would crowd out the good ones.
 # - A sentence is done when `beam` hypotheses have ended and no *live* one (one that goes on) can beat the best of them.
-#   A live sum can only fall, so its score can at best be this sum divided by the largest penalty, that of `max_length`
-#   tokens. Say that 5 tokens are allowed, so $\text{lp}(5) = 1.359$, the best live sum is $-1.2$ and the best ended
-#   score $-0.86$. Since $-1.2 / 1.359 = -0.88$ is lower, the search stops, once `beam` hypotheses have ended.
+#   A live sum can only fall. So without a penalty a live hypothesis that is behind stays behind. With one its score can
+#   still rise, at best to this sum divided by the largest penalty, that of `max_length` tokens. Say that 5 tokens are
+#   allowed, so $\text{lp}(5) = 1.359$, the best live sum is $-1.2$ and the best ended score $-0.86$. Since
+#   $-1.2 / 1.359 = -0.88$ is lower, the search stops, once `beam` hypotheses have ended.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -454,7 +457,7 @@ assert np.allclose(
 # Each column is one seed, each entry the share of 500 numbers that are right in every token (*exact* in [chapter
 # 11](11_training.ipynb#how-good-is-it)). Greedy decoding and teacher forcing agree, as they must: until its first
 # mistake greedy decoding reads the right words, too. Four hypotheses instead of one get a few more numbers right with
-# every seed, for four times as many rows. The length penalty moves no share by more than three points here.
+# every seed, for four times as many rows. The length penalty moves no share by more than 1.4 points here.
 #
 # Search or model? Score the right sentence by teacher forcing, with the same penalty. If it beats what was written, the
 # search has failed, otherwise the model. Here are two numbers from the first model, one that the beam repairs and one
@@ -486,8 +489,8 @@ print(
 assert len(fixed) > len(broken) > 0
 
 # %% [markdown]
-# In the first, greedy decoding prefers a wrong token early and cannot go back. Its mistake was a search error: the
-# right sentence scores higher. In the second the beam found the right sentence, but one without *acht hundert*, two
+# In the first number, greedy decoding prefers a wrong token early and cannot go back. Its mistake was a search error:
+# the right sentence scores higher. In the second the beam found the right sentence, but one without *acht hundert*, two
 # words shorter, scores higher although the penalty favours long ones: a model error, which a narrower search had
 # hidden.
 #
@@ -579,6 +582,7 @@ assert sum(share >= 0.1 * 0.5 for share in (0.5, 0.25, 0.15, 0.07, 0.03)) == 4
 hot = filter_logits(scores, temperature=2.0).softmax(-1)
 assert np.allclose(cold, [[0.734, 0.183, 0.066, 0.014, 0.003]], atol=6e-4)
 assert np.allclose(hot, [[0.348, 0.246, 0.191, 0.130, 0.085]], atol=6e-4)
+assert hot[0, :3].sum() < 0.8 < hot[0, :4].sum()  # top-p after temperature 2
 
 generator = torch.Generator().manual_seed(0)
 drawn = sample(Table(1000), max_length=5, generator=generator)

@@ -436,15 +436,15 @@ for place, word in enumerate(text.split()):
     print(f"{word:18}", *(f"{p:6.2f}" for p in first_word(mixed)))
 
 # %% [markdown]
-# The vector at *the* turns the article by itself. The one at *man* takes a tenth from *der*, half of it for *die*. What
-# stands at *the* in the memory is no longer *the* alone: the encoder has brought something from the noun ([chapter
-# 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers) saw the same with digits).
+# The vector at *the* turns the article by itself. With the one at *man* exchanged, P(*der*) falls by about a tenth, and
+# half of that goes to *die*. What stands at *the* in the memory is no longer *the* alone: the encoder has brought
+# something from the noun ([chapter 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers) saw the same with
+# digits).
 #
-# One sentence proves little. So take all test sentences that begin with *the*, whose first noun is *man, dog, woman,
-# cat* or *kitten*, and in which no pronoun tells the gender. The same sentence with another of these nouns, one that is
-# not in it already, is the **donor**. Copy one vector at a time from the donor. Whose article is written, the
-# sentence's own or the donor's? (Nouns of one gender share an article, so exchanges between them show whether copying
-# as such does damage.)
+# Now take all test sentences that begin with *the*, whose first noun is *man, dog, woman, cat* or *kitten*, and in
+# which no pronoun tells the gender. The same sentence with another of these nouns, one that is not in it already, is
+# the **donor**. Copy one vector at a time from the donor. Whose article is written, the sentence's own or the donor's?
+# (Nouns of one gender share an article, so exchanges between them show whether copying as such does damage.)
 
 # %% tags=["hide-input"]
 PRONOUNS = set("he him his she her it its".split())
@@ -482,9 +482,10 @@ for (where, gender), (own, theirs, total) in sorted(counts.items(), reverse=True
 # %% [markdown]
 # At *the* the donor's article is written every time, and a donor of the same gender does no damage: what was brought is
 # the gender, or something that decides it. At the noun itself, and at any other word, the exchange never changes the
-# article. So the weights pointed at the right word, but the gender that the decoder read there had come from the noun.
-# Weights show *where* the decoder reads, not *what* it finds. Nor do they show that it is used: some words follow from
-# those already written, as *sie* for *it* after *die Katze*.
+# article. (A check of such code: with *all* vectors exchanged, the donor's own translation must come out.) So the
+# weights pointed at the right word, but the gender that the decoder read there had come from the noun. Weights show
+# *where* the decoder reads, not *what* it finds. Nor do they show that it is used: some words follow from those already
+# written, as *sie* for *it* after *die Katze*.
 #
 # How does the gender get to *the*? By the encoder's attention. So keep the position of *the* from attending to its
 # noun, in both layers. Then, for comparison, hide one other word from it instead.

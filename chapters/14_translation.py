@@ -313,7 +313,7 @@ assert by_letters.argmax() == 1 and 11 < by_letters[0] - by_letters[3] < 13
 # | what BLEU does not see | here |
 # |---|---|
 # | a small word that turns the meaning around | *einen* for *keinen*: by far the best score |
-# | who does what | man and dog have changed roles: two points less than the good sentence listed before it |
+# | who does what | man and dog have changed roles: two points less than the good sentence in the line above |
 # | that the same words may stand in another order | *dem Hund* in front is good German, and costs two thirds of the score |
 # | that the same may be said in other words | *bekommt vom Mann*: the lowest score |
 #
@@ -407,7 +407,8 @@ plt.show()
 # Each range holds the middle 95 percent of the thousand differences (approximately a 95 percent **confidence
 # interval**). With the same draws for both, the difference varies less: a sentence that is hard for both is in both
 # scores or in neither, and what they have in common cancels. This is the **paired bootstrap** ([Koehn
-# 2004](https://aclanthology.org/W04-3250/)). Here 0 lies outside either way.
+# 2004](https://aclanthology.org/W04-3250/)). Here 0 lies outside either way. (Were it inside, neither a difference nor
+# equality would be shown.)
 #
 # Another test asks what chance can do. Its **null hypothesis** is that it makes no difference which of the two wrote a
 # sentence. So toss a coin for each sentence, exchange the two translations if it shows heads, and see how far apart the
@@ -1093,10 +1094,11 @@ assert max(averaged.values()) - min(averaged.values()) < 0.002
 # No change gains a point. (What usually gains more is other text: a model pretrained on many languages to start from,
 # or pairs that the translator of the other direction makes of German captions, **back-translation**.) Seven of them end
 # within a point of the baseline, too little for one seed to tell. Four end 1.4 to 2.6 points lower: more dropout, words
-# cut at random, R-Drop, and half of the learning rate. They may learn more slowly than the others, and this training
-# may be too short for them. (R-Drop has half of the steps here. With as many it may do better.) Six of the program's
-# seventeen changes have not been run yet: the smaller vocabulary, the smaller batch, two layers, width 128, no
-# smoothing, and twice the steps.
+# cut at random (*bpe_dropout*), R-Drop, and half of the learning rate. They may learn more slowly than the others, and
+# this training may be too short for them. (R-Drop has half of the steps here. With as many it may do better.) Six of
+# the program's seventeen changes have not been run yet: the smaller vocabulary, the smaller batch, two layers, width
+# 128, no smoothing, and twice the steps.
 #
 # Averaging checkpoints, which costs nothing, hardly changes the loss, perhaps because the learning rate has fallen to 0
-# by then and the last checkpoints are nearly the same.
+# by then and the last checkpoints are nearly the same. (Why it can help, and why not with two seeds: [chapter
+# 11](11_training.ipynb#what-was-needed-in-figures).)

@@ -13,7 +13,7 @@
 # mean the same into vectors that point in similar directions, which lets you search a text by meaning. Then you look at
 # where its heads look, and test by experiment whether that explains anything.
 #
-# You need [chapter 8](08_encoder.ipynb). It takes about 25 minutes to read, and 20 more for the exercises.
+# You need [chapter 8](08_encoder.ipynb). It takes about 26 minutes to read, and 20 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built."}}
 from functools import partial
@@ -136,6 +136,8 @@ class SentenceEncoder(nn.Module):
 # %% [markdown]
 # The parameters are read from a file whose format holds numbers and no code (*safetensors*). Then each parameter gets
 # the name that it has in our code, and goes in: BERT's `attention.self.query`, for example, is our `attention.w_q`.
+# (`load_state_dict` refuses names that do not match. With `strict=False` it only returns them, and what was not found
+# keeps its random values.)
 
 # %% tags=["hide-input", "export"] module="pretrained"
 from pathlib import Path
@@ -301,12 +303,12 @@ plt.show()
 # **teacher**'s last layer, and how its values are related ([Wang and others 2020](https://arxiv.org/abs/2002.10957)).
 # Then every second layer was kept: our six.
 #
-# The third stage was **fine-tuning** for sentences. It is needed: of a BERT that has only guessed hidden words, the
-# mean of the outputs compares sentences worse than a mean of fixed word vectors does, and `[CLS]` worse still ([Reimers
-# and Gurevych, 2019](https://arxiv.org/abs/1908.10084)). 1.17 billion pairs were collected from where people put two
-# texts side by side: a question and its answer, a title and its abstract, two captions of one picture. Take 1,024 of
-# them. In a matrix, put the cosine of every first text (row) with every second one (column), divided by a temperature
-# of $\tau = 0.05$. A softmax over a row asks: which second text belongs to this first one? Over a column it asks the
+# The third stage was **fine-tuning** for sentences. It is needed: of a BERT without it, the mean of the outputs
+# compares sentences worse than a mean of fixed word vectors does, and `[CLS]` worse still ([Reimers and Gurevych,
+# 2019](https://arxiv.org/abs/1908.10084)). 1.17 billion pairs were collected from where people put two texts side by
+# side: a question and its answer, a title and its abstract, two captions of one picture. Take 1,024 of them. In a
+# matrix, put the cosine of every first text (row) with every second one (column), divided by a temperature of
+# $\tau = 0.05$. A softmax over a row asks: which second text belongs to this first one? Over a column it asks the
 # reverse. The loss is cross-entropy over both. This is called **contrastive learning**, and the other 1,023 second
 # texts are the **in-batch negatives**. It is the look-up of [chapter 3](03_softmax.ipynb): a query, keys, a softmax,
 # and a loss that wants all weight on one key. For our three pairs:
@@ -612,12 +614,12 @@ assert 0.35 < within["weight on words"] < 0.45
 assert abs(within["clear map, words only"]) < 0.1
 
 # %% [markdown]
-# In the middle: rank 35 of 72. (That does not make the head useless, since others may stand in for it. Nor does a large
-# change prove that a head is needed, since later layers may never have met a zero there.) For all heads, compare two
-# orders: by clear map, and by change. Their **rank correlation** is 1 if they are the same, and −1 if one is the other
-# reversed. It is −0.35: the clearer the map, the *smaller* the change. But a map is also clear when all its weight goes
-# to a special token. Counted over the words only, each row scaled to a sum of 1, it is −0.09, and with heads ranked
-# within their own layer 0.01. So hardly anything remains.
+# Layer 1, head 3 ranks 35th of 72, in the middle. (That does not make the head useless, since others may stand in for
+# it. Nor does a large change prove that a head is needed, since later layers may never have met a zero there.) For all
+# heads, compare two orders: by clear map, and by change. Their **rank correlation** is 1 if they are the same, and −1
+# if one is the other reversed. It is −0.35: the clearer the map, the *smaller* the change. But a map is also clear when
+# all its weight goes to a special token. Counted over the words only, each row scaled to a sum of 1, it is −0.09, and
+# with heads ranked within their own layer 0.01. So hardly anything remains.
 #
 # What does go with the change is how much weight a head gives to words: 0.39. Among heads of one layer it is 0.40, so
 # this is not only the last layer's doing. (Part of this is built in: a head that fetches little has little to lose.)
@@ -764,9 +766,9 @@ without_end = "Where do I put what must always run?"
 assert n != answers[3][0][1] and "finally" not in manual[n]
 
 # %% [markdown]
-# *End* counts most, then *I* (why, we cannot say) and *run*; *do* and *always* hardly count. The answer that was found
-# is about something that terminates. Drop *at the end* from the question, and that answer goes, but `finally` is not
-# found either. So *at the end* explains which sentence is found, and not why the right one is missed. Attention
+# *End* counts most, then *I* (why, we cannot say) and *run*; *do*, *?* and *always* hardly count. The answer that was
+# found is about something that terminates. Drop *at the end* from the question, and that answer goes, but `finally` is
+# not found either. So *at the end* explains which sentence is found, and not why the right one is missed. Attention
 # received does say something about a word: over twenty sentences the two columns have similar orders, 0.74 ± 0.14 (rank
 # correlation, mean and standard deviation). It is evidence. Before you call it an explanation, ablate.
 #
@@ -778,7 +780,8 @@ assert n != answers[3][0][1] and "finally" not in manual[n]
 # fitted on some sentences and tested on others. One probe chooses the position, among the fifteen after `[CLS]`, so a
 # guess is right once in fifteen. The other gives a vector, and answers with the nearest of all 30,522 embeddings; its
 # 148 test words were not in the fitting. Success means that the answer is easy to read there, not that the model reads
-# it. (A strong probe may do the work itself; the same probe on an untrained model shows how much.)
+# it. (A strong probe may do the work itself; the same probe on an untrained model shows how much. And one for parts of
+# speech may just have learnt a list of words.)
 #
 # **Predict first.** The embeddings are a sum of word and position. Through six layers, does the word or the position
 # fade faster?

@@ -642,8 +642,9 @@ assert (len(texts_left), len(deep)) == (1, 242)
 # ## Hold it to trees
 #
 # One cure is cheap. At each step we know which tokens can still lead to a tree: a closing bracket only for the last one
-# opened, the end only when all words are used. Give the others no probability. This is **constrained decoding**, and it
-# is how today's models are made to write valid JSON. The model does not change.
+# opened, and only if something stands in it; a word only while words are left; the end only when all are used and all
+# brackets closed. Give the others no probability. This is **constrained decoding**, and it is how today's models are
+# made to write valid JSON. The model does not change.
 
 
 # %% tags=["export"] module="parsing"
@@ -1135,7 +1136,8 @@ quiz.one_choice(
 # Four parsers get the same sentences:
 #
 # - **Right-branching** learns nothing. English branches to the right, so it puts each word into one constituent with
-#   all that follow: `S _ VP _ VP _ _ vp vp s`. It is the baseline that a parser has to beat.
+#   all that follow: `S _ VP _ VP _ _ vp vp s`. It is the baseline that a parser has to beat. (If labels are not counted
+#   it scores higher, so an unlabelled F1 says little without it.)
 # - **The translator** has three layers on each side, width 128. It is constrained to trees.
 # - **The grammar** is the plain PCFG from above.
 # - **The chart parser** has an encoder of the same depth and width.
@@ -1278,7 +1280,7 @@ for axes, parser in zip(panels, ("chart", "translator"), strict=True):
 plt.show()
 
 # %% [markdown]
-# The chart parser misses one constituent, *Ussing chamber*. The translator begins rightly, but after *to* it has left
+# The chart parser misses one constituent, *Ussing chamber*. The translator misses it, too, and after *to* it has left
 # out `VP _`, a phrase with its word. From there on it is off by one word, and further on by two.
 
 # %% [markdown]
@@ -1286,10 +1288,10 @@ plt.show()
 #
 # The paper's model wrote trees as well, and reached an F1 of 91.3 on the Wall Street Journal: four layers of width
 # 1024, trained on about 40,000 sentences. Kitaev and Klein's encoder, built of attention as well, with a chart, reached
-# 93.55 from the same sentences (and 95.13 with pretrained word vectors; such a layer on a pretrained encoder is the
-# usual parser of today). There the two are two points apart, here some forty. But our text is another, with a fifth of
-# the sentences, and our model has an eighth of the width. Would fewer or more sentences change that? We trained all
-# three again on a quarter and a sixteenth of the trees (half and a quarter of the steps):
+# 93.55 from the same sentences (and 95.13 on the vectors of a pretrained language model; such a layer on a pretrained
+# encoder is the usual parser of today). There the two are two points apart, here some forty. But our text is another,
+# with a fifth of the sentences, and our model has an eighth of the width. Would fewer or more sentences change that? We
+# trained all three again on a quarter and a sixteenth of the trees (half and a quarter of the steps):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "F1 against the number of trees to learn from, 479, 1,915 and 7,661. Chart parser 59, 69, 78; grammar 58, 69, 75; translator 23, 28, 35. Right-branching is at 19."}}
 figure, axes = plt.subplots(figsize=(6.2, 3.4), layout="constrained")

@@ -89,7 +89,9 @@ print("answer:", example.target, "  evidence: lines", *example.evidence)
 # %% [markdown]
 # Why these two lines, and in this order? Paul has the book; where is Paul? He took it in the kitchen, and has gone to
 # the bedroom since. So it takes two **supporting facts**, and the second can only be chosen when the first is known.
-# Such a chain is called **multi-hop** reasoning, here of two hops. A question about a person takes one.
+# One step of attention can hardly do that: its query is made before anything has been read, so it can ask for the book,
+# but not yet for Paul. Such a chain is called **multi-hop** reasoning, here of two hops. A question about a person
+# takes one.
 #
 # ## A vector for each fact
 #
@@ -479,13 +481,13 @@ for name, step in staircase.items():
     assert np.abs(without + np.array(step) - 1).max() < 0.045
 
 # %% [markdown]
-# Each cell is the share of stories that get the donor's answer. Read the first map from left to right. (After 0 layers
-# the changed line, copied, makes the story the donor, so 1.00 there had to come. What tells is where it goes.) Which
-# lines' vectors hold what is asked for? Before any layer, the question's; after layer 1, those of the two *took* lines
-# together; after layer 2, those of the *went* lines. The other maps agree: a change of owner moves from the *took* line
-# to the *went* line in layer 2, and a change of room stays in the *went* line. So each time one kind of line is enough.
-# It is also needed: copy every line *except* that kind, and the donor's answer comes in at most 4 percent (folded
-# proof).
+# Each cell is the share of stories that get the donor's answer. Read the first map from left to right. (After 0 layers,
+# copying the changed line makes the story the donor, so 1.00 had to come. What tells is which lines decide after layers
+# 1 and 2.) Which lines' vectors hold what is asked for? Before any layer, the question's; after layer 1, those of the
+# two *took* lines together; after layer 2, those of the *went* lines. The other maps agree: a change of owner moves
+# from the *took* line to the *went* line in layer 2, and a change of room stays in the *went* line. So each time one
+# kind of line is enough. It is also needed: copy every line *except* that kind, and the donor's answer comes in at most
+# 4 percent (folded proof).
 #
 # In this model, then, what is asked moves from the question to the *took* line in layer 1, from there to the *went*
 # line in layer 2, and from there into the answer: for a question of two hops, one layer for each. It is not the
@@ -626,12 +628,13 @@ rule = np.mean([taker(one) == one.target for one in two_hops])
 print(f"the room of whoever took something last: {rule:.1%} of two hops")
 
 # %% [markdown]
-# None of the three is the model above, and they are not alike. In seed 0 no single line decides by itself in the end.
-# In seed 1 the *went* line decides after one layer: it may read question and *took* line at once. In seed 2 another
-# *thing* never changes the answer, so there is nothing to copy: it does not read which thing is asked for. A
-# **shortcut** is enough for its 86 percent: the room of whoever took something last is right in 88. By its score alone
-# it would pass for a model that is nearly there. (The same experiment is made on large language models, for instance to
-# find where a fact is recalled: [Meng and others 2022](https://arxiv.org/abs/2202.05262).)
+# None of the three is like the model above. In seed 0 no single line decides by itself in the end. (A finding, or a
+# mistake in the code? A story's own vectors, copied into it, must change nothing, and all the donor's lines at once
+# must give the donor's answer.) In seed 1 the *went* line decides after one layer: it may read question and *took* line
+# at once. In seed 2 another *thing* never changes the answer, so there is nothing to copy: it does not read which thing
+# is asked for. A **shortcut** is enough for its 86 percent: the room of whoever took something last is right in 88. By
+# its score alone it would pass for a model that is nearly there. (Such experiments are made on large language models,
+# for instance to find where a fact is recalled: [Meng and others 2022](https://arxiv.org/abs/2202.05262).)
 #
 # Does the model need one vector for each fact? *tokens* is a plain `Transformer`. *placed tokens* gets the same
 # products $e_i \odot p_{\text{pos}(i)}$ and the lines' positions, but does not add them up:
@@ -805,8 +808,8 @@ assert most > 0.6 * sum(times for _, times in counted)
 # - **Who are they** (13) looks almost solved, with 94.4 percent, and the newest room of the story is right as often. In
 #   each model 99.9 percent or more of the answers are that room. So it has learned that rule, not whom the pronoun
 #   means. Where rule and meaning give the same answer, the loss cannot tell them apart; only stories in which they
-#   differ teach the difference, and these are few. (For *he*, in task 11, it has: where the rule is wrong, two thirds
-#   are right.)
+#   differ teach the difference, and test it, and these are few. (*He*, in task 11, it has learnt: where the rule is
+#   wrong, two thirds are right.)
 #
 # [Dehghani and others (2018)](https://arxiv.org/abs/1807.03819) let one layer run again and again, and passed all
 # twenty tasks (the best of ten starts).

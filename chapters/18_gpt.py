@@ -15,7 +15,7 @@
 # By the end of this chapter you have written one, counted GPT-2's parameters to the last one, seen a small one learn to
 # write documentation, and found the heads with which a model copies from what it has read.
 #
-# You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 30
+# You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 31
 # minutes to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. A GPT is the decoder's half of it, without cross-attention."}}
@@ -469,8 +469,8 @@ for run in runs:
 # Larger models do better, and by a rule: each time the parameters are multiplied by the same factor, the loss falls by
 # the same percentage, as long as data and training suffice (the **scaling laws** of [Kaplan and others
 # (2020)](https://arxiv.org/abs/2001.08361)). So small models foretell the loss of a large one. (It cannot fall to 0
-# like this; Hoffmann and others, [below](#larger-models), add a constant that no model can avoid.)
-# ([Below](#larger-models), the largest of four sizes shows what happens where training does not suffice.)
+# like this: Hoffmann and others add a constant that no model can avoid. [Below](#larger-models), the largest of four
+# sizes shows what happens where training does not suffice.)
 
 # %% [markdown]
 # ### Learning while it reads
@@ -529,13 +529,15 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # That is the idea behind GPT-2 and GPT-3: whoever predicts enough text must learn much of what it is about, and can
 # then be asked by a prompt alone (**zero-shot**), or by a prompt with some examples in it (**few-shot**). The result of
 # such **pre-training**, a **base model**, continues text; it does not answer: after *What is the capital of France?* it
-# may well go on with *What is the capital of Spain?* So it is **fine-tuned** on prompts with good answers, with the
-# loss of this chapter, which counts the answer's tokens alone. That is called **instruction tuning**.
+# may well go on with *What is the capital of Spain?* One can write a text in which the answer comes next: *The capital
+# of France is*, without a space at the end, which belongs to the next token. Or it is **fine-tuned** on prompts with
+# good answers, with the loss of this chapter, which counts the answer's tokens alone. That is called **instruction
+# tuning**.
 #
 # Often a second stage follows: people say which of two answers they prefer. **RLHF** (reinforcement learning from human
 # feedback, [Ouyang and others 2022](https://arxiv.org/abs/2203.02155)) trains a second model to score answers as they
 # do, and then the first towards high scores. **DPO** ([Rafailov and others 2023](https://arxiv.org/abs/2305.18290))
-# needs no second model: the better answer's log-probability must gain on the worse one's, both compared with the model
+# trains no second one: the better answer's log-probability must gain on the worse one's, both compared with the model
 # before.
 
 # %% [markdown]
@@ -1181,7 +1183,8 @@ assert -0.07 < line[0] < -0.055
 # Size and data must grow together. [Hoffmann and others (2022)](https://arxiv.org/abs/2203.15556) worked out how: with
 # more computing both should grow by the same factor, to about 20 tokens for each parameter. That spends the least on
 # *training*. Small models that are to be used a great deal read far more: SmolLM2-135M of [chapter
-# 19](19_modern.ipynb#smollm2) two trillion tokens, some 15,000 for each parameter.
+# 19](19_modern.ipynb#smollm2) two trillion tokens, some 15,000 for each parameter. (To train $N$ parameters on $D$
+# tokens takes about $6 N D$ operations, [chapter 20](20_one_gpu.ipynb#how-much-work-is-a-step).)
 
 # %% tags=["quiz"]
 quiz.number(

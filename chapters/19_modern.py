@@ -13,7 +13,7 @@
 # By the end of this chapter you will have written these parts, measured what each is worth, loaded a published model of
 # 135 million parameters into your own classes, and chatted with it.
 #
-# You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 31 minutes
+# You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 32 minutes
 # to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 9 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. This chapter exchanges some of them."}}
@@ -77,8 +77,9 @@ plt.show()
 # ## RMSNorm: the same without the mean
 #
 # LayerNorm ([chapter 8](08_encoder.ipynb#layer-norm-on-four-numbers)) subtracts the mean of a vector and divides by its
-# standard deviation. [Zhang and Sennrich (2019)](https://arxiv.org/abs/1910.07467) left out the mean. What is left is
-# to divide by the **root mean square**, and to multiply each entry by a learned gain $g$:
+# standard deviation. [Zhang and Sennrich (2019)](https://arxiv.org/abs/1910.07467) left out the mean, and the learned
+# shift has mostly gone, too. What is left is to divide by the **root mean square**, and to multiply each entry by a
+# learned gain $g$:
 #
 # $$\text{RMSNorm}(x) = \frac{x}{\sqrt{\frac{1}{D} \sum_i x_i^2 + \epsilon}} \odot g$$
 #
@@ -274,10 +275,10 @@ assert [round(angle) for angle in slowest] == [63, 7]
 # Many models of today have a larger base, 100,000 and more. With $d_k = 64$, the slowest pair then turns by 7 degrees
 # over 8,192 tokens, instead of 63, so that over a long text it still compares what the words are.
 #
-# Three things follow. Values are not turned, so what a word passes on does not depend on where it stands, and no
-# position is added to the residual stream. There is no learned embedding table of positions to run out of, although
-# that alone does not make a model read longer texts well ([measured below](#does-it-read-farther-than-it-has-learnt)).
-# And keys can still be cached, after the turn, since a key's position never changes.
+# Three things follow. Values are not turned, so no position is mixed into what a word passes on, and none is added to
+# the residual stream. There is no learned embedding table of positions to run out of, although that alone does not make
+# a model read longer texts well ([measured below](#does-it-read-farther-than-it-has-learnt)). And keys can still be
+# cached, after the turn, since a key's position never changes.
 #
 # Which two entries make a pair? In the paper, in Llama's own code and here, neighbours: entries $2i$ and $2i + 1$. In
 # the Llama of the library `transformers`, entries $i$ and $i + d_k/2$. Both are right, because before training all
@@ -1092,7 +1093,8 @@ assert ["Paris" in text for _, text in looks.values()] == [True] * 4 + [False]
 # loading SmolLM2, paired neighbours where the weights were stored for halves, until [June
 # 2026](https://github.com/NeuraLegion/shainet/pull/111).
 #
-# The check that finds all four is the comparison above: the same tokens, another implementation, equal logits.
+# The check that finds all four is the comparison above: the same tokens, another implementation, equal logits. (More
+# than one token: the first stands at position 0, where nothing is turned, and alone it gets all the weight.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1417,10 +1419,10 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 # learned ones (4.63).
 #
 # Compare with a RoPE model that was trained on texts of 160 tokens: at the end it pays 3.9, and the one trained on 64
-# pays 4.2. So it is not enough that the formula goes on. Two things are new beyond token 64: the angles, and the later
-# parts of texts. (Of the eight pairs of a head three have gone once round within 64 tokens; the other five come to
-# angles that training never had.) The model without positions has no angles, but it too meets more keys than ever
-# before, and its loss rises.
+# pays 4.2. So it is not enough that the formula goes on. Three things are new beyond token 64: the angles, the number
+# of keys, and the later parts of texts. (Of the eight pairs of a head three have gone once round within 64 tokens; the
+# other five come to angles that training never had.) The model without positions has no angles, but its loss rises,
+# too.
 #
 # Models that are to read long texts are therefore trained on some, in the end, after their rotations have been slowed
 # (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others
@@ -1434,9 +1436,9 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 # token to those that score highest for it: to a few ([Shazeer and others 2017](https://arxiv.org/abs/1701.06538)), or,
 # as here, to one ([Fedus and others 2021](https://arxiv.org/abs/2101.03961)).
 #
-# Four experts have four times the parameters, of which a quarter is *active* for a token, so that it costs as much as
-# before. A choice has no gradient. So what the expert returns is multiplied by its share, and through that the router
-# learns.
+# Four experts have four times the parameters, of which a quarter is *active* for a token, so that a token takes as much
+# arithmetic as before. What this does not save is memory: other tokens go to other experts, so all must be loaded. A
+# choice has no gradient. So what the expert returns is multiplied by its share, and through that the router learns.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A token goes to a router and to one of four experts, the second, which is filled; the other three are pale. What it returns is multiplied by its share 0.6 and goes on."}}
 drawing = Diagram(8.2, 2.1)
@@ -1483,8 +1485,7 @@ class Experts(nn.Module):
 
 
 # %% [markdown]
-# Nothing tells the router to use all of them. An expert that is a little better early on gets more tokens, learns more,
-# and gets more still.
+# Nothing tells the router to use all of them. An early favourite gets more tokens, learns more, and gets more still.
 #
 # So a **load-balancing loss** is added (Fedus and others, equation 4): of $E$ experts, $E \sum_e f_e P_e$, where $f_e$
 # is the share of tokens that go to expert $e$ and $P_e$ its mean share in the router's softmax. It is 1 when both are

@@ -267,10 +267,10 @@ plt.show()
 
 # %% [markdown]
 # The picture is called a **roofline**. The grey line is the limit, as measured: on the left as many FLOPs as the
-# bandwidth of a copy allows, on the right as many as a large product does. (A result above the line is a mistake of the
-# clock, or its data did not come from memory.) The red dot is the sum, the blue ones are products, with their size
-# beside them. The green squares are parts of a transformer: softmax, layer norm and Adam do a few FLOPs for each
-# number; generating one token multiplies a matrix by a *vector*, half a FLOP per byte ([in 16 bits
+# bandwidth of a copy allows, on the right as many as a large product does. (Above the line, clock or line is wrong, or
+# the data did not come from memory.) The red dot is the sum, the blue ones are products, with their size beside them.
+# The green squares are parts of a transformer: softmax, layer norm and Adam do a few FLOPs for each number; generating
+# one token multiplies a matrix by a *vector*, half a FLOP per byte ([in 16 bits
 # one](12_generation.ipynb#why-one-sentence-is-slow)); and the projection of 1,536 tokens by a matrix of 512 rows and
 # columns is the kind of work that a machine is made for.
 #

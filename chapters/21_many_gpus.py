@@ -1100,8 +1100,8 @@ assert all(torch.equal(*pair) for pair in zip(left[:2], right[:2], strict=True))
 #
 # In **context parallelism** each device has some of the *positions*. In *ring attention* ([Liu and others,
 # 2023](https://arxiv.org/abs/2310.01889)) the keys and values then go around a ring, while each blends what it has seen
-# so far, as [chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)'s attention without the score matrix does
-# it.
+# so far, as [chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)'s attention without the score matrix
+# does.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Left: pipeline parallelism, three devices as rows, time as columns. Four micro-batches, numbered 1 to 4, pass through the devices one step later each; two cells of every row are empty, the bubble. Right: context parallelism, four devices in a ring, each with a quarter of the positions; keys and values are passed on to the next."}}
 figure, (pipe, ring_axes) = plt.subplots(

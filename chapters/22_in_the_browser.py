@@ -901,7 +901,7 @@ assert pace > 100
 # %% [markdown]
 # That was in this notebook, on one core; the page [above](#here-it-is) says how fast it is in your browser. `dot`
 # multiplies one pair at a time, where PyTorch has instructions for eight or sixteen (**SIMD**), and a GPU thousands of
-# units. For a small model and one reader that does not matter. A large one needs **WebAssembly**, which has SIMD and
+# units. For a small model and one reader that does not matter. A large one uses **WebAssembly**, which has SIMD and
 # threads, or **WebGPU**, which computes on the reader's graphics card;
 # [Transformers.js](https://huggingface.co/docs/transformers.js) and [WebLLM](https://github.com/mlc-ai/web-llm) do.
 #
