@@ -16,7 +16,7 @@
 # and check on each that the model still computes the same.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
-# 31 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 10 more minutes. No
+# 32 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 10 more minutes. No
 # GPU is needed.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter makes all of it faster."}}
@@ -1015,8 +1015,8 @@ quiz.one_choice(
 # A step holds four things in memory: the parameters; a gradient for each; the **optimiser state**, with Adam two
 # moments for each; and the activations that the forward pass leaves for the backward pass, those of the loss included.
 # The first three are 16 bytes for each parameter, however large the batch is. (Mixed precision does not halve them,
-# since they stay in float32; the step even keeps copies of the matrices in 16 bits besides. It halves only
-# activations.) The fourth grows with the batch and the length.
+# since they stay in float32; the step even keeps copies of the matrices in 16 bits besides. It shortens only
+# activations, and not all of them.) The fourth grows with the batch and the length.
 #
 # **By hand.** Without dropout, and with fused attention, a layer keeps for each token, in multiples of $D$ numbers:
 #
@@ -1072,7 +1072,8 @@ for pairs, length, available in ((400, 64, 24e9), (400, 64, 8e9), (1, 1024, 1.2e
 # Two other ways out cost time instead of memory. Split the batch and add up the gradients ([chapter
 # 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: **activation checkpointing** keeps only what goes
 # into each layer, and computes the layer again when the backward pass needs its activations. That is one more forward
-# pass through the layers: a third more work for them, and none for the output product.
+# pass through the layers: a third more work for them, and none for the output product. (PyTorch restores the random
+# state for it, so dropout drops the same entries.)
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -1155,7 +1156,9 @@ plt.show()
 # %% [markdown]
 # With large kernels, Python runs ahead, and the GPU never waits. With small ones, the GPU waits for each launch: the
 # step is overhead-bound. And if Python asks for a number, such as the loss, both wait: first Python until the kernels
-# are done, then the GPU until the next launch. That is a **host-device synchronisation**.
+# are done, then the GPU until the next launch. That is a **host-device synchronisation**. So keep `loss.detach()`, and
+# ask for its value now and then. (Where no backward pass has freed them, as in a validation without `torch.no_grad()`,
+# a kept loss holds all activations, and memory grows with every batch.)
 #
 # | what you see | the step is | try |
 # |---|---|---|
@@ -1226,8 +1229,8 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# It needs neither an order nor exactly two halves. So the keys of a very long text can lie on many devices, and all
-# that these exchange is three things for each query.
+# The merging needs neither an order nor exactly two halves. So the keys of a very long text can lie on many devices,
+# and all that these exchange is three things for each query.
 #
 # ### Exercise 2: The floor
 #
@@ -1767,11 +1770,11 @@ assert 2 * shapes["padded"] < shapes["as they are"]
 # in the backward pass it does *more*. What it saves is bytes: of memory, and of traffic ([measured
 # below](#how-do-time-and-memory-grow-with-the-length)).
 #
-# On CUDA, FlashAttention takes no mask as a matrix. Our translator always passes one, so another fused kernel runs: in
-# the steps on the H200 above, cuDNN's. Only where no fused kernel can does PyTorch write the scores out. For a mask of
-# one's own there is [FlexAttention](https://pytorch.org/blog/flexattention/), which, compiled, makes a fused kernel out
-# of a Python function that says which key a query may see. On a CPU there is one fused kernel, and it refuses dropout,
-# so a training that drops attention weights writes them out there.
+# On CUDA, FlashAttention takes only numbers of 16 bits, and no mask as a matrix. Our translator always passes one, so
+# another fused kernel runs: in the steps on the H200 above, cuDNN's. Only where no fused kernel can does PyTorch write
+# the scores out. For a mask of one's own there is [FlexAttention](https://pytorch.org/blog/flexattention/), which,
+# compiled, makes a fused kernel out of a Python function that says which key a query may see. On a CPU there is one
+# fused kernel, and it refuses dropout, so a training that drops attention weights writes them out there.
 #
 # Under a causal mask a fused kernel could skip the half that nobody may see. But one that is given a matrix has to read
 # it to find out. So one *says* that the mask is causal: PyTorch has the argument `is_causal`, and our

@@ -302,7 +302,9 @@ quiz.number(
 # FSDP takes the two phases of the ring apart. Before a layer is used, an all-gather gives every process its full
 # parameters; afterwards each frees what is not its own (it *reshards*). In the backward pass, which gathers the layer
 # again, a reduce-scatter leaves each process the summed gradient of its own shard. Adam updates that shard, and keeps
-# moments for it alone. A step of two layers, as one device sees it (the times are invented):
+# moments for it alone. Only clipping needs the norm of the whole gradient: all add up the squares of their shards'
+# norms, and take the root, as PyTorch's `clip_grad_norm_` does. A step of two layers, as one device sees it (the times
+# are invented):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One device in a training step of two layers under FSDP, time to the right, with lanes for network, compute and memory. Forward pass: all-gather 1, then all-gather 2 during forward 1, then forward 2 and the loss; the full parameters of each layer are freed after its forward. Backward pass: all-gather 2, then all-gather 1 during backward 2, reduce-scatter 2 during backward 1, reduce-scatter 1, and Adam on the own shard; the full parameters of each layer are freed after its backward. The full parameters of both layers take up memory at once only during forward 1 and during backward 2."}}
 lanes = {"network": 1.7, "compute": 1.12, "layer 1": 0.62, "layer 2": 0.26}
@@ -683,9 +685,9 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # With one batch a step, DDP sums every gradient once. FSDP gathers the layers before the forward pass and again before
 # the backward pass, and scatters the sums of their gradients. The embeddings, 35.5 percent of this model, belong to no
 # layer. They are gathered once: $2 \cdot 0.645 + 0.355 = 1.65$. So FSDP sends $(1.65 + 1) / 2 = 1.32$ times the model,
-# where DDP sends it once; with small embeddings it would be 1.5. For that it keeps, from one step to the next, half of
-# the parameters (*kept*), and with them half of their gradients and of Adam's moments. In equal precision FSDP pays
-# with communication for memory. In bfloat16 it gathers half as many bytes, and with one batch it even sends less, 0.91.
+# where DDP sends it once; with small embeddings it would be 1.5. For that it keeps half of the parameters (*kept*), and
+# with them half of their gradients and of Adam's moments. In bfloat16 it gathers half as many bytes, and with one batch
+# it even sends less, 0.91.
 #
 # With 4 batches a step, whose gradients are added up ([gradient
 # accumulation](11_training.ipynb#one-step-from-several-batches)), gradients are sent only with the last, the sums of
@@ -702,7 +704,7 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # depends on how many processes have written it, and **any number of them may go on from there**, whoever began.
 #
 # The file has only rank 0's random state. At the start and at every save, each other rank makes a new one from the
-# seed, the step and its rank. So the ranks drop entries independently.
+# seed, the step and its rank. So dropout drops different entries on each rank.
 #
 # Do they all train the same model? Without dropout, train one that reverses sentences, for 20 steps: in one process, in
 # two that each have the full model, and in three that each have a shard. (`run` trains and returns its history, and
@@ -765,7 +767,8 @@ for name in histories:
 # ### Break it: the order that never changes
 #
 # Here every process reads the same batches and takes its rows. Many programs give each process a part of the data, by
-# PyTorch's `DistributedSampler`. It shuffles, but only as its own epoch says:
+# PyTorch's `DistributedSampler`. Without one, all read the same examples, and the mean of $N$ equal gradients is what
+# one process finds alone. The sampler shuffles, but only as its own epoch says:
 
 # %% tags=["nbval-check-output"]
 from torch.utils.data import DistributedSampler
@@ -787,7 +790,9 @@ assert orders[0] == orders[1] != orders[2]
 # 16,384 of them the training of Llama 3 was interrupted 419 times in 54 days unexpectedly, once every three hours
 # ([Grattafiori and others, 2024](https://arxiv.org/abs/2407.21783), section 3.3.4). A process that is killed says
 # nothing. The others find a connection closed, or wait. So somebody has to watch: when one dies, stop the rest, start
-# all again, and let them go on from the last checkpoint.
+# all again, and let them go on from the last checkpoint. If saving takes $c$ minutes and something fails every $M$,
+# saving every $t$ minutes costs the share $c / t$ for writing and $t / (2 M)$ for work done twice, least at
+# $t = \sqrt{2 c M}$: with 2 minutes and 180, every 27.
 #
 # Rank 1 kills itself in step 13, and the last checkpoint was made after step 10. **Predict first.** How far from the
 # other runs will this one end?
@@ -821,8 +826,6 @@ for name in ("1 process", "2, one of them killed"):
 # torchrun --standalone --nproc-per-node 8 --max-restarts 3 \
 #     -m dotformer train configs/grammar.toml
 # ```
-#
-# (The command for several machines is in the repository's README.)
 #
 # `max_tokens` stays the size of the *whole* batch. So the result does not depend on the number of processes, except for
 # rounding and dropout.
@@ -915,8 +918,8 @@ assert (
 # Even without it two reach only 1.31, presumably because not all of a step shrinks with its sentences: what does not,
 # limits every speed-up (**Amdahl's law**).
 #
-# Between an all-reduce at the end and one in buckets there is no clear difference here. Overlap of communication and
-# computation needs free hardware, and this machine has two cores, which both compute.
+# Between an all-reduce at the end and one in buckets there is no clear difference here: overlap of communication and
+# computation needs free hardware, and both cores compute.
 #
 # How long does an all-reduce take by itself?
 
@@ -968,9 +971,8 @@ grew = two["at the end"][1] - two["no all-reduce"][1]
 assert round(grew) == 22
 
 # %% [markdown]
-# The line gives the order of magnitude. Below about $\alpha \beta$ bytes a message costs mostly its latency. So biases
-# and gains should not be sent one by one, and that is why gradients travel in buckets. PyTorch's have 25 megabytes,
-# unless one says otherwise.
+# Below about $\alpha \beta$ bytes a message costs mostly its latency. So biases and gains should not be sent one by
+# one, and that is why gradients travel in buckets. PyTorch's have 25 megabytes, unless one says otherwise.
 #
 # ## Share a layer
 #
@@ -1096,7 +1098,9 @@ assert all(torch.equal(*pair) for pair in zip(left[:2], right[:2], strict=True))
 # 2019](https://arxiv.org/abs/1811.06965)) each device has some of the *layers*, and only activations at the borders are
 # sent, and on the way back their gradients. To keep all busy, a batch is cut into $m$ micro-batches that follow one
 # another. At the beginning and at the end some devices still wait, a share of $(N - 1) / (m + N - 1)$ of the time, the
-# **bubble**. With 3 devices and 4 micro-batches, as in the picture, that is a third.
+# **bubble**. With 3 devices and 4 micro-batches, as in the picture, that is a third. If all forward passes come before
+# the first backward pass (GPipe), a device keeps the activations of all $m$ micro-batches; if it begins each backward
+# pass as early as it can (*1F1B*), those of at most $N$, with the same bubble.
 #
 # In **context parallelism** each device has some of the *positions*. In *ring attention* ([Liu and others,
 # 2023](https://arxiv.org/abs/2310.01889)) the keys and values then go around a ring, while each blends what it has seen
@@ -1197,7 +1201,7 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # %% [markdown]
 # Counted, the work is less than half of the estimate. The estimate is what eight devices could have done in those
 # hours. So the counted FLOPs, divided by the estimate, are the run's **model FLOPs utilisation** (MFU). Here it is a
-# share of 9.5 TFLOP/s, the paper's figure for a P100, and not of a measured peak as in chapter 20.
+# share of 9.5 TFLOP/s, the paper's figure for a P100.
 #
 # With the H200s of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) the base model's training would take an
 # estimated 65 minutes on one, and on 64 still 9, since a 64th of the batch keeps no device busy ([reckoned
@@ -1535,6 +1539,7 @@ for name, multiple in bounds.items():
     print(f"{name:46}{row}")
 
 # %% tags=["proof"]
+assert round((2 * 2 * 180) ** 0.5) == 27  # minutes between checkpoints
 width = bounds["tensor parallel, 2 devices: width"]
 shared_time = {
     speed: (1 + width * ratio[speed] / 512) / 2 for speed in speeds
@@ -1549,4 +1554,4 @@ assert bounds["data parallel, 64 devices: tokens a device"] * ratio[450] > 391
 # The paper's batch has 25,000 targets. For each of eight devices that is 3,125, enough at 450 GB/s and at 200. For each
 # of 64 it is 391, too few for devices at 27 percent of the peak. (With so few they do not reach that, so the gradients
 # may still be hidden: see [what it would cost today](#what-would-it-cost-today).) Shared between two devices, a layer
-# of width 512 needs 0.70 of one device's time for its forward pass at 450 GB/s, and 2.27 times that time at 50.
+# of width 512 needs 0.70 times as long as one device for its forward pass at 450 GB/s, and 2.27 times as long at 50.

@@ -227,7 +227,8 @@ assert 0.4 < len(text) / in_32_bits < 0.48 and compressed < 0.32 * in_32_bits
 # %% [markdown]
 # Less than half, where one would expect a quarter: base64 takes a third more than the bytes, and scales, biases and the
 # merges of both tokenizers come on top. Compression takes most of that off again. The 8 bits make only the download
-# smaller: once loaded, the page turns them back into 32.
+# smaller: once loaded, the page turns them back into 32. (It need not: a row has one scale, so entry $i$ of a product
+# is $s_i \sum_j q_{ij} x_j$.)
 #
 # **Predict first.** How many of the 500 test sentences does the model still translate without a mistake, in 8 bits? In
 # 4? And what if a whole matrix shares one scale?
@@ -558,7 +559,9 @@ from classroom import javascript
 # }
 
 # %% [markdown]
-# **Writing.** `greedy` is a *generator*, as in Python, so the page can show each word as it comes.
+# **Writing.** `greedy` is a *generator*, as in Python: after each word its caller has control again, and can let the
+# browser draw. (The same thread draws and computes, so a loop that never pauses shows all words at the end; a long
+# computation belongs in a *Web Worker*, a second thread.)
 
 # %% language="js" tags=["export"] module="engine"
 # const [PAD, BOS, EOS] = [0, 1, 2];
@@ -952,7 +955,7 @@ assert np.allclose(found, q @ k[:4].T, atol=1e-6)
 
 # %% [markdown]
 # Two operations are recorded, and the graph takes five queries and four keys, where the examples had two and three.
-# Because the model is only recorded, an export forbids some things:
+# Because the model is only recorded, there are three things to avoid:
 #
 # - **Branch on values.** Whether an `if` about an entry of a tensor is true cannot be known, so the export ends with an
 #   error.
@@ -1088,7 +1091,8 @@ def write_onnx(model: Transformer, folder: str | Path) -> None:
 # %% [markdown]
 # Generation asks for an object with `step`, `select` and a length ([chapter
 # 12](12_generation.ipynb#one-word-at-a-time)). Wrap the two graphs in such an object, and beam search runs on them
-# unchanged. The parameters are in 32 bits here, and the logits are compared with PyTorch's.
+# unchanged. (Tokenizers and search are in neither graph, and another program must do them in exactly the same way. So
+# test from the text to the end.) The parameters are in 32 bits here, and the logits are compared with PyTorch's.
 
 # %% tags=["hide-input", "export"] module="export"
 from dotformer.decoder import padding_mask
