@@ -19,12 +19,14 @@
 #
 # To *write* a transformer this afternoon, read, each to the end of the last section named:
 #
-# - here, [three roles](#three-roles) to the [PyTorch module](#the-same-as-a-pytorch-module) (20 minutes);
+# - here, [three roles](#three-roles) to the [PyTorch module](#the-same-as-a-pytorch-module);
 # - in chapter 6, [the definition](06_many_heads.ipynb#the-definition) and its
-#   [module](06_many_heads.ipynb#the-same-as-a-pytorch-module) (10);
+#   [module](06_many_heads.ipynb#the-same-as-a-pytorch-module);
 # - in chapter 8, [one layer, on paper](08_encoder.ipynb#one-layer-on-paper) to [the whole encoder, with
-#   positions](08_encoder.ipynb#from-numbers-to-vectors) (15);
-# - in chapter 9, [all of it on one screen](09_decoder.ipynb#all-of-it-on-one-screen), which trains and answers (10).
+#   positions](08_encoder.ipynb#from-numbers-to-vectors);
+# - in chapter 9, [the whole model, drawn](09_decoder.ipynb#the-whole-model-drawn) to [a model that has learnt to
+#   answer](09_decoder.ipynb#a-model-that-has-learnt-to-answer); for a GPT, also [a decoder-only model that
+#   answers](09_decoder.ipynb#a-decoder-only-model-that-answers).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
 from functools import partial, wraps
@@ -151,12 +153,12 @@ assert weights[-1].round(2) == 0.88
 # sentence, and for one length only.) The rest of this chapter adds three matrices, the same for every word: two of them
 # let training shape the choice, and the third what is handed over.
 #
+# ## Three roles
+#
 # One vector for all three parts has three faults. A word finds itself first; leaving it out is only a patch, since it
 # may need itself. It finds what is most like it, where it may need something unlike: a verb looks for something alive,
 # and not for other verbs. And every score is mutual: *python* needs *import*, to show which python it is. *Import* does
 # not need *python*, and scores it as high all the same.
-#
-# ## Three roles
 #
 # A word plays three roles in a look-up, and one vector had to serve in all of them. The paper of 2017 that introduced
 # the transformer calls them *query*, *key* and *value*. Think of search. You look for a video. What you type is the
@@ -251,6 +253,20 @@ plt.show()
 #
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
+# In code:
+
+
+# %%
+def softmax(scores, axis=-1):  # chapter 3's
+    powers = np.exp(scores - scores.max(axis=axis, keepdims=True))
+    return powers / powers.sum(axis=axis, keepdims=True)
+
+
+scores = q[1] @ k.T
+weights = softmax(scores / np.sqrt(2))
+print(scores, weights.round(3), (weights @ v).round(3))
+
+# %% [markdown]
 # The verb's output says: 95.5 percent of what I looked at is alive, 76.8 percent human. What it cannot tell is *who*
 # bites, because that takes the order of the words, which is not in these vectors.
 #
@@ -270,10 +286,10 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # %% [markdown]
 # ### Are the three faults gone?
 #
-# Here they are, thanks to $W_Q$ and $W_K$. A word need not find itself first: *bites* has a weight of 0.045 on itself,
-# although nobody has left it out. Nor what is most like it: *bites* finds something alive. And scores are not mutual:
-# *bites* scores *man* 4, *man* scores *bites* 2. What the verb needs from the man is one thing, and what the man needs
-# from the verb another.
+# Yes, thanks to $W_Q$ and $W_K$. A word need not find itself first: *bites* has a weight of 0.045 on itself, although
+# nobody has left it out. Nor what is most like it: *bites* finds something alive. And scores are not mutual: *bites*
+# scores *man* 4, *man* scores *bites* 2. What the verb needs from the man is one thing, and what the man needs from the
+# verb another.
 #
 # The reason is that queries and keys have a matrix each: $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the
 # product $W_Q W_K^\top$ in the middle need not be symmetric. Here it is
@@ -368,22 +384,8 @@ matrix(4.8, 0.75, "output", of_weights @ v, 0.42, "{:.2f}")
 plt.show()
 
 # %% [markdown]
-# In code, first for one query, that of *bites*:
-
-
-# %%
-def softmax(scores, axis=-1):  # chapter 3's
-    powers = np.exp(scores - scores.max(axis=axis, keepdims=True))
-    return powers / powers.sum(axis=axis, keepdims=True)
-
-
-scores = q[1] @ k.T
-weights = softmax(scores / np.sqrt(2))
-print(scores, weights.round(3), (weights @ v).round(3))
-
-# %% [markdown]
-# Each row of weights is a softmax of its own: what a query receives does not depend on the other queries, so all can go
-# through together (`mask` comes [below](#leaving-a-word-out)):
+# In code all queries go through together, since each row of weights is a softmax of its own: what a query receives does
+# not depend on the other queries (`mask` comes [below](#leaving-a-word-out)):
 
 
 # %%

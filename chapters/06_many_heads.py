@@ -704,7 +704,7 @@ assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 # ## What do eight heads cost?
 #
 # **Predict first.** The original transformer has $D = 512$ and 8 heads of 64. Compared with a single head of 512, does
-# it have more parameters, fewer, or the same? And does it do more multiplications?
+# it have more parameters, fewer, or the same number? And does it do more multiplications?
 
 
 # %% tags=["nbval-check-output"]
@@ -1061,9 +1061,9 @@ verdict
 #
 # With $d_k = 1$ a query can ask for the largest or for the smallest of one number, but never for a value in between.
 # With $d_k = 2$ the keys can lie on a circle, where a query can point at any of them; but among 100 on it a neighbour
-# scores 0.998 as much as the best, so only a very long query can separate them. And the $(T, T)$ scores of a sentence
-# have rank $d_k$ at most, too, so where it has many more words than a head has numbers, not every pattern of weights is
-# possible: the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
+# scores 0.998 times as much as the best, so only a very long query can separate them. And the $(T, T)$ scores of a
+# sentence have rank $d_k$ at most, too, so where it has many more words than a head has numbers, not every pattern of
+# weights is possible: the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))

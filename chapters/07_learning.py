@@ -896,7 +896,7 @@ with torch.no_grad():
 assert believed[:, [1, 3, 7, 9]].sum(-1).mean() > 0.7
 assert len(dead) == 4 and all("w_q" in name or "w_k" in name for name in dead)
 assert 1.4 < np.mean(cut_losses[-100:]) < 1.8
-assert all(p.grad is not None for p in model.parameters())
+assert all(p.grad is not None and p.grad.any() for p in model.parameters())
 
 # %% [markdown]
 # After one backward pass, every parameter should have a gradient that is not all zeros. Three exceptions: what is

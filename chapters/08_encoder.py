@@ -13,10 +13,8 @@
 # at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when one of
 # its parts is left out. First comes how a layer is built, and then why it is built like that.
 #
-# You need [chapter 7](07_learning.ipynb). It takes about 28 minutes to read, and 40 for the exercises. [Going
-# further](#going-further), at the end, takes 5 more minutes. To write a transformer this afternoon, read from [one
-# layer, on paper](#one-layer-on-paper) to [the whole encoder](#from-numbers-to-vectors), and go on in [chapter
-# 9](09_decoder.ipynb#all-of-it-on-one-screen).
+# You need [chapter 7](07_learning.ipynb). This chapter takes about 27 minutes to read, and 40 for the exercises. [Going
+# further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it. Residual paths lead around attention and around the feed-forward network, each to an add and norm."}}
 from functools import partial
@@ -212,11 +210,11 @@ y = down(up(x).relu())  # (B, T, D): each of the 14 vectors by itself
 # With $d_\text{ff} = 4D$ the network's two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two thirds
 # of a layer. ([What for?](#what-does-the-network-store))
 #
-# The class below adds one thing, **dropout**. It sets a share of the numbers to 0 while training, at random, and
+# The book's class adds one thing, **dropout**. It sets a share of the numbers to 0 while training, at random, and
 # enlarges the others to make up for it, so that nothing that follows can rely on a single number. Outside training it
 # does nothing.
 #
-# The class takes its sizes from `LayerConfig` (folded), a configuration that attention, network and norms share.
+# The folded class takes its sizes from `LayerConfig`, a configuration that attention, network and norms share.
 
 # %% tags=["hide-input", "export"] module="encoder"
 from dataclasses import dataclass
@@ -246,7 +244,7 @@ class LayerConfig:
         check_settings(self, shares=("dropout",))  # refuses what cannot be
 
 
-# %% tags=["export"] module="encoder"
+# %% tags=["export", "hide-input"] module="encoder"
 class FeedForward(nn.Module):
     """Two linear maps with an activation function between them, for each token.
 
@@ -772,6 +770,11 @@ class Embeddings(nn.Module):
 
 
 # %%
+import math
+
+from dotformer.by_hand.positions import sinusoidal_positions
+
+
 class PlainEncoder(nn.Module):
     def __init__(self, vocab_size, d_model, num_heads, layers, d_ff, dropout=0.1):
         super().__init__()

@@ -78,11 +78,14 @@ assert text_of(written) == "a cup"
 # place of the best next word:
 #
 # ```python
-# memory, mask = model.encode(source)  # source is (1, S)
-# tokens = [bos]
-# while tokens[-1] != eos:
-#     logits = model.decode(torch.tensor([tokens]), memory, mask)  # (1, T, V)
-#     tokens.append(int(choose(logits[0, -1])))
+# @torch.no_grad()
+# def write(model, source, choose, longest=50):  # source is (1, S)
+#     memory, mask = model.encode(source)
+#     tokens = [bos]
+#     while tokens[-1] != eos and len(tokens) < longest:
+#         logits = model.decode(torch.tensor([tokens]), memory, mask)  # (1, T, V)
+#         tokens.append(int(choose(logits[0, -1])))
+#     return tokens
 # ```
 #
 # The loop below sees only a `state`: a model together with the sentences that it is writing, one row for each. So it
@@ -449,9 +452,8 @@ for name, row in shares.items():
     print(f"{name:21}", "  ".join(f"{share:.1%}" for share in row))
 assert np.allclose(shares["greedy"], forced, atol=0.005)
 assert np.all(np.array(shares["beam 4, alpha 0.6"]) > shares["greedy"])
-assert np.allclose(
-    shares["beam 4, alpha 0.6"], shares["beam 4, alpha 0"], atol=0.03
-)
+moved = np.subtract(shares["beam 4, alpha 0.6"], shares["beam 4, alpha 0"])
+assert 0 < np.abs(moved).max() < 0.0145
 
 # %% [markdown]
 # Each column is one seed, each entry the share of 500 numbers that are right in every token (*exact* in [chapter
@@ -637,7 +639,9 @@ assert any("vier zehn tausend neun" in spelled(tokens) for tokens in drawn)
 
 # %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
-assert rising == sorted(rising)
+assert rising[0] < rising[1] < rising[2]
+for option in ({"top_k": 5}, {"top_p": 0.9}):
+    assert shares[str(option)] > shares["{}"] + 0.05
 assert 0.5 < shares["greedy"][0] < 0.57 and 0.15 < shares["{}"] < 0.25
 assert round(0.18 ** (1 / 9), 2) == 0.83 and round(0.53 ** (1 / 9), 2) == 0.93
 assert round(np.mean([len(tokens) + 1 for tokens in wanted])) == 9
@@ -1361,13 +1365,15 @@ def score(sentence, alpha=0.6):
 every = [
     list(s) for length in range(5) for s in product(range(3, 7), repeat=length)
 ]
-ranked = sorted(every, key=score, reverse=True)
+ranked, places = sorted(every, key=score, reverse=True), []
 for beam in (1, 2, 4, 2000):
     [found] = beam_search(Recompute(tiny, question), 5, beam)
     place = ranked.index(found[0].tokens) + 1
+    places.append(place)
     print(
         f"beam {beam:4}: tokens {found[0].tokens}, score {found[0].score:.3f}, rank {place} of {len(every)}"
     )
+assert places == [3, 1, 1, 1]
 assert [hypothesis.tokens for hypothesis in found[:10]] == ranked[:10]
 assert np.allclose(
     [hypothesis.score for hypothesis in found],

@@ -420,6 +420,7 @@ def memory_of(text, hidden=None):
 def first_word(memory):
     """The probabilities that the translation begins with der, die, das."""
     logits = transformer.decode(torch.tensor([[1]]), memory)  # 1 is <bos>
+    assert int(logits[0, 0].argmax()) in codes  # one of the three is written
     return logits[0, 0].softmax(dim=-1)[codes]
 
 
@@ -927,6 +928,8 @@ for name in ("gru, attention", "lstm, attention"):
     )
 
 # %% tags=["proof"]
+assert all(len(runs(name, stage)) == 3 for name in chosen for stage in stages)
+assert all(len(runs(name, "scaled", "numbers")) == 3 for name in chosen)
 with_attention = list(chosen)[:3]
 assert all(sum(mistakes(name, "tuned")) <= 2 for name in with_attention)
 for name, share in (("gru, attention", 0.78), ("lstm, attention", 0.342)):

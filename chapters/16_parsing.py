@@ -387,13 +387,15 @@ def show(**several):
         print(f"{name:10} {rounded}")
 
 
-show(test=scores_of(translator, corpus.test))
+tested = scores_of(translator, corpus.test)
+show(test=tested)
 outlines = {parse.target for parse in corpus.train}
 known = np.mean([parse.target in outlines for parse in corpus.test])
 print(
     f"{len(outlines):,} different trees to learn from; {known:.0%} of the test set's"
 )
 assert (len(outlines), round(float(known), 2)) == (2393, 0.97)
+assert min(tested.values()) == 100
 
 # %% [markdown]
 # All 500 held-out sentences, without a mistake. (`exact` is the share of sentences whose counted brackets are all

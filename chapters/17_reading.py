@@ -1091,6 +1091,7 @@ for kind, state in ((Transformer, KVCache), (CopyingTransformer, CopyingCache)):
 
 # %% tags=["proof"]
 assert shares["Transformer", "new names"] == 0
+assert shares["Transformer", "known names"] > 0.5
 assert shares["CopyingTransformer", "new names"] > 0.6
 assert shares["CopyingTransformer", "known names"] > 0.95
 

@@ -224,6 +224,8 @@ torch.manual_seed(0)
 sizes = {"vocab_size": 50, "n_positions": 40, "n_embd": 32}
 special = {"bos_token_id": 1, "eos_token_id": 2, "activation_function": "gelu"}
 gpt2 = GPT2LMHeadModel(GPT2Config(**sizes, n_layer=3, n_head=4, **special)).eval()
+for parameter in gpt2.parameters():  # it starts with biases of 0 and gains of 1
+    nn.init.normal_(parameter, std=0.3)
 shape = {"d_model": 32, "num_heads": 4, "d_ff": 128, "num_layers": 3}
 ours = GPT(GPTConfig(vocab_size=50, max_length=40, **shape)).eval()
 ours.load_state_dict(named_as_ours(gpt2.state_dict(), d_model=32))
@@ -235,8 +237,8 @@ with torch.no_grad():
 print("largest difference of a logit")
 print(f"without a prompt: {(no_prompt - theirs).abs().max():.0e}")
 print(f"after seven as a prompt: {(with_prompt - theirs[:, 7:]).abs().max():.0e}")
-assert torch.allclose(no_prompt, theirs, atol=1e-6)
-assert torch.allclose(with_prompt, theirs[:, 7:], atol=1e-6)
+assert torch.allclose(no_prompt, theirs, atol=1e-5)
+assert torch.allclose(with_prompt, theirs[:, 7:], atol=1e-5)
 
 # %% [markdown]
 # The same, to the last digits. Moving the cut between prompt and text changes no logit. It only decides which rows are
@@ -260,6 +262,7 @@ sources, target = torch.randint(1, 50, (2, 6)), tokens[:1, :5].expand(2, -1)
 with torch.no_grad():
     one, other = translator(sources, target)
     print(f"two sources: logits differ by {(one - other).abs().max():.2f}")
+    assert (one - other).abs().max() > 0.1
     for layer in translator.decoder.layers:
         for parameter in layer.cross_attention.w_o.parameters():
             parameter.zero_()
@@ -847,15 +850,25 @@ def both_ways(model):
 
 
 alone, together = both_ways(small)
-text = torch.tensor([[1, *alone[0]]])  # <bos>, and what was written
+same, first = [], []
 with torch.no_grad():
-    logits = small(torch.tensor([prompts[0]]), text)[0]
-best = logits[:-1, 3:].argmax(dim=-1) + 3
-print("without the cache, the same tokens:", best.tolist() == alone[0])
+    for row, written in zip(prompts, alone, strict=True):
+        text = torch.tensor([[1, *written]])  # <bos>, and what was written
+        logits = small(torch.tensor([row]), text)[0]
+        first.append(logits[0])
+        best = logits[: len(written), 2:].argmax(dim=-1) + 2
+        same.append(best.tolist() == written)
+begin = torch.ones(len(prompts), dtype=torch.long)
+apart = (GPTCache(small, padded).step(begin) - torch.stack(first)).abs().max()
+print("without the cache, the same tokens:", all(same))
 print("in a batch, the same texts:", together == alone)
-assert best.tolist() == alone[0] and together == alone
+print(f"the first token's logits, in a batch and alone: {apart:.0e} apart")
+assert all(same) and together == alone and apart < 1e-4
+assert 1 < len(set(map(tuple, alone))) < 10
 
 # %% [markdown]
+# Most of these texts are the same few words, so equal texts alone would show little; the logits are compared, too.
+#
 # On the command line, the model of 1.2 million parameters is trained and writes like this:
 #
 # ```bash

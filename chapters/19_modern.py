@@ -611,6 +611,8 @@ from transformers.utils import logging
 logging.set_verbosity_error()
 torch.manual_seed(1)
 ours = ModernGPT(ModernConfig(**shape, tied=False)).eval()
+for parameter in ours.parameters():  # gains start at 1
+    nn.init.normal_(parameter, std=0.3)
 sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32}
 heads = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
 llama = LlamaForCausalLM(LlamaConfig(**sizes, **heads, rms_norm_eps=1e-5)).eval()
@@ -936,8 +938,9 @@ print(textwrap.fill(answer, 78))
 talk = chat()
 print("told: ", "".join(talk.reply("The password is tulip.", length=12)))
 print("asked:", "".join(talk.reply("What is the password?", length=12)))
-print("new:  ", "".join(chat().reply("What is the password?", length=12)))
-assert "tulip" in talk.messages[-1]["content"]
+new = "".join(chat().reply("What is the password?", length=12))
+print("new:  ", new)
+assert "tulip" in talk.messages[-1]["content"] and "tulip" not in new
 
 # %% [markdown]
 # The first conversation has the word in its text, and attention finds it there. The second has not, and no parameter
@@ -1318,7 +1321,7 @@ print("last logits, at once and with a cache, are equal:", bool(apart == 0))
 best = at_once.bfloat16().topk(2).values
 ties = int((best[:, 0] == best[:, 1]).sum())
 print(f"after {ties} of {len(best)} tokens the two likeliest tie in bfloat16")
-assert 1e-6 < apart < 2e-4 and ties > 0
+assert torch.equal(at_once, again) and 1e-6 < apart < 2e-4 and ties > 0
 sixteen = torch.tensor(16.0, dtype=torch.bfloat16)
 assert sixteen.nextafter(2 * sixteen) - sixteen == 0.125
 

@@ -332,7 +332,7 @@ is_kept = keep_freed_memory()
 costs["kept"] = median(benchmark(step, device, 10)), faults()
 for name, (taken, count) in costs.items():
     print(f"{name:12}{1000 * taken:6.0f} ms {count:8,.0f} page faults a step")
-assert not is_kept or costs["kept"][1] <= costs["as it comes"][1] + 100
+assert not is_kept or costs["kept"][1] < costs["as it comes"][1] / 10 + 100
 
 # %% [markdown]
 # The same arithmetic in less time, for some more memory. From here on this notebook keeps what it frees, and so does
@@ -721,6 +721,7 @@ for row in climb(partial(measure, workload, device=device, steps=3), two_rungs):
     speed = row["tokens_per_second"]
     print(f"{row['name']:8} {speed:7,.0f} tokens/s  {row['gradient_error']:.0e}")
     assert row["loss_error"] < 1e-3 and row["gradient_error"] < 0.05
+    assert row["name"] == "float32" or row["gradient_error"] > 1e-3
 
 # %% [markdown]
 # On a machine whose processor has no fast instructions for bf16, it makes a step slower. All rungs were measured

@@ -13,7 +13,7 @@
 # tell whether many compute what one would have computed, and what communication costs them.
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is
-# needed: processes of one machine stand for devices. (On several GPUs nobody has run this yet.) It takes about 33
+# needed: processes of one machine stand for devices. (On several GPUs nobody has run this yet.) It takes about 34
 # minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
@@ -625,6 +625,7 @@ def one_step(count=1, **options):
         1000, 1000, 2, 2, d_model=64, num_heads=4, d_ff=256, dropout=0.0
     )
     model, rows = Transformer(config), torch.randint(3, 1000, (8, 17))
+    rows[5:, 9:] = 0  # the second process has the short ones
     full = sum(p.nbytes for p in model.parameters())
     plan = TrainingConfig(max_grad_norm=1e9)
     trainer, sharded = (
@@ -712,6 +713,7 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 
 # %% tags=["hide-input"]
 import os
+from pathlib import Path
 
 from dotformer.training import TrainingConfig, evaluate, pair_batches
 
@@ -733,11 +735,21 @@ def run(trainer_of, folder=None, accident=False):
         for n, batch in enumerate(pair_batches(pairs, epoch, max_tokens=20), 1):
             first_attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
             if accident and n == 13 and first_attempt and dist.get_rank() == 1:
+                Path(folder, "killed").touch()
                 os.kill(os.getpid(), signal.SIGKILL)  # no chance to say goodbye
             yield batch
 
     torch.manual_seed(0)
     trainer = trainer_of(Transformer(shape), config)
+    if accident:  # count what each rank computes, over both attempts
+        criterion = trainer.criterion
+
+        def counted(*given):
+            with Path(folder, "steps").open("a") as file:
+                file.write(f"{dist.get_rank()} ")
+            return criterion(*given)
+
+        trainer.criterion = counted
     return trainer.train(batches, validate, folder, progress=False)
 
 
@@ -801,6 +813,9 @@ assert orders[0] == orders[1] != orders[2]
 with TemporaryDirectory() as folder:
     killed = partial(run, DistributedTrainer, folder, accident=True)
     histories["2, one of them killed"] = launch(killed, 2, restarts=1)[0]
+    assert Path(folder, "killed").exists()
+    steps_of_rank_0 = Path(folder, "steps").read_text().split().count("0")
+    assert steps_of_rank_0 < 25  # 13 and 10; from nothing 33
 for name in ("1 process", "2, one of them killed"):
     compare(name)
 
@@ -1072,7 +1087,14 @@ def shared_layer():
     return output.detach(), x.grad, w_1.grad, w_2.grad
 
 
-[alone] = launch(shared_layer, 1)
+draw = torch.Generator().manual_seed(0)
+x, w_1, w_2 = (  # one process, without the two functions
+    torch.randn(size, generator=draw, dtype=torch.float64).requires_grad_()
+    for size in ((5, 8), (8, 32), (32, 8))
+)
+output = torch.relu(x @ w_1) @ w_2
+output.square().mean().backward()
+alone = output.detach(), x.grad, w_1.grad, w_2.grad
 left, right = launch(shared_layer, 2)
 together = (
     *left[:2],

@@ -285,7 +285,12 @@ for bits, by_row in [
     zeros[bits, by_row] = gone.item()
     print(f"{bits:4}  {kind:9}{kilobytes:11.0f}{gone:12.0%}", end="")
     print(f"{loss:8.4f}{right:10} of 500{score:9.1f}")
-assert torch.equal(rounded(row, 8), numbers * scales[:, None])
+two = torch.tensor([[0.5, -1.27], [0.3, 0.1]])
+by_row, by_matrix = (rounded(two, 3, by_row=each) for each in (True, False))
+right = torch.tensor([[0.4233, -1.27], [0.3, 0.1]])
+assert torch.allclose(by_row, right, atol=1e-4)
+right = torch.tensor([[0.4233, -1.27], [0.4233, 0.0]])
+assert torch.allclose(by_matrix, right, atol=1e-4)
 assert cost[8, True][0] == cost[32, True][0] == cost[8, False][0] == 500
 assert 495 <= cost[4, True][0] < 500 and 490 < cost[3, True][0] < 500
 assert round(zeros[3, True], 2) == 0.31 and round(zeros[3, False], 2) == 0.54

@@ -20,6 +20,9 @@ def small(seed=0, vocab_size=11, num_heads=2, num_layers=2, d_model=8, max_lengt
     sizes = {"n_embd": d_model, "n_head": num_heads, "n_layer": num_layers, "n_inner": 3 * d_model}
     sizes |= {"vocab_size": vocab_size, "n_positions": max_length, "activation_function": "gelu"}
     theirs = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=1, eos_token_id=2, initializer_range=0.5)).double().eval()
+    for parameter in theirs.parameters():
+        if parameter.ndim == 1:  # it starts with biases of 0 and gains of 1
+            torch.nn.init.normal_(parameter)
     shape = {"d_model": d_model, "num_heads": num_heads, "num_layers": num_layers, "d_ff": 3 * d_model}
     ours = GPT(GPTConfig(vocab_size=vocab_size, max_length=max_length, pad_id=pad_id, **shape)).double().eval()
     ours.load_state_dict(named_as_ours(theirs.state_dict(), d_model))
