@@ -650,10 +650,10 @@ assert round(-np.log(four).mean(), 2) == 0.26
 assert np.round(-np.log(four[:3]), 2).tolist() == [0.69, 0.22, 0.11]
 
 # %% [markdown]
-# To use it, the encoder runs once. The decoder runs once for each word, over all that is written so far, and the new
-# word is appended. It stops when every sentence has an `<eos>` or `longest` words; what follows an `<eos>` is ignored.
-# Writing like this, each word after all before it, is called **autoregressive**, and always taking the best next word
-# is **greedy** decoding.
+# To use the model, the encoder runs once. The decoder runs once for each word, over all that is written so far, and the
+# new word is appended. It stops when every sentence has an `<eos>` or `longest` words; what follows an `<eos>` is
+# ignored. Writing like this, each word after all before it, is called **autoregressive**, and always taking the best
+# next word is **greedy** decoding.
 
 
 # %%

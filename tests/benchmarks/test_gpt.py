@@ -1,6 +1,7 @@
 """What chapter 18 has measured, beside slower ways to count; and its configuration."""
 
 import math
+import random
 import tomllib
 from itertools import chain, pairwise
 from pathlib import Path
@@ -102,7 +103,14 @@ def test_a_name_is_found_where_it_shares_rare_words_with_its_text(model, tokeniz
     pairs = [Pair(f"numpy.{word}.it", f"Return the {word} of it.") for word in ("sum", "mean", "norm", "root", "sign")]
     pairs += [Pair("scipy.sum", "A sum."), *[Pair(f"scipy.p{n}", "Parts.") for n in range(3)]]
     found = docstrings.names_found(model, tokenizer, pairs)
-    assert 0 <= found["model"] <= 1
+    right, drawn = 0, random.Random(0)
+    for pair in pairs:
+        others = [one.source for one in pairs if one.source.split(".")[0] == pair.source.split(".")[0] and one != pair]
+        names = [pair.source, *drawn.sample(others, docstrings.CHOICES - 1)]
+        rows = docstrings.encoded(tokenizer, [Pair(name, pair.target) for name in names])
+        sums = [docstrings.token_losses(model, row).sum() for row in rows]
+        right += all(sums[0] <= one for one in sums)
+    assert found["model"] == pytest.approx(right / len(pairs), abs=1e-3) and 0 < right < len(pairs)
     # of "Parts." nothing is shared with p0, p1, p2 and sum, and one of four is guessed: the others are found
     assert found["words"] == pytest.approx((6 + 3 / 4) / 9, abs=1e-3)
 

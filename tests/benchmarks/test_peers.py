@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from benchmarks import peers
-from benchmarks.peer_models import Marian, TorchTransformer, XTransformer, products_alone
+from benchmarks.peer_models import CTranslate2, Ending, Ends, Marian, TorchTransformer, XTransformer, products_alone
 from benchmarks.timing import difference, in_turns, summary
-from dotformer.generation import KVCache
+from dotformer.generation import KVCache, greedy
 
 CPU = torch.device("cpu")
 PEERS = {
@@ -62,6 +62,38 @@ def test_peers_have_as_many_parameters_and_compute_the_same(measured):
                 assert counts.pop("x-transformers") == counts["dotformer"] - 16 * (3 * 4 + 5)
             assert len(counts) > 1 and len(set(counts.values())) == 1, what
             assert "generation" in what or 0 <= found["difference"] < 1e-5, what
+
+
+@pytest.fixture
+def ours():
+    """A model whose biases are not 0 and whose gains are not 1, as they are before it learns."""
+    model = peers.model_of((16, 2, 2, 32, 50), CPU, dropout=0.0).eval()
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+@pytest.mark.parametrize("peer", [TorchTransformer, Marian])
+def test_a_peer_has_each_bias_and_gain_of_ours(peer, ours):
+    source, target = torch.tensor([[7, 9, 8, 3, 4], [5, 6, 0, 0, 0]]), torch.tensor([[1, 8, 9], [1, 7, 0]])
+    with torch.no_grad():
+        expected, found = ours(source, target), peer(ours).eval()(source, target)
+    real = target != 0
+    torch.testing.assert_close(found[real], expected[real], rtol=0, atol=1e-4)
+
+
+def test_ctranslate2_has_each_bias_and_gain_of_ours(ours):
+    """Seen at what it writes: positions weigh more here, and a norm more than its token, or all would be alike."""
+    ours.output.weight.data *= 0.1
+    ours.decoder.layers[-1].feed_forward_add_norm.norm.weight.data *= 50
+    for embeddings in (ours.source_embeddings, ours.target_embeddings):
+        torch.nn.init.normal_(embeddings.positions.table, std=2)
+    source = torch.randint(3, 50, (8, 5))
+    ends = Ends(torch.full((8,), 6), 50, early=False)
+    written = greedy(Ending(KVCache(ours, source), ends), 6)
+    assert CTranslate2(ours, ends.bias).write(source, 6, 1) == written
+    assert len({token for row in written for token in row}) > 2
 
 
 def test_both_write_the_same_tokens_and_more_than_one(measured):

@@ -88,7 +88,7 @@ def constituents(parts):
     return st.builds(Tree, st.sampled_from(["S", "NP", "VP"]), st.lists(parts, min_size=1, max_size=4).map(tuple))
 
 
-def some_trees(most, leaves=words_with_parts_of_speech):
+def some_trees(most):
     """Random trees of at most so many words, a constituent each; some have a single part."""
-    trees = constituents(st.recursive(st.sampled_from(leaves), constituents, max_leaves=most))
+    trees = constituents(st.recursive(st.sampled_from(words_with_parts_of_speech), constituents, max_leaves=most))
     return trees.filter(lambda tree: len(tree.words()) <= most)

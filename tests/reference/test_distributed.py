@@ -89,6 +89,13 @@ def test_the_step_of_one_of_several_divides_by_its_part_of_all_targets(group, mo
         torch.testing.assert_close(ours.grad, theirs.grad * tokens / (count / 2))
 
 
+def test_a_process_without_rows_learns_nothing_whatever_stands_for_padding(group):
+    batch = torch.tensor([[7, 8]]), torch.tensor([[1, 8, 2]])
+    trainer = DistributedTrainer(model(), replace(CONFIG, pad_id=5))
+    trainer.rank, trainer.world_size = 1, 2
+    assert trainer.train_step([batch], 0.0)[0].item() == 0
+
+
 @pytest.mark.parametrize("way", ["whole", "sharded"])
 def test_only_the_last_batch_of_a_step_is_sent(way, group, monkeypatch):
     """The gradient is that of all batches, and nothing is left switched off for the next step."""
@@ -119,17 +126,28 @@ def test_only_the_last_batch_of_a_step_is_sent(way, group, monkeypatch):
 # a validation
 
 
+@pytest.fixture(scope="module")
+def learnt():
+    """A model that gets some tokens and some sentences right, and not all."""
+    trainer = Trainer(model(), TrainingConfig(60, 0.02, 10, validate_every=60, label_smoothing=0.0))
+    batches = list(pair_batches(pairs()[1:4], max_tokens=100))
+    trainer.train(lambda epoch: batches, lambda network: evaluate(network, batches), progress=False)
+    return trainer.model
+
+
 @pytest.mark.parametrize(("count", "longest"), [(6, 20), (3, 8)])
 @pytest.mark.parametrize("world_size", [1, 2, 5])
-def test_processes_that_share_a_validation_find_what_one_finds(world_size, count, longest):
+def test_processes_that_share_a_validation_find_what_one_finds(learnt, world_size, count, longest):
     """Also when some have no rows of a batch, or none at all."""
-    network, batches, sums = model(), list(pair_batches(pairs()[:count], max_tokens=longest)), []
+    batches, sums = list(pair_batches(pairs()[:count], max_tokens=longest)), []
+    expected = evaluate(learnt, batches)
+    assert 0 < expected["exact"] < 1
     parts = [[shard_batch(batch, rank, world_size) for batch in batches] for rank in range(world_size)]
     for part in parts:
-        evaluate(network, part, total=lambda own: sums.append(own) or torch.ones(5))
+        evaluate(learnt, part, total=lambda own: sums.append(own) or torch.ones(5))
     for part in parts:
-        found = evaluate(network, part, total=lambda _: sum(sums))
-        assert found == pytest.approx(evaluate(network, batches), rel=1e-6)
+        found = evaluate(learnt, part, total=lambda _: sum(sums))
+        assert found == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_validation_alone_in_a_group_is_that_of_one_process(group):

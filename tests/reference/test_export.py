@@ -48,7 +48,44 @@ function computed(file, source, targets) {
   const ids = (steps) => steps.map(({ token }) => token);
   return { logits, looks, greedy: ids([...greedy(model, source, 12)]), best: ids(best.written), score: best.score };
 }
+// Searches in which a row of a table scores what comes next: which row, all tokens so far say, each by where it stands.
+function searched(table, longest, beam, alpha) {
+  const own = [encode, begin, step];
+  [encode, begin] = [() => null, () => []];
+  step = (model, memory, past, token) => {
+    const longer = [...past, token];
+    const row = longer.reduce((sum, one, n) => sum + (n + 1) * one, 0) % table.length;
+    return { logits: Float64Array.from(table[row]), past: longer, looks: [] };
+  };
+  try {
+    const best = last(beamSearch(null, [], longest, beam, alpha));
+    const ids = (steps) => steps.map(({ token }) => token);
+    return { greedy: ids([...greedy(null, [], longest)]), best: ids(best.written), score: best.score };
+  } finally {
+    [encode, begin, step] = own;
+  }
+}
 """
+
+
+class Remembering:
+    """Sentences in which a row of a table scores what comes next, as in `searched`: one source, any number of rows."""
+
+    special_ids = (0, 1, 2)
+
+    def __init__(self, table):
+        self.table, self.rows = table, [[]]
+
+    def __len__(self):
+        return len(self.rows)
+
+    def step(self, tokens):
+        self.rows = [[*row, token] for row, token in zip(self.rows, tokens.tolist(), strict=True)]
+        sums = [sum((n + 1) * token for n, token in enumerate(row)) for row in self.rows]
+        return self.table[[total % len(self.table) for total in sums]].clone()
+
+    def select(self, rows):
+        self.rows = [self.rows[row] for row in rows.tolist()]
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +189,23 @@ def test_the_engine_computes_what_pytorch_does(engine, kind):
     assert found["greedy"] in (written, [*written, 2])
     best = beam_search(KVCache(model, ids), 12, beam=3)[0][0]
     assert found["best"] in (best.tokens, [*best.tokens, 2]) and abs(found["score"] - best.score) < 1e-4
+
+
+@given(
+    *(st.integers(0, 2**31), st.integers(6, 9), st.integers(1, 12), st.integers(1, 4)),
+    *(st.floats(0, 3), st.floats(-2, 3), st.sampled_from([1, 4])),
+)
+@settings(max_examples=200)
+def test_the_engine_searches_as_python_does(engine, seed, size, longest, beam, alpha, ending, scale):
+    """On sentences that end early, late or never, by scores that are close together or far apart."""
+    table = scale * torch.randn(31, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    table[:, 2] += ending
+    table[:, :2] = -1e9  # never padding, never a begin
+    found = engine.call("searched", table.tolist(), longest, beam, alpha)
+    [written] = greedy(Remembering(table), longest)
+    assert found["greedy"] == [*written, 2][:longest]
+    tokens, score = beam_search(Remembering(table), longest, beam, alpha)[0][0]
+    assert found["best"] in (tokens, [*tokens, 2]) and found["score"] == pytest.approx(score, abs=1e-9)
 
 
 def test_the_weights_it_shows_are_those_of_cross_attention(engine):

@@ -169,12 +169,12 @@ def greedy_slowly(score, max_length, special_ids=SPECIAL_IDS):
     return tokens[1:]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, 3])
 def test_greedy_is_what_a_slow_loop_finds_without_a_cache_or_a_batch(seed):
     model = small(seed, 2, norm_first=seed % 2 == 0)
     written = greedy(KVCache(model, SOURCE), 8)
     slow = [greedy_slowly(lambda tokens, s=source: following(model, s, tokens), 8) for source in SOURCE]
-    assert written == slow
+    assert written == slow and all(written)
     assert all(type(token) is int for tokens in written for token in tokens)
 
 

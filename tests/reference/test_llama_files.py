@@ -41,9 +41,12 @@ def chat(smollm2):
 
 
 def small():
-    """A small model."""
+    """A small model, its gains not 1."""
     torch.manual_seed(0)
-    return ModernGPT(ModernConfig(**SIZES, pad_id=None)).eval()
+    model = ModernGPT(ModernConfig(**SIZES, pad_id=None)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    return model
 
 
 def test_gguf_files_are_read(tmp_path):

@@ -363,12 +363,12 @@ def test_another_function_may_compute_the_loss():
         return 2 * loss, count
 
     for criterion in (cross_entropy, twice):
-        trainer = Trainer(small(), TrainingConfig(max_grad_norm=1e9, label_smoothing=0.2))
+        trainer = Trainer(small(), TrainingConfig(max_grad_norm=1e9, label_smoothing=0.2, pad_id=5))
         trainer.criterion = criterion
         found.append((*trainer.train_step(batches, 0.1), trainer.model.output.weight.grad))
     assert (found[1][0].item(), found[1][1]) == (pytest.approx(2 * found[0][0].item()), found[0][1])
     assert_close(found[1][2], 2 * found[0][2], 1e-5)
-    assert seen == [(target[:, 1:].tolist(), 0, 0.2) for _, target in batches]
+    assert seen == [(target[:, 1:].tolist(), 5, 0.2) for _, target in batches]
 
 
 # evaluation
