@@ -5,6 +5,7 @@ hour of one core and writes book/measurements/recipes.json.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from tqdm import tqdm
 
 from benchmarks.results import save
 from dotformer.data.corpora import Corpus, number_words
+from dotformer.support.progress import Batch, Row
 from dotformer.tokens import BPETokenizer
 from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
 from dotformer.transformer import Transformer, TransformerConfig
@@ -72,9 +74,13 @@ def run(
     sgd: bool = False,
     weight_decay: float = 0.0,
     cosine: bool = False,
+    figures: Callable[[nn.Module, list[Batch]], Row] = evaluate,
     **options: Any,
 ) -> dict[str, Any]:
-    """Train with a recipe and a seed: its losses, its validations, its test, and that of its last checkpoints' mean."""
+    """Train with a recipe and a seed: its losses, its validations, its test, and that of its last checkpoints' mean.
+
+    `figures` is what a validation finds.
+    """
     english, german = tokenizers_of(corpus)
     learn, validation, test = (
         [
@@ -95,7 +101,7 @@ def run(
     def validate(model: nn.Module) -> dict[str, float]:
         checkpoints.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
         del checkpoints[:-AVERAGED]
-        return evaluate(model, batches)
+        return figures(model, batches)
 
     trainer = Trainer(model, config)
     trainer.optimizer = optimizer_of(model, sgd, weight_decay)
@@ -104,7 +110,7 @@ def run(
     means = {name: torch.stack([state[name] for state in checkpoints]).mean(dim=0) for name in checkpoints[0]}
     model.load_state_dict(means)
     found["test_averaged"] = evaluate(model, held_out)
-    names = ("step", "loss", "validation_loss", "validation_exact")
+    names = ["step", "loss", *(name for name in rows[0] if name.startswith("validation_"))]
     return found | {name: [row[name] for row in rows] for name in names}
 
 

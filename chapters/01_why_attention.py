@@ -13,7 +13,7 @@
 # measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation. It
-# takes about 24 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 3 more
+# takes about 26 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 3 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
@@ -26,7 +26,7 @@ plots.book_style()
 transformer_map(built=1)
 
 # %% [markdown]
-# None of it is built yet. This chapter is about what came before.
+# None of it is built yet: this chapter shows what attention replaced, and ends with attention itself.
 #
 # ## Which word would you keep?
 #
@@ -37,16 +37,18 @@ transformer_map(built=1)
 # the question, and the question comes *after* the sentence.
 #
 # People answer such questions by looking back at what they have read. A network can look back only if the words are
-# still there, and in the networks of the next four sections they are not: these read a word, change a small memory, and
-# drop the word. In 2014 attention was added to such a network, so that it could look back while it wrote a translation
-# ([below](#the-network-of-2014)). In 2017 the transformer kept the attention and left out the memory. The rest of this
-# book builds it.
+# still there, and in the networks of the next four sections they are not: these read a word, change a small memory,
+# and drop the word. In 2014 attention was added to such a network, so that it could look back while it wrote a
+# translation ([below](#the-network-of-2014)). In 2017 the transformer kept the attention and dropped the recurrent
+# network around it: instead of a summary it keeps the words. The rest of this book builds it.
 #
 # ## One number of memory
 #
-# A **recurrent network** (RNN) reads a sequence one word at a time and keeps a **state**, a vector of fixed size. Each
-# word changes the state; then the word is gone. In the smallest example the state is a single number $h$. Each step
-# halves it and adds the new word, also a number:
+# A network reads each word as a vector of numbers, its **embedding** ([chapter 2](02_similarity.ipynb)). Here we draw
+# these numbers at random, since we only ask what becomes of them. A **recurrent network** (RNN) reads a sequence one
+# word at a time and keeps a **state**, a vector of fixed size. Each word changes the state; then the word is gone. In
+# the smallest example state and word are single numbers, $h$ and $x$. Each step halves the state and adds the new
+# word:
 #
 # $$h_t = 0.5 \, h_{t-1} + x_t .$$
 #
@@ -55,8 +57,9 @@ transformer_map(built=1)
 #
 # $$h_4 = x_4 + 0.5 \, x_3 + 0.25 \, x_2 + 0.125 \, x_1 .$$
 #
-# An eighth. How much does the state depend on the word $k$ steps back? Differentiate:
-# $\partial h_4 / \partial x_{4-k} = 0.5^k$.
+# It is an eighth. How much the state depends on the word $k$ steps back is a derivative: it says how far the state
+# moves when that word changes, and where it is 0, nothing of the word is left. Here $\partial h_4 / \partial x_{4-k}
+# = 0.5^k$.
 
 # %%
 import numpy as np
@@ -82,13 +85,13 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # Why not multiply by 1? Then nothing fades, but after a thousand words the state is the sum of all thousand, and no
 # single one can be read off. With more than 1 the oldest word would drown the newest, and the derivative would grow
-# without end. A memory of fixed size is a *bottleneck*. Two questions: how fast does it forget, and how much does it
-# hold?
+# without end. A memory of fixed size is a *bottleneck*. So we ask how fast it forgets, and how much it holds.
 #
 # ## Two cells
 #
 # A real state is a vector, and the function that computes the new state from the old one and the word is called a
-# **cell**. The plain cell mixes word and state with two matrices and squeezes the result between −1 and 1:
+# **cell**. The plain cell mixes word and state with two matrices and squeezes the result between −1 and 1 (vectors
+# are rows in this book, so they stand left of a matrix):
 #
 # $$h' = \tanh(x W_x + h W_h + b) .$$
 #
@@ -100,16 +103,17 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # $$c' = f \odot c + i \odot g .$$
 #
-# The sign $\odot$ multiplies entry by entry, and $f$ and $i$ are **gates**, with a number between 0 and 1 for each
-# entry. The **forget gate** $f$ says what share of $c$ stays. The **input gate** $i$ says what share of the new
-# **candidate** $g$ is let in. One entry: with $c = 2$, $f = 0.9$, $i = 0.1$ and $g = -1$ the cell state becomes $1.8 -
-# 0.1 = 1.7$.
+# The sign $\odot$ multiplies entry by entry. What is new is the **candidate** $g$, the $\tanh$ of a sum like the one
+# above. $f$ and $i$ are **gates**, with a number between 0 and 1 for each entry: the **forget gate** $f$ says what
+# share of $c$ stays, the **input gate** $i$ what share of $g$ is let in. For example, with $c = 2$, $f = 0.9$, $i =
+# 0.1$ and $g = -1$ the cell state becomes $1.8 - 0.1 = 1.7$.
 #
 # The third gate, the **output gate** $o$, says what share of the result is shown, as the **hidden state**: $h' = o
-# \odot \tanh c'$. With $o = 0.5$ the entry above shows $0.5 \tanh 1.7 = 0.47$.
+# \odot \tanh c'$. So a cell can store a number now and use it later. With $o = 0.5$ the hidden state of the entry
+# above is $0.5 \tanh 1.7 = 0.47$.
 #
-# The gates are computed from the word and the hidden state. Each is $\sigma(x W_x + h W_h + b)$ with matrices of its
-# own, where $\sigma(z) = 1 / (1 + e^{-z})$. The candidate is the $\tanh$ of such a sum. Drawn:
+# Gates and candidate are computed from the word and the hidden state. Each gate is $\sigma(x W_x + h W_h + b)$ with
+# matrices of its own, where $\sigma(z) = 1 / (1 + e^{-z})$, and the candidate has such matrices, too. As a picture:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "An LSTM cell. Along the top the cell state c goes from left to right: it is multiplied by the forget gate f, then the input gate times the candidate, i times g, is added, and it leaves as c prime. Below, the word x and the hidden state h enter a box that computes f, i, g and o. From the new cell state a line goes down through tanh and a multiplication by o, and leaves as the new hidden state h prime."}}
 from classroom.diagram import Diagram
@@ -141,11 +145,13 @@ plt.show()
 
 # %% [markdown]
 # What is gained? Follow a small change in the state. In the plain cell each step multiplies the change by $W_h$, the
-# same matrix whatever the word, and by the slope of $\tanh$. Along $c$ itself each step multiplies it, entry by entry,
-# by $f$, which is computed for each word: near 1 to keep, near 0 to forget. Over 100 steps $f = 0.5$ keeps $10^{-30}$,
-# $0.9$ keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37.
+# same matrix whatever the word, and by the slope of $\tanh$. Along $c$ itself each step multiplies it, entry by
+# entry, by $f$, which is computed for each word: near 1 to keep, near 0 to forget. Over 100 steps $f = 0.5$ keeps
+# $10^{-30}$, $0.9$ keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37. (A second, weaker path leads through $h$; we shall
+# see it in the measurement.)
 #
-# Here is the plain cell in code, with two biases as in PyTorch's. The body is the formula.
+# Here is the plain cell in code. As in PyTorch's there are two biases, whose sum is the $b$ above. The body is the
+# formula.
 
 # %% tags=["export"] module="by_hand.recurrence"
 import numpy as np
@@ -212,17 +218,18 @@ def lstm_cell(
 # %% [markdown]
 # ## How fast do they forget?
 #
-# Run each cell over 100 random words, vectors of 8 numbers, and ask of the last state what we asked of $h_4$: how far
-# does it move when the word $k$ steps back is nudged? State and word are vectors now, so the answer is a matrix, the
-# **Jacobian**: the derivative of each number of the state by each number of the word. By the chain rule it is a product
-# with a factor for each step in between,
+# Run each cell over 100 random words, vectors of 8 standard normal numbers, and ask of the last state what we asked
+# of $h_4$: how far does it move when the word $k$ steps back is nudged? State and word are vectors now, so the answer
+# is a matrix, the **Jacobian**: the derivative of each number of the state with respect to each number of the word.
+# By the chain rule it is a product with a factor for each step in between,
 #
 # $$\frac{\partial h_t}{\partial x_{t-k}} = \frac{\partial h_t}{\partial h_{t-1}} \cdots
 # \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \; \frac{\partial h_{t-k}}{\partial x_{t-k}} .$$
 #
-# Here $h_t$ is the whole state: 24 numbers in the plain cell, and 48 in an LSTM, its $h$ and its $c$ side by side
-# ($H = 24$). The *size* of a matrix is the root of the sum of its squared entries. The table shows the size for the
-# word $k$ back, divided by that for the latest word: the median of eight networks with different random weights.
+# Here $h_t$ stands for all that a cell hands on: 24 numbers in the plain cell, and in an LSTM 48, its $h$ and its $c$
+# side by side, of $H = 24$ numbers each. The *size* of a matrix is the root of the sum of its squared entries. The
+# table shows its size for the word $k$ steps back relative to the latest word, the median of eight networks with
+# different random weights.
 #
 # Matrices and biases are drawn as PyTorch draws them, uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$.
 #
@@ -299,32 +306,36 @@ for name in names:
     print(f"{name:18}", *(f"{k} back {m[k]:.0e}  " for k in (1, 5, 20, 40)))
 
 # %% [markdown]
-# Less than a ten-thousandth, in the first two rows: the plain cell keeps about two millionths. Twenty words is one
-# sentence.
+# Less than a ten-thousandth: the plain cell keeps about two millionths, and the LSTM hardly more. Twenty words is one
+# sentence: *Lannister* would be gone before anybody could ask.
 #
-# Why so little? Each step back multiplies by $W_h$, which leaves about 0.58 of a vector's length, and by the slope of
-# $\tanh$, here 0.86 on average. Together that is 0.5 ([worked out below](#where-does-the-half-come-from)), and
-# $0.5^{20}$ is a millionth. The LSTM keeps some 0.6 a step: its biases are near 0, so its forget gate stands half open,
-# at $\sigma(0) = \frac12$, and a little more comes back through the candidate.
+# Why so little? Each step back multiplies by $W_h$, whose entries are so small that about 0.58 of a vector's length
+# is left, and by the slope of $\tanh$, here 0.86 on average. Together that is 0.5 ([worked out
+# below](#where-does-the-half-come-from)), and $0.5^{20}$ is a millionth. The LSTM keeps some 0.6 a step: its biases
+# are near 0, so its forget gate stands half open, at $\sigma(0) = \frac12$, and a little more comes back through the
+# candidate.
 
 # %% [markdown]
 # Much of the blame lies with the initial parameters (the **initialisation**), and the last two rows start from better
-# ones. An orthogonal $W_h$ keeps every length, so only the slope of $\tanh$ is left, some 0.8 a step (this cell's
-# numbers are larger than the plain one's, so its slope is smaller). But the slope is below 1 everywhere except at 0, so
-# even this cell fades.
+# ones. They postpone the fading; the next section comes to a limit that no start removes. An orthogonal $W_h$ keeps
+# every length, so only the slope of $\tanh$ is left, some 0.8 a step (this cell's numbers are larger than the plain
+# one's, so its slope is smaller). But the slope is below 1 everywhere except at 0, so even this cell fades.
 #
-# The open gate holds on. The first step back loses more: the latest word also moves $h$ through the output gate, and
-# that effect does not last. After that the gate alone would keep $\sigma(3) = 0.953$ a step. The measured share is
-# larger, because there is a second path: from $c$ to $h$, and from there through the candidate $g$ into the next $c$.
+# The open gate holds on. From the latest word to the one before it loses more, because part of a word's effect is on
+# the output gate, which is computed anew at the next step. After that the forget gate alone would keep $\sigma(3) =
+# 0.953$ a step. The measured share is larger, because there is a second path: from $c$ to $h$, and from there through
+# the candidate $g$ into the next $c$.
 #
-# Influence decides what can be learned. Training moves each parameter a little against the derivative of the error, the
-# **gradient**. The same parameters serve at every step, so the gradient is a sum with a term for each. The term of the
-# step $k$ back passes through all later states, and so contains the product above (**backpropagation through time**).
-# If the product is $10^{-6}$, the term is next to nothing: the **vanishing gradient**. A $W_h$ that stretches by more
-# than the $\tanh$ flattens has the opposite trouble, the **exploding gradient**: a factor of 1.1 a step makes 117 in
-# 50. **Clipping** shortens a gradient that is too long ([chapter 11](11_training.ipynb#clipping)). It cannot bring back
-# a term that has vanished beside the others. The vanishing gradient made plain networks hard to train, and the LSTM was
-# invented to overcome it.
+# Influence decides what can be learned. Training moves each parameter a little against the derivative of the error,
+# the **gradient**. The same parameters serve at every step, so the gradient is a sum with a term for each step: how
+# the parameters moved that step's state, and how that state moved the last one. For the step $k$ back the second
+# factor is the product above (**backpropagation through time**). If the product is $10^{-6}$, the term is next to
+# nothing: the **vanishing gradient**. A $W_h$ that stretches by more than the $\tanh$ flattens has the opposite
+# trouble, the **exploding gradient**: a factor of 1.1 a step makes 117 in 50. **Clipping** shortens a gradient that
+# is too long ([chapter 11](11_training.ipynb#clipping)). It cannot bring back a term that has vanished beside the
+# others, because it shortens all terms alike. The vanishing gradient made plain networks hard to train on
+# **long-range dependencies**, and the LSTM was invented to overcome it (in 1997 with a factor of exactly 1 on $c$;
+# the forget gate came in 2000).
 
 # %% tags=["proof"]
 assert round(0.5 * np.tanh(0.9 * 2 - 0.1), 2) == 0.47  # one entry of an LSTM
@@ -336,11 +347,12 @@ assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 # ## How much do they hold?
 #
 # A gradient that arrives is not yet a memory: the last state *depends* on the word 40 back, but can you tell from it
-# what the word was? Let each cell read 4,000 random texts, whose words are 8 independent numbers each. Then predict the
-# word $k$ back from the last state, with one matrix fitted by least squares. $R^2$ is the share of a number's variance
-# that the prediction explains: 1 is perfect recall, 0 is none. (Even a fit to pure noise explains a little; that is
-# taken off.) The table shows its mean over a word's 8 numbers: 0.98, in the first row, stands for $0.98 \cdot 8 = 7.8$
-# numbers of the latest word. The last column adds up all words (**memory capacity**).
+# what the word was? Let each cell read 4,000 random texts, whose words are 8 independent numbers each. Then predict
+# the word $k$ back from the last state, with one matrix fitted by least squares. $R^2$ is the share of a number's
+# variance that the prediction explains: 1 is perfect recall, 0 is none. (Even a fit to pure noise explains a little,
+# which is taken off, as in the *adjusted* $R^2$.) The table shows its mean over a word's 8 numbers: 0.98, in the
+# first row, stands for $0.98 \cdot 8 = 7.8$ numbers of the latest word. The last column adds up all words (**memory
+# capacity**).
 #
 # **Predict first.** A word has 8 numbers, and the state of a plain cell 24. How many numbers can it recall, at most?
 
@@ -381,24 +393,26 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# At most 24. One number, such as $x_1 + x_2$, explains half the variance of each, so 1 in all; 24 numbers recall at
-# most 24 ([proof](#why-not-more-than-24)). The plain cell recalls 19. The orthogonal one forgets far more slowly, and
-# still recalls only 21. What differs is *which* numbers: of the words 1 and 3 back the plain cell has 81 and 14
-# percent, the orthogonal one 56 and 33. To forget slowly is to spread a memory over more words. Nor do large weights
-# help: with $W_h$ three times as large, the influence of the word 20 back is still 0.7, but the state, saturated and no
-# longer linear in the words, recalls 9 numbers instead of 19. The LSTM with its gate open still has 2 % of the word 40
-# back, and recalls half as many numbers again as the one with PyTorch's start. (Why the LSTM stays so far below its 48:
+# At most 24. A single number such as $x_1 + x_2$ explains half the variance of each, so 1 in all; whatever it mixes,
+# it is never more than 1, and 24 numbers recall at most 24 ([proof](#why-not-more-than-24)). Of these the plain cell
+# recalls 19. The orthogonal one forgets far more slowly, and recalls hardly more, 21. What differs is *which*
+# numbers: of the words 1 and 3 back the plain cell recalls 81 and 14 percent, the orthogonal one 56 and 33.
+# Forgetting slowly means spreading the same memory over more words. Nor do large weights help: with $W_h$ three times
+# as large, the influence hardly fades (0.7 at the word 20 back), but the state, saturated and no longer linear in the
+# words, recalls 9 numbers instead of 19. The LSTM with its gate open still has 2 % of the word 40 back, and recalls
+# one and a half times as many numbers as with PyTorch's start. (Why it stays so far below its 48:
 # [more](#why-not-more-than-24).)
 #
-# **A linear fit to a state of $H$ numbers recalls at most $H$ of the independent numbers that were read**, whatever the
-# weights. From a state of 24 it recalls at most three words of 8. For a linear read-out, training can bring the total
-# nearer to $H$ and choose which numbers to keep, but it chooses before the question comes. A larger state holds more,
-# at a price: 50 words of 8 need 400 numbers, so a step takes $400^2$ multiplications, and the 51st word overwrites
-# something again. A gate can protect a word from that; it cannot make room.
+# **A linear fit to a state of $n$ numbers recalls at most $n$ of the independent numbers that were read**, whatever
+# the weights. From a state of 24 it recalls at most three words of 8. Training can bring the total nearer to $n$ and
+# choose what is worth keeping on average, *Lannister* rather than *a*. But it chooses before the question comes. A
+# larger state holds more, at a price: 50 words of 8 need 400 numbers, so a step takes $400^2$ multiplications, and
+# the 51st word costs another word its room. A gate can choose which; it cannot make room.
 #
-# Real words are not independent numbers. They depend on one another, so more of them fit, and a cleverer reading than a
-# linear one finds more. What remains is that the state stays as wide as it is, however long the text. That is so for
-# newer recurrent networks such as Mamba, too ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)).
+# Real words are not independent numbers. They depend on one another, so more of them fit, and a nonlinear fit can
+# recover more. What remains is that the state stays as wide as it is, however long the text. The same is true of
+# newer recurrent networks such as Mamba, a *state space model* ([Gu and Dao,
+# 2023](https://arxiv.org/abs/2312.00752)).
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)
@@ -454,7 +468,7 @@ quiz.number(
             "That was a state of 24 and words of 8. The rule is the same: numbers in the state by numbers in a word.",
         ),
     ],
-    otherwise="A state of $H$ numbers recalls at most $H$ numbers, and each word is 64 of them.",
+    otherwise="A state of $n$ numbers recalls at most $n$ numbers, and each word is 64 of them.",
 )
 
 # %% [markdown]
@@ -482,11 +496,12 @@ drawing.text(0.2, 1.55, "attention", color=plots.BLUE, at="left")
 plt.show()
 
 # %% [markdown]
-# Chapters 2 to 4 explain how the weights are computed. Here we set them by hand, to see what is possible: each word has
-# a score, and the weights are $e^{\text{score}}$, divided by their sum (a *softmax*, [chapter 3](03_softmax.ipynb)).
-# Asked *what gets paid?*, give *debts* the score 9 and the other five words 0: *debts* gets $e^9 / (e^9 + 5) = 0.9994$
-# of the weight, and each other word 0.0001. Asked *how often?*, give the 9 to *always*. The words stay, and only the
-# scores change. Here, with 50 random words:
+# The question, too, will be a vector, the **query**, and chapters 2 to 4 compute the weights from it. Here we set
+# them by hand, to see what is possible: each word has a score, and the weights are $e^{\text{score}}$, divided by
+# their sum (a *softmax*; why the exponential, says [chapter 3](03_softmax.ipynb)). For *what gets paid?* give *debts*
+# the score 9 and the other five words 0: *debts* gets $e^9 / (e^9 + 5) = 0.9994$ of the weight, and each other word
+# 0.0001. For *how often?* give the 9 to *always*. The words stay, and only the scores change. Here, with 50 random
+# words:
 
 
 # %%
@@ -508,9 +523,10 @@ for back in (1, 10, 40):
 # Any word can be recalled, 1 back or 40, because none was thrown away: 50 words of 8 are 400 numbers, where the
 # recurrent networks had 24 or 48. And, with the scores given, the derivative of the answer with respect to a word is
 # that word's weight: one factor, at any distance, and no product over the steps in between. Here are influence and
-# recall as curves. The level line at 1, on the right, is this attention, which we have told where to look.
+# recall as curves. The level line at 1, on the right, is this attention, with the scores set by hand. (On the left it
+# has no curve, because its influence depends on the scores and not on the distance.)
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain and LSTM fall straight, below a ten-thousandth at 20 back; the rotation falls less than half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all four curves are near 0 by 10 back, and attention is a level line at 1."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain and LSTM fall straight, below a ten-thousandth at 20 back; the plain, orthogonal one falls less than half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all four curves are near 0 by 10 back, and attention is a level line at 1."}}
 colors = dict(
     zip(
         names,
@@ -542,7 +558,7 @@ quiz.one_choice(
     "What can attention do that a recurrent network cannot?",
     quiz.wrong(
         "Store more, because it has more parameters",
-        "A layer of attention has four matrices, a plain cell two, an LSTM eight. It is not the number of parameters: the LSTM has more, and its memory is as small as its state.",
+        "A layer of attention has four matrices, a plain cell two, an LSTM eight (stacked into two above). It is not the number of parameters: the LSTM has more, and its memory is as small as its state.",
     ),
     quiz.wrong(
         "Throw away the words that do not matter",
@@ -568,10 +584,10 @@ quiz.one_choice(
 # 2014](https://arxiv.org/abs/1409.1259)).
 #
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. The decoder's own state $s$ is the
-# question. Before each word that it writes, a small network compares $s$ with every $h_j$: its score is $a(s, h_j) = v
-# \cdot \tanh(s W + h_j U)$, with learned $W$, $U$ and $v$ (**additive attention**). Softmax turns the scores into
-# weights $\alpha_j$. The weights say what to look at now, and the weighted sum of the states, the **context vector**
-# $c$, is what is seen:
+# question. Before each word that it writes, a small network compares $s$ with every $h_j$, which gets the score $a(s,
+# h_j) = v \cdot \tanh(s W + h_j U)$, with learned $W$, $U$ and $v$ (**additive attention**). Softmax turns the scores
+# into weights $\alpha_j$. The weights say where to look, and the weighted sum of the states, the **context vector**
+# $c$, is what comes back:
 #
 # $$u_j = a(s, h_j), \qquad \alpha_j = \frac{e^{u_j}}{\sum_k e^{u_k}}, \qquad c = \sum_{j} \alpha_j \, h_j .$$
 
@@ -604,43 +620,48 @@ drawing.text(5.6, 1.35, "weights", color=plots.BLUE)
 plt.show()
 
 # %% [markdown]
-# With each word that is written $s$ changes, and with it the scores, the weights and $c$: the decoder looks elsewhere,
-# mostly at the source words that it is about to translate (an **alignment**; [chapter 13](13_alignment.ipynb)). Nobody
-# tells it which: since $c$ changes smoothly with the scores, training raises the score of a source word wherever more
-# weight on it makes the right next word likelier. Take 40 source words, and 256 numbers in each $h_j$. The decoder
-# still gets 256 numbers at a time, but for each word that it writes they are another blend of all
-# $40 \cdot 256 = 10{,}240$.
+# With each word that is written $s$ changes, and with it the scores, the weights and $c$: the decoder looks
+# elsewhere, mostly at the source words that it is about to translate (an **alignment**; [chapter
+# 13](13_alignment.ipynb)). Nobody tells it which. But every step from the scores to the next word is differentiable,
+# so the gradient reaches the scores, and training raises that of a source word wherever more weight on it makes the
+# right next word likelier. Take 40 source words, and 256 numbers in each $h_j$. The decoder still gets 256 numbers at
+# a time, but for each word that it writes they are another blend of all $40 \cdot 256 = 10{,}240$.
 #
-# What is summed are not bare words. A state $h_j$ knows its word and those before it. To know those after it as well,
+# The sum is not over bare words. A state $h_j$ knows its word and those before it. To know those after it as well,
 # the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$ side by side (a
 # **bidirectional** network).
 #
-# Because the decoder can look at every $h_j$, the limit of $H$ numbers is gone. Two troubles remain. Each state is
-# computed from the one before it, so the words must be taken in a row. And within the source, and within the target,
-# the path from one word to another is still long.
+# Because the decoder can look at every $h_j$, all need not fit into one state. Two troubles remain. Each state is
+# computed from the one before it, so the words must be taken one after another. And within the source, and within the
+# target, the path from one word to another is still long.
 #
-# The transformer removes both. There each word looks at the words of its *own* sentence in the same way. In training no
-# state has to wait for another in the same layer, and any two words of a sentence are one step apart.
+# The transformer removes both. There each word asks a question of its own and looks at the words of its *own*
+# sentence, as the decoder above looks at the source: **self-attention**. What a word looks at are vectors that stand
+# there from the start, and not states that wait for one another. So all words of a layer can be computed at once, and
+# any two of them are one step apart. What is lost is their order, since a weighted sum has none; [chapter
+# 5](05_position.ipynb) puts it back.
 #
 # ## What does it cost?
 #
 # The paper that introduced the transformer compares ways to let $n$ words of width $d$ exchange information: by work
 # (*complexity per layer*), by steps that must wait for one another (*sequential operations*), and by the longest path
-# between two words (*maximum path length*), along which a gradient may fade. One of these ways, a **convolution**,
-# mixes each word with the $m - 1$ before it; a **dilated** one skips words, more in each layer.
+# between two words, the number of steps that a signal passes (*maximum path length*), along which a gradient may
+# fade. One of these ways, a **convolution**, mixes each word with the $m - 1$ before it; a **dilated** one skips
+# words, more in each layer.
 #
-# | layer | multiplications | steps in a row | longest path | numbers kept while reading |
+# | layer | multiplications | sequential steps | longest path | numbers kept while reading |
 # |---|---|---|---|---|
 # | recurrent | $n \, d^2$ | $n$ | $n$ | one state, $d$ |
 # | recurrent, with the attention of the network above | $n \, d^2 + n^2 d$ | $n$ | 1, from the target to the source | all states, $n \, d$ |
 # | convolution over $m$ words | $m \, n \, d^2$ | 1 | of the order of $n / m$, or $\log_m n$ if dilated | $m$ words, $m \, d$, more if dilated |
 # | attention | $n^2 \, d$ | 1 | 1 | all words, $n \, d$ |
 #
-# (The second row and the last column are ours. The multiplications show only how the work grows. They leave out factors
-# such as 2, and attention's four matrices, another $4 n d^2$.)
+# (The second row and the last column are ours; in training all states of a recurrent network must be kept, too. The
+# multiplications are those of one layer, and show only how the work grows. They leave out factors such as 2, and
+# attention's four matrices, another $4 n d^2$.)
 #
-# It is 80 steps from word 1 to word 81. A layer of convolution with $m = 3$ reaches 2 words back, so it takes 40
-# layers; dilated ones reach $2 + 6 + 18 + 54 = 80$ in 4, and attention does it in 1.
+# A recurrent network needs 80 steps from word 1 to word 81. A layer of convolution with $m = 3$ reaches 2 words back,
+# so it takes 40 layers; dilated ones reach $2 + 6 + 18 + 54 = 80$ in 4, and attention does it in 1.
 
 
 # %% tags=["proof"]
@@ -665,21 +686,27 @@ everybody = layers_needed(lambda layer: distance >= 0)
 assert (neighbours, dilated, everybody) == (40, 4, 1)
 
 # %% [markdown]
-# With the factors and the four matrices counted, attention does more work than a plain cell at any length. At the
-# original transformer's width, 512, it also overtakes an LSTM from about a thousand words on ([counted
+# With the constants and the four matrices counted, attention does more work than a plain cell at any length. At the
+# original transformer's width, 512, it costs more than an LSTM, too, from about a thousand words on ([counted
 # below](#how-much-work-is-it)). What it saves in training is the *waiting*. It computes all words at once, where a
-# recurrent network with a $\tanh$ must take them in a row, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before
-# $h_{t-1}$ is there. (Mamba leaves out the $\tanh$: $h_t = a_t \odot h_{t-1} + b_t$, with $a_t$ and $b_t$ computed from
-# the word. Two such steps make one of the same form, so all states can be had in about $\log_2 n$ rounds.) A GPU has
-# thousands of units that work side by side, and short steps leave most of them idle. When attention *writes* a text, it
-# too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
+# recurrent network with a $\tanh$ must take them one after another, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot
+# begin before $h_{t-1}$ is there. (Mamba leaves out the $\tanh$: $h_t = a_t \odot h_{t-1} + b_t$, with $a_t$ and
+# $b_t$ computed from the word. Two such steps make one of the same form, so all states can be had in about $\log_2 n$
+# rounds, a *parallel scan*.) A GPU has thousands of units that work side by side, and the step of a single word is
+# too little work to fill them. When attention *writes* a text, it too must produce its words one at a time ([chapter
+# 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #
-# No, though it is sometimes called one. It is true that nothing fades with distance, and that **no parameter depends on
-# the number of words**, in attention as in a recurrent network. But all the words must be kept, there are $n^2$ weights
-# to compute, and the average weight falls, since all of them sum to 1. In practice every transformer has a longest
-# text, set by memory, by cost, or by the positions that it was trained on.
+# No, though it is sometimes called one. It is true that nothing fades with distance, and that **no parameter depends
+# on the number of words**, in attention as in a recurrent network. But all the words must be kept, and there are
+# $n^2$ weights to compute. And weight that is shared among more words is *diluted*: the score 9, against zeros, gets
+# 0.994 of the weight among 50 words, 0.62 among 5,000, and 0.14 among 50,000. In practice every transformer has a
+# longest text (its **context length**), set by memory, by cost, or by the positions that it was trained on.
+
+# %% tags=["proof"]
+shares = [np.exp(9) / (np.exp(9) + n - 1) for n in (50, 5_000, 50_000)]
+assert np.allclose(shares, [0.994, 0.62, 0.14], rtol=0, atol=[0.0005, 0.005, 0.005])
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -707,7 +734,7 @@ quiz.one_choice(
 #
 # Texts are processed in batches, several sentences at once: an array of shape (sentences, words, width). PyTorch's
 # recurrent layers, unless made with `batch_first=True`, expect (words, sentences, width). Forget that argument, and
-# nothing complains, but a sentence reads another one's memory.
+# no error is raised, but a sentence reads another one's memory.
 
 
 # %% tags=["nbval-check-output"]
@@ -731,9 +758,9 @@ print("right:", right.shape, "  wrong:", wrong.shape)
 # not, yet the loop runs over *sentences*: row 1 of the result has read the first word of sentence 1, then the first
 # word of sentence 2, and so on.
 #
-# The check: change one sentence, and the results of the others must stay as they were. Which one to change? In the
-# wrong layout the sentences act as time steps. The first is then read longest ago, and we have seen what happens to
-# the oldest.
+# The check: change one sentence, and the results of the others must stay as they were. Which one should we change? In
+# the wrong layout the sentences act as time steps. The first is then read longest ago, and we have seen what happens
+# to the oldest.
 
 
 # %% tags=["hide-input"]
@@ -819,9 +846,9 @@ verdict
 # %% [markdown]
 # ### Exercise 2: Hold the gate
 #
-# *Medium, 15 minutes.* Write the heart of the LSTM: the new $c'$, from the old $c$ and the sums that go into the gates
-# $i$ and $f$ and the candidate $g$, *before* any $\sigma$ or $\tanh$. The check also tries $+100$ for the forget gate
-# with $-100$ for the input gate: what should come out?
+# *Medium, 15 minutes.* Write the heart of the LSTM: the new $c'$, from the old $c$ and the sums that go into the
+# gates $i$ and $f$ and the candidate $g$, *before* any $\sigma$ or $\tanh$. The check also tries $+100$ for the
+# forget gate with $-100$ for the input gate, which should give the old $c$, a perfect memory.
 
 
 # %% tags=["exercise"]
@@ -896,7 +923,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Three questions whose answers the chapter has used.
+# The chapter used the answers to three questions without deriving them.
 #
 # ### Where does the half come from?
 #
@@ -926,14 +953,15 @@ assert abs(a_step - 0.52) < 0.01
 # %% [markdown]
 # ### Why not more than 24?
 #
-# Take a state of one number that has read two independent ones of variance 1, $h = a x_1 + b x_2$. Its correlation with
-# $x_1$ is $a / \sqrt{a^2 + b^2}$, and the square of that is the $R^2$ with which $h$ recalls $x_1$:
-# $a^2 / (a^2 + b^2)$. For $x_2$ it is $b^2 / (a^2 + b^2)$. Together they are 1, so what one gains the other loses: with
-# $a = b$ half of each is recalled, with $a = 2b$ 0.8 and 0.2. However many numbers $h$ has read, it has a budget of 1
-# to share among them. (With a $\tanh$ it is less, since part of $h$ is then no linear function of what was read.) A
-# matrix turns a state of $H$ numbers into $H$ uncorrelated ones that hold the same. Write down every $R^2$: a row for
+# Take a state of one number that has read two independent ones of variance 1, $h = a x_1 + b x_2$. Its correlation
+# with $x_1$ is $a / \sqrt{a^2 + b^2}$, and the square of that is the $R^2$ with which $h$ recalls $x_1$: $a^2 / (a^2
+# + b^2)$. For $x_2$ it is $b^2 / (a^2 + b^2)$. Together they are 1, so what one gains the other loses: with $a = b$
+# half of each is recalled, with $a = 2b$ 0.8 and 0.2. However many numbers $h$ has read, it has a budget of 1 to
+# share among them. (With a $\tanh$ it is less, since part of $h$ is then no linear function of what was read.) A
+# matrix turns a state of $n$ numbers into $n$ uncorrelated ones that hold the same. Write down every $R^2$: a row for
 # each of them, a column for each number read. Every row sums to at most 1, and a column's sum is what the whole state
-# recalls of that number, because over uncorrelated ones the $R^2$ add up. So all that is recalled sums to at most $H$.
+# recalls of that number, because over uncorrelated ones the $R^2$ add up. So all that is recalled sums to at most
+# $n$.
 #
 # Why is the LSTM, with PyTorch's start, so far below its 48? $c$ alone recalls only some 12 of 24. The other half of
 # its budget goes mostly to products of two of the numbers read, and $x_1 x_2$ is correlated with neither factor. What
@@ -957,6 +985,5 @@ for n in (50, 512, 5000):
     )
 
 # %% [markdown]
-# For a sentence of 50 words attention by itself costs twice as much as a plain cell and half as much as an LSTM. As
-# the text grows the square takes over: at $n = 2d$, a thousand words, it costs as much as the LSTM, at ten thousand it
-# costs five times as much. In work alone it never beats a plain cell.
+# For a sentence of 50 words attention by itself costs twice as much as a plain cell and half as much as an LSTM. At
+# $n = 2d$, a thousand words, it costs as much as the LSTM, and at ten thousand five times as much.

@@ -8,12 +8,13 @@
 # %% [markdown]
 # # 2. How alike are two words?
 #
-# To look back at the right word, a network must compare what is asked for with what each word has to offer. By the end
-# of this chapter you will have a function that compares all words of a sentence with all others, in one line, and will
-# have asked the vectors of a published model which words are most like *tea*, *debts* and *python*.
+# *A Lannister always pays his debts.* What gets paid? To find the right word, a network must compare what it looks
+# for with what each word offers. By the end of this chapter you will have a one-line function that compares every
+# word of a sentence with every word, and will have asked the vectors of a published model which words are most like
+# *tea*, *debts* and *python*.
 #
-# You need a little Python, the product of two matrices, the law of cosines, and from statistics the mean, the variance
-# and the normal distribution. It takes about 23 minutes to read, and 30 for the exercises. [Going
+# You need Python with a little NumPy, the product of two matrices, the law of cosines, and from statistics the mean,
+# the variance and the normal distribution. It takes about 23 minutes to read, and 30 for the exercises. [Going
 # further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
@@ -28,25 +29,25 @@ transformer_map(built=2)
 # %% [markdown]
 # ## A question is a vector too
 #
-# *A Lannister always pays his debts.* What gets paid? To find *debts* without understanding anything, describe the
-# question and the words in the same terms. Here the terms are three: is it a *person*, is it a *thing*, does it tell
-# how *often*? The question asks for a thing: $(0, 2, 0)$. Four of the words are *Lannister* $(3, 0, 0)$, *always* $(0,
-# 0, 3)$, *pays* $(0, 0, 0)$ and *debts* $(0, 3, 0)$.
+# To find *debts* without understanding anything, describe the question and the words in the same terms. Here the
+# terms are three: is it a *person*, is it a *thing*, does it tell how *often*? Each gets a number, the larger the
+# more it is so. The question asks for a thing: $(0, 2, 0)$ (it need not be as strong as the words). Four of the words
+# are *Lannister* $(3, 0, 0)$, *always* $(0, 0, 3)$, *pays* $(0, 0, 0)$ and *debts* $(0, 3, 0)$.
 
 # %% [markdown]
 # Multiply the question by each, number by number, and add up: $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$ for *debts*, 0
-# for the others. The word that **agrees** with the question is found, because where both have a large number of the
-# same sign the product is large.
+# for the others. This sum is the word's **score**. It finds the word that *agrees* with the question, with large
+# numbers of the same sign where the question has them, because there the products are large.
 #
 # Why is agreement what a look-up needs? Compare three ways to look up. Asking for *equality*, as a Python dictionary
 # does, finds only what is exactly the same, and no word is $(0, 2, 0)$. *Distance* finds the nearest word. But let
 # *debts* be $(0, 9, 0)$, a thing three times as strongly: now its **Euclidean distance** from the question is 7, and
 # *pays*, which is no thing at all, only 2. With the *sum of products* the stronger *debts* gets 18 instead of 6. And
-# what is not asked for costs nothing: it is multiplied by 0. (That has a price of its own: a word $(9, 9, 9)$ would
-# match every such question as well as the stronger *debts* does. In [chapter 3](03_softmax.ipynb) words compete, so
-# such a word takes weight from the right ones, and training avoids it where that does harm.)
+# what is not asked for costs nothing, because it is multiplied by 0; a distance would count it as a difference. (So a
+# word $(9, 9, 9)$ would score 18 on every such question. In [chapter 3](03_softmax.ipynb) words compete, and such a
+# word takes weight from the right ones.)
 
-# %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it five words with their rows, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts, three times as strongly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it four words with their rows, debts in two strengths, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts, three times as strongly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
 
 question = [0, 2, 0]
@@ -85,20 +86,21 @@ assert distances["debts"] == 1 and distances["debts, insisting"] == 7
 assert distances["pays"] == 2 and question not in offers.values()
 
 # %% [markdown]
-# Equality has a second fault. A question must be *learned*, in small steps, and after a small step unequal vectors are
-# almost always still unequal: nothing says whether the step was good. The sum of products tells us. Add 0.1 to the
-# question's number under *thing*, and the score of *debts* rises by $0.1 \cdot 3 = 0.3$. So a small step of the
-# question along a word's vector (unless that is all zeros) raises that word's score.
+# Equality has a second fault. A question must be *learned*, in small steps, and after a small step unequal vectors
+# are almost always still unequal, so nothing says whether the step was good. The sum of products does (and so would a
+# distance). Add 0.1 to the question's number under *thing*, and the score of *debts* rises by $0.1 \cdot 3 = 0.3$. In
+# general, moving the question a little along a word's vector (unless it is zero) raises that word's score.
 #
 # In attention the question is called the **query**. A word is compared through its **key**, and what it hands over is
-# its **value**. Here the question $(0, 2, 0)$ is the query and $(0, 3, 0)$ the key of *debts*; its value might be the
-# word itself. This chapter is about the comparison.
+# its **value**. Here the question $(0, 2, 0)$ is the query and $(0, 3, 0)$ the key of *debts*; its value might be any
+# vector that stands for the word (chapter 4 learns it). This chapter is about the comparison.
 #
 # ## A word as a row of numbers
 #
-# What does the sum of products measure? Test it where you know the answer: let the query be a word too, and look for
-# the word most like it. *Tea* is more like *coffee* than like *train*. Give each word three numbers, our own rough
-# answers: how *warm* is the thing, how much do you *drink* it, how fast does it *move*?
+# What does the sum of products measure? To learn that, leave the look-up for a moment and use it for likeness, where
+# common sense knows the answer: *tea* is more like *coffee* than like *train*. Let the query be a word, too. Give
+# each word three numbers, our own rough answers: how *warm* is it, how readily do you *drink* it, how fast does it
+# *move*?
 
 # %%
 import numpy as np
@@ -116,13 +118,13 @@ vectors = np.array(
 tea, coffee, ice, train = vectors
 
 # %% [markdown]
-# Each row is a **vector**: a list of numbers in a fixed order. Its number of entries is its **width**, here 3. In the
-# original transformer the width is 512, and nobody chooses the properties: training finds the numbers ([chapter
-# 7](07_learning.ipynb)), and they come without names.
+# Each row is a **vector**: a list of numbers in a fixed order. Its number of entries is its **dimension** or *width*,
+# here 3. In the original transformer the width is 512 (`d_model`, $d_\text{model}$), and nobody chooses the
+# properties (**features**): training finds the numbers ([chapter 7](07_learning.ipynb)), and they come without names.
 #
 # ## Multiply and add
 #
-# Multiply property by property, as for *debts*, and add up. For tea and coffee:
+# You have used this sum already. Here are its name, its formula and its code. For tea and coffee:
 #
 # $$2 \cdot 3 \;+\; 3 \cdot 3 \;+\; 0 \cdot 0 \;=\; 15 .$$
 #
@@ -146,7 +148,8 @@ for word, vector in zip(words[1:], vectors[1:], strict=True):
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
 #
-# Below is the version that the rest of the book imports.
+# Below is the version that the rest of the book imports. (NumPy has it as `a @ b`; here it is spelled out because it
+# is the subject.)
 
 # %% tags=["export"] module="by_hand.similarity"
 import numpy as np
@@ -177,8 +180,8 @@ print("tea and tea    ", dot(tea, tea))
 print("tea and coffee ", dot(tea, coffee))
 
 # %% [markdown]
-# Coffee, 15 against 13. By this measure tea is more like coffee than like tea, because coffee says the same about
-# drinking and says "warm" more loudly. The dot product measures two things at once, what a vector says and how loudly.
+# Coffee, 15 against 13. By this measure tea is more like coffee than like tea, because coffee has the same *drink*
+# and a larger *warm*. The dot product measures two things at once, what a vector says and how loudly.
 #
 # ## Direction and length
 #
@@ -219,17 +222,17 @@ plt.show()
 # Tea and coffee point almost the same way, and coffee goes further. Ice points away, more than a right angle from tea,
 # and beyond a right angle the dot product is negative.
 #
-# The **length** of an arrow, the **norm** of its vector, is Pythagoras in $D$ dimensions, and it is a dot product too:
-# $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
+# The **length** of an arrow, the (L2) **norm** of its vector, comes from Pythagoras in $D$ dimensions, and is the
+# root of a dot product: $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
 #
-# What does the dot product have to do with the angle $\theta$ between two arrows? However wide the vectors, two arrows
-# lie in one plane. There they span a triangle, whose third side is $a - b$. Compute the square of that side twice.
+# What does the dot product have to do with the angle $\theta$ between two arrows? However wide the vectors, two
+# arrows lie in one plane. There they span a triangle, whose third side is $a - b$. Compute its square in two ways.
 # Multiplied out, as for numbers, it is
 #
 # $$\|a - b\|^2 = (a - b) \cdot (a - b) = \|a\|^2 + \|b\|^2 - 2\, a \cdot b .$$
 #
 # By the law of cosines, which is Pythagoras for any angle, it is $\|a\|^2 + \|b\|^2 - 2\, \|a\| \, \|b\| \cos\theta$.
-# Both are the same, so
+# The two are equal, so
 #
 # $$a \cdot b = \|a\| \, \|b\| \cos\theta .$$
 #
@@ -243,8 +246,9 @@ plt.show()
 # For tea and coffee, $\|a\| = \sqrt{4 + 9} = \sqrt{13}$ and $\|b\| = \sqrt{9 + 9} = \sqrt{18}$, so the cosine is
 # $15 / \sqrt{13 \cdot 18} \approx 0.981$, and the angle about 11 degrees.
 #
-# In code, the division comes first: scale every vector to length 1, which makes it a **unit vector**, then take the dot
-# product. (In `normalize` the idea is the last line; the rest guards against overflow and zeros.)
+# In code, the division comes first: scale every vector to length 1, which makes it a **unit vector**, then take the
+# dot product. (In `normalize` the idea is the last line; the rest guards against overflow and zeros. `*batch` means
+# any number of axes in front, so it takes a whole matrix of vectors, too.)
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -300,17 +304,18 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # | | depends on | used in |
 # |---|---|---|
-# | dot product | direction and length | attention: training sets how long a key is, too |
-# | cosine | direction only | search, where a text should not win because its vector is long |
+# | dot product | direction and length | attention, where training also learns how long each key is |
+# | cosine | direction only | search, usually: a text should not win because its vector is long |
 #
-# Stretch the query, and all its scores are multiplied by the same number: their order stays (how sharply it chooses
-# does not: [chapter 3](03_softmax.ipynb#temperature)). Stretch one key, and it may win, as coffee did: at tea's length,
-# coffee would score $\sqrt{13} \sqrt{13} \cos\theta \approx 12.7$, less than tea's own 13. For likeness that is a
-# fault; in a look-up, training can use it to make a word easy to find. (If all keys are equally long, dot product,
-# cosine and distance agree: in $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2 \, q \cdot k$ only the last term differs.) A
-# [search by meaning](15_pretrained.ipynb#search-by-meaning), as in a vector database, compares a query with stored
-# vectors in the same way. But it returns the best few, a hard choice, and its vectors are trained beforehand; attention
-# blends all, and is trained together with the model around it.
+# A longer query multiplies all its scores by the same number, so their order does not change (only the choice becomes
+# sharper: [chapter 3](03_softmax.ipynb#temperature)). A longer key may win, as coffee did: at tea's length, coffee
+# would score $\sqrt{13} \sqrt{13} \cos\theta \approx 12.7$, less than tea's own 13. For likeness that is a fault; in
+# a look-up, training can use it to make a word easy to find. (Some newer models normalise queries and keys before the
+# product.) If all keys are equally long, dot product, cosine and distance rank them alike: in $\|q - k\|^2 = \|q\|^2
+# + \|k\|^2 - 2 \, q \cdot k$ only the last term differs. A [search by
+# meaning](15_pretrained.ipynb#search-by-meaning), as in a vector database, ranks texts by such a number and returns
+# the best few, from vectors that were trained beforehand. Attention blends all of them, and is trained together with
+# the model around it.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -322,7 +327,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "It joins the two end to end and feeds them to a small network",
-        "That is a real design, called additive attention: Bahdanau and colleagues used it in 2014. The transformer "
+        "That is a real design, called additive attention: Bahdanau, Cho and Bengio used it in 2014. The transformer "
         "uses the dot product instead, because a matrix product computes it for all pairs at once.",
     ),
     quiz.right(
@@ -389,18 +394,19 @@ for width in widths:
     )
 
 # %% [markdown]
-# They gather around 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0, and the typical size of a cosine,
-# the root of the mean square, is $1/\sqrt{D}$ (± is the standard deviation over 20 seeds). Four times the width, half
-# the size.
+# They shrink towards 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0, and the typical size of a
+# cosine, the root of the mean square (**RMS**), is $1/\sqrt{D}$ (± is the standard deviation over 20 seeds). Four
+# times the width, half the size.
 #
-# Why? Scale both vectors of a pair to length 1, and turn the pair until the first is $(1, 0, \dots, 0)$. Their angle
-# stays, so the cosine is now the first entry of the second vector. The $D$ squared entries of this vector sum to 1, and
-# no direction is favoured, so each is $1/D$ on average. The root of that is the typical size, $1/\sqrt D$.
+# Why? Scale both vectors of a pair to length 1, and turn the pair until the first is $(1, 0, \dots, 0)$. The angle
+# does not change, so the cosine is now the first entry of the second vector. The $D$ squared entries of this vector
+# sum to 1. And no direction is favoured, because the density of independent standard normal numbers depends on the
+# vector's length alone. So each is $1/D$ on average. The root of that is the typical size, $1/\sqrt D$.
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly **orthogonal**. A cosine of 0.5 between random vectors is common at
-# width 2 and practically never happens at width 512. That is good for a look-up: a query along one key stands out among
-# very many.
+# width 2 and practically never happens at width 512. That is good for a look-up: if the keys were random, a query
+# along one of them would stand out among very many.
 
 # %% tags=["proof"]
 assert all(abs(cosines[width] * width**0.5 - 1) < 0.03 for width in widths)
@@ -409,18 +415,21 @@ assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 # %% [markdown]
 # ## Real vectors
 #
-# Real models follow an old idea, the **distributional hypothesis**, which J. R. Firth put in one line: you shall know a
-# word by the company it keeps. *Tea* and *coffee* stand in the same kinds of sentences, after *drink* and *a cup of*. A
-# model that is trained on much text, for example to guess a hidden word from its neighbours, ends up with similar
-# vectors for them, presumably because the same guesses, such as *cup*, are correct near both.
+# Where do real vectors come from? Behind them is an old idea, the **distributional hypothesis** (Harris, 1954), which
+# J. R. Firth put in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the same
+# kinds of sentences, after *drink* and *a cup of*. A model that is trained on much text, for example to guess a
+# hidden word from its neighbours, ends up with similar vectors for them, presumably because they call for the same
+# guesses: *cup* is a good one next to either.
 #
 # In this section our vectors come from all-MiniLM-L6-v2, a small published model that is installed with this book;
 # [chapter 15](15_pretrained.ipynb) runs all of it. Here we need only its first part, the **embedding table**: 30,522
 # rows of 384 learned numbers. Each row is the **embedding** of one **token**, which is a word, part of a word or a
-# character. To look a word up is to pick its row.
+# character. Looking up a word means picking its row. (This model was trained in several steps, the last of them on
+# pairs of sentences.)
 #
-# Why learn such rows? Give word $i$ its **one-hot** vector, 0 everywhere and 1 in entry $i$, and any two words have the
-# dot product 0: none is like another. Multiplied by the embedding table it becomes row $i$, whose numbers are learned.
+# Why learn such rows? The obvious alternative is a **one-hot** vector for word $i$, 0 everywhere and 1 in entry $i$.
+# But then any two different words have the dot product 0, and no word is like any other. Multiplied by the embedding
+# table, a one-hot vector becomes row $i$, whose numbers are learned.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -449,16 +458,19 @@ for word in ("tea", "monday", "debts", "python"):
 # Out of some 21,000 words of three or more letters, the nearest to *tea* is *coffee*. Nobody gave the model a list of
 # drinks.
 #
-# Two rows deserve a second look. The neighbours of *debts* include *creditors* and *owed*, words that go together with
-# debts without being like them: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say which
-# it has found. And the neighbours of *python* include *snake* and *serpent* as well as *import* and *pip*: several
+# Two rows deserve a second look. The neighbours of *debts* include *creditors* and *owed*, words that go with debts
+# but do not mean the same: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say which it
+# has found. And the neighbours of *python* include *snake* and *serpent* as well as *import* and *pip*: several
 # senses, one vector (**polysemy**). (*Panda*, the first of them, may be the animal, or a trace of the library
-# *pandas*.) These are **static** embeddings: one vector for each word, whatever the sentence. To find out which python
-# is meant, a model has to look at the other words. That is what attention is for, and with these very vectors chapter 4
-# does it.
+# *pandas*.) These are **static** embeddings: one vector for each word, whatever the sentence. To find out which
+# python is meant, a model has to look at the other words. That is what attention is for, and with these very vectors
+# chapter 4 does it.
 #
-# Is a cosine of 0.44 high? Two words drawn at random typically have 0.07 ([compared with chance](#how-high-is-high)).
-# Before you call two words alike, compare their cosine with those of other words from the same model.
+# Is a cosine of 0.44 high? Two words drawn at random typically have 0.07. But *coffee* is the best of 21,000, and the
+# best of so many is high even by chance: a random vector has 0.29 with the nearest of these words. And half of all
+# words have a neighbour at 0.58 or more ([measured below](#how-high-is-high)). So 0.44 is no accident, and not much
+# for a nearest word. Before you call two words alike, compare their cosine with those of other words from the same
+# model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -482,9 +494,9 @@ for row, query in enumerate(x):
         similarities[row, column] = dot(query, key)
 
 # %% [markdown]
-# Two loops, 36 dot products; for 1,000 words it would be a million. But an entry of a matrix product is a dot product
-# too, of a row with a column. Stack the queries as the rows of $Q$ and the keys as the rows of $K$. Transposed, the
-# keys are columns, and all the dot products at once are
+# Two loops, 36 dot products; for 1,000 words it would be a million, one at a time in Python. An entry of a matrix
+# product is a dot product too, of a row with a column. Stack the queries as the rows of $Q$ and the keys as the rows
+# of $K$. Transposed, the keys are columns, and all the dot products at once are
 #
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
 #
@@ -498,11 +510,12 @@ for row, query in enumerate(x):
 # | what gets paid? $(0, 2, 0)$ | 0 | 0 | 0 | **6** |
 # | how often? $(0, 0, 2)$ | 0 | **6** | 0 | 0 |
 #
-# The first question finds *debts*, the second *always*. The multiplications are those of the loops, but run in compiled
-# code, several at once. That is one reason why the transformer compares by dot products.
+# The first question finds *debts*, the second *always*. The multiplications are those of the loops, but run in
+# compiled code, several at once. That is why the transformer compares by dot products.
 #
-# Shapes: $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. `*#batch` stands for
-# further axes in front, which *broadcast* as in NumPy: one of size 1 is stretched to fit.
+# Shapes: $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. The `#` in `*#batch` says
+# that the axes in front *broadcast* as in NumPy: one of size 1 is stretched to fit. (`swapaxes(-1, -2)` is a
+# transpose that leaves them alone.)
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -535,14 +548,14 @@ plots.score_map(similarity_matrix(x, x), sentence, sentence)
 plt.show()
 
 # %% [markdown]
-# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about as much as two unrelated words, although
-# tea is often hot. The words *they* and *or* have little to do with any of these; with each other they have 0.19.
+# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about as much as two unrelated words,
+# although tea is often hot. *They* and *or* are close to none of these; with each other their cosine is 0.19.
 #
-# Now read the last column: the same numbers as the last row. The matrix is **symmetric**, because
-# $a \cdot b = b \cdot a$. For likeness that is right. For a look-up it is not: *hot* should find the noun that it
-# belongs to, and that noun need not look back. And on the diagonal stand the squared lengths $x_i \cdot x_i$, here 1,
-# so that by cosine every word finds itself first. So [chapter 4](04_self_attention.ipynb#three-roles) computes a query
-# and a key for each word, each with a learned matrix of its own.
+# Now read the last column: the same numbers as the last row. The matrix is **symmetric**, because $a \cdot b = b
+# \cdot a$. For likeness that is right. For a look-up two things are wrong. *Hot* should find the noun that it belongs
+# to, and that noun need not look back. And every word finds itself: on the diagonal stand the squared lengths $x_i
+# \cdot x_i$, here 1, the largest cosine that there is. Both come from using one vector as query *and* as key. So
+# [chapter 4](04_self_attention.ipynb#three-roles) gives each word one of each, through two learned matrices.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -555,7 +568,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "100 × 4",
-        "Those are the right two numbers the other way round. In this book, and in the paper, queries are rows.",
+        "Right numbers, wrong order. In this book, and in the paper, queries are rows.",
     ),
     quiz.right(
         "4 × 100",
@@ -571,8 +584,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## Break it: a reshape is not a transpose
 #
-# The keys came as $(S, D)$ and had to become $(D, S)$. Two calls give that shape: `keys.T` and `keys.reshape(D, S)`. It
-# is a common mistake to take one for the other.
+# The keys came as $(S, D)$ and had to become $(D, S)$. Two calls give that shape: `keys.T` and `keys.reshape(D, S)`.
+# They are easily confused.
 
 # %% tags=["nbval-check-output"]
 right = x @ x.T
@@ -587,8 +600,8 @@ print("the row of 'tea', reshaped:  ", wrong[5].round(2))
 # to look for: the last, tea's likeness to itself, which is not 1.
 #
 # A sentence compared with itself must give a symmetric matrix, and vectors of length 1 a diagonal of ones. Where
-# queries and keys differ, neither helps. There, swap two keys: the result must be the old matrix with these two columns
-# swapped.
+# queries and keys differ, neither helps. There, compare one entry with the definition: in row 2 and column 5 must
+# stand the dot product of query 2 with key 5.
 
 # %% tags=["proof"]
 assert np.allclose(right, right.T) and np.allclose(np.diag(right), 1)
@@ -818,7 +831,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Which cosine is high, how many features a space has room for, and what an analogy proves. No later chapter needs this.
+# When a cosine is high, how many features fit into a space, and what an analogy proves. No later chapter needs this.
 #
 # ### How high is high?
 #
@@ -847,11 +860,11 @@ print(
 )
 
 # %% [markdown]
-# Two words drawn at random typically have a cosine of 0.07, where random vectors of this width would have $1/\sqrt{384}
-# = 0.05$. A random vector of this kind has 0.29 with the nearest of 21,000 words, and none of 300 reached 0.44. So
-# tea's 0.44 is hardly an accident. For a nearest word it is still not much: of 535 words tried (every fortieth), half
-# have one at 0.58 or more, often another form of themselves, as *debt* is of *debts*. In some models even words drawn
-# at random are far above 0, because all vectors have a part in common: **anisotropy** ([Ethayarajh,
+# Two words drawn at random typically have a cosine of 0.07, where random vectors of this width would have
+# $1/\sqrt{384} = 0.05$. A random vector of this kind has 0.29 with the nearest of 21,000 words, and none of 300
+# reached 0.44. So tea's 0.44 is hardly an accident. For a nearest word it is still not much: of 535 words tried
+# (every fortieth), half have one at 0.58 or more, often another form of themselves, as *debt* is of *debts*. In some
+# models even words drawn at random are far above 0 (**anisotropy**; shown for vectors in context by [Ethayarajh,
 # 2019](https://aclanthology.org/D19-1006/)).
 
 # %% tags=["proof"]
@@ -876,10 +889,12 @@ assert luckiest.max() < 0.43
 #
 # $$(v_1 + v_2 + \dots + v_n) \cdot v_1 = 1 + v_2 \cdot v_1 + \dots + v_n \cdot v_1 .$$
 #
-# After the 1 stand $n - 1$ cosines of random vectors. What is the typical size of their sum? Square it: the products of
-# two different cosines are as often positive as negative and cancel on average, and $n - 1$ squares remain, each $1/D$
-# on average. So the error is about $\sqrt{(n-1)/D}$. With 20 of them at width 512 that is 0.19. There may be many
-# features, but only a few of them can be present at a time.
+# After the 1 stand $n - 1$ cosines of random vectors. What is the typical size of their sum? Square it: the products
+# of two different cosines are as often positive as negative and cancel on average, and $n - 1$ squares remain, each
+# $1/D$ on average. So the error is about $\sqrt{(n-1)/D}$. With 20 of them at width 512 that is 0.19, which looks
+# harmless next to 1. But the features that are *absent* read about as much noise, and there are 1,980 of them: the
+# largest reads 0.7, as much as the weakest of the 20. With 50 present it is 1.1 against 0.3 (means of ten draws).
+# There may be many features, but only a few of them can be present at a time.
 
 # %% tags=["proof"]
 crowd = normalize(np.random.default_rng(0).standard_normal((8000, 512)))
@@ -894,6 +909,14 @@ errors = [
     vectors[0] @ vectors.sum(axis=0) - 1 for vectors in crowd.reshape(400, 20, 512)
 ]
 assert abs(np.std(errors) - (19 / 512) ** 0.5) < 0.02
+for present, weakest, strongest in ((20, 0.7, 0.7), (50, 0.3, 1.1)):
+    reads = []
+    for seed in range(10):
+        some = normalize(np.random.default_rng(seed).standard_normal((2000, 512)))
+        reads.append(some @ some[:present].sum(axis=0))
+    reads = np.array(reads)
+    assert round(reads[:, :present].min(axis=1).mean(), 1) == weakest
+    assert round(reads[:, present:].max(axis=1).mean(), 1) == strongest
 
 # %% [markdown]
 # ### King minus man plus woman
@@ -923,9 +946,9 @@ for word in ("king", "actor", "swim"):
 
 # %% [markdown]
 # It is *king* itself, with 0.65; *queen* comes second. Published solutions leave out the three words of the question,
-# and then *queen* wins. How much of it was the arithmetic? *Queen* is near *king* to begin with, at 0.63, second only
-# to *kings*, at 0.69. With the sum, *kings* falls to 0.45, and *queen* only to 0.50. So the arithmetic has moved
-# *queen* past *kings*, but *queen* was among the nearest before.
+# and then *queen* wins. How much of that is due to the arithmetic? *Queen* is near *king* to begin with, at 0.63,
+# second only to *kings*, at 0.69. With the sum, *kings* falls to 0.45, and *queen* only to 0.50. So the arithmetic
+# has moved *queen* past *kings*, but *queen* was among the nearest before.
 #
 # *Actress* comes first, but was near *actor* anyway: only *actors* is nearer. *Swimming* comes second, as *queen* does,
 # and no word was nearer to *swim* before. And *rome* is still behind *italian*. So before you believe an analogy, look
@@ -942,10 +965,10 @@ for job in ("nurse", "engineer"):
     print(f"{job:9} with he {he:5.2f}, with she {she:5.2f}")
 
 # %% [markdown]
-# Opposites can keep the same company: *bad* is as near to *good* as *great* is, and *cold* is far nearer to *hot* than
-# chance would have it. And text has habits: *nurse* is nearer to *she* than to *he*, and *engineer* the other way
-# round, though all four cosines are near those of words drawn at random, so that a single pair proves little (**bias**,
-# shown for many words by [Bolukbasi and others, 2016](https://arxiv.org/abs/1607.06520)).
+# Opposites can keep the same company: *bad* is as near to *good* as *great* is, and *cold* is far nearer to *hot*
+# than chance would have it. Text has habits, too: *nurse* is nearer to *she* than to *he*, and *engineer* the other
+# way round, though all four cosines are near those of words drawn at random, so that a single pair proves little
+# (**bias**, shown for many words by [Bolukbasi and others, 2016](https://arxiv.org/abs/1607.06520)).
 
 # %% tags=["proof"]
 queen = normalize(

@@ -8,13 +8,13 @@
 # %% [markdown]
 # # 6. Why more than one head?
 #
-# *Dog bites man.* To tell who did what to whom, the verb attends to two words, and must keep the two answers apart.
-# Chapter 4 built one **head**, which gives the verb a single average. **Multi-head attention**, the form that
-# transformers use, runs several side by side. This chapter builds it in eight lines, gives it as a PyTorch module
-# ([here](#the-same-as-a-pytorch-module)), and inspects the heads of a published model.
+# *Dog bites man.* To know who bit whom, the verb must look at two words and keep the two answers apart. One **head**,
+# as in chapter 4, gives it a single average. **Multi-head attention**, the form that transformers use, runs several
+# side by side. This chapter builds it in eight lines, then as a [PyTorch module](#the-same-as-a-pytorch-module), and
+# inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 24 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 2 more
+# takes about 24 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 3 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
@@ -38,16 +38,18 @@ transformer_map(built=6)
 # From this one vector the matrices of later layers must work out both $a$ and $b$. Take $\alpha = \tfrac23$: the nouns
 # $(1, 1)$ and $(2, 0)$ give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
 #
-# **Predict first.** Given only the average, how much of the two nouns can a matrix recover, as a share of their squared
-# lengths?
+# **Predict first.** A matrix is to recover both nouns, and is given only the average. What share of their squared
+# lengths must it miss?
 #
-# 1. Everything, if the average is projected to enough numbers.
-# 2. Everything, unless $\alpha$ is exactly one half, where first and last look the same.
+# 1. Nothing, if the average is projected to enough numbers.
+# 2. Nothing, unless $\alpha$ is exactly one half, where first and last look the same.
 # 3. Half, whatever $\alpha$ is.
 #
-# Try it with two thousand pairs of random nouns. A word has $D = 16$ numbers, and every noun uses the same 8 of them,
-# so what the verb receives, 16 numbers, has room for exactly two nouns. Compare one head of width 16, whose weight
-# $\alpha$ on the first noun we vary, with two heads of width 8, each with all of its weight on one of the nouns.
+# Try it with two thousand pairs of random nouns. A word has $D = 16$ numbers, and a noun fills 8 of them, independent
+# and with mean 0 (the other 8 are for verbs and so on). So what the verb receives, 16 numbers, has room for exactly
+# two nouns. The question is whether a head can put them there. Compare one head that hands over 16 numbers, whose
+# weight $\alpha$ on the first noun we vary, with two heads that hand over 8 each, with all of their weight on one of
+# the nouns.
 #
 # On the first thousand pairs, find the matrix that recovers the nouns with the least squared error (**least squares**).
 # On the others, measure what share of the nouns' squared length it misses.
@@ -93,19 +95,21 @@ plt.show()
 
 # %% [markdown]
 # Half, whatever $\alpha$ is. Why? Two nouns are 16 numbers and their average only 8, and projecting 8 numbers to 16
-# adds nothing. Many pairs share an average: move $a$ by $(1 - \alpha) \, d$ and $b$ by $-\alpha \, d$, with any vector
-# $d$, and it stays the same. Another $\alpha$ tells more of one noun and as much less of the other ([why exactly
-# half](#why-exactly-half), and [whether one head could escape by other means](#could-one-head-escape-by-other-means)).
+# adds nothing. Many pairs share an average: move $a$ by $(1 - \alpha) \, d$ and $b$ by $-\alpha \, d$, with any
+# vector $d$, and it does not change. The other 8 numbers, $(1 - \alpha) \, a - \alpha \, b$, are unrelated to it, and
+# lost ([why that is exactly half](#why-exactly-half), and [whether one head could escape by other
+# means](#could-one-head-escape-by-other-means)).
 #
-# With two averages of different $\alpha$, nothing is missed. Let the second head have $\alpha = \tfrac13$. The two
-# pairs that the first head could not tell apart now differ: $(1, 1)$ and $(2, 0)$ give $(\tfrac53, \tfrac13)$, and
-# $(2, 1)$ and $(0, 0)$ give $(\tfrac23, \tfrac13)$. Two equations, two unknowns.
+# The two heads need not look at one noun each: with any two averages of different $\alpha$, nothing is missed. Let
+# the second head have $\alpha = \tfrac13$. The two pairs that the first head could not tell apart now differ: $(1,
+# 1)$ and $(2, 0)$ give $(\tfrac53, \tfrac13)$, and $(2, 1)$ and $(0, 0)$ give $(\tfrac23, \tfrac13)$. Two equations,
+# two unknowns.
 #
-# Two heads won because each was as wide as a noun. If nouns filled all 16 numbers, two heads of width 8 would hand over
-# half of each noun, and one head of width 16 an average from which half can be recovered: a tie. That is the trade: two
-# heads look at two words, and take half as many numbers from each. It pays where a few numbers of each word are enough.
-# In the original transformer a word has 512 numbers, and a head hands over 64 combinations of them, chosen by its
-# $W_V$.
+# Two heads won because a noun fits into half of the width, so that halving it lost nothing. If nouns filled all 16
+# numbers, two heads of width 8 would hand over half of each noun, and one head of width 16 an average from which half
+# can be recovered: a tie. That is the trade: two heads look at two words, and take half as many numbers from each. It
+# pays where a few numbers of each word are enough. In the original transformer a word has 512 numbers, and a head
+# hands over 64 combinations of them, chosen by its $W_V$.
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -145,8 +149,9 @@ first = {  # head 1 looks for the first word
 last = first | {"w_k": -first["w_k"]}  # head 2 for the last
 
 # %% [markdown]
-# Each head has three matrices, of two columns each, so $d_k = 2$. Head 1 looks for the first word. Head 2, whose keys
-# have the opposite sign, looks for the last. The 9 makes the choice sharp:
+# Each head has three matrices, of two columns each, so $d_k = 2$. (Queries and keys use only their first number.
+# Values need two, and all three share $d_k$.) Head 1 looks for the first word. Head 2, whose keys have the opposite
+# sign, looks for the last. The 9 makes the choice sharp:
 #
 # | | the verb's query | keys of *dog*, *bites*, *man* | values of *dog*, *bites*, *man* |
 # |---|---|---|---|
@@ -155,8 +160,9 @@ last = first | {"w_k": -first["w_k"]}  # head 2 for the last
 #
 # Follow the verb in head 1. Its scores with the three keys are 9, 0 and −9; divided by $\sqrt 2$ that is 6.364, 0 and
 # −6.364. The exponentials are 580.5, 1 and 0.002, so the weights are 0.9983, 0.0017 and 0.0000, and the blend of the
-# values is $0.9983 \cdot (1, 0) + 0.0017 \cdot (0, 0) = (0.998, 0)$: *dog*. In head 2 the same happens from the other
-# end, and the blend is $(0, 0.998)$: *man*.
+# values is $0.9983 \cdot (1, 0) + 0.0017 \cdot (0, 0) \approx (0.998, 0)$: *dog*. In head 2 the same happens from the
+# other end, and the blend is $(0, 0.998)$: *man*. (The nouns' queries are 0, so they spread their weight evenly. Only
+# the verb's row matters here.)
 
 # %% tags=["nbval-check-output"]
 from dotformer.by_hand.attention import self_attention
@@ -188,35 +194,35 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # %% [markdown]
 # ## The definition
 #
-# There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$. Here the **head dimension** is
-# $d_k = D / H$, so $D$ must be divisible by $H$. A head divides its scores by $\sqrt{d_k}$, not by $\sqrt D$ ([the
+# There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$. The **head dimension** is by convention
+# $d_k = D / H$, so $D$ must be divisible by $H$. (Some newer models choose it freely; then $W_O$ is not square.) A
+# head divides its scores by $\sqrt{d_k}$, not by $\sqrt D$ ([the
 # difference](03_softmax.ipynb#which-d-is-under-the-root)).
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
 #
 # $$\operatorname{MultiHead}(X) = \bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O .$$
 #
-# The brackets set the heads' outputs side by side, they **concatenate** them (the paper writes *Concat*), which makes
-# $(T, D)$ again. The last matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. Until then the heads
-# know nothing of each other.
+# The brackets **concatenate** the heads' outputs (*Concat* in the paper), which gives $(T, D)$ again. The last
+# matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. Until then the heads are independent.
 #
-# Why $d_k = D / H$? Because then the numbers of parameters and of multiplications are the same for any $H$
-# ([below](#what-do-eight-heads-cost)). A narrower head chooses less finely ([below](#what-if-a-head-is-too-narrow)).
+# Why $d_k = D / H$? That is a question of [cost](#what-do-eight-heads-cost). The price is that a narrower head compares
+# words by fewer numbers, so it tells similar words apart [less well](#what-if-a-head-is-too-narrow).
 
 # %% [markdown]
 # ### Heads are a sum
 #
-# To set vectors side by side and multiply by a matrix is to multiply each by its own rows and add up:
+# Multiplying concatenated vectors by a matrix is the same as multiplying each by its own rows of it and adding:
 #
 # $$\bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O \;=\; \sum_{h} \text{head}_h \, W_O^{(h)} .$$
 #
 # Two heads of width 1, for example, hand over 5 and 7, and $W_O$ has the rows $(1, 0)$ and $(2, 3)$: $(5, 7) \, W_O = 5
 # \, (1, 0) + 7 \, (2, 3) = (19, 21)$.
 #
-# The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. So a head has two jobs, with
-# two matrices for each. Its $W_Q$ and $W_K$ say where it looks (its **QK circuit**). Its $W_V$ and its rows of $W_O$
-# say what it hands over, and into which numbers of the output (its **OV circuit**; the names are those of [Elhage and
-# others, 2021](https://transformer-circuits.pub/2021/framework/index.html)).
+# The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. So a head has two jobs. Its
+# $W_Q$ and $W_K$ say where it looks (its **QK circuit**). Its $W_V$ and its rows of $W_O$ say what it hands over, and
+# into which numbers of the output (its **OV circuit**; the names are those of [Elhage and others,
+# 2021](https://transformer-circuits.pub/2021/framework/index.html)).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -241,8 +247,9 @@ plt.show()
 # %% [markdown]
 # ### What $W_O$ joins
 #
-# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. $W_O$ decides where each head
-# writes, and lets two heads write into the same numbers.
+# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. Could a later layer not mix
+# them? It could, but the output is first added to the word's own vector ([chapter 8](08_encoder.ipynb)), so it
+# matters into which numbers each head writes. $W_O$ decides that, and lets two heads write into the same ones.
 #
 # Does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites dog* and *dog bites dog*. One column of
 # $W_O$ can tell: the first entry of head 1 (*dog bites*) minus the first of head 2 (*dog is bitten*).
@@ -345,14 +352,15 @@ sequence = rng.standard_normal((5, 16))
 w_q, w_k, w_v, w_o = rng.standard_normal((4, 16, 16)) / 4
 
 # %% [markdown]
-# Two steps are easy to get wrong, `split` and `merged`. A `reshape` cuts every row into $H$ slices of $d_k$; that moves
-# nothing. Then two axes change places, so that each head has a matrix of its own with a row for every word. Merging
-# reverses the steps: first swap, then reshape.
+# Two steps are easy to get wrong, `split` and `merged`. `reshape` cuts every row into $H$ slices of $d_k$ without
+# moving a number. Then two axes are swapped, so that each head has a matrix of its own with a row for every word.
+# Merging reverses the steps: first swap, then reshape.
 #
-# A `reshape` from $(B, T, D)$ to $(B, H, T, d_k)$ at once gives the same shape and no error. Take two words,
-# $(1, 2, 3, 4)$ and $(5, 6, 7, 8)$, and two heads. Head 1 should get $(1, 2)$ and $(5, 6)$. It gets $(1, 2)$ and
-# $(3, 4)$: the first word, cut in two. Its rows are no longer words, so a mask hides the wrong things. The right way,
-# step by step, for three sentences of six words, width 8, and two heads:
+# Reshaping from $(B, T, D)$ straight to $(B, H, T, d_k)$ gives the same shape and no error. Take two words, $(1, 2,
+# 3, 4)$ and $(5, 6, 7, 8)$, and two heads. Head 1 should get $(1, 2)$ and $(5, 6)$. It gets $(1, 2)$ and $(3, 4)$:
+# the first word, cut in two. Its second row is half of word 1, but a mask treats it as word 2. The right way, step by
+# step, for three sentences of six words, width 8, and two heads; the figure below it has one sentence of three words,
+# of width 4:
 
 # %% tags=["nbval-check-output", "hide-input"]
 batch = np.random.default_rng(2).standard_normal((3, 6, 8))
@@ -490,27 +498,12 @@ assert np.allclose(mixed, multi_head(sequence[None], w_q, w_k, w_v, w_o, 4)[0])
 terms = [side_by_side[:, rows] @ w_o[rows] for rows in np.split(np.arange(16), 4)]
 assert np.allclose(sum(terms), mixed)
 
-# %% tags=["quiz"]
-quiz.number(
-    "Words have width $D = 96$, there are 8 heads, and a sentence has 11 words. How many attention *weights* are there, all heads together?",
-    8 * 11 * 11,
-    tolerance=0.5,
-    feedback="Yes: each of the 8 heads has a matrix of 11 by 11. The width does not appear.",
-    mistakes=[
-        (11 * 11, "That is one head's matrix. Every head has its own."),
-        (
-            11 * 96,
-            "That is the size of all queries, 8 heads of 11 by 12, and also of the output. A weight belongs to a *pair* of words.",
-        ),
-    ],
-    otherwise="Heads times rows times columns: each head compares every word with every word.",
-)
-
 # %% [markdown]
 # ### Do heads cut the input into slices?
 #
 # No. The *projected* vectors are cut. Each head's matrix has all $D$ rows, so every head can read the whole word.
-# Change a single entry of the input and see which heads notice.
+# Change a single entry of the input and see which heads notice. If the input were cut, entry 0 would belong to head
+# 1, and the others would not change.
 
 # %%
 nudged = sequence.copy()
@@ -528,12 +521,11 @@ assert (change > 0.01).all()
 # %% [markdown]
 # ### Break it: merged without the swap
 #
-# On the way back, `(H, T, d_k)` must become `(T, D)`. A `reshape` alone gives that shape. Head 1 holds $(1, 2)$ and
-# $(5, 6)$, head 2 $(3, 4)$ and $(7, 8)$: reshaped without the swap, the first word's row is $(1, 2, 5, 6)$ instead of
-# $(1, 2, 3, 4)$.
+# On the way back, too, `reshape` alone gives the right shape. Head 1 holds $(1, 2)$ and $(5, 6)$, head 2 $(3, 4)$ and
+# $(7, 8)$: reshaped without the swap, the first word's row is $(1, 2, 5, 6)$ instead of $(1, 2, 3, 4)$.
 #
-# **Predict first.** Four of the five checks of chapter 4: the shape; that the weights sum to 1; that shuffled words
-# give shuffled outputs; that the loop agrees. Which detect it?
+# **Predict first.** Chapter 4 had checks for such mistakes: the shape; that the weights sum to 1; that shuffled words
+# give shuffled outputs; that the loop agrees. Which of them notice this one?
 
 
 # %% tags=["nbval-check-output"]
@@ -567,8 +559,9 @@ for name, merge in [
 
 # %% [markdown]
 # The shape detects nothing, and the sums cannot: the weights are computed before the merge. Shuffling detects it, and
-# needs no reference. Before $W_O$, row 0 should hold four heads for one word. It holds the first head for *four words*,
-# so a word's output depends on which words stand where, and a causal mask would leak.
+# needs no reference. Before $W_O$, row 0 should hold four heads for one word. It holds the first head for *four
+# words*, so a word's output depends on which words stand where. And a causal mask would leak: words 2 to 4 lie in the
+# first word's future.
 
 # %% tags=["proof"]
 wrong = attention_with(lambda h: h.reshape(5, 16))
@@ -599,8 +592,8 @@ quiz.one_choice(
 # ## The same as a PyTorch module
 #
 # First as the definition says it: a list of heads, each the module of [chapter
-# 4](04_self_attention.ipynb#the-same-as-a-pytorch-module), and one matrix behind them. (Here all projections have
-# biases, as in `nn.MultiheadAttention`.)
+# 4](04_self_attention.ipynb#the-same-as-a-pytorch-module), followed by one matrix. (Here all projections have biases,
+# as in `nn.MultiheadAttention`.)
 
 # %%
 import torch
@@ -632,9 +625,10 @@ class HeadsByLoop(nn.Module):
 # %% [markdown]
 # That is $3H$ small products and $H$ attentions, one after the other. In the module that models use, all heads are
 # computed at once: three large products, a split, one attention, a merge, and $W_O$. The $T$ queries may come from
-# other words than the $S$ keys and values, so the layer serves as self-attention and as cross-attention. All heads
-# share a mask. Its shape is $(T, S)$ or, with a mask for each sentence, $(B, 1, T, S)$, where the 1 stands for all
-# heads ([what happens without the 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)).
+# other words than the $S$ keys and values, as when a translation looks at its source ([chapter 9](09_decoder.ipynb)),
+# so the layer serves as self-attention and as cross-attention. All heads share a mask. Its shape is $(T, S)$ or, with
+# a mask for each sentence, $(B, 1, T, S)$, where the 1 stands for all heads ([what happens without the
+# 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)).
 
 
 # %%
@@ -658,9 +652,9 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown]
-# Does it equal the loop? Set the heads' matrices side by side, and compare:
+# It equals the loop, with the heads' matrices set side by side (in the folded cell). And PyTorch's own module?
 
-# %%
+# %% tags=["hide-input"]
 torch.manual_seed(0)
 x, loop = torch.randn(2, 5, 16), HeadsByLoop(d_model=16, num_heads=4)
 ours = MultiHeadAttention(d_model=16, num_heads=4)
@@ -678,9 +672,6 @@ ours.load_state_dict(state)
 causal = torch.ones(5, 5, dtype=torch.bool).tril()
 assert torch.allclose(ours(x, x, x, causal), loop(x, causal), atol=1e-6)
 
-# %% [markdown]
-# And PyTorch's own module?
-
 # %%
 pytorchs = nn.MultiheadAttention(16, 4, batch_first=True)
 with torch.no_grad():  # the same matrices: PyTorch has the first three in one
@@ -695,10 +686,12 @@ theirs, _ = pytorchs(x, memory, memory)
 assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 
 # %% [markdown]
-# Under a causal mask it agrees with both, and as cross-attention with PyTorch's. (Many published weights hold the three
-# in one matrix, as PyTorch does. In some they stand one after the other, and in some, such as GPT-NeoX's, head by head.
-# The wrong cut has the same shape, and raises no error.) [Chapter 7](07_learning.ipynb)'s version adds dropout and
-# checks of shapes, and returns a pair: the output, and on request the weights.
+# Under a causal mask it agrees with both, and as cross-attention with PyTorch's. (Many checkpoints fuse the three
+# matrices into one, as PyTorch does, some one after the other and some, such as GPT-NeoX's, head by head. The wrong
+# cut has the same shape, and raises no error.) PyTorch calls $D$ `embed_dim` and returns the weights as well,
+# *averaged over the heads* unless you pass `average_attn_weights=False`; in Hugging Face's configurations $D$, $H$
+# and $d_k$ are `hidden_size`, `num_attention_heads` and `head_dim`. [Chapter 7](07_learning.ipynb)'s version adds
+# dropout and checks of shapes, and returns a pair: the output, and on request the weights.
 
 # %% [markdown]
 # ## What do eight heads cost?
@@ -723,36 +716,53 @@ for num_heads in (1, 8, 64):
     print(f"{num_heads * 100 * 100:7,} weights")
 
 # %% [markdown]
-# The same number of parameters, and the same number of multiplications. The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$
-# have $4 D^2$ numbers together, here 1,048,576, however they are cut (biases would add $4 D$). More heads are narrower
-# heads, and $H \cdot d_k$ stays 512. What grows is the number of attention weights, $H \, T^2$, and with it the time
-# for their softmaxes and, where they are stored, the memory. (Today several heads often share keys and values,
-# *grouped-query attention*, which makes writing cheaper: [chapter
+# The same number of parameters, and the same number of multiplications. The four matrices $W_Q$, $W_K$, $W_V$ and
+# $W_O$ have $4 D^2$ numbers together, here 1,048,576, however they are cut (biases would add $4 D$). More heads are
+# narrower heads, and $H \cdot d_k$ stays 512. What grows is the number of attention weights, $H \, T^2$, and so the
+# time for their softmaxes and any memory to store them. (Today several heads often share keys and values,
+# *grouped-query attention*, which makes generating text cheaper: [chapter
 # 19](19_modern.ipynb#heads-that-share-keys-and-values).)
 #
-# The paper chose eight heads, which
-# makes $d_k = 64$. Its table 3 (rows *base* and A) scores translations from 0 to 100 (BLEU, [chapter
-# 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with 16, 25.4 with 32. Differences of a
-# few tenths may be chance.
+# The paper chose eight heads, which makes $d_k = 64$. Its table 3 (rows *base* and A) scores translations from 0 to 100
+# (BLEU, [chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with 16, 25.4 with 32. It
+# concludes that one head is worse, and so are too many. (Differences of a few tenths may be chance.)
 
 # %% tags=["proof"]
 assert cost(512, 1, 100) == cost(512, 8, 100) == cost(512, 64, 100)
 assert cost(512, 8, 100)[0] == 4 * 512 * 512
 
+# %% tags=["quiz"]
+quiz.number(
+    "Words have width $D = 96$, there are 8 heads, and a sentence has 11 words. How many attention *weights* are there, all heads together?",
+    8 * 11 * 11,
+    tolerance=0.5,
+    feedback="Yes: each of the 8 heads has a matrix of 11 by 11. The width does not appear.",
+    mistakes=[
+        (11 * 11, "That is one head's matrix. Every head has its own."),
+        (
+            11 * 96,
+            "That is the size of all queries, 8 heads of 11 by 12, and also of the output. A weight belongs to a *pair* of words.",
+        ),
+    ],
+    otherwise="Heads times rows times columns: each head compares every word with every word.",
+)
+
 # %% [markdown]
 # ## Heads at work
 #
-# Why do heads become different? The paper says that they attend to different *representation subspaces*, but nothing
-# forces them to. They start from different random matrices, and training moves each from where it starts. Two that
-# started equal, with equal rows of $W_O$, would stay equal (chapter 7).
+# Why do heads become different? Many heads, says the paper, let the model "jointly attend to information from
+# different representation subspaces at different positions". But nothing forces them to differ. They start from
+# different random matrices, and training moves each from where it starts. Two that started equal, with equal rows of
+# $W_O$, would stay equal (chapter 7).
 #
 # What does training find? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2, and look at its first layer,
-# of twelve heads. The model puts a token `[CLS]` before each text and `[SEP]` behind it, which stand for no word. Give
-# it three sentences: *the cat sat on the mat and it slept*, *she gave the book to her brother because he wanted it* and
-# *the dog that bit the man ran*. For each head, average two weights over the words: the one that a word, from the
-# second on, gives to the word before it, and the one that a word gives to `[CLS]`.
+# of twelve heads. The model adds two tokens that are not words, `[CLS]` before each text and `[SEP]` after it. Give
+# it three sentences: *the cat sat on the mat and it slept*, *she gave the book to her brother because he wanted it*
+# and *the dog that bit the man ran*. For each head, average two weights over the words: a word's weight on the one
+# before it, from the second word on, and its weight on `[CLS]`.
 #
-# **Predict first.** How large is the weight on the word before, in the head where it is largest?
+# **Predict first.** Chapter 5 wired a head that looks one word back. Does training find one, too? How large is the
+# weight on the word before, in the head where it is largest?
 
 # %% tags=["hide-input"]
 from dotformer.support.published import minilm_parameters
@@ -812,12 +822,13 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # %% [markdown]
 # In these three sentences head 3 gives nearly all of its weight to the word before, at every word from the second on,
 # and no other head comes near that: a **previous-token head**. (Its 0.11 on `[CLS]` comes from the first words, which
-# have `[CLS]` before them.) Chapter 5 wired this pattern by hand, with a rotation. Here training found it.
+# have `[CLS]` before them.) So training does find what chapter 5 wired by hand.
 #
 # Look through the others. Seven of the twelve give more than a quarter of their weight to `[CLS]`. [Clark and others
-# (2019)](https://aclanthology.org/W19-4828/) found that in BERT, an encoder of the same kind, early heads often attend
-# to `[CLS]`, and those of middle layers to `[SEP]`. They suspect, of `[SEP]` above all, that a head looks there when it
-# finds nothing relevant: such a token has since been called an *attention sink*.
+# (2019)](https://aclanthology.org/W19-4828/) found that in BERT, an encoder of the same kind, early heads often
+# attend to `[CLS]`, and those of middle layers to `[SEP]`. They suspect that a head looks there, at `[SEP]` above
+# all, when it finds nothing relevant: its weights sum to 1, so they must go somewhere. Such a token has since been
+# called an *attention sink*.
 #
 # A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off (an
@@ -932,10 +943,10 @@ verdict
 # %% [markdown]
 # ### Exercise 3: One head in two
 #
-# *Harder, 20 minutes.* A layer of two heads can always imitate a single head of the same width $D/2$: let each compute
-# what that one does, and average. Given the matrices $W_Q$, $W_K$, $W_V$ of one head, all $(D, D/2)$, return $(D, D)$
-# matrices for two heads that both compute what this one does, and a $W_O$ of shape $(D, D)$ that gives their *average*
-# in the first $D/2$ numbers of each word, and 0 in the others.
+# *Harder, 20 minutes.* A layer of two heads can do whatever a single head of the same width $D/2$ does: let each
+# compute what that one does, and average. Given the matrices $W_Q$, $W_K$, $W_V$ of one head, all $(D, D/2)$, return
+# $(D, D)$ matrices for two heads that both compute what this one does, and a $W_O$ of shape $(D, D)$ that gives their
+# *average* in the first $D/2$ numbers of each word, and 0 in the others.
 
 
 # %% tags=["exercise"]
@@ -1013,9 +1024,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# One head gives each word one average, and from an average of two unrelated things a matrix gets only half back. So
-# attention runs several times side by side, in narrow heads with matrices of their own, with as many parameters and
-# multiplications as a single wide one. Each head writes through its own rows of $W_O$, and what they write is added up.
+# One head gives each word one average, and from an average of two unrelated things a matrix gets only half back. But
+# often a few numbers of each word are enough. So attention runs several times side by side, in narrow heads with
+# matrices of their own, with as many parameters and multiplications as a single wide one. Each head writes through
+# its own rows of $W_O$, and what they write is added up.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
@@ -1029,7 +1041,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Four questions about heads. Later chapters repeat what they need of them.
+# Four questions about heads. No later chapter depends on them.
 #
 # ### Why exactly half?
 #
@@ -1060,10 +1072,11 @@ verdict
 # head can compare words in only $d_k$ respects.
 #
 # With $d_k = 1$ a query can ask for the largest or for the smallest of one number, but never for a value in between.
-# With $d_k = 2$ the keys can lie on a circle, where a query can point at any of them; but among 100 on it a neighbour
-# scores 0.998 times as much as the best, so only a very long query can separate them. And the $(T, T)$ scores of a
-# sentence have rank $d_k$ at most, too, so where it has many more words than a head has numbers, not every pattern of
-# weights is possible: the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
+# With $d_k = 2$ the keys can lie on a circle, where a query can point at any of them, so any *single* word can win;
+# but among 100 on it a neighbour scores 0.998 times as much as the best, so only a very long query can separate them.
+# And the $(T, T)$ scores of a sentence have rank $d_k$ at most, too, so where it has many more words than a head has
+# numbers, not every *distribution* of weights is possible: the **low-rank bottleneck** ([Bhojanapalli and others,
+# 2020](https://arxiv.org/abs/2002.07028)).
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
@@ -1077,8 +1090,8 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 # article to its noun, and one that leads from a pronoun to what it stands for. In language models some heads attend to
 # what followed an earlier copy of the same token (*induction heads*, [chapter 18](18_gpt.ipynb)).
 #
-# Can heads be removed? Michel and others took single heads from a trained translator: of the 96 in its encoder only 8
-# changed the BLEU score measurably, and half of these for the better. Many can be removed together: Voita and others
-# pruned 38 of the 48 heads in a translator's encoder, while its training went on, and lost 0.15 BLEU. Yet models that
-# had the small number of heads from the start were worse than those pruned to it ([Behnke and Heafield,
-# 2020](https://aclanthology.org/2020.emnlp-main.211/)).
+# Can heads be removed? Michel and others removed heads one at a time from a trained translator: of the 96 in its
+# encoder only 8 changed the BLEU score measurably, and half of these for the better. Many can be removed together:
+# Voita and others pruned 38 of the 48 heads in a translator's encoder, while training it further, and lost 0.15 BLEU.
+# Yet models that had the small number of heads from the start were worse than those pruned to it ([Behnke and
+# Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)).

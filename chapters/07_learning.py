@@ -8,10 +8,10 @@
 # %% [markdown]
 # # 7. How does attention learn?
 #
-# Nearly every matrix so far was chosen by us or drawn at random. At the end of this chapter there is an attention
-# layer that found its own matrices, from nothing but questions and right answers. You will have followed one wrong
-# answer backwards through the softmax on paper, down to new numbers in $W_Q$, and watched a thousand such steps turn
-# evenly spread weights into a look-up.
+# Nearly every matrix so far was chosen by us or drawn at random. By the end of this chapter an attention layer will
+# have found its own matrices, from nothing but questions and right answers. You will have followed one wrong answer
+# backwards through the softmax on paper, down to new numbers in $W_Q$, and watched a thousand such steps turn evenly
+# spread weights into a look-up.
 #
 # You need chapters [4](04_self_attention.ipynb) and [6](06_many_heads.ipynb), the softmax's derivative from [chapter
 # 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. The chapter takes about 25 minutes to read, and 45
@@ -48,14 +48,16 @@ output, weights = attend_by_hand(q, k, v)
 print("weights", weights[0].round(3), "  output", output[0].round(3))
 
 # %% [markdown]
-# Mostly the man. Suppose that is wrong: the dog is the one who bites, so the output should have been $(1, 0)$, alive
-# and not human. A **loss** says how wrong an answer is in one number. Here, half the squared distance:
+# That is mostly the man. But the dog does the biting. The two numbers of a value say *alive* and *human*, so suppose
+# that the output should have been $(1, 0)$, alive and not human. A **loss** says how wrong an answer is in one
+# number. Here, half the squared distance:
 #
 # $$L = \tfrac12 \lVert o - (1, 0) \rVert^2, \qquad \frac{\partial L}{\partial o} = o - (1, 0) = (-0.045,\ 0.768) .$$
 #
-# That vector of derivatives is the **gradient** of the loss with respect to $o$. Read it as an error signal: *the
-# second number is too large by 0.768*. The loss itself is $\tfrac12 (0.045^2 + 0.768^2) = 0.296$. The signal arrives
-# at the output. Learning means passing it back, from each result to what the result was made of, until it reaches a
+# That vector of derivatives is the **gradient** of the loss with respect to $o$ (the ½ cancels the 2 of the square).
+# For this loss it is the error itself: *the second number is too large by 0.768*. In general it says how fast the
+# loss rises with each number, so learning steps the other way. The loss is $\tfrac12 (0.045^2 + 0.768^2) = 0.296$.
+# The signal arrives at the output. Learning passes it back, from each result to its ingredients, until it reaches a
 # matrix that can be changed. This is **backpropagation**: the chain rule, applied from the end back to the start.
 #
 # **Predict first.** Three scores went into the softmax. Which of them should rise, which should fall, and which hardly
@@ -73,26 +75,26 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the softmax
 #
-# Raise one scaled score $s_i$ by a small $\varepsilon$. By chapter 3, every weight $j$ changes by
-# $-w_j w_i \varepsilon$, and weight $i$ by $w_i \varepsilon$ besides (a column of the softmax's **Jacobian**). Multiply
-# each change by the gradient of its weight, add up, divide by $\varepsilon$:
+# Raise one scaled score $s_i$ by a small $\varepsilon$. By chapter 3, every weight $j$ changes by $-w_j w_i
+# \varepsilon$, and weight $i$ by a further $w_i \varepsilon$: that is column $i$ of the softmax's **Jacobian**.
+# Multiply each change by the gradient of its weight, add up, divide by $\varepsilon$:
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
-# What is subtracted is the *average* gradient of the weights, weighted as the blend was. So a score is judged by
-# comparison. If the key's value did worse than the average, the score's gradient is positive, and learning, which steps
-# against the gradient, lowers the score. If it did better, the score rises. And the result is multiplied by $w_i$.
+# What is subtracted is the *average* of the weights' gradients, weighted like the blend. So a score is judged by
+# comparison. If the key's value is worse than average, the score's gradient is positive, and a step against it lowers
+# the score. If it is better, the score rises. And the result is multiplied by $w_i$.
 #
 # | | dog | bites | man |
 # |---|---|---|---|
 # | weight $w_j$ | 0.187 | 0.045 | 0.768 |
 # | gradient of the weight | −0.045 | 0 | 0.723 |
-# | less the average, which is 0.546 | −0.592 | −0.546 | 0.176 |
+# | minus the average, 0.546 | −0.592 | −0.546 | 0.176 |
 # | times the weight: gradient of the scaled score | −0.110 | −0.025 | 0.135 |
 #
 # (Computed from unrounded numbers.) So *dog* should rise and *man* fall. *Bites* hardly matters. It should rise a
-# little, although its value is useless: even zeros are better than the average, which is mostly what *man* hands over.
-# The three sum to 0, since the same number added to all scores would change nothing.
+# little, although its value is useless: zeros do less harm than the blend, which is three quarters *man*. The three
+# sum to 0, because the same number added to all scores changes nothing.
 #
 # Because of the factor $w_i$, a key with hardly any weight is hardly corrected. Nor is a key with nearly all the weight
 # corrected much: the average is then nearly its own gradient, and the difference nearly 0. So a **saturated** row,
@@ -109,8 +111,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \, (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018) .$$
 #
-# The query's first number, how much it looks for *alive*, should fall a little: that lowers the score of *dog* as well,
-# since one query serves all keys, but that of *man* falls twice as far, and only differences count.
+# The query's first number, how much it looks for *alive*, should fall a little: that lowers the score of *dog* as
+# well, since one query serves all keys, but that of *man* falls twice as far, and only differences count. Its second
+# number should rise a little, which lifts *bites*.
 
 # %% tags=["hide-input"]
 d_output = output - [1, 0]
@@ -128,20 +131,22 @@ assert abs(d_scaled.sum()) < 1e-15
 # %% [markdown]
 # ### Back to the matrix, and one step
 #
-# One step more and the gradient reaches what can be changed. With $q = x W_Q$,
+# One more step, and the gradient reaches the parameters. With $q = x W_Q$,
 #
 # $$\frac{\partial L}{\partial W_Q} = x^\top \frac{\partial L}{\partial q} .$$
 #
-# The entry in row $a$ and column $b$ of $W_Q$ is multiplied by $x_a$ and added to $q_b$, so its gradient is $x_a$ times
-# that of $q_b$. (With several words, add up their products.) The vector of *bites* is $(0, 1, 0)$, so its query *is*
-# row 2 of $W_Q$, $(2, 0)$, and only this row gets a gradient: $(0.113, -0.018)$. To learn is to subtract the gradient
-# times a number, the **learning rate**; take 1:
+# The entry in row $a$ and column $b$ of $W_Q$ is multiplied by $x_a$ and added to $q_b$, so its gradient is $x_a$
+# times that of $q_b$: $x$ is a row of 3 and the gradient a row of 2, and this is the $3 \times 2$ matrix of all
+# products. (Several words share $W_Q$, so their matrices are added up.) The vector of *bites* is $(0, 1, 0)$, so its
+# query *is* row 2 of $W_Q$, $(2, 0)$, and only this row gets a gradient: $(0.113, -0.018)$. To learn is to subtract
+# the gradient times a number, the **learning rate**; take 1:
 #
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
 # Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.012 and 2.668 (they were 1.414, 0
 # and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The loss was 0.296; now it is $\tfrac12
-# (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**.
+# (0.053^2 + 0.750^2) = 0.283$. The gradient had predicted a fall of about its squared length, $0.113^2 + 0.018^2 =
+# 0.013$. That is one step of **gradient descent**.
 #
 # [Further steps](#keep-going) with all three matrices bring the loss close to 0. With too large a learning rate each
 # step overshoots further than the one before, and the loss **diverges**.
@@ -210,7 +215,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "Zero: only the key with the largest weight is corrected",
-        "Every key with a weight above 0 gets its share: *bites*, with 0.045, was corrected too. A weight of exactly 0 gets none: that of a masked key, or of a score so low that it rounds to 0.",
+        "Every key with a weight above 0 is corrected, unless its value is just average: *bites*, with 0.045, was corrected too. A weight of exactly 0 gets none: that of a masked key, or of a score so low that it rounds to 0.",
     ),
     quiz.wrong(
         "As large as every other key's, since the gradients of the scores sum to 0",
@@ -219,24 +224,24 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# ## The definition
+# ## The backward pass, for all queries
 #
 # Here are the same steps for all queries at once. Write $dX$ for the gradient of the loss with respect to $X$, of the
-# same shape. With a row for each query, the weights become a matrix $A$, the scaled scores $S = Q K^\top / \sqrt{d_k}$.
-# The sign $\circ$ multiplies entry by entry, and $\operatorname{rowsum}$ adds up a row, so
-# $\operatorname{rowsum}(A \circ dA)$ is the average from above, one number for each query. From $dO$ of shape
-# $(T, d_v)$:
+# same shape. With a row for each query, the weights become a matrix $A$ and the scaled scores $Z = Q K^\top /
+# \sqrt{d_k}$, both with a column for each key. The sign $\circ$ multiplies entry by entry, and
+# $\operatorname{rowsum}$ adds up a row, so $\operatorname{rowsum}(A \circ dA)$ is the average from above, one number
+# for each query, subtracted from its whole row. From $dO$ of shape $(T, d_v)$:
 #
 # $$dV = A^\top dO , \qquad dA = dO \, V^\top ,$$
 #
-# $$dS = A \circ \bigl( dA - \operatorname{rowsum}(A \circ dA) \bigr) ,$$
+# $$dZ = A \circ \bigl( dA - \operatorname{rowsum}(A \circ dA) \bigr) ,$$
 #
-# $$dQ = \frac{1}{\sqrt{d_k}} \, dS \, K , \qquad dK = \frac{1}{\sqrt{d_k}} \, dS^\top Q .$$
+# $$dQ = \frac{1}{\sqrt{d_k}} \, dZ \, K , \qquad dK = \frac{1}{\sqrt{d_k}} \, dZ^\top Q .$$
 #
 # A value reaches the outputs of all queries, so its gradient is a sum over them, each weighted by $A$: that is
-# $A^\top dO$. Every query asks every key, so $dK$ is a sum over queries, too: $dS^\top Q$, divided by the same root as
-# the scores. From $dQ$ the gradient goes to the matrix that made the queries, $dW_Q = X^\top dQ$, and likewise for keys
-# and values.
+# $A^\top dO$. Every key meets every query, so $dK$ is a sum over queries, too. From $dQ$ the gradient goes to the
+# matrix that made the queries, $dW_Q = X^\top dQ$, and likewise for keys and values. (Heads are one more axis of a
+# batch, and $W_O$ is one more matrix product, which gets its gradient as $W_Q$ does.)
 #
 # It also goes back to the words, and so to the layer below. In self-attention a word is query, key and value at once,
 # so the gradients that come back on the three paths are added: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
@@ -276,9 +281,10 @@ def attention_gradients(
 
 
 # %% [markdown]
-# Is that right? There is a check that needs no calculus. Change one input by a tiny amount up and down, see how the
-# loss changes, divide. This is a **central difference**, and the comparison a **gradient check**. (`d_output` and
-# `d_query` are the gradients for the output and the query that we found on paper.)
+# Is that right? There is a check that needs no calculus. Nudge one input up and down, and divide the change of the
+# loss by the size of the nudge. This is a **central difference**, and the comparison a **gradient check**.
+# (`d_output` and `d_query` are the two gradients that we found on paper; `q` is a matrix of one row. PyTorch's own
+# check is `torch.autograd.gradcheck`.)
 
 
 # %%
@@ -313,17 +319,19 @@ assert np.allclose(by_formula[0], d_query)
 # %% [markdown]
 # ## Let the machine do it
 #
-# For a whole transformer such formulas would fill pages. PyTorch keeps a record of the operations on its arrays, which
-# it calls **tensors**, and walks this **computation graph** backwards on request (**automatic differentiation**).
+# For a whole transformer such formulas would fill pages. PyTorch keeps a record of the operations on its arrays,
+# which it calls **tensors**, and walks this **computation graph** backwards on request (**automatic
+# differentiation**, *autograd*). Computing the loss is the **forward pass**, the walk back the **backward pass**.
 #
-# Why backwards? Because one sweep from the loss gives the derivatives for all parameters, for about twice the work of
-# computing the loss. Finite differences need two losses for *each* parameter. The price is memory: results that a
-# derivative needs are kept until the sweep reaches them. Where that is too much, formulas like those above are still
-# written by hand: [FlashAttention](20_one_gpu.ipynb#attention-without-the-score-matrix) keeps no weights, and computes
-# them again on the way back.
+# Why backwards? Because the loss is *one* number: what is carried back at each point is never larger than the result
+# there, and one sweep gives the derivatives for all parameters. Forwards one would carry a column for every
+# parameter, and finite differences need two losses for each. The sweep takes about twice the work of the forward
+# pass, since each matrix product becomes two, as $Q K^\top$ became $dZ \, K$ and $dZ^\top Q$. The price is memory:
+# the results that a derivative needs (**activations**) are kept until the sweep reaches them.
 #
-# For a tensor made with `requires_grad=True`, `backward()` *adds* the gradient to its `.grad`, which must be cleared
-# before the next step.
+# For a tensor made with `requires_grad=True`, as all parameters of `nn.Linear` are, `backward()` *adds* the gradient
+# to its `.grad`: a tensor that is used several times gets one from each use. So it must be cleared before the next
+# step.
 
 # %%
 import torch
@@ -339,8 +347,9 @@ for formula, tensor in zip(by_formula, tensors, strict=True):
 print("the query's gradient:", query.grad[0].numpy().round(3))
 
 # %% [markdown]
-# The same numbers as on paper. So from here on the book computes with PyTorch, and in float32 where nothing else is
-# said. Little else changes: an axis is `dim`, and `nn.Linear`, the matrix that can learn, adds a vector, its **bias**.
+# The same numbers as on paper. So from here on the book computes with PyTorch, and in float32 unless stated
+# otherwise. Little else changes: an axis is `dim`, and `nn.Linear`, the matrix that can learn, adds a vector, its
+# **bias**.
 #
 # The folded cells hold what the book's models use from here on: chapter 4's attention in PyTorch, in which a query with
 # nothing to attend to receives zeros ([how](#a-query-with-nothing-to-attend-to)), and [chapter
@@ -635,12 +644,10 @@ for step in (0, 80, 100, 120, 140, 1000):
 #
 # Why in this order? A score is corrected by *comparing values*. At first the values are small and random, so there is
 # little to compare, and $W_Q$ and $W_K$ learn slowly. $W_V$ can learn without them: once it hands over digits, even
-# with even weights, the model can bet on the five in the note, which costs about $\ln 5 = 1.61$. Only then does looking
-# at the right value pay.
+# with even weights, the model can bet on those in the note, which costs about 1.6 (with five different ones $\ln 5 =
+# 1.61$). And the better the values, the more looking at the right one pays.
 #
-# [Measured below](#which-half-waits-for-which): with the values given, the look-up comes after some 34 steps instead of
-# 124; with the look-up given, the values come after some 23. But of the two only the values help on their own, since
-# they allow the bet. So the loss falls first.
+# So the loss falls first ([measured below](#which-half-waits-for-which)).
 #
 # You were also asked how large the weight would be: after 1,000 steps it is near two thirds, while all answers are
 # right. A weight is not a probability of being right. Once the answers are right, the gradient for the logits, $p - y$
@@ -648,7 +655,7 @@ for step in (0, 80, 100, 120, 140, 1000):
 # anything pushes the weight further. The linear maps that come after the blend make a clear answer out of a mixture in
 # which one digit is the strongest.
 #
-# Was this run a fluke? That run, and two more from other starts, each asked about 2,000 new notes:
+# Was it a fluke? Here are that run and two from other seeds, each tested on 2,000 new notes:
 
 # %% tags=["hide-input"]
 print("seed   right answers   right name has most weight   mean weight on it")
@@ -666,7 +673,7 @@ for seed in range(3):
 
 # %% [markdown]
 # Here is what training made of $W_Q$ and $W_K$ in the first of the three, as the scaled scores of names with names:
-# $W_Q W_K^\top / \sqrt{18}$, a row for each name that asks, a column for each that is asked (the rows and columns of
+# $W_Q W_K^\top / \sqrt{18}$, a row for each name that asks, a column for each name as a key (the rows and columns of
 # names only, without the biases):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight scaled scores of names with names, after training. The diagonal is between 1.7 and 2; all other entries are between minus 0.7 and 0.1. So each name finds itself."}}
@@ -681,7 +688,7 @@ plots.score_map(found, names, names, ax=axes)
 plt.show()
 
 # %% [markdown]
-# Nobody drew that diagonal. Each name scores itself nearly 2 and every other about 0 or less, and the softmax turns
+# Nobody drew that diagonal. Each name scores itself 1.7 to 2 and every other about 0 or less, and the softmax turns
 # such a lead into a weight of two thirds.
 
 # %% tags=["proof"]
@@ -716,10 +723,9 @@ assert fresh.attention.w_k.bias.grad.abs().max() < 1e-7
 assert fresh.attention.w_k.weight.grad.abs().max() > 1e-5
 
 # %% [markdown]
-# And where to look was never labelled. The loss saw digits, and nobody said *look at Cleo*. In a translation model it
-# is the same: the matrices learn from the words of the translation, and where to look is found on the way. The term
-# *attention weights* is misleading here. Elsewhere a network's *weights* are the numbers that it learns. This book
-# calls those *parameters*.
+# And where to look was never labelled: the loss saw digits, and nobody said *look at Cleo*. The term *attention
+# weights* is misleading here. Elsewhere a network's *weights* are the numbers that it learns. This book calls those
+# *parameters*.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -743,97 +749,11 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# ## The first number to look at
-#
-# The first loss tells whether a model starts sanely, before any training. Our very first batch gave 2.33, and that
-# could have been predicted. A model that knows nothing should give each of $V$ answers the probability $1/V$, and minus
-# the logarithm of that is $\ln V$; here $\ln 10 = 2.30$. ($e$ to the power of the loss is the **perplexity**; here it
-# is 10.)
-#
-# A language model chooses among more. Take $V = 1000$ tokens, vectors of width 64, and score each token by the dot
-# product with its embedding, as many models do (the output is **tied** to the embeddings).
-#
-# **Predict first.** $\ln 1000$ is 6.9. Let random vectors (`states`), with entries of size 1, stand for what an
-# untrained model hands to its output; the logits are `states @ embeddings.T`. What is the loss, if the embeddings are
-# what `nn.Embedding` starts with: random numbers of mean 0 and standard deviation 1? And if they are divided by
-# $\sqrt{64}$?
-
-
-# %% tags=["hide-input"]
-def first_loss(deviation, seed, vocabulary=1000, width=64, count=2000):
-    generator = torch.Generator().manual_seed(seed)
-    embeddings = torch.randn(vocabulary, width, generator=generator) * deviation
-    states = torch.randn(count, width, generator=generator)  # entries of size 1
-    targets = torch.randint(vocabulary, (count,), generator=generator)
-    return F.cross_entropy(states @ embeddings.T, targets).item()
-
-
-assert round(losses[0], 2) == 2.33 and round(np.log(1000), 1) == 6.9
-print("first loss: mean ± sd of five draws")
-for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
-    runs = [first_loss(deviation, seed) for seed in range(5)]
-    print(f"embeddings of {name} {np.mean(runs):5.2f} ± {np.std(runs):.2f}")
-    assert abs(np.mean(runs) - (26 if deviation == 1 else 7.4)) < 0.7
-
-# %% [markdown]
-# The loss of one answer is $\ln \sum_j e^{z_j} - z_\text{right}$, and the right logit is 0 on average. With deviation 1
-# a logit is a sum of 64 products, so its deviation is $\sqrt{64} = 8$. The largest of a thousand is about 3.2
-# deviations, 26, and $e^{26}$ is usually more than all the others together. So the loss is about $\ln e^{26} = 26$: a
-# model that knows nothing bets on one token, and training must first take that back. With deviation $1/8$ the logits
-# have deviation 1. For such normal numbers the average of $e^z$ is $e^{1/2}$, so the loss is about $\ln 1000 + \tfrac12
-# = 7.41$.
-#
-# And a first loss *below* $\ln V$? Before training a model can know nothing, so look for a leak, a head start or a
-# wrong divisor:
-#
-# - The output's bias may have been set to the logarithms of the tokens' frequencies, which is a fair start.
-# - The sum may have been divided by too many targets, with the padding counted among them.
-# - Or the model sees what it should predict. A language model is asked for the *next* token, so its targets are the
-#   text shifted by one. Forget the shift, and a model with tied embeddings is asked for the very token that it was
-#   given. Let the state be 8 times that token's embedding, which gives it entries of deviation 1. Its dot product with
-#   the embedding itself is about $64 \cdot 8 / 64 = 8$, and with the others 0 ± 1:
-
-# %% tags=["hide-input"]
-generator = torch.Generator().manual_seed(0)
-embeddings = torch.randn(1000, 64, generator=generator) / 8
-targets = torch.randint(1000, (2000,), generator=generator)
-states = embeddings[targets] * 8  # entries of size 1, from the target itself
-leaking = F.cross_entropy(states @ embeddings.T, targets).item()
-print(f"asked for what it was given: {leaking:.2f}, before any training")
-assert leaking < 1
-twice = F.cross_entropy(torch.eye(10), torch.arange(10)).item()
-assert round(twice, 2) == round(np.log(np.e + 9) - 1, 2) == 1.46
-assert round(-np.log(0.25), 2) == 1.39
-
-# %% [markdown]
-# So before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large.
-# Below, by more than the noise from batch to batch: the model was given something, or the divisor is wrong. (One
-# mistake passes. `F.cross_entropy` applies the softmax itself; give it probabilities, and it takes them for logits. The
-# first loss is near $\ln V$, and even perfect answers then cost $\ln(e + V - 1) - 1$, with ten classes 1.46.) (Why
-# parameters start random at all, and how large: [below](#what-if-matrices-start-at-zero).)
-
-# %% tags=["quiz"]
-quiz.number(
-    "A translation model has a vocabulary of 32,000 tokens, and its logits start near 0. Roughly what loss should the first batch show?",
-    np.log(32000),
-    tolerance=0.06,
-    feedback="Yes: $\\ln 32000$, about 10.37.",
-    mistakes=[
-        (
-            np.log2(32000),
-            "That is the logarithm to base 2, a loss in bits. Cross-entropy in PyTorch uses the natural logarithm.",
-        ),
-        (np.log10(32000), "That is the logarithm to base 10."),
-    ],
-    otherwise="Each token gets the probability $1/32000$. The loss is minus the natural logarithm of that.",
-)
-
-# %% [markdown]
 # ## Break it: a cut in the record
 #
-# Before you can plot the weights, PyTorch asks for `weights.detach()`. In the plot that is harmless. Written where the
-# weights are computed, it keeps the numbers but ends PyTorch's record: values and output still learn; no gradient
-# reaches the scores.
+# Before you can plot the weights, PyTorch asks for `weights.detach()`, which gives the same numbers without their
+# record (a *stop-gradient*). In the plot that is harmless. Written where the weights are computed, it lets values and
+# output learn, but no gradient reaches the scores.
 
 
 # %%
@@ -869,14 +789,20 @@ plt.show()
 
 # %% [markdown]
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. From the outside
-# the cut model looks like one that learns badly. Its loss stays near $\ln 5 = 1.61$: it bets on the five digits in the
-# note, and never learns which. (A linear map of an even blend can use repeated digits a little, and get slightly below
-# that.) A language model has such a level, too: what knowing only how often each token occurs costs, the entropy of the
-# unigrams ([chapter 18](18_gpt.ipynb)). A loss that falls to it and stays says that the context does not get through.
+# the cut model looks like one that learns badly. Its loss stays near 1.6 (a **plateau**): it bets on the digits in
+# the note, and never learns which. If five digits differ, that costs $\ln 5 = 1.61$. Digits may repeat, and whoever
+# bets on each as often as it is there pays 1.35. But the logits are a linear map of the blend, which cannot give a
+# digit that is there twice just twice the probability: its best is 1.58. A language model has such a level, too:
+# without its context it still knows its current token, and pays what guessing from that alone costs, the *bigram*
+# loss ([chapter 18](18_gpt.ipynb)). A loss that gets stuck there tells you that the context does not get through.
 #
 # One check finds the reason:
 
-# %% tags=["hide-input"]
+# %%
+dead = [n for n, p in cut.named_parameters() if p.grad is None or not p.grad.any()]
+print("no gradient:", *dead)
+
+# %% tags=["proof"]
 _, digits = draw(5000, torch.Generator().manual_seed(0))
 shares = F.one_hot(digits, 10).float().mean(dim=1)  # of each note
 even = [
@@ -889,8 +815,6 @@ counted = (
 )  # each digit as often as it is there
 assert 1.33 < counted < 1.37
 
-dead = [n for n, p in cut.named_parameters() if p.grad is None or not p.grad.any()]
-print("no gradient:", *dead)
 with torch.no_grad():
     believed = cut(*vectors)[0].softmax(dim=-1)[0]
 assert believed[:, [1, 3, 7, 9]].sum(-1).mean() > 0.7
@@ -899,9 +823,97 @@ assert 1.4 < np.mean(cut_losses[-100:]) < 1.8
 assert all(p.grad is not None and p.grad.any() for p in model.parameters())
 
 # %% [markdown]
-# After one backward pass, every parameter should have a gradient that is not all zeros. Three exceptions: what is
-# frozen or not used; the bias of the keys, which adds the same to all scores of a query; and a matrix whose gradient is
-# multiplied by zeros, like $W_Q$ as long as $W_K$ is zero.
+# After one backward pass, every parameter should have a `.grad` that is there and not all zeros. None at all means
+# that the parameter is frozen, not used, or cut off. Zeros mean that the gradient was multiplied by zeros, like that
+# of $W_Q$ as long as $W_K$ is zero. (The bias of the keys adds the same to all scores of a query, so its gradient is
+# 0 but for rounding.)
+
+# %% [markdown]
+# ## The first number to look at
+#
+# The first loss tells you, before any training, whether a model starts sensibly. Our very first batch gave 2.33, and
+# that could have been predicted. A model that knows nothing should give each of $V$ answers the probability $1/V$,
+# and minus the logarithm of that is $\ln V$; here $\ln 10 = 2.30$. ($e$ to the power of the loss is the
+# **perplexity**; here it is 10.)
+#
+# A language model has many more answers to choose from. Take $V = 1000$ tokens, vectors of width 64, and score each
+# token by the dot product with its embedding, as many models do (the output is **tied** to the embeddings).
+#
+# **Predict first.** $\ln 1000$ is 6.9. Let random vectors (`states`), with entries of size 1, stand for what an
+# untrained model hands to its output; the logits are `states @ embeddings.T`. What is the loss, if the embeddings are
+# what `nn.Embedding` starts with: random numbers of mean 0 and standard deviation 1? And if they are divided by
+# $\sqrt{64}$?
+
+
+# %% tags=["hide-input"]
+def first_loss(deviation, seed, vocabulary=1000, width=64, count=2000):
+    generator = torch.Generator().manual_seed(seed)
+    embeddings = torch.randn(vocabulary, width, generator=generator) * deviation
+    states = torch.randn(count, width, generator=generator)  # entries of size 1
+    targets = torch.randint(vocabulary, (count,), generator=generator)
+    return F.cross_entropy(states @ embeddings.T, targets).item()
+
+
+assert round(losses[0], 2) == 2.33 and round(np.log(1000), 1) == 6.9
+print("first loss: mean ± sd of five draws")
+for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
+    runs = [first_loss(deviation, seed) for seed in range(5)]
+    print(f"embeddings of {name} {np.mean(runs):5.2f} ± {np.std(runs):.2f}")
+    assert abs(np.mean(runs) - (26 if deviation == 1 else 7.4)) < 0.7
+
+# %% [markdown]
+# The loss of one answer is $\ln \sum_j e^{z_j} - z_\text{right}$, and the right logit is 0 on average. With deviation
+# 1 a logit is a sum of 64 products, so its deviation is $\sqrt{64} = 8$. The largest of a thousand is about 3.2
+# deviations, 26, and $e^{26}$ is usually more than all the others together. So the loss is about $\ln e^{26} = 26$: a
+# model that knows nothing bets on one token, and training must first take that back. With deviation $1/8$ the logits
+# have deviation 1. For such normal numbers the average of $e^z$ is $e^{1/2}$ (a property of the bell curve), so the
+# loss is about $\ln 1000 + \tfrac12 = 7.41$.
+#
+# And a first loss *below* $\ln V$? Before training a model should know nothing, so look for a head start, a wrong
+# divisor or a leak:
+#
+# - The output's bias may have been set to the logarithms of the tokens' frequencies, which is a fair start.
+# - The summed loss may have been divided by too many targets, with those that only fill up a batch (padding, chapter
+#   10) counted among them.
+# - Or the model sees what it should predict. A language model is asked for the *next* token, so its targets are the
+#   text shifted by one. Forget the shift, and a model with tied embeddings is asked for the very token that it was
+#   given. Let the state be 8 times that token's embedding, which gives it entries of deviation 1. Its dot product
+#   with the embedding itself is about $64 \cdot 8 / 64 = 8$, and with the others 0 ± 1:
+
+# %% tags=["hide-input"]
+generator = torch.Generator().manual_seed(0)
+embeddings = torch.randn(1000, 64, generator=generator) / 8
+targets = torch.randint(1000, (2000,), generator=generator)
+states = embeddings[targets] * 8  # entries of size 1, from the target itself
+leaking = F.cross_entropy(states @ embeddings.T, targets).item()
+print(f"asked for what it was given: {leaking:.2f}, before any training")
+assert leaking < 1
+twice = F.cross_entropy(torch.eye(10), torch.arange(10)).item()
+assert round(twice, 2) == round(np.log(np.e + 9) - 1, 2) == 1.46
+assert round(-np.log(0.25), 2) == 1.39
+
+# %% [markdown]
+# So before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large.
+# Below, by more than the noise from batch to batch: the model was given something, or the divisor is wrong. (One
+# mistake passes. `F.cross_entropy` applies the softmax itself; give it probabilities, and it takes them for logits. The
+# first loss is near $\ln V$, and even perfect answers then cost $\ln(e + V - 1) - 1$, with ten classes 1.46.) (Why
+# parameters start random at all, and how large: [below](#what-if-matrices-start-at-zero).)
+
+# %% tags=["quiz"]
+quiz.number(
+    "A translation model has a vocabulary of 32,000 tokens, and its logits start near 0. Roughly what loss should the first batch show?",
+    np.log(32000),
+    tolerance=0.06,
+    feedback="Yes: $\\ln 32000$, about 10.37.",
+    mistakes=[
+        (
+            np.log2(32000),
+            "That is the logarithm to base 2, a loss in bits. Cross-entropy in PyTorch uses the natural logarithm.",
+        ),
+        (np.log10(32000), "That is the logarithm to base 10."),
+    ],
+    otherwise="Each token gets the probability $1/32000$. The loss is minus the natural logarithm of that.",
+)
 
 # %% [markdown]
 # ## Exercises
@@ -1145,8 +1157,8 @@ assert 80 < off[-2] / off[-3] < 120 and off[-5] < 1e-11 < off[-7] < off[-9]
 # %% [markdown]
 # ### Keep going
 #
-# With the gradients of [the definition](#the-definition) we can take more steps on *dog bites man*, first with $W_Q$
-# alone, then with $W_K$ too, then with all three matrices.
+# With the gradients of [the backward pass](#the-backward-pass-for-all-queries) we can take more steps on *dog bites
+# man*, first with $W_Q$ alone, then with $W_K$ too, then with all three matrices.
 
 # %% tags=["hide-input"]
 x = np.array([[1.0, 0, 0], [0, 1, 0], [1, 0, 1]])  # alive, action, human
@@ -1277,10 +1289,10 @@ for seed in range(3):
 # same gradient. (Not in the last layer, where each column has a right answer of its own.) Two such heads are one head
 # for the price of two. A random start (**initialisation**) is there to **break the symmetry**.
 #
-# Zeros can do worse, as the formulas of [the definition](#the-definition) say: leaving out the root, $dQ$ is $dS \, K$,
-# and $dK$ is $dS^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both matrices do.
-# If both are zero (and their biases), so are both gradients, since each has the other as a factor, and they stay zero
-# for ever: all scores are 0, and every weight is exactly $1/n$.
+# Zeros can do worse, as the formulas of [the backward pass](#the-backward-pass-for-all-queries) say: leaving out the
+# root, $dQ$ is $dS \, K$, and $dK$ is $dS^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns,
+# and soon both matrices do. If both are zero (and their biases), so are both gradients, since each has the other as a
+# factor, and they stay zero for ever: all scores are 0, and every weight is exactly $1/n$.
 #
 # The folded cell trains both kinds. With both matrices at zero the loss ends at 1.62, like that of the [cut
 # model](#break-it-a-cut-in-the-record), which bets.

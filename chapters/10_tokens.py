@@ -8,14 +8,14 @@
 # %% [markdown]
 # # 10. What is a token?
 #
-# The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no number
-# for her name. At the end of this chapter there is a tokenizer that can turn any text into numbers and back, because it
-# begins with bytes, and that has learnt from text which bytes belong together. You see a real sentence as a model sees
-# it, and part of the reason why a model miscounts letters, slips at adding, and needs more tokens for one language than
-# for another.
+# The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no
+# number for her name. By the end of this chapter you will have a **tokenizer** that turns any text into numbers and
+# back. A model sees *Straßenbahnhaltestelle* as *Straßenbahn | halt | estelle* and 12345 as *12 | 3 | 4 | 5*, which
+# is part of the reason why it miscounts letters, slips at adding, and needs more tokens for one language than for
+# another.
 #
-# You need some Python (a queue, a class) and hardly any mathematics. It takes about 30 minutes to read, and 45 for the
-# exercises. [Going further](#going-further), at the end, takes 3 more minutes.
+# You need some Python and hardly any mathematics. It takes about 31 minutes to read, and 45 for the exercises. [Going
+# further](#going-further), at the end, takes 3 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
 from functools import partial
@@ -27,7 +27,7 @@ plots.book_style()
 transformer_map(built=10)
 
 # %% [markdown]
-# ## Words are too many, letters are too few
+# ## Words are too many, letters are too small
 #
 # A **token** is a piece of text that a model treats as one unit, and knows only by its number, the **token ID**. For
 # each number there is a row in the table of embeddings. All its tokens together are the model's **vocabulary**. What
@@ -55,19 +55,20 @@ assert not known & set(unseen)
 
 # %% [markdown]
 # Each number is a word of its own, so none of the 500 is among the 9,500. They are **out of vocabulary**, although
-# nothing in them is new: *sieben*, *und*, *zwanzig* have all been there.
+# nothing in them is new: *sechsunddreißig* is among them, and *sechs*, *und*, *dreißig* all occur in the others.
+# Models with such a vocabulary have one token, `<unk>`, for all unknown words, and which word it was is lost.
 #
-# **A number for each letter.** Then these 21 kinds suffice. But a word is now 32 tokens long on average, and the work
-# of attention grows with the square of the length. Also, a single letter carries little meaning, so the first layers
-# must learn to spell.
+# **A number for each letter.** Then these 21 kinds suffice. But such a word is now 32 tokens long on average (an
+# ordinary English one about five), and the work of attention grows with the square of the length. Also, a single
+# letter carries little meaning, so the first layers must learn to spell.
 #
 # We want tokens between the two: **subwords**, so that a frequent word is one token and a rare one is several.
 #
 # ## Merging, by hand
 #
-# **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters. Count all pairs of
-# neighbours. Make the most frequent pair a new symbol. Repeat. Why the most frequent? A merge makes the text one symbol
-# shorter wherever the pair occurs, so this pair saves most.
+# **Byte-pair encoding**, BPE for short, finds the subwords by counting. (The name is that of a method to compress
+# bytes; we begin with letters.) Count all pairs of neighbours. Make the most frequent pair a new symbol. Repeat. Why
+# the most frequent? A merge makes the text one symbol shorter wherever the pair occurs, so this pair saves most.
 #
 # Take four words, with how often each occurs:
 #
@@ -111,25 +112,26 @@ for step in range(1, 5):
 # *tea m*, five times, makes *team*; then *ea t* makes *eat*. The word *steam* is cut *s team*, which is not how it is
 # built. The method knows what is frequent, and nothing else.
 #
-# To encode a *new* word, apply the merges in the order in which they were learnt. The word *seat* begins as *s e a t*;
-# *e a* merges, *t ea* finds nothing (the *t* comes after), *ea t* merges: *s eat*.
+# To encode a *new* word, apply the merges in the order in which they were learnt. The word *seat* begins as *s e a
+# t*; *e a* merges; *t ea* and *tea m* find nothing (the *t* comes after); *ea t* merges: *s eat*.
 #
-# A word that was not in the text, in two subwords that were. That is the advantage over whole words: a new word
-# consists of subwords whose embeddings have been learnt, so the model knows something of it. *Siebenundzwanzig* needs
-# no row of its own where *sieben*, *und* and *zwanzig* have theirs.
+# A word that the text never had is now two subwords that it had. That is the advantage over whole words: a new word
+# consists of subwords whose embeddings have been learnt, so the model knows something of it. *Sechsunddreißig* needs
+# no row of its own where *sechs*, *und* and *dreißig* have theirs.
 #
-# The order matters. In *seateam*, where a space got lost, both *t ea* and *ea t* could take the *t* in the middle. The
-# pair *t ea* was learnt first, so the word becomes *s ea team*, and not *s eat ea m*, where nothing that the model has
-# learnt of *team* helps. Merge in another order, and no error is raised, but the answers may get worse.
+# The order matters. In *seateam*, where a space got lost, the first merge leaves *s ea t ea m*, and the *t* can go to
+# the right (*tea*) or to the left (*eat*). The pair *t ea* was learnt first, so the word becomes *s ea team*, and not
+# *s eat ea m*, where nothing that a model has learnt of *team* helps. Merge in another order, and nothing fails, but
+# the model gets tokens that it does not expect.
 #
-# What can another cut cost? The translator of [chapter 13](13_alignment.ipynb) gets all of its 500 test sentences
-# right. Cut the longest word of each into single letters, tokens that it never met in training, and it gets 9. So new
-# text must be cut into tokens that the model knows, as the training text was.
+# An extreme case: the translator of [chapter 13](13_alignment.ipynb) gets all of its 500 test sentences right. Cut
+# the longest word of each into single letters, tokens that it never met in training, and it gets 9. So new text must
+# be cut as the training text was.
 #
 # ## Bytes, so that nothing is unknown
 #
 # If we start with letters, a text with a letter that the training text did not have is still unknown. So start with
-# **bytes**, numbers from 0 to 255. Every text is stored as bytes, usually by the code UTF-8:
+# **bytes**, numbers from 0 to 255. Every text is stored as bytes, usually in the encoding UTF-8:
 
 # %% tags=["nbval-check-output"]
 for text in ("tea", "Zoë", "茶", "🙂"):
@@ -137,18 +139,19 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 
 # %% [markdown]
 # An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the emoji four. With bytes as the
-# first 256 symbols (**byte-level BPE**) no text is out of vocabulary, and any valid text survives the round trip from
-# text to tokens and back.
+# first 256 symbols (**byte-level BPE**) no valid text is out of vocabulary, and it survives the round trip from text
+# to tokens and back.
 #
 # Usually no merge crosses the end of a word. Otherwise *dog.*, *dog,* and *dog!* would each become a token, and each
 # would have to learn *dog* for itself ([Radford and others,
-# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)). So the
-# text is first cut into words, each with the space before it: without it, *now here* and *nowhere* could be the same
-# two tokens. This is called **pre-tokenization**. (In other tokenizers' files the space is written `Ġ` or `▁`, or a
-# mark such as `</w>` ends the word.)
+# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)). So
+# the text is first cut into words. The space must be kept, or *now here* and *nowhere* could be the same two tokens,
+# and it goes with the word behind it, which costs no token of its own. This is called **pre-tokenization**. (In other
+# tokenizers' files the space is written `Ġ`, or `▁` as by SentencePiece, or a mark such as `</w>` ends the word.)
 #
-# The pattern below has five parts. At each point of the text the first part that fits takes what it can (*␣* is a
-# space):
+# The pattern below is that of GPT-2 without its rule for English contractions. It has five parts; `\p{L}` is any
+# letter, `\p{N}` any numeral, `\s` white space, `\S` anything else, and `(?!...)` means *not followed by*. At each
+# point of the text the first part that fits takes what it can (*␣* is a space):
 #
 # | part | takes | for example |
 # |---|---|---|
@@ -192,12 +195,12 @@ assert (
 assert pretokenize("a  b") == ["a", " ", " b"]
 
 # %% [markdown]
-# This shows two costs. *Bytes*: before any merge each byte is a token. So the Greek sentence begins as nearly twice as
-# many tokens as characters, the Hindi one as 2.7 times and the Chinese one as three times as many, and the first merges
-# only put characters together. (Chinese still needs fewest tokens, since it has so few characters.) *Cuts*: Hindi
-# writes most vowels, and the sign for no vowel, as characters attached to a consonant, which to this pattern are no
-# letters, so its first word falls into six; Chinese has no spaces, so a clause is one "word"
-# ([more](#what-about-hindi)).
+# Some scripts pay twice, with more bytes for each character and with bad cuts. *Bytes*: before any merge each byte is
+# a token. So the Greek sentence begins as nearly twice as many tokens as characters, the Hindi one as 2.7 times and
+# the Chinese one as three times as many, and the first merges only put characters together. (Chinese still needs
+# fewest tokens, since it has so few characters.) *Cuts*: Hindi writes most vowels, and the sign for no vowel, as
+# characters attached to a consonant, which to this pattern are no letters, so its first word falls into six; Chinese
+# has no spaces, so a clause is one "word" ([more](#what-about-hindi)).
 #
 # Since the space goes with the word, *tea* at the beginning of a text and *␣tea* inside it are different tokens, and so
 # are the word *␣eat* and the *eat* of *seat*. (So do not end a prompt with a space: the next word usually brings its
@@ -206,7 +209,7 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 # ## The definition
 #
 # Learning is what you did by hand, on bytes: count all pairs of neighbours, merge the most frequent everywhere, count
-# again.
+# again. (Of equally frequent pairs it takes the one with the smaller numbers, so that the result is always the same.)
 
 # %% tags=["export"] module="tokens"
 from collections.abc import Iterable, Sequence
@@ -298,11 +301,12 @@ assert learn_merges(lines, count=4) == as_by_hand
 assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 
 # %% [markdown]
-# A tokenizer keeps such merges, and gives the first numbers to **special tokens**: `<pad>` for padding, and `<bos>` and
-# `<eos>` for the beginning and the end of a sequence. With three of them in front, a token's number is its symbol's
-# number plus 3: symbol 97, the letter *a*, is token 100. With the four merges from above, *ea* is symbol 256, *tea*
-# 257, *team* 258 and *eat* 259. *Seat* is the bytes 115, 101, 97, 116. The merge learnt first makes 115, 256, 116, and
-# the next that fits makes 115, 259. So *seat* is the tokens 118 and 262.
+# A tokenizer keeps such merges, and gives the first numbers to **special tokens**: `<pad>` for padding, and `<bos>`
+# and `<eos>` for the beginning and the end of a sequence. Merges speak of symbols, so that they stay valid whatever
+# special tokens there are; the model sees only token IDs. With three special tokens in front, a token ID is its
+# symbol's number plus 3: symbol 97, the letter *a*, is token 100. With the four merges from above, *ea* is symbol
+# 256, *tea* 257, *team* 258 and *eat* 259. *Seat* is the bytes 115, 101, 97, 116. The merge learnt first makes 115,
+# 256, 116, and the next that fits makes 115, 259. So *seat* is the tokens 118 and 262.
 #
 # Special tokens stand for no text: whoever types `<eos>` gets ordinary tokens, and only the program can insert the
 # special one, by its number.
@@ -313,9 +317,9 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # | bytes | 0 to 255 | 3 to 258 |
 # | merges | from 256 on | from 259 on |
 #
-# A tokenizer is saved as JSON, which the imported `tokenizer_files` reads and checks. To encode, `_merge` looks at the
-# pairs in the word, merges the one that was learnt first (of lowest *rank*), and looks again: *s e a t*, *s ea t*, *s
-# eat*.
+# A tokenizer is saved as JSON, which the imported `tokenizer_files` reads and checks. To encode, `_merge` looks at
+# the pairs in the word, merges the one that was learnt first (of lowest *rank*), and looks again: *s e a t*, *s ea
+# t*, *s eat*. A word once cut is remembered (up to 100,000 of them), because frequent words come back all the time.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -470,17 +474,27 @@ for text in (
     print(*tokenizer.tokenize(text), sep=" | ")
 print("einundzwanzig:", tokenizer.encode("einundzwanzig"))
 
+tokens = [tokenizer.encode(word) for word in unseen]
+print(
+    f"the {len(unseen)} new words: {np.mean([*map(len, tokens)]):.1f} tokens each,",
+    "all come back:",
+    [tokenizer.decode(one) for one in tokens] == unseen,
+)
+
 # %% tags=["proof"]
 assert {"und", "hundert", "tausend", "sieben", "zig"} <= set(learnt)
 assert "und" in tokenizer.tokenize("siebenhundertdreiundachtzig")
+assert "sechsunddreißig" in unseen
+assert tokenizer.tokenize("sechsunddreißig") == ["sechs", "und", "dreißig"]
 
 # %% [markdown]
-# It has found many parts of German number words, *hundert*, *tausend*, *und*, *zig* (60 merges do not reach *zwanzig*).
-# It also has stepping stones: *ert* and *ausend* make *ertausend*, and that makes *viertausend*. A token like `\xbcnf`
-# is the second byte of *ü* with the *nf* of *fünf*. Zoë and the tea fall apart into letters and bytes (`\xc3` is how
-# Python writes byte 195), but nothing is lost.
+# It has found many parts of German number words, *hundert*, *tausend*, *und*, *zig* (60 merges do not reach
+# *zwanzig*). It also has stepping stones: *ert* and *ausend* make *ertausend*, and that makes *viertausend*. A token
+# like `\xbcnf` is the second byte of *ü* with the *nf* of *fünf*. Zoë and the tea fall apart into letters and bytes
+# (`\xc3` is how Python writes byte 195), but nothing is lost. And the 500 words that were out of vocabulary come back
+# as they were, in 5.6 tokens each, where letters needed 32: *sechsunddreißig* is *sechs | und | dreißig*.
 #
-# ## A real sentence, at 300 tokens and at 8,000
+# ## A real sentence, with a vocabulary of 300 and of 8,000
 #
 # We have trained this kind of tokenizer on the 58,000 English and German image captions of Multi30k, with vocabularies
 # of several sizes (`python -m benchmarks.tokens`). Here is how it cuts *The dog bites the man, and the man drinks his
@@ -525,8 +539,8 @@ plt.show()
 # %% [markdown]
 # With a vocabulary of 300, of which 41 are merges (the others are the 256 bytes and three special tokens), about half
 # of the letters stand alone; *dog* is three tokens, and *the* is *t* and *he*. With one of 8,000 nearly every word is
-# one token. The exceptions show what captions of photographs are about: *tea* and the form *bites* are too rare in
-# English to have earned one, while German *beißt* has.
+# one token. The exceptions show what captions of photographs are about: *tea* and the form *bites* are too rare to
+# have a token of their own; German *beißt* has one, and *Tee* does not.
 #
 # ### How many merges?
 #
@@ -534,10 +548,11 @@ plt.show()
 # which must be learnt. An embedding table of 50,000 tokens by 768 numbers has 38.4 million parameters; that of the
 # original transformer, 37,000 by 512, has 18.9 million of the model's 65.
 #
-# A row learns most where its token is read or is the right answer. So count a token as *rare* if the training text uses
-# it fewer than 100 times, a limit of our choosing. Each merge takes a pair no more frequent than the last, so later
-# tokens are on the whole rarer. An early one can become rare, too, if later merges swallow it: *tea* occurred 9 times
-# above, and only 4 once *tea m* is merged. A token that is hardly ever read stays **undertrained**.
+# A row is moved as an embedding only where its token stands in the text, and as an output row mainly where it is the
+# right answer. So count a token as *rare* if the training text uses it fewer than 100 times, a limit of our choosing.
+# A merge creates only pairs that contain the new symbol, which cannot be more frequent than it is, so later tokens
+# are on the whole rarer. An early one can become rare, too, if later merges swallow it: *tea* occurred 9 times above,
+# and only 4 once *tea m* is merged. A token that is hardly ever read stays **undertrained**.
 #
 # Large models have undertrained tokens, too, the *glitch tokens*: asked to repeat *SolidGoldMagikarp*, models with
 # GPT-2's tokenizer answered something else. This name of a forum user is one token, presumably because it was frequent
@@ -545,13 +560,13 @@ plt.show()
 # 2023](https://www.lesswrong.com/posts/aPeJE8bSo6rAFoLqg/solidgoldmagikarp-plus-prompt-generation); [Land and Bartolo,
 # 2024](https://arxiv.org/abs/2405.05417), find such tokens in many models).
 #
-# So a larger vocabulary has three prices: more rows, rarer tokens, and, at every position, one more score to compute
-# for each token. It buys shorter texts. How much shorter? The average number of tokens per word is called
+# So a larger vocabulary has three prices: more rows, rarer tokens, and one more score to compute at every position
+# for each added token. It buys shorter texts. How much shorter? The average number of tokens per word is called
 # **fertility**. The folded cell has counted it on captions that were not used to learn the merges; a word is what
 # stands between two spaces.
 
 # %% tags=["hide-input"]
-print("            tokens per word                 of the learnt")
+print("            tokens per word                 of the merged")
 print("vocabulary   English  German  French      tokens rare")
 for row in captions["sizes"]:
     words = "".join(
@@ -560,26 +575,26 @@ for row in captions["sizes"]:
     print(f"{row['vocab_size']:10,}  {words}{row['rare']:17.0%}")
 
 # %% [markdown]
-# The last of the three languages is French, in which there was no training text at all. The tokenizer can still encode
-# it, but fewer merges fit: with 300 it needs a quarter more tokens per word than English, and from 2,000 on about twice
-# as many. (In part it is the language: *l'homme* is one word here, and always several tokens.) Twice the tokens mean
-# about twice the computation or more, and half as much text among the tokens that a model can read at once, its
-# **context window**. Tokenizers of large models have read many languages, but unequally, and text in those that they
-# have read least costs most.
+# The last of the three languages is French, in which there was no training text at all. The tokenizer can still
+# encode it, but fewer merges fit: from 2,000 on it needs about twice as many tokens per word as English. (With 300,
+# where the merges hardly matter, it is hardly behind German: that part is the language. *L'homme* is one word here,
+# and always several tokens.) Twice the tokens mean about twice the computation or more, and half as much text among
+# the tokens that a model can read at once, its **context window**. Tokenizers of large models have read many
+# languages, but unequally, and the languages that they have read least cost most.
 #
 # Between vocabularies of 300 and of 4,000 English and German texts shrink to about a third. Between 8,000 and 32,000
 # English texts shrink by another 6 percent and German ones by 10 (before rounding), and 98 percent of the learnt tokens
 # are then rare. So one expects a trade-off between shorter texts and tokens that occur often enough to be learnt.
 #
-# Which side wins? In our small models the shorter text ([below](#which-vocabulary-is-best)): of the sizes with which we
-# trained models, the largest, 16,000, predicts held-out captions best (1.25 bits for each byte, where 2,000 tokens need
-# 1.37, in a third of the time), in part because its embedding table makes the model larger.
+# Which side wins? In our small models the shorter text: the largest vocabulary with which we trained, 16,000,
+# predicts held-out captions best ([below](#which-vocabulary-is-best)), in part because its embedding table makes the
+# model larger. With 2,000 tokens they train three times as fast.
 #
 # That need not hold for other texts. In translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901)
 # found that small vocabularies help small corpora. For a corpus of your own, train models at two or three sizes and
-# compare their loss summed over a text, not per token: smaller tokens are easier to guess, but there are more of them
-# ([more](#which-vocabulary-is-best)). The original transformer, with 4.5 million sentence pairs, had 37,000 tokens for
-# English and German together; today's models, with terabytes of text, often have 100,000 or more.
+# compare their loss summed over a text, not per token: shorter tokens are easier to guess, but there are more of them
+# ([more](#which-vocabulary-is-best)). The original transformer, with 4.5 million sentence pairs, had 37,000 tokens
+# for English and German together; today's models, with terabytes of text, often have 100,000 or more.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -635,7 +650,7 @@ quiz.number(
 # ### What a model does not see
 #
 # Several weaknesses of language models are easier to understand when one sees what the model receives, which is token
-# numbers and not letters. At 32,000 tokens:
+# IDs and not letters. With a vocabulary of 32,000:
 
 # %% tags=["hide-input"]
 for text in (" Straßenbahnhaltestelle", " 12345", " tea", "tea", " TEA"):
@@ -649,10 +664,11 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 
 # %% [markdown]
 # *Spelling*: the model gets one number for *Straßenbahn* (tram; the whole word is *tram stop*) and never sees its
-# letters, so it must have memorised how many *a*'s it contains (or write the word letter by letter first).
+# letters, so it can know only from training how many *a*'s it contains (or write the word letter by letter first).
 # *Arithmetic*: 12345 begins with *12*, because that is frequent, and another number may be cut elsewhere, so units,
-# tens and hundreds of two numbers need not line up. Many newer tokenizers therefore cut numbers into single digits, or
-# into groups of three. *Case and spaces*: *␣tea*, *tea* and *␣TEA* share no token, and their similarity must be learnt.
+# tens and hundreds of two numbers need not line up. Many newer tokenizers therefore cut numbers into single digits,
+# or into groups of three. *Case and spaces*: *␣tea*, *tea* and *␣TEA* share no token, and their similarity must be
+# learnt.
 #
 # ## Is it the same as the library's?
 #
@@ -736,20 +752,20 @@ quiz.one_choice(
 #
 # Sentences are now lists of numbers of different lengths, and a model is trained on many at once. A batch is one
 # tensor, so its sentences are filled up to the longest with `<pad>`. The padding mask of [chapter
-# 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it. The loss leaves it out, too; otherwise
-# it would be the easiest token of all, and the mean loss would fall with every bit of padding. The mask is `tokens !=
-# pad_id`, which is safe because no text is ever encoded as `<pad>`. (If padding has the end token's number, as in some
-# fine-tuning scripts, the true end tokens drop out of the loss with it, and the model is not taught to stop.) Here
-# padding stands on the right. Before a language model continues several prompts it is put on the left, so that the next
-# token follows a real one ([chapter 18](18_gpt.ipynb#break-it-the-position-of-padding)).
+# 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it. The loss leaves padding out, too;
+# otherwise `<pad>` would be the easiest token to predict, and the mean loss would fall with every bit of it. The mask
+# (Hugging Face's `attention_mask`) is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
+# (If padding has the end token's number, as in some fine-tuning scripts, the true end tokens drop out of the loss
+# with it, and the model is not taught to stop.) Here padding stands on the right. Before a language model continues
+# several prompts it is put on the left, so that the next token follows a real one ([chapter
+# 18](18_gpt.ipynb#break-it-the-position-of-padding)).
 #
 # But padding is computed like any other token, so in a batch of mixed lengths much of the work is padding.
 #
-# So sort sentences by length. (For a pair, the longer of source and target counts.) And fill a batch by tokens, not by
-# sentences, because a batch of long sentences costs many times one of short ones. Take one sentence after another. The
-# size of a batch, padding included, is the number of its sentences times the length of the longest. When the next
-# sentence would push that over a limit, start a new batch. This is **bucketing**. Nearly all steps then have about the
-# same number of tokens. The price is that a batch is no longer a random sample of all lengths.
+# So sort the sentences by length (for a pair, the longer of source and target counts), and fill a batch by tokens,
+# not by sentences: add sentences until the batch's size with padding, their number times the longest, would pass a
+# limit, and start the next. This is **bucketing**. Nearly all steps then have about the same number of tokens. The
+# price is that a batch is no longer a random sample of all lengths.
 
 # %% tags=["export"] module="tokens"
 import torch
@@ -822,10 +838,10 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# At random nearly half of the tokens are padding, by length two percent. Every sentence is in exactly one batch, and
-# the order of the batches is drawn again for each pass through the data. Otherwise the model would get all short
-# sentences first. Sixteen of the texts, in batches of four, show the principle in the figure below: 43 percent is
-# padding on the left, 18 on the right. (Among only sixteen, neighbours differ more.)
+# At random nearly half of the tokens are padding, by length two percent. Every sentence is in exactly one batch. The
+# order of the batches is random, or the model would get all short sentences first, and it is drawn again for each
+# pass through the data. Sixteen of the texts, in batches of four, show the principle in the figure below: 43 percent
+# is padding on the left, 18 on the right. (Among only sixteen, neighbours differ more.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: about as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)
@@ -907,10 +923,11 @@ assert convenient.eos_id in convenient.encode(message)
 assert convenient.decode(convenient.encode(message)) != message
 
 # %% [markdown]
-# The user has typed an end token into the middle of a sentence (decoding leaves special tokens out), and a program that
-# cuts its input at end tokens loses the rest. Where special tokens separate the speakers of a chat, a user can speak in
-# another's name, a form of **prompt injection**. Ordinary tests do not show it. The check: whatever the text, `encode`
-# must by default return no special token.
+# The user has put an end token into a sentence, which decoding hides, and a program that cuts its input at end tokens
+# loses the rest. Where special tokens separate the speakers of a chat, a user can speak in another's name, a form of
+# **prompt injection**. Tests on ordinary texts do not show it. The check: whatever the text, `encode` must return no
+# special token. (Libraries differ: Hugging Face's tokenizers recognise special tokens in a text unless told
+# otherwise, tiktoken raises an error. So know yours before you hand it what users type.)
 #
 # Another mistake is even harder to notice. With merges learnt from the *test* text as well, the score no longer says
 # how well a model does with held-out text (**data leakage**). Learn merges from the training text only, and keep the
@@ -923,10 +940,10 @@ assert convenient.decode(convenient.encode(message)) != message
 # ### Exercise 1: Print while it writes
 #
 # *Medium, 20 minutes.* A model writes token after token, and each stands for some bytes. Given the bytes so far that
-# are not printed yet, return the text that can be printed, and the bytes that must wait, because they begin a character
-# of which more is to come. (The bytes of UTF-8 say how long a character is: below 128 it is one byte; a first byte from
-# 192 on announces two, from 224 on three, from 240 on four; the others lie from 128 to 191. You may assume that the
-# bytes are right as far as they go.)
+# are not printed yet, return the text that can be printed, and the bytes that must wait, because they begin a
+# character of which more is to come. (A hint, which you may not need: the bytes of UTF-8 say how long a character is:
+# below 128 it is one byte; a first byte from 192 on announces two, from 224 on three, from 240 on four; the others
+# lie from 128 to 191. You may assume that the bytes are right as far as they go.)
 
 
 # %% tags=["exercise"]

@@ -396,7 +396,7 @@ for step, loss in losses.items():
 assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 
 # %% [markdown]
-# From 6.4 to 4.2 in 120 steps, a [perplexity](11_training.ipynb#what-should-be-small) of 67: it is as unsure as if it
+# From 6.4 to 4.2 in 120 steps, a [perplexity](11_training.ipynb#the-loss) of 67: it is as unsure as if it
 # chose among that many tokens, all equally likely.
 #
 # ([Does it need its positions](#does-a-causal-model-need-positions), under a causal mask?)

@@ -186,7 +186,7 @@ quiz.number(
 # [Chapter 5](05_position.ipynb#a-step-is-a-rotation) found that a step of sinusoids is a rotation: each pair of entries
 # turns by its own angle. There, positions were *added* to the vectors, and the layers had to make what they could of
 # the sum. [Su and others (2021)](https://arxiv.org/abs/2104.09864) leave the vectors alone, and turn, as chapter 5 did
-# [by hand](05_position.ipynb#turning-instead-of-adding), the *queries and keys* themselves, each by its own position:
+# [by hand](05_position.ipynb#rotary-positions-turning-instead-of-adding), the *queries and keys* themselves, each by its own position:
 # **rotary position embedding**, **RoPE**.
 #
 # A score then depends on what the two are *and on how far apart they stand*, not on where:

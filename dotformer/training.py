@@ -41,7 +41,7 @@ def cross_entropy(
     Targets equal to `pad_id` do not count. With `label_smoothing`, that share of
     the target's probability is spread evenly over the whole vocabulary.
 
-    Defined in chapter 11, "What should be small?".
+    Defined in chapter 11, "The loss".
     """
     loss = F.cross_entropy(
         logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float)),

@@ -28,7 +28,7 @@ def attention_gradients(
 
     `mask` and errors are those of `scaled_dot_product_attention`.
 
-    Defined in chapter 7, "The definition".
+    Defined in chapter 7, "The backward pass, for all queries".
     """
     _, weights = attend_by_hand(query, key, value, mask)
     d_value = weights.swapaxes(-1, -2) @ d_output

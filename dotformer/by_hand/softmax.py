@@ -31,7 +31,7 @@ def softmax(
 def weighted_average(
     weights: Real[np.ndarray, "*queries S"], values: Real[np.ndarray, "S D"]
 ) -> Float[np.ndarray, "*queries D"]:
-    """Blend the rows of `values`, a blend for each row of `weights`.
+    """Blend the rows of `values`, once for each row of `weights`.
 
     Raises ValueError when a weight is negative, or the weights of a row do not sum
     to 1 (to 1e-5, so that weights computed in float32 pass).
