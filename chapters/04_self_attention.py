@@ -8,11 +8,11 @@
 # %% [markdown]
 # # 4. What does a word pay attention to?
 #
-# *You import python with a script.* *A python is a large snake.* To know which python is meant, look at the other
-# words. At the end of this chapter you have a function of seven lines that lets every word of a sentence look at all of
-# them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer. Any two
-# words are then one step apart; in a recurrent network the number of steps is their distance in the text. And the
-# outputs for all words of a given text are computed at once. The price is a weight for every pair of words.
+# *You import a file with python.* *A python is a large snake.* To know which python is meant, look at the other
+# words. By the end of this chapter you will have a function of seven lines that lets every word of a sentence look at
+# all of them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
+# Any two words are then one step apart; in a recurrent network the number of steps is their distance in the text. And
+# the outputs for all words of a given text are computed at once. The price is a weight for every pair of words.
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 30 minutes to read, and 45 for the
 # exercises. [Going further](#going-further), at the end, takes 4 more minutes.
@@ -70,7 +70,7 @@ def look_up(sentence, word, itself=True):
     return weights, weights @ x
 
 
-for sentence in ("you import python with a script", "a python is a large snake"):
+for sentence in ("you import a file with python", "a python is a large snake"):
     weights, _ = look_up(sentence, "python")
     print(
         *(
@@ -85,7 +85,7 @@ for sentence in ("you import python with a script", "a python is a large snake")
 # low a temperature such a gap decides everything. So leave the word itself out, with a score of minus infinity, and
 # look again.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two look-ups by python, itself left out. In you import python with a script the weights are import 0.68, script 0.24, the rest at most 0.04; what python receives is near to import, imported, imports, exported, while the plain average of the words is near to with, you, and, for. In a python is a large snake the weight is 0.88 on snake; what it receives is near to snake, snakes, serpent, lizard, and the plain average to are, the, and, was."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two look-ups by python, itself left out. In you import a file with python the weights are import 0.83, file 0.08, the rest at most 0.04; what python receives is near to import, imported, imports, export, while the plain average of the words is near to with, you, and, for. In a python is a large snake the weight is 0.88 on snake; what it receives is near to snake, snakes, serpent, lizard, and the plain average to are, the, and, was."}}
 from classroom.diagram import Diagram
 
 known = sorted(word for word in row_of if word.isalpha() and len(word) > 2)
@@ -99,7 +99,7 @@ def nearest(vector, count=4):
 
 drawing = Diagram(6.8, 4.9)
 for top, sentence in (
-    (4.65, "you import python with a script"),
+    (4.65, "you import a file with python"),
     (2.1, "a python is a large snake"),
 ):
     words = sentence.split()
@@ -137,28 +137,34 @@ for top, sentence in (
     )
 plt.show()
 
-weights, received = look_up("you import python with a script", "python", False)
+weights, received = look_up("you import a file with python", "python", False)
 assert nearest(received)[:2] == ["import", "imported"]
-assert weights[1].round(2) == 0.68
+assert weights[1].round(2) == 0.83
+names = embeddings[[row_of[word] for word in ("serpent", "pip")]]
+own = embeddings[row_of["python"]]
+moved = [names @ own, names @ normalize(own + received)]
 weights, received = look_up("a python is a large snake", "python", False)
 assert nearest(received)[:3] == ["snake", "snakes", "serpent"]
 assert weights[-1].round(2) == 0.88
+moved.append(names @ normalize(own + received))
+assert np.round(moved, 2).tolist() == [[0.29, 0.34], [0.17, 0.34], [0.53, 0.28]]
 
 # %% [markdown]
 # The same word received two different things: something near to *import* and *imported* in one sentence, near to
-# *snake* and *serpent* in the other. Any blend would differ, since the words do. That it is near to *import* in the one
-# and to *snake* in the other is the work of the weights. The plain average of the same words, the grey line, is near to
+# *snake* and *serpent* in the other. Any blend would differ, since the sentences do. It is the weights that pull it
+# to *import* in one and to *snake* in the other. The plain average of the same words, the grey line, is near to
 # *with* and *you* in the first sentence, and to *are* and *the* in the second. Attention is a blend whose weights are
-# computed from the words. (A learned linear map across the positions would blend, too, but in the same way in every
-# sentence, and for one length only.) The rest of this chapter adds three matrices, the same for every word: two of them
-# let training shape the choice, and the third what is handed over.
+# computed from the words. And is it known now which python is meant? What a word receives is added to its own vector
+# (chapter 8). The cosine of *python* with *serpent* is 0.29; with that of the sum it is 0.17 in the first sentence
+# and 0.53 in the second. The rest of this chapter adds three matrices, the same for every word: two of them let
+# training shape the choice, and the third what is handed over.
 #
 # ## Three roles
 #
 # One vector for all three parts has three faults. A word finds itself first; leaving it out is only a patch, since it
-# may need itself. It finds what is most like it, where it may need something unlike: a verb looks for something alive,
-# and not for other verbs. And every score is mutual: *python* needs *import*, to show which python it is. *Import* does
-# not need *python*, and scores it as high all the same.
+# may need itself. It finds what is most like it, where it may need something unlike: a verb looks for something
+# alive, and not for other verbs. And every score is mutual: in *the old man*, *old* must find the noun that it
+# describes, and *man* need not look back at *old*, but scores it as high all the same.
 #
 # A word plays three roles in a look-up, and one vector had to serve in all of them. The paper of 2017 that introduced
 # the transformer calls them *query*, *key* and *value*. Think of search. You look for a video. What you type is the
@@ -167,7 +173,8 @@ assert weights[-1].round(2) == 0.88
 # writes the titles: the matrices that make queries and keys are learned together, so that the two come to match. And
 # what comes back is a blend of all the videos.
 #
-# For the three roles give every word three vectors. They are computed from the word's vector $x_i$ by three matrices:
+# So give every word three vectors, one for each role. They are computed from the word's vector $x_i$ by three
+# matrices:
 #
 # $$q_i = x_i W_Q , \qquad k_i = x_i W_K , \qquad v_i = x_i W_V .$$
 #
@@ -287,27 +294,29 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # ### Are the three faults gone?
 #
 # Yes, thanks to $W_Q$ and $W_K$. A word need not find itself first: *bites* has a weight of 0.045 on itself, although
-# nobody has left it out. Nor what is most like it: *bites* finds something alive. And scores are not mutual: *bites*
-# scores *man* 4, *man* scores *bites* 2. What the verb needs from the man is one thing, and what the man needs from the
-# verb another.
+# nobody has left it out. Nor need it find what is most like it: *bites* finds something alive. And scores are not
+# mutual: *bites* scores *man* 4, *man* scores *bites* 2.
 #
-# The reason is that queries and keys have a matrix each: $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the
-# product $W_Q W_K^\top$ in the middle need not be symmetric. Here it is
+# The reason is that queries and keys have a matrix each. A score is $q_i k_j^\top = (x_i W_Q)(x_j W_K)^\top = x_i \,
+# W_Q W_K^\top \, x_j^\top$. Because of the product in the middle, a word's score with itself need not be a squared
+# length, the largest that there is; and because that product need not be symmetric, scores need not be mutual. Here
+# it is
 #
 # $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} .$$
 #
-# Row $a$, column $b$ (in the order alive, action, human) is what the score gains when the asking word has entry $a$ and
-# the other word entry $b$. An action asks for *alive* and for *human*, 2 each (row 2), so *bites* scores *man*
-# $2 + 2 = 4$. Only *alive* asks for an action (column 2), so *man* scores *bites* 2. ([Further
+# Row $a$, column $b$ (in the order alive, action, human) is what the score gains when the asking word has entry $a$
+# and the other word entry $b$. An action asks for *alive* and for *human*, 2 each (row 2), so *bites* scores *man* $2
+# + 2 = 4$. Only *alive* asks for an action (column 2), so *man* scores *bites* 2. ([Further
 # on](#why-two-matrices-and-not-their-product): why this product is not trained as one matrix.) With one matrix for
-# both, $W_Q = W_K$, scores would be mutual again, and at the start most words would attend most to themselves
-# ([measured below](#would-one-shared-matrix-do)).
+# both, $W_Q = W_K$, scores would be mutual again, and a word's score with itself a squared length, so that before
+# training most words would attend most to themselves ([measured below](#would-one-shared-matrix-do)).
 #
-# And what is $W_V$ for? First, to hold something back: here *bites* hands over nothing. Second, to write what is found
-# where it cannot be taken for the word's own. [Chapter 8](08_encoder.ipynb) adds what a word receives to the word's own
-# vector, once both have the same width. With $V = X$ *bites* would receive $(0.955, 0.045, 0.768)$ and become
-# $(0.955, 1.045, 0.768)$, which reads as an action that is itself alive and human. Where vectors have entries that no
-# word uses, $W_V$ can write there ([measured below](#what-is-the-third-matrix-for)).
+# And what is $W_V$ for? First, to hold something back: here *bites* hands over nothing. Second, to write what is
+# found where it cannot be taken for the word's own. [Chapter 8](08_encoder.ipynb) adds what a word receives to the
+# word's own vector, once both have the same width. With $V = X$ *bites* would receive $(0.955, 0.045, 0.768)$ and
+# become $(0.955, 1.045, 0.768)$, which reads as an action that is itself alive and human. Give the vectors two spare
+# entries, *alive* and *human in what I found*, and $W_V$ can write there: then the sum says *an action that has found
+# something alive and human* ([measured below](#what-is-the-third-matrix-for)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -415,8 +424,8 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 # one sequence, keys and values from another: exercise 1 builds it, and in [chapter 9](09_decoder.ipynb) the part that
 # writes (the *decoder*) uses it to query the part that has read (the *encoder*).
 #
-# The folded cell holds what the rest of the book imports: both functions with checks, the first under PyTorch's name,
-# `scaled_dot_product_attention`.
+# The folded cell holds what Part I imports from here on: `self_attention`, and `attention` under PyTorch's name,
+# `scaled_dot_product_attention`. It also raises an error if a query has no key left.
 
 # %% tags=["export", "hide-input"] module="by_hand.attention"
 import numpy as np
@@ -545,9 +554,9 @@ quiz.number(
 # %% [markdown]
 # ## Leaving a word out
 #
-# Some words must not be seen: those not yet written, and filler. A **mask** is a boolean matrix, with a row for each
-# query and a column for each key. In this book, as in PyTorch's `scaled_dot_product_attention`, **True means *may
-# attend***.
+# Some words must not be seen: those not yet written, and those that only fill up a row. A **mask** is a boolean
+# matrix, with a row for each query and a column for each key. In this book, as in PyTorch's
+# `scaled_dot_product_attention`, **True means *may attend***.
 #
 # A **causal mask** hides the future: query $t$ may attend to keys $0$ to $t$ and to none that comes later. A model that
 # writes a text word by word (an **autoregressive** model) does not have the later words yet. In training the whole text
@@ -564,8 +573,8 @@ print("masked", np.where(causal, scaled, -np.inf).round(2), sep="\n")
 print("weights", causal_weights.round(3), sep="\n")
 
 # %% [markdown]
-# *Dog* comes first and has only itself, with weight 1, so it receives its own value. *Bites* may attend to *dog* and to
-# itself. Their powers of $e$ are 4.113 and 1, as on paper, and that of *man* is now 0. So the sum is 5.113, and the
+# *Dog* comes first and has only itself, with weight 1, so it receives its own value. *Bites* may attend to *dog* and
+# to itself. Their exponentials are 4.113 and 1, as on paper, and that of *man* is now 0. So the sum is 5.113, and the
 # weights are $4.113 / 5.113 = 0.804$ and 0.196. Only the last word sees every word.
 #
 # To see that a causal mask works, change a later word: the outputs before it must not change, and its own must.
@@ -578,8 +587,8 @@ after, _ = self_attention(changed, w_q, w_k, w_v, mask=causal)
 assert np.allclose(before[:2], after[:2]) and not np.allclose(before[2], after[2])
 
 # %% [markdown]
-# A **padding mask** hides filler. Sentences in a batch must be equally long, so short ones are filled up with padding,
-# and no query may attend to the padding. The mask has one entry for each *key*, the same for all queries:
+# Sentences in a batch must be equally long, so short ones are filled up with *padding*. A **padding mask** hides it:
+# no query may attend to it. The mask has one entry for each *key*, the same for all queries:
 
 # %% tags=["nbval-check-output"]
 batch = np.stack([small, small])  # (2 sentences, 3 tokens, width 3)
@@ -605,9 +614,6 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Side by side: the causal mask takes the upper triangle away, the padding mask a column, and in every row what is left
-# sums to 1 again.
-#
 # The mask has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats it. Whatever finite numbers the
 # padding holds, its column of weights is 0. Its *row* is computed like any other, and does no harm: in the next layer
 # the padding is hidden again, so no word reads it, and the loss leaves it out ([chapter 9](09_decoder.ipynb)). If you
@@ -617,8 +623,7 @@ plt.show()
 # %% [markdown]
 # ### Why minus infinity?
 #
-# A mask acts on the scaled scores, *before* the softmax: where it is False, `attention` puts minus infinity. Its
-# exponential is 0, so its weight is exactly 0, and the others sum to 1 without it. Compare what else one might do:
+# Where the mask is False, `attention` puts minus infinity, before the softmax. Compare what else one might do:
 
 # %% tags=["nbval-check-output"]
 scaled = np.array([1.0, 2.0, 3.0])
@@ -654,15 +659,14 @@ assert second_dog[1, 0].round(3) == 0.446
 # %% [markdown]
 # ### A row with nothing to attend to
 #
-# If every key is hidden, every scaled score is $-\infty$. The softmax subtracts the largest, and $-\infty - (-\infty)$
-# is NaN, which spreads to everything it touches: in the next layer even a weight of 0 times NaN is NaN. It happens, for
-# example, where padding stands *before* a text. The causal mask lets a padding token see only padding, and the padding
-# mask hides that too.
+# If every key is hidden, every scaled score is $-\infty$. The softmax subtracts the largest, and $-\infty -
+# (-\infty)$ is NaN, which spreads to everything it touches: in the next layer even a weight of 0 times NaN is NaN. It
+# happens, for example, where padding stands *before* a text (*left padding*). The causal mask lets a padding token
+# see only padding, and the padding mask hides that too.
 #
-# Implementations differ here. `attention` gives NaN, and so does the [module below](#the-same-as-a-pytorch-module); the
-# checked version, `scaled_dot_product_attention` in the folded cell above, refuses. PyTorch's functions return NaN or
-# zeros, depending on the function and its arguments. In a model you want the weights of such a row to be 0, as those of
-# chapter 7's module are.
+# In a model you want the weights of such a row to be 0, as those of chapter 7's module are. (`attention` and the
+# [module below](#the-same-as-a-pytorch-module) give NaN; PyTorch's functions return NaN or zeros, depending on the
+# function and its arguments.)
 
 # %% tags=["nbval-check-output"]
 hidden = np.full(3, -np.inf)
@@ -795,13 +799,14 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
 # model you call PyTorch's, which avoids storing the weights where it can; on a GPU that is faster.
 #
-# The module returns $d_k$ numbers for each word; [chapter 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) brings
-# the width back to $D$, and takes a second input, for cross-attention. A padding mask of shape $(B, T)$ needs a new
-# axis, `mask[:, None]`, and [another with several heads](#a-mask-over-the-wrong-axis). (`nn.Linear` stores its matrix
-# transposed, hence the `.T`.)
+# The module returns $d_k$ numbers for each word (here, as nearly everywhere, $d_v = d_k$); [chapter
+# 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) brings the width back to $D$, and takes a second input, for
+# cross-attention. A padding mask of shape $(B, T)$ needs a new axis, `mask[:, None]`, and [another with several
+# heads](#a-mask-over-the-wrong-axis). (`nn.Linear` stores its matrix transposed, hence the `.T`.)
 #
-# Beware of two other conventions. In both masks of `nn.MultiheadAttention`, True means *hidden*. And a mask of floats,
-# 0 or 1, is not a mask: PyTorch's functions *add* it to the scores, and raise no error.
+# Beware of another convention and of a trap. In `nn.MultiheadAttention`'s `attn_mask` and `key_padding_mask`, True
+# means *hidden*. And a mask of floats is *added* to the scores, so it must hold 0 for *may attend* and $-\infty$ for
+# *hidden*: with 1 and 0 nothing is hidden, and no error is raised.
 
 # %% [markdown]
 # ## What does attention cost?
@@ -1121,8 +1126,8 @@ verdict
 #
 # ### Why two matrices, and not their product?
 #
-# For the scores only the product $W_Q W_K^\top$ matters. It is a sum of $d_k$ products, each of a column of $W_Q$ (a
-# question) and the same column of $W_K$ (what answers it). So it can be any matrix of rank at most $d_k$.
+# For the scores only the product $W_Q W_K^\top$ matters. It is a sum of $d_k$ outer products, each of a column of
+# $W_Q$ (a question) and the same column of $W_K$ (what answers it), a matrix of rank 1. So its rank is at most $d_k$.
 #
 # Why not train it as one $(D, D)$ matrix? Because two narrow ones are cheaper. With $D = 512$ and $d_k = 64$ they hold
 # $2 D d_k = 65{,}536$ numbers, and one would hold $D^2 = 262{,}144$. Each word's short key is computed once, and then a
@@ -1172,9 +1177,10 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 # scatter around 0. And the scores $X W_Q (X W_Q)^\top$ stay symmetric, whatever training does. With two random matrices
 # a word's query has no more to do with its own key than with any other.
 #
-# An attention that picks its own word fetches nothing new. A mask can cure this: [Kitaev and others
-# (2020)](https://arxiv.org/abs/2001.04451) share the matrix, let words attend to themselves only where there is nobody
-# else, scale the keys to length 1, and lose nothing in their tasks.
+# An attention that picks its own word fetches nothing new. So would it do? With help: [Kitaev and others
+# (2020)](https://arxiv.org/abs/2001.04451) share the matrix, scale the keys, but not the queries, to length 1, so
+# that scores are no longer mutual, let words attend to themselves only where there is nobody else, and lose nothing
+# in their tasks.
 #
 # ### What is the third matrix for?
 #
@@ -1211,9 +1217,9 @@ for used in (8, 16):
 
 # %% [markdown]
 # Without $W_V$ it misses half: in a sum of two independent vectors each accounts for half, and no linear map can tell
-# them apart where both may point in the same directions. A matrix, even a random one, turns what was found into
-# directions that the word itself does not use. Then nothing is lost where there is room, as 8 and 8 numbers fit in 16;
-# two full words do not.
+# them apart where both may point in the same directions. A matrix, even a random one, turns what was found into other
+# directions. Where words use 8 of 16 entries, these and the 8 of the words themselves have none in common, so nothing
+# is lost; two full words have not enough room.
 #
 # Why would a word hand over nothing? A value near zero can be useful, because a softmax cannot say *none*. A word that
 # needs nothing must still distribute a total weight of 1, and can give nearly all of it to a word whose value is near

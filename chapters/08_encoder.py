@@ -84,10 +84,10 @@ plt.show()
 
 # %% [markdown]
 # Two things happen to *bad*, and each is *added* to what it was. First the attention fetches. Every query asks only
-# *are you a not?*, and the scores are so large that *not* gets all the weight. Its value is −2 in the second entry, so
-# *affirmed* goes from 1 to −1. (All other words have the value 0, so without a *not* nothing is fetched.) Then a small
-# network looks at *bad* alone. The tone should be polarity times *affirmed*: 1 if the two agree, −1 if not. Their sum
-# is ±2 if they agree and 0 if not, so
+# *are you a not?*: it is a constant, and the score is 20 for *not* and 0 for any other word, so *not* gets all the
+# weight. The value of *not* is −2 in the second entry, so *affirmed* goes from 1 to −1. (All other words have the
+# value 0, so without a *not* nothing is fetched.) Then a small network looks at *bad* alone. The tone should be
+# polarity times *affirmed*: 1 if the two agree, −1 if not. Their sum is ±2 if they agree and 0 if not, so
 #
 # $$\text{tone} = |\text{polarity} + \text{affirmed}| - 1 ,$$
 #
@@ -128,11 +128,12 @@ for text in ("good", "bad", "not good", "not bad"):
 assert list(tones.values()) == [1, -1, -1, 1]
 
 # %% [markdown]
-# Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's. The
-# network combines numbers that stand in one vector. Here it had to multiply polarity by *affirmed*. One matrix cannot.
-# It gives a weighted sum, and the points at which that is above a threshold, say above 0 for praise, lie on one side of
-# a straight line. In the left panel below, praise stands on two opposite corners of a square and blame on the other
-# two, so no line parts them (the classic XOR; the cases are not **linearly separable**).
+# Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's.
+# The network combines numbers that stand in one vector. Here it had to multiply polarity by *affirmed*. One matrix
+# cannot. It gives a weighted sum, which would have to be above a threshold for praise and below it for blame. The
+# points at which it is above lie on one side of a straight line. In the left panel below, praise stands on two
+# opposite corners of a square and blame on the other two, so no line parts them (the classic XOR; the cases are not
+# **linearly separable**).
 #
 # From $z$, the sum of polarity and *affirmed*, the network makes two numbers, $\max(0, z)$ and $\max(0, -z)$. With
 # these as axes, on the right, one line parts praise from blame.
@@ -198,10 +199,9 @@ x = torch.randn(2, 7, 512)  # (B, T, D)
 y = down(up(x).relu())  # (B, T, D): each of the 14 vectors by itself
 
 # %% [markdown]
-# The **activation function** between them, or *non-linearity*, makes it more than one matrix:
-# $\operatorname{ReLU}(z) = \max(0, z)$, or the smoother GELU. (Forget it, and the network is one affine map. The shapes
-# are right and training runs, usually to a worse end.) For *not bad*, two hidden entries gave
-# $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
+# The **activation function** between them, or *non-linearity*, makes it more than one matrix: $\operatorname{ReLU}(z)
+# = \max(0, z)$, or the smoother GELU. (Without it the two maps collapse into one; nothing fails, and the model is
+# worse.) For *not bad*, two hidden entries (*units*) gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
 #
 # Why not leave this to attention? Its softmax decides only *how much* to fetch of each word. Given those weights, what
 # arrives is a linear function of the words. To multiply two entries of one word it would have to put one of them into
@@ -299,45 +299,68 @@ assert np.isclose(share, 2 / 3, atol=0.01) and parameters(network) == 2_099_712
 # This is a **residual connection**, or skip connection. A sublayer must return vectors of the stream's width $D$, or
 # they could not be added. What is gained?
 #
-# - **A word is handed on.** A sublayer need only compute what changes: *bad* kept its polarity, and nobody had to copy it.
-# - **So is the gradient.** The derivative of $x + f(x)$ is $I + f'$, and through $n$ sublayers these multiply:
-#   $(I + f_1')(I + f_2') \cdots (I + f_n')$. Multiply that out, and one term is $I$ alone: a path to the lowest layer
-#   that passes through no sublayer. Without the sums only $f_1' f_2' \cdots f_n'$ is left, which vanishes if its
-#   factors are small. With single numbers and $f' = 0.1$, twelve sublayers give $1.1^{12} = 3.1$ with the sums, and
-#   $0.1^{12} = 10^{-12}$ without. Stack twelve feed-forward networks as PyTorch starts them, and send back a gradient
-#   of length 1:
+# - **A word is handed on.** A sublayer need only compute what changes: *bad* kept its polarity, and nobody had to
+#   copy it.
+# - **So is the gradient.** The derivative of $x + f(x)$ is $I + f'$, and through $n$ sublayers these multiply: $(I +
+#   f_1')(I + f_2') \cdots (I + f_n')$. Multiply that out, and one term is $I$ alone: a path to the lowest layer that
+#   passes through no sublayer. Without the sums only $f_1' f_2' \cdots f_n'$ is left, which vanishes if its factors
+#   are small. With single numbers and $f' = 0.1$, twelve sublayers give $1.1^{12} = 3.1$ with the sums, and $0.1^{12}
+#   = 10^{-12}$ without. Stack twelve feed-forward networks, with three kinds of initial weights, and send back a
+#   gradient of length 1:
 
 
 # %% tags=["hide-input"]
-def gradients(add, seed):
-    """The length of each network's gradient of W_1, and the last one's input's size."""
+def keep_as_is(network):
+    """PyTorch's own initial weights."""
+
+
+def glorot(network):
+    for linear in (network.up, network.down):
+        nn.init.xavier_uniform_(linear.weight)
+
+
+def he(network):
+    nn.init.kaiming_normal_(network.up.weight, nonlinearity="relu")
+    nn.init.kaiming_normal_(network.down.weight, nonlinearity="linear")
+
+
+def gradients(add, initialise, seed):
+    """The length of each network's gradient of W_1."""
     torch.manual_seed(seed)
     config = LayerConfig(d_model=64, d_ff=256, dropout=0.0)
     networks, x = [FeedForward(config) for _ in range(12)], torch.randn(64, 64)
     for each in networks:
-        size = x.square().mean().sqrt().item()
+        initialise(each)
         x = x + each(x) if add else each(x)
     d_x = torch.randn_like(x)
     x.backward(d_x / d_x.norm())
-    return [each.up.weight.grad.norm().item() for each in networks] + [size]
+    return [each.up.weight.grad.norm().item() for each in networks]
 
 
-print("gradient of W_1      lowest    highest   (medians of five starts)")
-lengths = {}
+print("gradient of W_1 in the lowest network, as a share of the highest")
+print(f"{'initial weights':19}PyTorch's  Glorot's      He's")
+ratios = {}
 for add, name in ((False, "without the sums"), (True, "with them")):
-    lengths[add] = np.median([gradients(add, seed) for seed in range(5)], axis=0)
-    print(f"{name:17}{lengths[add][0]:10.1g}{lengths[add][-2]:11.1f}")
-assert lengths[False][0] < 1e-6 and 0.1 < lengths[False][-2] < 0.2
-assert lengths[True][:-1].min() > 4 and lengths[True][:-1].max() < 5
-assert 0.045 < lengths[False][-1] < 0.055 and 1.35 < lengths[True][-1] < 1.45
+    for initialise in (keep_as_is, glorot, he):
+        found = [gradients(add, initialise, seed) for seed in range(5)]
+        low, *_, high = np.median(found, axis=0)
+        ratios[add, initialise] = low / high
+    print(
+        f"{name:16}",
+        *(f"{ratios[add, one]:9.1g}" for one in (keep_as_is, glorot, he)),
+    )
+assert ratios[False, keep_as_is] < 1e-5 and 0.01 < ratios[False, glorot] < 0.05
+assert 0.5 < ratios[False, he] < 2
+assert all(0.5 < ratios[True, one] < 2 for one in (keep_as_is, glorot, he))
 
 # %% [markdown]
-# Without the sums the lowest network gets less than a hundred-thousandth of what the highest gets; with them, about as
-# much. (Without the sums even the highest gets only 0.1. The gradient of a matrix is proportional to its input, and
-# that has faded on its way up, to entries of size 0.05; with the sums they have 1.4.)
+# Without the sums it depends on the initial weights whether the gradient arrives. PyTorch's make every network shrink
+# its input, and the lowest gets some millionths of what the highest gets. He's are made to keep the size (in networks
+# with ReLU), and it gets as much. With the sums it does so with all three.
 #
-# [He and others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them
-# deeper networks had trained worse than shallow ones (the **degradation problem**).
+# [He and others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without
+# them deeper networks had trained worse than shallow ones (the **degradation problem**), although their gradients had
+# not vanished. The reason that they give is the first one: doing nothing becomes easy.
 #
 # There is a price. Every layer adds to the stream, so the sum grows, and each layer would receive larger numbers than
 # the one below. Something has to keep them within bounds.
@@ -449,8 +472,9 @@ plt.show()
 # back: no path is a plain $I$ any more. With pre-norm it passes through nothing but additions, so that path is there,
 # and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. (Beware of `x =
 # norm(x)` followed by `x = x + f(x)`: the stream passes through the norm, as in post-norm.) The stream is normalised
-# once, after the last layer, by a **final norm**. Which to choose? Pre-norm, unless you repeat the paper. [Experiments
-# below](#does-training-agree) show why, and when post-norm learns, too.
+# once, after the last layer, by a **final norm**. Which to choose? Pre-norm, unless you repeat the paper (in
+# PyTorch's layers that is `norm_first=True`). [Experiments below](#does-training-agree) show why, and when post-norm
+# works as well. What we build now is the paper's post-norm, also PyTorch's default; in three layers both train.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -461,7 +485,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "Vectors of mean 0 and variance 1, as after any layer norm",
-        "The norm of a pre-norm layer stands before the sublayer. What is added to is never normalised.",
+        "The norm of a pre-norm layer stands before the sublayer. The stream itself is never normalised.",
     ),
     quiz.wrong(
         "What the last feed-forward network wrote, and nothing else",
@@ -494,8 +518,7 @@ class PlainLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x, mask=None):  # (B, T, D); (B, 1, 1, T), True: may attend
-        # chapter 6's returns no pair: unpacking would split a batch of two, silently
-        found, _ = self.attention(x, x, x, mask)  # blends, and weights if asked for
+        found, _ = self.attention(x, x, x, mask)  # chapter 7's also returns weights
         x = self.norm1(x + self.dropout(found))
         return self.norm2(x + self.dropout(self.down(self.up(x).relu())))
 
@@ -686,11 +709,12 @@ quiz.one_choice(
 # vectors, the **embeddings**, and the vector of its position is added.
 #
 # What length $\lVert x \rVert$ should a token's vector have? It is used as input and as output, and the two disagree.
-# As input it should be about as long as the position added to it, $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for
-# $D = 512$. As output, where many models use the same embeddings (a token's score is the dot product of its embedding
-# with the last vector, [chapter 9](09_decoder.ipynb)), it should start near 1, or the first scores are too large
-# ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). So embeddings start with length 1, and looking one up
-# multiplies it by $\sqrt D = 22.6$, which is of the order of the 16 that we want.
+# As input it should be about as long as the position added to it, or the first layer could hardly tell one from the
+# other: $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$. As output, where many models use the same
+# embeddings (a token's score is the dot product of its embedding with the last vector, [chapter
+# 9](09_decoder.ipynb)), it should start near 1, or the first scores are too large ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)). So embeddings start with length 1, and looking one up multiplies
+# it by $\sqrt D = 22.6$, which is of the order of the 16 that we want.
 
 # %% tags=["export", "hide-input"] module="encoder"
 import math
@@ -801,8 +825,8 @@ alone = encoder(sentences[1:, :2])  # without the padding
 assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 
 # %% [markdown]
-# Numbers go in, and for each comes out a vector that has drawn on all the tokens of its sentence. Those of real tokens
-# have drawn on no padding; those at padding are ignored.
+# Each token number becomes a vector (a **hidden state**) that has drawn on every real token of its sentence. What
+# stands at padding is ignored.
 
 # %% [markdown]
 # ## What is each part for? Leave it out
@@ -960,8 +984,9 @@ assert (
 # %% [markdown]
 # With one layer, its absence shows: after 600 steps, 73 to 79 percent of the digits are right without it, and all of
 # them with it. Attention does fetch the second digit: its four heads give the mirrored position about half of their
-# weight. But what it adds to the first digit is a linear map of the second, and a sum modulo 10 is not linear. (The
-# layer without it, with $d_\text{ff} = 4 D$, also has only a third of the parameters.)
+# weight. But what it adds to the first digit depends on the second in the same way whatever the first is, and a sum
+# of two such vectors cannot get all 100 cases right. (The layer without the network also has only a third of the
+# parameters.)
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1002,8 +1027,10 @@ assert min(slow[None]) == 1
 # ## What goes wrong in a deep stack?
 #
 # If three layers can spare the norms, what are norms for? And why do words become alike? Take 24 attention layers
-# without feed-forward networks, with Glorot's start, before any training. A sentence of 16 random words of width 64
-# passes through them; the layers are joined in one of four ways:
+# with Glorot's **initialisation**, before any training. (We leave out the feed-forward networks: they mix no words,
+# so whatever makes words alike is attention's doing. The twelve trained layers [below](#does-training-agree) have
+# them again.) A sentence of 16 random words of width 64 passes through them; the layers are joined in one of four
+# ways:
 #
 # | | a layer computes |
 # |---|---|
@@ -1099,18 +1126,20 @@ show_stacks(
 # **rank collapse** (also *over-smoothing*), and prove that in a stack of nothing but attention it is faster than
 # exponential: the more alike the words, the more even the weights, and even weights give all the same average.
 #
-# Adding only delays it: once words are mostly alike, attention returns nearly the same vector to all, so what they
-# share grows and what is a word's own does not. With pre-norm the shared part grows more slowly
-# ([why](#how-fast-do-words-become-alike)), and 27 percent is left at the top. Without the sum, training does not help:
-# less than a tenth of a vector is its own after three trained layers without the residual connection around attention.
-# In the complete model it is 95 percent.
+# With Glorot's weights, before training, adding only delays it: once words are mostly alike, attention returns nearly
+# the same vector to all, so what they share grows and what is a word's own does not. With pre-norm the shared part
+# grows more slowly ([why](#how-fast-do-words-become-alike)), and 27 percent is left at the top. Without the sum,
+# training does not help: less than a tenth of a vector is its own after three trained layers without the residual
+# connection around attention. In the complete model it is 95 percent. (So with residual connections collapse is
+# possible and not forced, as Dong and others prove, too.)
 #
 # ### What helps
 #
-# Two things do: pre-norm, and a **small start**. GPT-2 divides the matrices that write into the stream by the root of
-# the number of sublayers, once, before training, so that each adds little: 24 random additions of size $1/\sqrt{24}$
-# add up to size 1, since their squares add. Here are the four stacks at their top, and three in which what attention
-# adds is divided by $\sqrt{24}$:
+# Two things do: pre-norm, and a smaller initialisation of what writes into the stream, here called a **small start**.
+# GPT-2 divides the matrices that write into the stream by the root of the number of sublayers, once, before training,
+# so that each adds little: 24 random additions of size $1/\sqrt{24}$ add up to size 1, since their squares add (24
+# attention layers are 24 sublayers; with a feed-forward network in each, twelve layers are). Here are the four stacks
+# at their top, and three in which what attention adds is divided by $\sqrt{24}$:
 
 # %% tags=["hide-input"]
 small_start = {
@@ -1125,17 +1154,17 @@ for name, (shares, sizes, gradients) in stacks.items():
 
 # %% [markdown]
 # The last column is the gradient of the top layer's $W_Q$, when the backward pass begins with a gradient of length 1.
-# Where words are alike there is nothing to choose between, so alone and with post-norm a high layer cannot learn where
-# to look. With *added* words are as alike, and a gradient remains presumably only because its numbers have exploded, to
-# more than a thousand. With pre-norm the stream grows to 4, more than a quarter of each word stays its own, and every
-# layer gets a gradient ([layer by layer](#how-do-size-and-gradient-change-with-the-layer)). Started small, all three
-# keep more than nine tenths of each word, and their top layers a gradient.
+# Where words are alike there is nothing to choose between, so alone and with post-norm a high layer gets hardly any
+# signal where to look. In the *added* stack the words are just as alike; a gradient remains, presumably only because
+# the numbers have exploded, to more than a thousand. With pre-norm the stream grows to 4, more than a quarter of each
+# word stays its own, and every layer gets a gradient ([layer by
+# layer](#how-do-size-and-gradient-change-with-the-layer)). Started small, all three keep more than nine tenths of
+# each word, and their top layers a gradient.
 #
 # So each layer should at first add little beside what is there already: pre-norm sees to that in part, a small start
-# more fully. Most of today's deep models are pre-norm, and this is one reason. (What else has changed since 2017, such
-# as RMSNorm and gated feed-forward networks: [chapter 19](19_modern.ipynb#seven-changes).) Pre-norm has a price: the
-# larger the stream, the less a late layer changes it, and where a post-norm model does train, it is often the better
-# one ([Liu and others, 2020](https://arxiv.org/abs/2004.08249)).
+# more fully. Most of today's deep models are pre-norm, and this is one reason. Pre-norm has a price: the larger the
+# stream, the less a late layer changes it, and where a post-norm model does train, it is often the better one ([Liu
+# and others, 2020](https://arxiv.org/abs/2004.08249)).
 
 # %% tags=["proof"]
 alone, added, post, pre, *small_ones = stacks.values()
@@ -1220,7 +1249,7 @@ for name, rows in deep.items():
 # The model of 2017 is post-norm and did train: six layers on each side, a warm-up of 4,000 steps, and 100,000 steps in
 # all, where ours has 50 and 600. [Below](#does-it-need-warm-up) is a look at what a warm-up does.
 #
-# So a small model is no test of what a deep one needs.
+# So a shallow model is no test of what a deep one needs.
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small start": 6, "no norm, small start": 5}
@@ -1279,8 +1308,9 @@ for depth, stream in enumerate(streams):
 
 # %% [markdown]
 # At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. The 28
-# percent after the first layer are hardly more than the 26 that the commonest digit brings. After the second layer both
-# digits can be read, from one vector of 32 numbers.
+# percent after the first layer are hardly more than the 26 that the commonest digit brings (which can be read from
+# the average of all digits, as even weights give it). After the second layer both digits can be read, from one vector
+# of 32 numbers.
 
 # %% [markdown]
 # So a position of layer 3 is **no longer its word alone**. It is a vector that began as one digit and by now holds two.
@@ -1438,12 +1468,12 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward
-# network works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a
-# few layers, and with it more slowly. Norms, or a small start, keep the stream from exploding. From the usual start,
-# pre-norm keeps words more distinct in a deep stack than post-norm does; from a small start it makes no difference. Of
-# our stacks of twelve layers only pre-norm learned its task in 600 steps from the usual start, while from a small start
-# post-norm and even a stack without norms learned it, too.
+# A layer adds twice to every word's residual stream: attention brings something from other words, and the
+# feed-forward network works on each word alone, with two thirds of the parameters. Without the adding, words become
+# alike within a few layers, and with it more slowly. Norms keep the stream from exploding, and at the start so do
+# small initial weights. From the usual start, pre-norm keeps words more distinct in a deep stack than post-norm does;
+# from a small start it makes no difference. Of our stacks of twelve layers only pre-norm learned its task in 600
+# steps from the usual start, while from a small start post-norm and even a stack without norms learned it, too.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
 # connections: [He and others (2015)](https://arxiv.org/abs/1512.03385). Layer norm: [Ba, Kiros and Hinton
@@ -1505,7 +1535,7 @@ show_stacks(
 )
 
 # %% [markdown]
-# Numbers explode only with *added*, by little in the first layers and then by some 40 percent in each.
+# Only *added* explodes: slowly at first, and then by some 40 percent in each layer, about $\sqrt 2$.
 #
 # Begin the backward pass at the top with a gradient of length 1. How long is the gradient of each layer's $W_Q$?
 
@@ -1532,12 +1562,13 @@ show_stacks(
 # %% [markdown]
 # ### Does it need warm-up?
 #
-# The training of the paper starts with tiny steps that grow for a while, a **warm-up** of the learning rate. [Xiong and
-# others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks. A norm divides by the size of
-# what it receives, and on the way back it divides the gradient as well. With pre-norm the final norm receives a stream
-# that has grown with the depth, and divides the gradients by its size. With post-norm the stream never grows, so the
-# gradients of the last layers' feed-forward networks start larger. So, they argue, full steps at once go wrong: the
-# loss rises, or stays where it is, and does not recover.
+# The training of the paper starts with tiny steps that grow for a while, a **warm-up** of the learning rate. [Xiong
+# and others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks. A norm divides by the size
+# of what it receives, and on the way back it divides the gradient as well. With pre-norm the final norm receives a
+# stream that has grown with the depth, and divides the gradients by its size. With post-norm the stream never grows,
+# so the gradients of the last layers' feed-forward networks start larger. (Those of $W_Q$, above, get nothing where
+# words are alike.) So, they argue, full steps at once go wrong: the loss rises, or stays where it is, and does not
+# recover.
 #
 # `benchmarks.encoders` trains *reverse*, in three layers, at nine learning rates, three seeds each, for 400 steps, with
 # a warm-up of 200 of them or none.

@@ -11,12 +11,13 @@
 # *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. To write the answer, the
 # transformer of 2017 has a second stack, the **decoder**, which attends to the question and to its own words so far,
 # and never to words that it has not written yet. Together they are an **encoder-decoder**, or *sequence-to-sequence*,
-# model. At the end of this chapter the transformer of the paper is complete, and you have it twice: in seventy lines,
-# and as the module that this book uses.
+# model. In training the model is given the right answer. So why does it not just copy it? A model that can has a
+# perfect loss, and cannot write a word. By the end of this chapter the transformer of the paper is complete, and you
+# have it twice: in seventy lines, and as the module that this book uses.
 #
-# You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). The
-# chapter takes about 32 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end, takes
-# 10 more minutes. A decoder-only model stands [at the end](#a-decoder-only-model-that-answers).
+# You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out).
+# The chapter takes about 32 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end,
+# takes 10 more minutes. If you came for a decoder-only model, it is [at the end](#a-decoder-only-model-that-answers).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer. Residual paths lead around each sublayer, and the memory from the top of the encoder's stack to the cross-attention."}}
 from functools import partial
@@ -135,11 +136,12 @@ for n, after in enumerate(next_words):
 plt.show()
 
 # %% [markdown]
-# Back to training. The position that is given *I* must predict *am*. But all words go in at once, and *am* is the very
-# next input. So no position may see anything to its right. [Chapter 4](04_self_attention.ipynb#leaving-a-word-out) has
-# the two masks that are needed, and why they set scores to minus infinity. In this book, **True means: may attend**; in
-# `nn.MultiheadAttention` and `nn.Transformer` True means *hidden*. If you are not sure, print the weights of a short
-# padded example: with a causal mask they must be 0 above the diagonal and in the columns of the padding.
+# Back to training. The position that is given *I* must predict *am*. But all words go in at once, and *am* is the
+# very next input. So no position may see anything to its right. [Chapter
+# 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that are needed, and why they set scores to minus
+# infinity. In this book, **True means: may attend**; so it does in `F.scaled_dot_product_attention`, and in Hugging
+# Face's `attention_mask` a 1 means the same. In `nn.MultiheadAttention` and `nn.Transformer` (`attn_mask`,
+# `key_padding_mask`) True means *hidden*.
 #
 # - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,
 #   T)$, queries by keys, and it is the same for every sentence.
@@ -223,12 +225,13 @@ plt.show()
 #
 # ### Which mask goes where?
 #
-# An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder's self-attention takes
-# both: `causal & padding`, $(T, T)$ and $(B, 1, 1, T)$, broadcasts to $(B, 1, T, T)$. Its second attention, to the
-# memory, takes the padding mask of the source. Padding after the target is already hidden from every real word by the
-# causal mask. Some libraries pad in front, so we always apply the padding mask. Then the first row may be left with no
-# key, and all its scores are minus infinity. For such a row `nn.MultiheadAttention` returns NaN by default; our module
-# returns 0 ([chapter 7](07_learning.ipynb#a-query-with-nothing-to-attend-to)).
+# An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder's self-attention
+# takes both: `causal & padding`, $(T, T)$ and $(B, 1, 1, T)$, broadcasts to $(B, 1, T, T)$. Its second attention, to
+# the memory, takes the padding mask of the source. Padding after the target is already hidden from every real word by
+# the causal mask. But some libraries pad in front. Then the first row is itself padding: the causal mask leaves it
+# only its own column, the padding mask hides that one, too, and all its scores are minus infinity. For such a row
+# `nn.MultiheadAttention` returns NaN by default; our module returns 0 ([chapter
+# 7](07_learning.ipynb#a-query-with-nothing-to-attend-to)).
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -265,10 +268,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## Cross-attention: asking the question
 #
-# The decoder also needs the question. It does the looking, so queries come from the decoder. What it looks for is in
-# the encoder's output, so keys and values come from there, as in [exercise 1 of chapter
-# 4](04_self_attention.ipynb#exercise-1-ask-somebody-else). This is **cross-attention**, in the paper *encoder-decoder
-# attention*.
+# The decoder also needs the question. The decoder is the one that looks, so it supplies the queries. What it looks at
+# is the encoder's output (*hidden states* in many libraries), so that supplies keys and values, as in [exercise 1 of
+# chapter 4](04_self_attention.ipynb#exercise-1-ask-somebody-else). This is **cross-attention**, in the paper
+# *encoder-decoder attention*.
 #
 # The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column for each
 # word of the question, $S$. With a batch of $B$ and $H$ heads the scores are $(B, H, T, S)$: 2 pairs and 8 heads make
@@ -358,9 +361,9 @@ plt.show()
 # ```
 #
 # Self-attention comes first, so that the query to the memory can know how far the answer has come. The matrices of a
-# decoder layer, of two attentions and a feed-forward network, have $(4 + 4 + 8) D^2 = 16 D^2$ entries, those of an
-# encoder layer $12 D^2$. Six of each make $168 D^2$, 44 million in the paper's base model ($D = 512$). A single
-# embedding table of 37,000 tokens for source, target and output adds 19 million: 63 in all (the paper says 65).
+# decoder layer, of two attentions and a feed-forward network, have $16 D^2$ entries, those of an encoder layer $12
+# D^2$. Six of each have 44 million in the paper's base model ($D = 512$), and a single embedding table of 37,000
+# tokens adds 19: 63 million in all (the paper says 65).
 #
 # The folded cells hold the book's `DecoderLayer`, with the `AddAndNorm` of chapter 8, and its `Decoder`, a stack of
 # them.
@@ -453,15 +456,17 @@ quiz.one_choice(
 #
 # Here is the whole model, post-norm, without checks, as you would write it in an afternoon. From here to the first
 # answers nothing is folded but proofs: pasted into one file, it runs with PyTorch alone. Read from the bottom:
-# `forward` encodes the source and decodes the target. Both go through `stack`, which looks up, adds positions and runs
-# the layers. A `Layer` with `cross=True` is a decoder layer. `Attention` takes queries from `x`, keys and values from
-# `context`: `x` again, or the memory. The output has no matrix of its own: at each position a token's logit is the dot
-# product of its embedding with what the decoder returns there (**weight tying**, [Press and Wolf,
-# 2016](https://arxiv.org/abs/1608.05859)); so the embeddings start small ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)). Attention does not see order, so `stack` adds to each vector one
-# for its position: `sinusoids` ([chapter 5](05_position.ipynb)), which exist for any position. So the model has no
-# fixed **context length**, where a table of positions has one. The functions that train the model and let it write
-# stand [below](#a-model-that-has-learnt-to-answer).
+# `forward` encodes the source and decodes the target. Both go through `stack`, which looks up embeddings, adds
+# positions and runs the layers. A `Layer` with `cross=True` is a decoder layer. `Attention` takes queries from `x`,
+# keys and values from `context`: `x` again, or the memory. The output has no matrix of its own: at each position a
+# token's logit is the dot product of its embedding with what the decoder returns there (**weight tying**, [Press and
+# Wolf, 2016](https://arxiv.org/abs/1608.05859)); so the embeddings start with entries of size $1/\sqrt D$
+# ([why](07_learning.ipynb#the-first-number-to-look-at)), and on the way in they are multiplied by $\sqrt D$, to be
+# about as large as the positions. Attention does not see order, so `stack` adds to each vector one for its position:
+# `sinusoids` ([chapter 5](05_position.ipynb)), which exist for any position. (So the code accepts any length. That
+# does not make the model good at lengths which it was not trained on.) Two things differ from the paper: biases in
+# the attention, and two tables of embeddings. The functions that train the model and let it write stand
+# [below](#a-model-that-has-learnt-to-answer).
 
 
 # %%
@@ -631,7 +636,8 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # %% [markdown]
 # The decoder receives `answers[:, :-1]`, the rows without their last token (the targets *shifted right*), and must
 # predict `answers[:, 1:]`, the rows without their first: **next-token prediction**. Of $T + 1$ tokens, $T$ go in and
-# $T$ are wanted.
+# $T$ are wanted. (In a shorter row the last token is padding, so its `<eos>` goes in, too. What is wanted after it is
+# `<pad>`, which the loss skips.)
 #
 # The model gives each wanted word a probability, say 0.5 to *I*, 0.8 to *am*, 0.9 to *fine* and 1 to `<eos>`. Their
 # product, 0.36, is the probability of the whole answer $y$ to the question $x$. With $y_t$ for word $t$, and $y_{<t}$
@@ -640,8 +646,9 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
 # The logarithm turns the product into a sum: $-\ln 0.36 = 0.69 + 0.22 + 0.11 + 0 = 1.02$. The loss is this sum, the
-# **negative log-likelihood**, divided by the four words: 0.26, the cross-entropy of chapter 7 (`ignore_index=0` skips
-# the padding). It is smallest where the right answers are most probable (**maximum likelihood**).
+# **negative log-likelihood**, divided by the four tokens: 0.26, the cross-entropy of chapter 7. (In a batch the sums
+# of all answers are added, and divided by the number of their tokens; `ignore_index=0` skips the padding.) It is
+# smallest where the right answers are most probable (**maximum likelihood**).
 
 # %% tags=["proof"]
 four = np.array([0.5, 0.8, 0.9, 1.0])
@@ -707,9 +714,9 @@ def share_right(model, rows):
 
 # %% [markdown]
 # Each step of `fit` draws 32 of the given `rows` of `questions` and `answers`, and takes one step of Adam ([chapter
-# 11](11_training.ipynb#how-large-a-step), which also clips gradients and lets the learning rate fall in the end). On a
-# GPU, move model, `questions` and `answers` there first. Every 50 steps it says which share of the held-out answers is
-# right:
+# 11](11_training.ipynb#how-large-a-step), which also clips gradients and lets the learning rate fall in the end). On
+# a GPU, move the model, `questions`, `answers` and what `batch` returns there first. Every 50 steps it says which
+# share of the held-out answers is right:
 
 
 # %%
@@ -769,18 +776,16 @@ assert share_right(wide, unseen) > 0.95
 # [pre-norm](#pre-norm-on-one-screen). `torch.save(screen.state_dict(), "screen.pt")` keeps what was learnt.)
 #
 # The answers are right. But how new were the questions? Every one has a twin among the training pairs with another
-# greeting: test data that also appear, exactly or nearly, in the training data are called **contaminated**. With whole
-# topics held out, such as *you* with *tired*, a model still answers most questions, [but not all
-# kinds](#does-it-combine-what-it-has-learnt).
+# greeting. Such test data are called **contaminated**. With whole topics held out, such as *you* with *tired*, a
+# model still answers most questions, [but not all kinds](#does-it-combine-what-it-has-learnt).
 
 # %% [markdown]
 # ## The module that the book uses
 #
-# It has the same parts: two embeddings, two stacks, and the linear map. It also allows padding in front (in `OneScreen`
-# it gives NaN in the target, and shifts the positions of the source), pre-norm, and an output matrix of its own. Its
-# settings, `TransformerConfig`, extend the `LayerConfig` of chapter 8. Three defaults differ from the paper's base
-# model: dropout also on attention weights and hidden entries, as in PyTorch; biases in the attention; and two tables of
-# embeddings where the paper shares one.
+# It has the same parts: two embeddings, two stacks, and the linear map. It also allows padding in front (in
+# `OneScreen` it gives NaN in the target, and shifts the positions of the source), pre-norm, and an output matrix of
+# its own. Its settings, `TransformerConfig`, extend the `LayerConfig` of chapter 8. One more default differs from the
+# paper's base model: dropout also on attention weights and hidden units, as in PyTorch.
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -1078,10 +1083,11 @@ with torch.no_grad():
 # position in a lower layer? No: in every layer row $t$ draws on rows 0 to $t$ only, which have seen nothing later, and
 # everything else works on each row alone.
 #
-# The property is worth a test of its own, a **leak test**. Replace each row's tokens from the fourth on by those of the
-# row before it (`roll`): the logits of the first three positions must stay the same up to rounding. Two more tests cost
-# as little. With more padding behind the question, nothing may move. And with another question, something must. All
-# three run after `model.train()` and after `model.eval()`, because a mask may be missing in one of them.
+# The property is worth a test of its own, a **leak test**. `before` holds the logits as they should be, and each of
+# three runs changes one thing. `leaked` has each row's tokens from the fourth on replaced by those of another row
+# (`roll`): the first three positions must not move, but for rounding. `padded` has more padding behind the question:
+# nothing may move. `other` has another question: something must. All three run after `model.train()` and after
+# `model.eval()`, because a mask may be missing in one of them.
 
 
 # %%
@@ -1109,12 +1115,11 @@ check(screen, questions[::41], answers[::41, :-1])
 check(model, questions[::41], answers[::41, :-1])
 
 # %% [markdown]
-# (The test itself must be able to fail. Its first version took every 40th pair: nine *how* questions, whose answers are
-# all the same from the fourth token on, and it passed whatever the mask. Now it asks that the tokens differ.) A leak
-# test finds only masks that show too much of the target's future. It cannot find a mask that hides too much, a wrong
-# mask on the cross-attention, or a target that was not shifted. Nor does `check` say whether a *trained* model uses its
-# source. If answers are fluent and have nothing to do with the questions, exchange the questions within a validation
-# batch: if the loss hardly rises, the source is not used.
+# (A test must be able to fail: with rows that are equal from the fourth token on it would pass whatever the mask, so
+# it asks that they differ.) A leak test finds only masks that show too much of the target's future. It cannot find a
+# mask that hides too much, a wrong mask on the cross-attention, or a target that was not shifted. Nor does `check`
+# say whether a *trained* model uses its source. If answers are fluent and have nothing to do with the questions,
+# exchange the questions within a validation batch: if the loss hardly rises, the source is not used.
 
 
 # %% tags=["hide-input"]
@@ -1172,6 +1177,26 @@ quiz.one_choice(
 )
 
 # %% [markdown]
+# ## With one stack, or two?
+#
+# Leave out the decoder, and you have an **encoder-only** model. It suits tasks that judge or compare finished texts,
+# such as classification and search, because each vector can draw on the words on both sides of its own. Leave out the
+# encoder, and with it the cross-attention, and you have a **decoder-only** model: chapter 8's encoder layer with a
+# causal mask. Question and answer stand in one sequence, and the causal self-attention of the answer does what
+# cross-attention did here.
+#
+# | | masks, besides padding | is trained to | for example |
+# |---|---|---|---|
+# | encoder-only | none | fill in words that were hidden (**masked language modelling**) | BERT, [chapter 15](15_pretrained.ipynb) |
+# | decoder-only | causal | predict the next token (**causal language modelling**) | GPT, [chapter 18](18_gpt.ipynb) |
+# | encoder-decoder | causal, on the target alone | predict the target's next token, given the source | this chapter, T5, Whisper |
+#
+# Most chat models are decoder-only ([chapter 18](18_gpt.ipynb) says why). Where input and output are different
+# sequences, as in translation or speech recognition, two stacks remain in use, and the encoder may look in both
+# directions (it is *bidirectional*). A decoder-only model is [built and trained
+# below](#a-decoder-only-model-that-answers).
+
+# %% [markdown]
 # ## Break it: nine ways to get a mask wrong
 #
 # The correct mask, and nine mistakes. What may row $t$ then see?
@@ -1190,9 +1215,9 @@ quiz.one_choice(
 # | padding not hidden | cross-attention without its mask | padding behind the question, too |
 
 # %% [markdown]
-# Three questions first. *Loss*: what is it at the end of training? *Forced* (**teacher-forced accuracy**): given the
-# right words, what share of the held-out **words** does the model predict? *Writing*: going on from its own words, what
-# share of the held-out **answers** is right?
+# Measure three things: *loss*, at the end of training; *forced* (**teacher-forced accuracy**), the share of the
+# held-out **words** that the model predicts, given the right words before; and *writing*, the share of held-out
+# **answers** that are right if it goes on from its own words.
 #
 # **Predict first.** Without a causal mask, which of the three is bad?
 
@@ -1303,8 +1328,10 @@ loss, forced, writing = trained_with(variants["no causal mask"], seed=0)
 assert loss < 0.02 and forced == 1 and writing < 0.4
 
 # %% [markdown]
-# Here are all nine mistakes and the correct mask, each trained with nine seeds (`python -m benchmarks.masks`). Over the
-# seeds, *loss* is the highest, *forced* the mean, *writing* the worst and the best. Three more columns answer:
+# Here are all nine mistakes and the correct mask, each trained with nine seeds (`python -m benchmarks.masks`). They
+# are made in the book's module, which returns 0 for a row without a key; on one screen two of the nine (*turned
+# around* and *one word too few*) have such rows, and their loss is NaN. Over the seeds, *loss* is the highest,
+# *forced* the mean, *writing* the worst and the best. Three more columns say:
 #
 # - *Leaks*: do later words change earlier logits?
 # - *Padding*: does more padding after the question change the logits?
@@ -1339,10 +1366,11 @@ for name, make in variants.items():
 #
 # So the mistakes are of four kinds ([one by one](#why-does-each-mistake-look-as-it-does)):
 #
-# - **Five see the future**, in training too, and with it the wanted word, which is the next input. In writing the next
-#   input does not exist yet. The leak test finds all five.
-# - **One sees the future outside training only**, which training never showed it.
-# - **Two see too little.** Nothing leaks, and most of what they write is right; only the reference finds them for sure.
+# - **Five see the future**, in training too, and with it the wanted word, which is the next input. In writing the
+#   next input does not exist yet. The leak test finds all five.
+# - **One sees the future only outside training**, where it meets vectors that it was never trained on.
+# - **Two see too little.** Nothing leaks, and most of what they write is right; only the reference finds them for
+#   sure.
 # - **One sees padding**, so with more or less of it the same question may get another answer.
 #
 # ### A tenth mistake, in no mask
@@ -1386,7 +1414,7 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 #
 # | check | finds |
 # |---|---|
-# | *writing*, on held-out data | if it is low at a low loss and *forced* is high: most often the future was seen in training (the leak test tells); otherwise put what it wrote back in, in one pass: if a row's likeliest word is not the one written next, the loop is wrong; if all are, small mistakes add up. If *forced* is low, too, see the next row |
+# | *writing*, on held-out data | if it is low although the loss is low and *forced* high: most often the future was seen in training (run the leak test). If not, put what the model wrote back in, in one pass: where a row's likeliest word is not the one that was written, the loop that writes is wrong |
 # | *forced*, on held-out data | if it is low: overfitting (what was learnt holds for the training pairs only: chapter 11), a mask in training only, or a target that was not shifted |
 # | the leak test, in both modes | six of the nine, all that show the future |
 # | more padding | padding that is not hidden |
@@ -1427,26 +1455,6 @@ assert len(harmed) == 2 and harmed.min() > 9 * max(
     loss for loss, *_ in measurement["correct"]
 )
 assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
-
-# %% [markdown]
-# ## With one stack, or two?
-#
-# Leave out the decoder, and you have an **encoder-only** model. It suits tasks that judge or compare finished texts,
-# such as classification and search, because each vector can draw on the words on both sides of its own. Leave out the
-# encoder, and with it the cross-attention, and you have a **decoder-only** model: chapter 8's encoder layer with a
-# causal mask. Question and answer stand in one sequence, and the causal self-attention of the answer does what
-# cross-attention did here.
-#
-# | | masks, besides padding | is trained to | for example |
-# |---|---|---|---|
-# | encoder-only | none | fill in words that were hidden (**masked language modelling**) | BERT, [chapter 15](15_pretrained.ipynb) |
-# | decoder-only | causal | predict the next token (**causal language modelling**) | GPT, [chapter 18](18_gpt.ipynb) |
-# | encoder-decoder | causal, on the target alone | predict the target's next token, given the source | this chapter, T5, Whisper |
-#
-# Most chat models are decoder-only ([chapter 18](18_gpt.ipynb) says why). Where input and output are different
-# sequences, as in translation or speech recognition, two stacks remain in use, and the encoder may look in both
-# directions (it is *bidirectional*). A decoder-only model is [built and trained
-# below](#a-decoder-only-model-that-answers).
 
 # %% [markdown]
 # ## Exercises
@@ -1777,8 +1785,9 @@ class DecoderOnly(nn.Module):
 
 
 # %% [markdown]
-# It is trained like the other model, and writes one token after another: the likeliest or, with a `temperature` above
-# 0, one drawn from the `top_k` likeliest ([chapter 12](12_generation.ipynb#sampling)):
+# It is trained like the other model, only that the loss now includes the words of the question. Nobody can predict
+# whether *she* or *you* comes next, so it does not fall to 0. The model writes one token after another: the likeliest
+# or, with a `temperature` above 0, one drawn from the `top_k` likeliest ([chapter 12](12_generation.ipynb#sampling)):
 
 
 # %%
@@ -1905,10 +1914,10 @@ assert shares["OneScreen"] < 0.2 and shares["PreNorm"] > 0.95
 # never showed such vectors: one seed gets 3 percent right, another 97. In *forced* every position but the last sees
 # more than it ever did in training. That is presumably why only 49 percent are right.
 #
-# **Two see too little.** *One word too few* hides each word from itself, and leaves `<bos>` nothing at all. Presumably the
-# residual connection carries the word itself upwards. A causal mask *on cross-attention* lets row $t$ attend only to
-# the question's words 0 to $t$. Most answers are right all the same, presumably because the encoder, which sees the
-# whole question, has carried what is needed to the first positions.
+# **Two see too little.** *One word too few* hides each word from itself, and leaves `<bos>` nothing at all.
+# Presumably the residual connection carries the word itself upwards. A causal mask *on cross-attention* lets row $t$
+# attend only to the question's words 0 to $t$. Most answers are right all the same, presumably because the encoder,
+# which sees the whole question, has carried what is needed to the first positions.
 #
 # **One sees padding.** *Padding not hidden* gets everything right here, with the padding that it has always seen. But
 # its logits move with the padding, so with more or less of it the same question may get another answer.
@@ -2022,15 +2031,16 @@ for row in nine:
     )
 
 # %% [markdown]
-# Here the two agree: the model attends most to *you*, and without the position of *you* the probability of *I* falls
-# from 1.00 to 0.00, while any other can be hidden. Of the nine, four are like that. In three others, hiding *how* alone
-# or *are* alone is enough to lose *I*, and hiding *you* is not; two keep it whichever position is hidden; presumably
-# the encoder has carried what is needed to other positions.
+# Here the two agree about *you*: the model attends most to it, and without its position the probability of *I* falls
+# from 1.00 to 0.00. They disagree about *?*, which gets a fifth of the attention and can be hidden. Of the nine, four
+# are like that about *you*. Three others lose *I* when *how* or *are* is hidden, but not when *you* is. The last two
+# keep it whatever is hidden, presumably because the encoder has carried what is needed to other positions.
 #
 # [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
 
 # %% tags=["proof"]
 assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
+assert 0.15 < where_it_looks(model)[5] < 0.25
 assert min(here[:4] + here[5:]) > 0.98
 assert (
     sum(look == "you" and n == ["you"] for look, n in zip(most, needs, strict=True))

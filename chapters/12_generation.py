@@ -8,9 +8,10 @@
 # %% [markdown]
 # # 12. How does it write?
 #
-# A trained model says what is likely to come next. That is not a sentence yet. This chapter shows three ways to get
-# one: taking the best word each time, following several hypotheses at once, and sampling. It builds the cache that
-# saves the model from computing everything again at each word.
+# A trained model says what is likely to come next. That is not a sentence yet, and the likeliest sentence of a good
+# translator is often the empty one. So how should a model choose its words? This chapter shows three ways: taking the
+# best word each time, following several hypotheses at once, and sampling. It builds the cache that saves the model
+# from computing everything again at each word, and shows how a small model can write ahead for a large one.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
 # learnt something. It takes about 29 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
@@ -70,9 +71,9 @@ for first, second in [(4, 8), (3, 6), (3, 7), (3, 8)]:
 assert text_of(written) == "a cup"
 
 # %% [markdown]
-# *The tea* is likeliest, $0.4 \cdot 0.9 = 0.36$. Greedy decoding gives *a cup*, $0.5 \cdot 0.4 = 0.2$. The first word
-# was the best one, and no good second word came after it. The likeliest word at each step does not make the likeliest
-# sequence, and greedy decoding cannot go back.
+# *The tea* is likeliest, $0.4 \cdot 0.9 = 0.36$. Greedy decoding gives *a cup*, $0.5 \cdot 0.4 = 0.2$. It took the
+# best first word, after which no second word was very likely. The likeliest word at each step does not make the
+# likeliest sequence, and greedy decoding cannot go back.
 #
 # For one sentence the loop is that of [chapter 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer), with `choose` in
 # place of the best next word:
@@ -88,11 +89,12 @@ assert text_of(written) == "a cup"
 #     return tokens
 # ```
 #
-# The loop below sees only a `state`: a model together with the sentences that it is writing, one row for each. So it
-# works with any model that writes. `state.special_ids` are the numbers of padding, begin and end; the first two are
-# never written. `len(state)` is the number of rows. `state.step(tokens)` reads one more token of each, and returns the
-# logits of what may follow. `state.select(rows)` keeps only the given rows; this is how a finished sentence leaves the
-# batch.
+# The book's loop, below, does this for a batch. It sees only a `state`: a model together with the sentences that it
+# is writing, one row for each. The example above has such a state, and so has a transformer (`KVCache`, built
+# [below](#what-has-been-computed-before)). So the loop works with any model that writes. `state.special_ids` are the
+# numbers of padding, begin and end; the first two are never written. `len(state)` is the number of rows.
+# `state.step(tokens)` reads one more token for each row, and returns the logits of what may follow.
+# `state.select(rows)` keeps only the given rows; this is how a finished sentence leaves the batch.
 
 # %% tags=["export"] module="generation"
 import math
@@ -162,9 +164,9 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # %% [markdown]
 # ## Several hypotheses at once
 #
-# **Beam search** keeps the best few beginnings (**hypotheses**), say two. Each step tries every next word after each of
-# them, and ranks all results. If one of the two best is an end, it is set aside as finished. The two best that go on
-# are kept. By hand; what is dropped is grey:
+# **Beam search** keeps the best few beginnings (**hypotheses**), say two. Each step tries every next word after each
+# of them, and ranks all results. If one of the two best ends the sentence, it is set aside as finished; the two best
+# that do not end are kept. By hand, with dropped hypotheses in grey:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A tree of beginnings. From <bos> to a 0.5, the 0.4 and this 0.1, of which a and the are kept. From a to cup 0.2, pot 0.175 and tea 0.125, from the to tea 0.36 and cup 0.04; kept are the tea and a cup, and both end."}}
 from classroom.diagram import Diagram
@@ -199,7 +201,8 @@ plt.show()
 
 # %% [markdown]
 # The two that are left have ended. The better one is *the tea*: found, although its first word was only the second
-# best. In code, for one sentence, with the sum of the logarithms, since a product of many probabilities is tiny:
+# best. In code, for one sentence, with the sum of the logarithms (**log-probabilities**), since a product of many
+# probabilities is tiny:
 
 # %% tags=["nbval-check-output"]
 beam, live, ended = 2, [(0.0, [1])], []  # sum of logarithms, tokens; 1 is <bos>
@@ -217,7 +220,7 @@ print("ended:", [f"{text_of(tokens[1:-1])} {total:.2f}" for total, tokens in end
 assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 
 # %% [markdown]
-# (In general the loop also needs a largest length.) A logarithm of a probability is at most 0, so a further token can
+# (In general the loop also needs a maximum length.) A logarithm of a probability is at most 0, so a further token can
 # lower the sum and never raise it. A hypothesis of 3 tokens, with the end, and the sum $-1.2$ beats one of 6 with
 # $-1.4$, though the longer one lost less per token. To make up for that, [Wu and others
 # (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a **length penalty**, with $n$ the number of tokens,
@@ -227,7 +230,8 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 #
 # This is **length normalisation**. A negative sum that is divided by more comes nearer to 0, so in spite of its name
 # the penalty favours *long* hypotheses: with $\alpha = 0$ nothing is divided, and the larger $\alpha$ is, the longer
-# the hypotheses that win. The original transformer takes $\alpha = 0.6$.
+# the hypotheses that win. The original transformer takes $\alpha = 0.6$. (Hugging Face's `generate` calls the beam
+# `num_beams`. Its `length_penalty` divides by $n^\alpha$, so 0.6 does not mean the same there.)
 #
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
@@ -237,15 +241,16 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # best token `beam` times, at every step, and write `beam` copies of what greedy decoding writes. Three details decide
 # what it finds:
 #
-# - For each hypothesis it looks at the `beam` + 1 best next tokens: all `beam` survivors may come from one hypothesis,
-#   and one of its tokens may be the end, which does not go on.
-# - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Every hypothesis
-#   can end at every step, with some tiny probability, and such endings would crowd out the good ones.
-# - A sentence is done when `beam` hypotheses have ended and no *live* one (one that goes on) can beat the best of them.
-#   A live sum can only fall. So without a penalty a live hypothesis that is behind stays behind. With one its score can
-#   still rise, at best to this sum divided by the largest penalty, that of `max_length` tokens. Say that 5 tokens are
-#   allowed, so $\text{lp}(5) = 1.359$, the best live sum is $-1.2$ and the best ended score $-0.86$. Since
-#   $-1.2 / 1.359 = -0.88$ is lower, the search stops, once `beam` hypotheses have ended.
+# - For each hypothesis it looks at the `beam` + 1 best next tokens: all `beam` survivors may come from one
+#   hypothesis, and one of its tokens may be the end, which does not go on.
+# - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Every
+#   hypothesis can end at every step, with some tiny probability. If such endings counted, `beam` worthless ones would
+#   be collected in the first steps, and the search could stop.
+# - A sentence is done when `beam` hypotheses have ended and no *live* one (one that goes on) can beat the best of
+#   them. The most that a live one can hope for is to lose nothing more, and to be divided by the largest penalty,
+#   that of `max_length` tokens. Say that 5 tokens are allowed, so $\text{lp}(5) = 1.359$, that the best live sum is
+#   $-1.2$, and that the best ended score is $-0.86$. Since $-1.2 / 1.359 = -0.88$ is lower, the search stops. (So
+#   with a penalty a beam of one is not quite greedy decoding: it may look on past an end.)
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -340,11 +345,12 @@ assert round(-1.2 / length_penalty(5, 0.6), 2) == -0.88
 # $\ln 0.001 / \text{lp}(1) = -6.9$.
 #
 # To miss the likeliest sentence is a **search error**; to give a bad one the highest score is a **model error**. Here
-# the model's error is to prefer the empty sentence, and a search error hides it. At the first step 0.001 is far behind
-# the likely first words, so a narrow beam drops the empty sentence. A wide beam keeps it, and after twenty factors all
-# others are less likely. So a better search can make worse translations, above all without a length penalty. (The
-# penalty mends this one error; the likeliest long sentence may be a bad one, too.) This is the *beam search curse* (an
-# early report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
+# the model's error is to prefer the empty sentence, and a search error hides it. At the first step 0.001 is far
+# behind the likely first words, say the 40th of all. An end counts only among the best `beam`, so a beam of 4 never
+# sets the empty sentence aside. A beam of 100 does, and after twenty factors all others are less likely. So a better
+# search can make worse translations, above all without a length penalty. (The penalty mends this one error; the
+# likeliest long sentence may be a bad one, too.) This is the *beam search curse* (an early report: [Koehn and
+# Knowles, 2017](https://arxiv.org/abs/1706.03872)).
 
 # %% tags=["proof"]
 assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
@@ -461,9 +467,9 @@ assert 0 < np.abs(moved).max() < 0.0145
 # mistake greedy decoding reads the right words, too. Four hypotheses instead of one get a few more numbers right with
 # every seed, for four times as many rows. The length penalty moves no share by more than 1.4 points here.
 #
-# Search or model? Score the right sentence by teacher forcing, with the same penalty. If it beats what was written, the
-# search has failed, otherwise the model. Here are two numbers from the first model, one that the beam repairs and one
-# that it breaks, each with the beam's best hypotheses:
+# Search or model? Score the right sentence by teacher forcing, with the same penalty ($\alpha = 0.6$). If it beats
+# what was written, the search has failed, otherwise the model. Here are two sources for the first model, one that the
+# beam repairs and one that it breaks, each with the beam's best hypotheses:
 
 
 # %% tags=["hide-input"]
@@ -491,20 +497,21 @@ print(
 assert len(fixed) > len(broken) > 0
 
 # %% [markdown]
-# In the first number, greedy decoding prefers a wrong token early and cannot go back. Its mistake was a search error:
-# the right sentence scores higher. In the second the beam found the right sentence, but one without *acht hundert*, two
+# In the first, greedy decoding prefers a wrong token early and cannot go back. Its mistake was a search error: the
+# right sentence scores higher. In the second the beam found the right sentence, but one without *acht hundert*, two
 # words shorter, scores higher although the penalty favours long ones: a model error, which a narrower search had
 # hidden.
 #
 # ## Sampling
 #
 # In a translation, likely words are what you want. In a story they are not: [Holtzman and others
-# (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
-# over and over. The likeliest text is not a typical one: of a coin that shows heads with probability 0.6 the likeliest
-# hundred tosses are all heads, and nobody ever sees them. So draw each word at random with the model's probabilities,
-# which is called **sampling**. But thousands of words have a tiny probability each. If they have 5 percent together, a
-# text of twenty words has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can mislead
-# all that follow. Three options say how freely one draws; the last two cut off these unlikely words, the **tail**:
+# (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same
+# sentences over and over (**degeneration**). The likeliest text is not a typical one: of a coin that shows heads with
+# probability 0.6 the likeliest hundred tosses are all heads, and nobody ever sees them. So draw each word at random
+# with the model's probabilities, which is called **sampling**. But thousands of words have a tiny probability each.
+# If they have 5 percent together, a text of twenty words has at least one of them with probability $1 - 0.95^{20} =
+# 0.64$, and one odd word can mislead all that follow. Three options say how freely one draws; the last two cut off
+# these unlikely words, the **tail**:
 #
 # - The **temperature** divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)): towards 0 it
 #   becomes greedy decoding, above 1 the probabilities are flatter than the model's.
@@ -632,10 +639,10 @@ assert any("vier zehn tausend neun" in spelled(tokens) for tokens in drawn)
 # %% [markdown]
 # Without an option 18 percent. A number is right only if all its tokens are, and wherever the model is unsure, a draw
 # may take another word. A number has nine tokens on average, with the end, so 18 percent of numbers right is about
-# $0.18^{1/9} = 0.83$ for each token, where greedy decoding has $0.53^{1/9} = 0.93$. The lines below the shares show a
-# number that greedy decoding gets right, and one draw in five gets wrong. Sampling is for tasks with many good answers
-# ([chapter 18](18_gpt.ipynb) has texts that a model has sampled); where only one answer is right, a single draw is a
-# poor way to find it.
+# $0.18^{1/9} = 0.83$ for each token, where greedy decoding has $0.53^{1/9} = 0.93$. Below the shares stands a number
+# that greedy decoding gets right; of five draws one is wrong. Sampling is for tasks with many good answers ([chapter
+# 18](18_gpt.ipynb) has texts that a model has sampled); where only one answer is right, a single draw is a poor way
+# to find it.
 
 # %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
@@ -710,9 +717,9 @@ plt.show()
 
 # %% [markdown]
 # Each triangle is one head's scores, queries by keys; dark cells are computed at that step, and pale ones are not
-# needed again. At step $t$ the triangle has $t(t+1)/2$ cells, and over $n$ steps these add up to $n(n+1)(n+2)/6$
-# without a cache. Here are both kinds of work for $n$ tokens, the rows that go through all layers and the scores of a
-# head:
+# needed again. (Only the scores that the mask leaves are counted. Plain code computes the whole square, about twice
+# as many.) At step $t$ the triangle has $t(t+1)/2$ cells, and over $n$ steps these add up to $n(n+1)(n+2)/6$ without
+# a cache. Here are both kinds of work for $n$ tokens, the rows that go through all layers and the scores of a head:
 #
 # | | without a cache | with a cache |
 # |---|---|---|
@@ -833,9 +840,10 @@ class KVCache:
 # `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-module-that-the-book-uses) for one token: the same
 # layers, with the same residual connections and norms. Only the keys and values come from somewhere else.
 #
-# **Which masks does a step need?** Not the causal mask, because there is one query, and what is not written yet is not
-# there. None for the *target*, because a sentence that has ended leaves, so that all rows are equally long. But the
-# padding mask of the *source* must stay, because padded positions of the memory have keys like any others.
+# **Which masks does a step need?** Not the causal mask, because there is one query, and what is not written yet is
+# not there. None for the *target*: all rows start with one token, `<bos>`, and one that has ended leaves, so that all
+# are equally long. (With prompts of different lengths a padding mask would be needed.) But the padding mask of the
+# *source* must stay, because padded positions of the memory have keys like any others.
 #
 # The check: step by step, while sentences change places, the cache must give the logits of teacher forcing.
 
@@ -958,17 +966,18 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# At 256 tokens the cache leaves less than a hundredth of the rows to compute. The gain in time is smaller
-# ([why](#why-one-sentence-is-slow)). The price is memory that grows with every token. A key and a value for each layer
-# and head, for $n$ tokens of $B$ sequences, are
+# At 256 tokens the cache leaves less than a hundredth of the rows to compute. The gain in time is smaller, because a
+# step with few rows takes a time that hardly depends on their number: every operation must be started, and every
+# parameter loaded ([more](#why-one-sentence-is-slow)). The rows that are saved were the cheap ones. The price is
+# memory that grows with every token. A key and a value for each layer and head, for $n$ tokens of $B$ sequences, are
 #
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k \cdot n \cdot B$$
 #
-# numbers, and $\text{heads} \cdot d_k$ is the model's width $D$. The paper's base model has 6 layers of width 512. At 4
-# bytes a number that is $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes of self-attention for each token of each
-# sentence (in a beam, of each hypothesis). A model of 7 billion parameters, 14 GB at 2 bytes each, has 32 layers of
-# width 4,096, and keeps half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than the model's
-# parameters do.
+# numbers, and $\text{heads} \cdot d_k$ is the model's width $D$. (Cross-attention adds as much for each *source*
+# token, once.) The paper's base model has 6 layers of width 512. At 4 bytes a number that is $2 \cdot 6 \cdot 512
+# \cdot 4 = 24{,}576$ bytes of self-attention for each token of each sentence (in a beam, of each hypothesis). A model
+# of 7 billion parameters, 14 GB at 2 bytes each, has 32 layers of width 4,096, and keeps half a megabyte for each
+# token. Eight texts of 4,096 tokens need 17 GB, more than the model's parameters do.
 #
 # So newer models make the cache smaller ([how](#how-is-the-cache-made-smaller)).
 
@@ -1002,11 +1011,11 @@ quiz.number(
 #
 # So decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline): the memory's
 # bandwidth sets the pace. The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms at the H100's
-# 3.35 TB/s, so one text gets at most 240 tokens a second, at one token a pass. More sentences share the parameters, but
-# each has a cache of its own, and with many or long texts reading the caches takes longest. A server gives the room of
-# a text that ends to a new one at once (**continuous batching**). A prefill uses each parameter for many tokens at
-# once, so there arithmetic sets the limit. Here are steps of decoding, measured on a processor, at the paper's base
-# size:
+# 3.35 TB/s, so one text gets at most 240 tokens a second, at one token a pass. More sentences share the parameters,
+# but each has a cache of its own, and with many or long texts reading the caches takes longest. When one text ends, a
+# server fills its row with a new one at once (**continuous batching**). A prefill uses each parameter for many tokens
+# at once, so there arithmetic sets the limit. Here are steps of decoding, measured on a processor, at the paper's
+# base size:
 
 # %% tags=["hide-input"]
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -1023,7 +1032,8 @@ for rows in (1, 16, 64):
 assert cost[64] < cost[1] / 4
 
 # %% [markdown]
-# For 64 times as many sentences a step takes a few times as long, not 64 times.
+# For 64 times as many sentences a step takes a few times as long, not 64 times: the **throughput** grows, and so does
+# each sentence's **latency**.
 
 # %% [markdown]
 # ### Break it: every token is the first
@@ -1070,9 +1080,10 @@ assert swapped[:20].max() < 1e-5 and swapped[20:].min() > 0.01
 #
 # **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) puts to use the arithmetic
 # units that [a single sentence](#why-one-sentence-is-slow) leaves idle. A small **draft model** with the same
-# vocabulary writes a few tokens ahead. The large one reads them in one pass, as in teacher forcing, and each row of its
-# logits says what the large model would have written next. Where decoding is memory-bound, that pass takes hardly
-# longer than one for a single token, because the parameters are loaded once in either case.
+# vocabulary writes a few tokens ahead. The large one reads them in one pass, the newest token and the drafted ones
+# behind it, under [a causal mask](#several-tokens-at-once). Each row of its logits says what the large model would
+# have written next. Where decoding is memory-bound, that pass takes hardly longer than one for a single token,
+# because the parameters are loaded once in either case.
 #
 # With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
 # replaced by the large model's own, and what the cache kept of the rest is dropped. So the text is what the large model
@@ -1085,10 +1096,10 @@ assert swapped[:20].max() < 1e-5 and swapped[20:].min() > 0.01
 # had drawn it ([why](#why-does-speculative-sampling-change-nothing)). A poor draft model costs only speed.
 
 # %% [markdown]
-# How many tokens does a pass give? If each of the draft model's $k$ is accepted with probability $a$, independently of
-# the others, $a + a^2 + \dots + a^k$ are kept on average, because the $i$th is kept only if all before it were. One
-# more token is the large model's own: it replaces the first refused one or, if none was refused, is drawn from the
-# pass's last row. For $a = 0.8$ and $k = 4$ that makes 3.4.
+# How many tokens does a pass give? If each of the draft model's $k$ is accepted with probability $a$ (the
+# **acceptance rate**), independently of the others, $a + a^2 + \dots + a^k$ are kept on average, because the $i$th is
+# kept only if all before it were. One more token is the large model's own: it replaces the first refused one or, if
+# none was refused, is drawn from the pass's last row. For $a = 0.8$ and $k = 4$ that makes 3.4.
 #
 # Say that a pass of the draft model costs a fraction $c$ of a large one. Then one check and $k$ drafted tokens cost
 # $1 + kc$ large passes. With $k = 4$ and $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and
@@ -1337,9 +1348,9 @@ verdict
 #
 # ### Is the search right?
 #
-# Take a small transformer with random parameters and four words to choose from. With up to four of them before the end
-# token it can write $1 + 4 + 16 + 64 + 256 = 341$ sentences, and each can be scored by teacher forcing (with $\alpha =
-# 0.6$). We chose the seed such that a beam of one misses the best one.
+# Take a small transformer with random parameters and four words to choose from. With up to four of them before the
+# end token it can write $1 + 4 + 16 + 64 + 256 = 341$ sentences, and each can be scored by teacher forcing (with
+# $\alpha = 0.6$). We chose the seed such that a beam of one misses the best of them.
 
 # %% tags=["hide-input"]
 from itertools import product
@@ -1452,13 +1463,14 @@ with torch.no_grad():
 #
 # ### Why does speculative sampling change nothing?
 #
-# Let $q$ be the draft model's probabilities and $p$ the large one's, both after temperature and filters. A drawn token
-# $x$ is accepted with probability $\min(1, p(x) / q(x))$. The first that is refused is replaced by a draw in proportion
-# to $\max(0, p - q)$, and the rest are discarded. A token $x$ is drawn and refused with probability
-# $q(x) \, (1 - \min(1, p(x) / q(x)))$, which is $q(x) - \min(p(x), q(x)) = \max(0, q(x) - p(x))$. Summed over all $x$
-# that is $Z$, and $\max(0, p - q)$ has the same sum, because both $p$ and $q$ sum to 1. So a token is refused with
-# probability $Z$, and its replacement is $x$ with probability $\max(0, p(x) - q(x)) / Z$. The product is
-# $\max(0, p(x) - q(x))$, and each token is distributed as if the large model had drawn it:
+# Let $q$ be the draft model's probabilities and $p$ the large one's, both after temperature and filters. A drawn
+# token $x$ is accepted with probability $\min(1, p(x) / q(x))$. The first that is refused is replaced by a draw in
+# proportion to $\max(0, p - q)$, and the rest are discarded. A token $x$ is drawn and refused with probability $q(x)
+# \, (1 - \min(1, p(x) / q(x)))$, which is $q(x) - \min(p(x), q(x)) = \max(0, q(x) - p(x))$. Summed over all $x$ that
+# is $Z$, and $\max(0, p - q)$ has the same sum, because both $p$ and $q$ sum to 1. So a token is refused with
+# probability $Z$ (above, $a = 1 - Z$: the more alike the two models, the more is accepted), and its replacement is
+# $x$ with probability $\max(0, p(x) - q(x)) / Z$. The product is $\max(0, p(x) - q(x))$, and each token is
+# distributed as if the large model had drawn it:
 #
 # $$\underbrace{q(x) \min\!\left(1, \tfrac{p(x)}{q(x)}\right)}_{\text{drawn and accepted}} + \underbrace{\max(0,\, p(x) - q(x))}_{\text{put in after a refusal}} = \min(p(x), q(x)) + \max(0,\, p(x) - q(x)) = p(x) .$$
 #
