@@ -306,8 +306,8 @@ for name in names:
     print(f"{name:18}", *(f"{k} back {m[k]:.0e}  " for k in (1, 5, 20, 40)))
 
 # %% [markdown]
-# Less than a ten-thousandth: the plain cell keeps about two millionths, and the LSTM hardly more. Twenty words is one
-# sentence: *Lannister* would be gone before anybody could ask.
+# Less than a ten-thousandth: the plain cell keeps about two millionths, and the LSTM some thirty times as much, which
+# is still next to nothing. Twenty words is one sentence: *Lannister* would be gone before anybody could ask.
 #
 # Why so little? Each step back multiplies by $W_h$, whose entries are so small that about 0.58 of a vector's length
 # is left, and by the slope of $\tanh$, here 0.86 on average. Together that is 0.5 ([worked out
@@ -321,21 +321,21 @@ for name in names:
 # every length, so only the slope of $\tanh$ is left, some 0.8 a step (this cell's numbers are larger than the plain
 # one's, so its slope is smaller). But the slope is below 1 everywhere except at 0, so even this cell fades.
 #
-# The open gate holds on. From the latest word to the one before it loses more, because part of a word's effect is on
-# the output gate, which is computed anew at the next step. After that the forget gate alone would keep $\sigma(3) =
-# 0.953$ a step. The measured share is larger, because there is a second path: from $c$ to $h$, and from there through
-# the candidate $g$ into the next $c$.
+# The open gate holds on. Its first step back, from the latest word to the one before, loses more, because part of a
+# word's effect is on the output gate, which is computed anew at the next step. After that the forget gate alone would
+# keep $\sigma(3) = 0.953$ a step. The measured share is larger, because there is a second path: from $c$ to $h$, and
+# from there through the candidate $g$ into the next $c$.
 #
 # Influence decides what can be learned. Training moves each parameter a little against the derivative of the error,
-# the **gradient**. The same parameters serve at every step, so the gradient is a sum with a term for each step: how
-# the parameters moved that step's state, and how that state moved the last one. For the step $k$ back the second
-# factor is the product above (**backpropagation through time**). If the product is $10^{-6}$, the term is next to
-# nothing: the **vanishing gradient**. A $W_h$ that stretches by more than the $\tanh$ flattens has the opposite
-# trouble, the **exploding gradient**: a factor of 1.1 a step makes 117 in 50. **Clipping** shortens a gradient that
-# is too long ([chapter 11](11_training.ipynb#clipping)). It cannot bring back a term that has vanished beside the
-# others, because it shortens all terms alike. The vanishing gradient made plain networks hard to train on
-# **long-range dependencies**, and the LSTM was invented to overcome it (in 1997 with a factor of exactly 1 on $c$;
-# the forget gate came in 2000).
+# the **gradient**. The same parameters serve at every step, so the gradient is a sum with a term for each step, a
+# product of two factors: how the parameters moved that step's state, and how that state moved the last one. For the
+# step $k$ back the second factor is the product above, without its last derivative (**backpropagation through
+# time**). If the product is $10^{-6}$, the term is next to nothing: the **vanishing gradient**. A $W_h$ that
+# stretches by more than the $\tanh$ flattens has the opposite trouble, the **exploding gradient**: a factor of 1.1 a
+# step makes 117 in 50. **Clipping** shortens a gradient that is too long ([chapter 11](11_training.ipynb#clipping)).
+# It cannot bring back a term that has vanished beside the others, because it shortens all terms alike. The vanishing
+# gradient made plain networks hard to train on **long-range dependencies**, and the LSTM was invented to overcome it
+# (in 1997 with a factor of exactly 1 on $c$; the forget gate came in 2000).
 
 # %% tags=["proof"]
 assert round(0.5 * np.tanh(0.9 * 2 - 0.1), 2) == 0.47  # one entry of an LSTM
@@ -403,8 +403,8 @@ for name in names:
 # one and a half times as many numbers as with PyTorch's start. (Why it stays so far below its 48:
 # [more](#why-not-more-than-24).)
 #
-# **A linear fit to a state of $n$ numbers recalls at most $n$ of the independent numbers that were read**, whatever
-# the weights. From a state of 24 it recalls at most three words of 8. Training can bring the total nearer to $n$ and
+# **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever
+# the weights. From a state of 24 it recalls at most three words of 8. Training can bring the total nearer to $N$ and
 # choose what is worth keeping on average, *Lannister* rather than *a*. But it chooses before the question comes. A
 # larger state holds more, at a price: 50 words of 8 need 400 numbers, so a step takes $400^2$ multiplications, and
 # the 51st word costs another word its room. A gate can choose which; it cannot make room.
@@ -468,7 +468,7 @@ quiz.number(
             "That was a state of 24 and words of 8. The rule is the same: numbers in the state by numbers in a word.",
         ),
     ],
-    otherwise="A state of $n$ numbers recalls at most $n$ numbers, and each word is 64 of them.",
+    otherwise="A state of $N$ numbers recalls at most $N$ numbers, and each word is 64 of them.",
 )
 
 # %% [markdown]
@@ -498,7 +498,7 @@ plt.show()
 # %% [markdown]
 # The question, too, will be a vector, the **query**, and chapters 2 to 4 compute the weights from it. Here we set
 # them by hand, to see what is possible: each word has a score, and the weights are $e^{\text{score}}$, divided by
-# their sum (a *softmax*; why the exponential, says [chapter 3](03_softmax.ipynb)). For *what gets paid?* give *debts*
+# their sum (a *softmax*; [chapter 3](03_softmax.ipynb) says why the exponential). For *what gets paid?* give *debts*
 # the score 9 and the other five words 0: *debts* gets $e^9 / (e^9 + 5) = 0.9994$ of the weight, and each other word
 # 0.0001. For *how often?* give the 9 to *always*. The words stay, and only the scores change. Here, with 50 random
 # words:
@@ -631,9 +631,9 @@ plt.show()
 # the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$ side by side (a
 # **bidirectional** network).
 #
-# Because the decoder can look at every $h_j$, all need not fit into one state. Two troubles remain. Each state is
-# computed from the one before it, so the words must be taken one after another. And within the source, and within the
-# target, the path from one word to another is still long.
+# Because the decoder can look at every $h_j$, no single state has to hold everything. Two troubles remain. Each state
+# is computed from the one before it, so the words must be taken one after another. And within the source, and within
+# the target, the path from one word to another is still long.
 #
 # The transformer removes both. There each word asks a question of its own and looks at the words of its *own*
 # sentence, as the decoder above looks at the source: **self-attention**. What a word looks at are vectors that stand
@@ -954,14 +954,14 @@ assert abs(a_step - 0.52) < 0.01
 # ### Why not more than 24?
 #
 # Take a state of one number that has read two independent ones of variance 1, $h = a x_1 + b x_2$. Its correlation
-# with $x_1$ is $a / \sqrt{a^2 + b^2}$, and the square of that is the $R^2$ with which $h$ recalls $x_1$: $a^2 / (a^2
-# + b^2)$. For $x_2$ it is $b^2 / (a^2 + b^2)$. Together they are 1, so what one gains the other loses: with $a = b$
+# with $x_1$ is $a / \sqrt{a^2 + b^2}$, and the square of that is the $R^2$ with which $h$ recalls $x_1$: $a^2 / (a^2 +
+# b^2)$. For $x_2$ it is $b^2 / (a^2 + b^2)$. Together they are 1, so what one gains the other loses: with $a = b$
 # half of each is recalled, with $a = 2b$ 0.8 and 0.2. However many numbers $h$ has read, it has a budget of 1 to
 # share among them. (With a $\tanh$ it is less, since part of $h$ is then no linear function of what was read.) A
-# matrix turns a state of $n$ numbers into $n$ uncorrelated ones that hold the same. Write down every $R^2$: a row for
+# matrix turns a state of $N$ numbers into $N$ uncorrelated ones that hold the same. Write down every $R^2$: a row for
 # each of them, a column for each number read. Every row sums to at most 1, and a column's sum is what the whole state
 # recalls of that number, because over uncorrelated ones the $R^2$ add up. So all that is recalled sums to at most
-# $n$.
+# $N$.
 #
 # Why is the LSTM, with PyTorch's start, so far below its 48? $c$ alone recalls only some 12 of 24. The other half of
 # its budget goes mostly to products of two of the numbers read, and $x_1 x_2$ is correlated with neither factor. What

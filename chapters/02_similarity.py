@@ -30,8 +30,8 @@ transformer_map(built=2)
 # ## A question is a vector too
 #
 # To find *debts* without understanding anything, describe the question and the words in the same terms. Here the
-# terms are three: is it a *person*, is it a *thing*, does it tell how *often*? Each gets a number, the larger the
-# more it is so. The question asks for a thing: $(0, 2, 0)$ (it need not be as strong as the words). Four of the words
+# terms are three: is it a *person*, is it a *thing*, does it tell how *often*? Each answer is a number, larger for a
+# stronger yes. The question asks for a thing: $(0, 2, 0)$ (it need not be as strong as the words). Four of the words
 # are *Lannister* $(3, 0, 0)$, *always* $(0, 0, 3)$, *pays* $(0, 0, 0)$ and *debts* $(0, 3, 0)$.
 
 # %% [markdown]
@@ -311,11 +311,11 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # sharper: [chapter 3](03_softmax.ipynb#temperature)). A longer key may win, as coffee did: at tea's length, coffee
 # would score $\sqrt{13} \sqrt{13} \cos\theta \approx 12.7$, less than tea's own 13. For likeness that is a fault; in
 # a look-up, training can use it to make a word easy to find. (Some newer models normalise queries and keys before the
-# product.) If all keys are equally long, dot product, cosine and distance rank them alike: in $\|q - k\|^2 = \|q\|^2
-# + \|k\|^2 - 2 \, q \cdot k$ only the last term differs. A [search by
+# product.) If all keys are equally long, dot product, cosine and distance rank them alike: in $\|q - k\|^2 = \|q\|^2 +
+# \|k\|^2 - 2 \, q \cdot k$ only the last term differs. A [search by
 # meaning](15_pretrained.ipynb#search-by-meaning), as in a vector database, ranks texts by such a number and returns
-# the best few, from vectors that were trained beforehand. Attention blends all of them, and is trained together with
-# the model around it.
+# the best few, from vectors that were trained beforehand. Attention returns a blend of all its values, and is trained
+# together with the model around it.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -467,10 +467,10 @@ for word in ("tea", "monday", "debts", "python"):
 # chapter 4 does it.
 #
 # Is a cosine of 0.44 high? Two words drawn at random typically have 0.07. But *coffee* is the best of 21,000, and the
-# best of so many is high even by chance: a random vector has 0.29 with the nearest of these words. And half of all
-# words have a neighbour at 0.58 or more ([measured below](#how-high-is-high)). So 0.44 is no accident, and not much
-# for a nearest word. Before you call two words alike, compare their cosine with those of other words from the same
-# model.
+# best of so many is high even by chance: a random vector has 0.29 with the nearest of these words. And half of the
+# 535 words that we tried have a neighbour at 0.58 or more ([measured below](#how-high-is-high)). So 0.44 is no
+# accident, and not much for a nearest word. Before you call two words alike, compare their cosine with those of other
+# words from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -600,8 +600,8 @@ print("the row of 'tea', reshaped:  ", wrong[5].round(2))
 # to look for: the last, tea's likeness to itself, which is not 1.
 #
 # A sentence compared with itself must give a symmetric matrix, and vectors of length 1 a diagonal of ones. Where
-# queries and keys differ, neither helps. There, compare one entry with the definition: in row 2 and column 5 must
-# stand the dot product of query 2 with key 5.
+# queries and keys differ, neither helps. There, compare one entry with the definition: row 2, column 5 must hold the
+# dot product of query 2 with key 5.
 
 # %% tags=["proof"]
 assert np.allclose(right, right.T) and np.allclose(np.diag(right), 1)

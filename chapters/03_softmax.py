@@ -77,7 +77,7 @@ with np.errstate(all="ignore"):
 #
 # We could subtract the lowest score first: then only differences count, and nothing is negative. But now a bad key
 # changes how two good ones share. Scores of 6 and 5 share 2 to 1 if the lowest is 4, but 106 to 105, almost equally,
-# if it is $-100$. So there are two demands: neither a common shift nor another key must matter. **The ratio of two
+# if it is $-100$. So there are two demands: neither a common shift nor another key may matter. **The ratio of two
 # shares depends on the difference of these two scores, and on nothing else.**
 #
 # That settles the formula. Let $f(d)$ be the ratio of two shares whose scores differ by $d$, and take three keys,
@@ -580,7 +580,7 @@ for axes, width in zip(panels, (64, 1024), strict=True):
         lengths[name, width] = np.linalg.norm(slopes, axis=-1).flatten()
         shown = np.log10(np.maximum(lengths[name, width], 1e-30))
         axes.hist(shown, np.arange(-30, 2), color=color, alpha=0.7)
-        axes.set(title=f"width {width}", xlabel="length of the slope")
+        axes.set(title=f"width {width}", xlabel="length of the gradient")
     axes.set_xticks([-30, -15, 0], ["≤ 1e-30", "1e-15", "1"])
 panels[0].set_ylabel("queries of 2,000")
 panels[0].text(-3, 1100, "scaled", color=plots.BLUE, ha="right")
@@ -605,7 +605,8 @@ assert all(0.06 < medians["scaled", width] < 0.08 for width in (64, 1024))
 
 # %% [markdown]
 # So at this learning rate the division decides. It is no law: [further down](#when-does-it-matter-less) unscaled
-# queries learn, too, from a start with smaller entries, or if all steps are made equally long (as Adam nearly does).
+# queries learn, too, if all steps are made equally long (as Adam nearly does), and at width 64 nearly all do from a
+# start with smaller entries.
 #
 # Could training not do the division itself? It could. Queries come from a learned matrix (chapter 4), and if its
 # entries are $\sqrt{d_k}$ times smaller, the scores are too. So the division adds no power. It lets training *begin*
@@ -889,8 +890,8 @@ for width in (64, 1024):
 # tenth of them. At 0.1, too small for a hundred steps, the unscaled version is ahead: where its softmax is not
 # saturated its gradients are the larger ones, since they lack the $\frac1\tau$. But at 1 nearly every scaled query
 # finds its key, and at 10 every one does. So the division does not make all gradients larger. It lets the softmax
-# *start* away from where they vanish. (Divided by $d_k$ itself they are small everywhere, but not vanishing: at a
-# learning rate of 10 none arrives, and at a far larger one all do.)
+# *start* away from where they vanish. (Divided by $d_k$ itself, tried at width 64, they are small everywhere, but not
+# vanishing: at a learning rate of 10 none arrives, and at a far larger one all do.)
 #
 # The softmax at the end of a model, which names the next word, does not stall like this ([chapter
 # 11](11_training.ipynb)). It is told which weight was right, and trained on the loss $-\ln w$ of that weight
@@ -929,9 +930,9 @@ for width in (64, 1024):
 # %% tags=["proof"]
 assert ends["unscaled", 64][1] > 0.3 > 0.02 > ends["scaled", 64][1]
 for width in (64, 1024):
-    assert (
-        0.07 < ends["unscaled", width][0] < 0.13 and ends["scaled", width][0] == 0
-    )
+    lucky = 0.1 if width == 64 else 0.08
+    assert ends["unscaled", width][0].round(2) == lucky
+    assert ends["scaled", width][0] == 0
     assert 0.94 < ends["scaled", width][2] < 0.99
     assert min(ends["scaled", width][3:]) == 1
     assert max(ends["unscaled", width][2:4]) < 0.56

@@ -155,9 +155,9 @@ assert np.round(moved, 2).tolist() == [[0.29, 0.34], [0.17, 0.34], [0.53, 0.28]]
 # to *import* in one and to *snake* in the other. The plain average of the same words, the grey line, is near to
 # *with* and *you* in the first sentence, and to *are* and *the* in the second. Attention is a blend whose weights are
 # computed from the words. And is it known now which python is meant? What a word receives is added to its own vector
-# (chapter 8). The cosine of *python* with *serpent* is 0.29; with that of the sum it is 0.17 in the first sentence
-# and 0.53 in the second. The rest of this chapter adds three matrices, the same for every word: two of them let
-# training shape the choice, and the third what is handed over.
+# (chapter 8). The cosine of *python* with *serpent* is 0.29; that of the sum is 0.17 in the first sentence and 0.53
+# in the second. The rest of this chapter adds three matrices, the same for every word: two of them let training shape
+# the choice, and the third what is handed over.
 #
 # ## Three roles
 #
@@ -299,14 +299,14 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 #
 # The reason is that queries and keys have a matrix each. A score is $q_i k_j^\top = (x_i W_Q)(x_j W_K)^\top = x_i \,
 # W_Q W_K^\top \, x_j^\top$. Because of the product in the middle, a word's score with itself need not be a squared
-# length, the largest that there is; and because that product need not be symmetric, scores need not be mutual. Here
-# it is
+# length, which among vectors of one length is the largest that there is; and because that product need not be
+# symmetric, scores need not be mutual. Here it is
 #
 # $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} .$$
 #
 # Row $a$, column $b$ (in the order alive, action, human) is what the score gains when the asking word has entry $a$
-# and the other word entry $b$. An action asks for *alive* and for *human*, 2 each (row 2), so *bites* scores *man* $2
-# + 2 = 4$. Only *alive* asks for an action (column 2), so *man* scores *bites* 2. ([Further
+# and the other word entry $b$. An action asks for *alive* and for *human*, 2 each (row 2), so *bites* scores *man* $2 +
+# 2 = 4$. Only *alive* asks for an action (column 2), so *man* scores *bites* 2. ([Further
 # on](#why-two-matrices-and-not-their-product): why this product is not trained as one matrix.) With one matrix for
 # both, $W_Q = W_K$, scores would be mutual again, and a word's score with itself a squared length, so that before
 # training most words would attend most to themselves ([measured below](#would-one-shared-matrix-do)).
@@ -424,8 +424,8 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 # one sequence, keys and values from another: exercise 1 builds it, and in [chapter 9](09_decoder.ipynb) the part that
 # writes (the *decoder*) uses it to query the part that has read (the *encoder*).
 #
-# The folded cell holds what Part I imports from here on: `self_attention`, and `attention` under PyTorch's name,
-# `scaled_dot_product_attention`. It also raises an error if a query has no key left.
+# The folded cell holds what later chapters import: `self_attention`, and `attention` under PyTorch's name,
+# `scaled_dot_product_attention`. Both raise an error if a query has no key left.
 
 # %% tags=["export", "hide-input"] module="by_hand.attention"
 import numpy as np
@@ -1218,8 +1218,8 @@ for used in (8, 16):
 # %% [markdown]
 # Without $W_V$ it misses half: in a sum of two independent vectors each accounts for half, and no linear map can tell
 # them apart where both may point in the same directions. A matrix, even a random one, turns what was found into other
-# directions. Where words use 8 of 16 entries, these and the 8 of the words themselves have none in common, so nothing
-# is lost; two full words have not enough room.
+# directions. Where words use 8 of 16 entries, the new directions have none in common with the words' own, so nothing
+# is lost; for two full words there is not enough room.
 #
 # Why would a word hand over nothing? A value near zero can be useful, because a softmax cannot say *none*. A word that
 # needs nothing must still distribute a total weight of 1, and can give nearly all of it to a word whose value is near

@@ -488,11 +488,11 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 
 # %% [markdown]
 # At $D = 32$ each position from 2 on gives 0.85 to the one before it, all by the same matrix. With $R_1$ in its place
-# the head looks one word ahead, with $R_{-r}$ $r$ words back. So *any* position can win, and before and after are
-# told apart, although the dot products of the encodings alone are the same. Position 1 gives 0.92, because there is
-# no position −1 to take a share. Position 0 looks for position −1, and the nearest to it is position 0 itself. The
-# factor 20 is the price of similar neighbours: their scores differ by little, and without it no weight would be above
-# 0.21.
+# each position looks one word ahead, with $R_{-r}$ it looks $r$ words back. So *any* position can win, and before and
+# after are told apart, although the dot products of the encodings alone are the same. Position 1 gives 0.92, because
+# there is no position −1 to take a share. Position 0 looks for position −1, and the nearest to it is position 0
+# itself. The factor 20 is the price of similar neighbours: their scores differ by little, and without it no weight
+# would be above 0.21.
 #
 # ### The dog and the man
 #
@@ -589,10 +589,10 @@ assert all(shares[0] > 0.995 and shares[2] > 0.89 for shares in right.values())
 assert right[256][1] > 0.8 > 0.4 > right[32][1] and min(near.values()) > 0.6
 
 # %% [markdown]
-# Adding does not destroy the word: words come back at every width. So do positions, if their vectors are random (last
-# column). In a wide space random directions are nearly at right angles ([chapter 2](02_similarity.ipynb)), so word
-# and position hardly disturb each other. Sinusoids come back less often, because neighbours are similar: where the
-# answer is wrong, it is mostly off by one or two.
+# Adding does not destroy the word: words come back at every width. So do all or nearly all positions, if their
+# vectors are random (last column). In a wide space random directions are nearly at right angles ([chapter
+# 2](02_similarity.ipynb)), so word and position hardly disturb each other. Sinusoids come back less often, because
+# neighbours are similar: where the answer is wrong, it is mostly off by one or two.
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**) and make the vector wider? The next
 # thing that happens to it is a projection, and
@@ -678,6 +678,7 @@ for d_model in (16, 32, 64, 128):
         beyond_of[learned, d_model] = beyond
         practised_of[learned, d_model] = practised
         assert practised > 0.99 and (beyond < 0.15) == (learned or d_model == 128)
+        assert not learned or beyond < 0.03
     print(
         f"width {d_model:3}     "
         + "  ".join(

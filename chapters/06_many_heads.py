@@ -48,8 +48,8 @@ transformer_map(built=6)
 # Try it with two thousand pairs of random nouns. A word has $D = 16$ numbers, and a noun fills 8 of them, independent
 # and with mean 0 (the other 8 are for verbs and so on). So what the verb receives, 16 numbers, has room for exactly
 # two nouns. The question is whether a head can put them there. Compare one head that hands over 16 numbers, whose
-# weight $\alpha$ on the first noun we vary, with two heads that hand over 8 each, with all of their weight on one of
-# the nouns.
+# weight $\alpha$ on the first noun we vary, with two heads that hand over 8 numbers each, one with all of its weight
+# on the first noun, the other on the last.
 #
 # On the first thousand pairs, find the matrix that recovers the nouns with the least squared error (**least squares**).
 # On the others, measure what share of the nouns' squared length it misses.

@@ -792,9 +792,10 @@ plt.show()
 # the cut model looks like one that learns badly. Its loss stays near 1.6 (a **plateau**): it bets on the digits in
 # the note, and never learns which. If five digits differ, that costs $\ln 5 = 1.61$. Digits may repeat, and whoever
 # bets on each as often as it is there pays 1.35. But the logits are a linear map of the blend, which cannot give a
-# digit that is there twice just twice the probability: its best is 1.58. A language model has such a level, too:
-# without its context it still knows its current token, and pays what guessing from that alone costs, the *bigram*
-# loss ([chapter 18](18_gpt.ipynb)). A loss that gets stuck there tells you that the context does not get through.
+# digit that is there twice just twice the probability without giving every absent one half of what it gives one that
+# is there once: its best is 1.58. A language model has such a level, too: without its context it still knows its
+# current token, and pays what guessing from that alone costs, the *bigram* loss ([chapter 18](18_gpt.ipynb)). A loss
+# that gets stuck there tells you that the context does not get through.
 #
 # One check finds the reason:
 
@@ -1290,7 +1291,7 @@ for seed in range(3):
 # for the price of two. A random start (**initialisation**) is there to **break the symmetry**.
 #
 # Zeros can do worse, as the formulas of [the backward pass](#the-backward-pass-for-all-queries) say: leaving out the
-# root, $dQ$ is $dS \, K$, and $dK$ is $dS^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns,
+# root, $dQ$ is $dZ \, K$, and $dK$ is $dZ^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns,
 # and soon both matrices do. If both are zero (and their biases), so are both gradients, since each has the other as a
 # factor, and they stay zero for ever: all scores are 0, and every weight is exactly $1/n$.
 #

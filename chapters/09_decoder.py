@@ -16,7 +16,7 @@
 # have it twice: in seventy lines, and as the module that this book uses.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out).
-# The chapter takes about 32 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end,
+# The chapter takes about 33 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end,
 # takes 10 more minutes. If you came for a decoder-only model, it is [at the end](#a-decoder-only-model-that-answers).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer. Residual paths lead around each sublayer, and the memory from the top of the encoder's stack to the cross-attention."}}
@@ -140,8 +140,8 @@ plt.show()
 # very next input. So no position may see anything to its right. [Chapter
 # 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that are needed, and why they set scores to minus
 # infinity. In this book, **True means: may attend**; so it does in `F.scaled_dot_product_attention`, and in Hugging
-# Face's `attention_mask` a 1 means the same. In `nn.MultiheadAttention` and `nn.Transformer` (`attn_mask`,
-# `key_padding_mask`) True means *hidden*.
+# Face's `attention_mask` a 1 means the same. In `nn.MultiheadAttention` (`attn_mask`, `key_padding_mask`) and
+# `nn.Transformer` True means *hidden*.
 #
 # - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,
 #   T)$, queries by keys, and it is the same for every sentence.
@@ -715,8 +715,8 @@ def share_right(model, rows):
 # %% [markdown]
 # Each step of `fit` draws 32 of the given `rows` of `questions` and `answers`, and takes one step of Adam ([chapter
 # 11](11_training.ipynb#how-large-a-step), which also clips gradients and lets the learning rate fall in the end). On
-# a GPU, move the model, `questions`, `answers` and what `batch` returns there first. Every 50 steps it says which
-# share of the held-out answers is right:
+# a GPU, move the model, `questions` and `answers` there first, and later every question that `batch` makes. Every 50
+# steps it says which share of the held-out answers is right:
 
 
 # %%

@@ -10,9 +10,9 @@
 #
 # The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no
 # number for her name. By the end of this chapter you will have a **tokenizer** that turns any text into numbers and
-# back. A model sees *Straßenbahnhaltestelle* as *Straßenbahn | halt | estelle* and 12345 as *12 | 3 | 4 | 5*, which
-# is part of the reason why it miscounts letters, slips at adding, and needs more tokens for one language than for
-# another.
+# back. With one of ours a model sees *Straßenbahnhaltestelle* as *Straßenbahn | halt | estelle* and 12345 as *12 |
+# 3 | 4 | 5*, which is part of the reason why models miscount letters, slip at adding, and need more tokens for one
+# language than for another.
 #
 # You need some Python and hardly any mathematics. It takes about 31 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes.
@@ -139,19 +139,20 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 
 # %% [markdown]
 # An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the emoji four. With bytes as the
-# first 256 symbols (**byte-level BPE**) no valid text is out of vocabulary, and it survives the round trip from text
-# to tokens and back.
+# first 256 symbols (**byte-level BPE**) every valid text can be encoded, and survives the round trip from text to
+# tokens and back.
 #
 # Usually no merge crosses the end of a word. Otherwise *dog.*, *dog,* and *dog!* would each become a token, and each
 # would have to learn *dog* for itself ([Radford and others,
 # 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)). So
 # the text is first cut into words. The space must be kept, or *now here* and *nowhere* could be the same two tokens,
-# and it goes with the word behind it, which costs no token of its own. This is called **pre-tokenization**. (In other
-# tokenizers' files the space is written `Ġ`, or `▁` as by SentencePiece, or a mark such as `</w>` ends the word.)
+# and it is joined to the word after it, so that it costs no token of its own. This is called **pre-tokenization**.
+# (In other tokenizers' files the space is written `Ġ`, or `▁` as by SentencePiece, or a mark such as `</w>` ends the
+# word.)
 #
 # The pattern below is that of GPT-2 without its rule for English contractions. It has five parts; `\p{L}` is any
-# letter, `\p{N}` any numeral, `\s` white space, `\S` anything else, and `(?!...)` means *not followed by*. At each
-# point of the text the first part that fits takes what it can (*␣* is a space):
+# letter, `\p{N}` any numeral, `\s` white space, `\S` anything but white space, and `(?!...)` means *not followed by*.
+# At each point of the text the first part that fits takes what it can (*␣* is a space):
 #
 # | part | takes | for example |
 # |---|---|---|
@@ -485,6 +486,7 @@ print(
 assert {"und", "hundert", "tausend", "sieben", "zig"} <= set(learnt)
 assert "und" in tokenizer.tokenize("siebenhundertdreiundachtzig")
 assert "sechsunddreißig" in unseen
+assert round(np.mean([*map(len, tokens)]), 1) == 5.6
 assert tokenizer.tokenize("sechsunddreißig") == ["sechs", "und", "dreißig"]
 
 # %% [markdown]
@@ -583,8 +585,9 @@ for row in captions["sizes"]:
 # languages, but unequally, and the languages that they have read least cost most.
 #
 # Between vocabularies of 300 and of 4,000 English and German texts shrink to about a third. Between 8,000 and 32,000
-# English texts shrink by another 6 percent and German ones by 10 (before rounding), and 98 percent of the learnt tokens
-# are then rare. So one expects a trade-off between shorter texts and tokens that occur often enough to be learnt.
+# English texts shrink by another 6 percent and German ones by 10 (before rounding), and 98 percent of the merged
+# tokens are then rare. So one expects a trade-off between shorter texts and tokens that occur often enough to be
+# learnt.
 #
 # Which side wins? In our small models the shorter text: the largest vocabulary with which we trained, 16,000,
 # predicts held-out captions best ([below](#which-vocabulary-is-best)), in part because its embedding table makes the

@@ -14,7 +14,7 @@
 # from computing everything again at each word, and shows how a small model can write ahead for a large one.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
-# learnt something. It takes about 29 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
+# learnt something. It takes about 30 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
 # end, takes 3 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
@@ -245,7 +245,7 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 #   hypothesis, and one of its tokens may be the end, which does not go on.
 # - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Every
 #   hypothesis can end at every step, with some tiny probability. If such endings counted, `beam` worthless ones would
-#   be collected in the first steps, and the search could stop.
+#   be collected in the first steps, and the search would stop at the first good ending.
 # - A sentence is done when `beam` hypotheses have ended and no *live* one (one that goes on) can beat the best of
 #   them. The most that a live one can hope for is to lose nothing more, and to be divided by the largest penalty,
 #   that of `max_length` tokens. Say that 5 tokens are allowed, so $\text{lp}(5) = 1.359$, that the best live sum is
@@ -346,10 +346,10 @@ assert round(-1.2 / length_penalty(5, 0.6), 2) == -0.88
 #
 # To miss the likeliest sentence is a **search error**; to give a bad one the highest score is a **model error**. Here
 # the model's error is to prefer the empty sentence, and a search error hides it. At the first step 0.001 is far
-# behind the likely first words, say the 40th of all. An end counts only among the best `beam`, so a beam of 4 never
-# sets the empty sentence aside. A beam of 100 does, and after twenty factors all others are less likely. So a better
-# search can make worse translations, above all without a length penalty. (The penalty mends this one error; the
-# likeliest long sentence may be a bad one, too.) This is the *beam search curse* (an early report: [Koehn and
+# behind the likely first words: say that it ranks 40th. An end counts only among the best `beam`, so a beam of 4
+# never sets the empty sentence aside. A beam of 100 does, and after twenty factors all others are less likely. So a
+# better search can make worse translations, above all without a length penalty. (The penalty mends this one error;
+# the likeliest long sentence may be a bad one, too.) This is the *beam search curse* (an early report: [Koehn and
 # Knowles, 2017](https://arxiv.org/abs/1706.03872)).
 
 # %% tags=["proof"]

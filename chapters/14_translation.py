@@ -8,12 +8,13 @@
 # %% [markdown]
 # # 14. How well does it translate?
 #
-# A translation is hard to judge. This chapter takes apart the scores that the field uses, shows how one can be raised
-# without better translations and what it does not see, and asks when a difference of two scores means something. Then
-# it turns to real data: captions of pictures. At the end you have a translator that one command trains, and scores with
-# their signatures.
+# The right translation says *the man gives the dog no apple*. Of two answers, one says *an apple* for *no apple*, and
+# the other is perfect, in another order. The score that the field reports gives the first 60 points of 100 and the
+# second 31. This chapter takes such scores apart, shows how one can be raised without better translations, and asks
+# when a difference of two scores means something. Then it turns to real data: captions of pictures. By the end you
+# will have a translator that one command trains.
 #
-# You need [chapter 13](13_alignment.ipynb). It takes about 29 minutes to read, and 25 more for the exercises. [Going
+# You need [chapter 13](13_alignment.ipynb). It takes about 30 minutes to read, and 25 more for the exercises. [Going
 # further](#going-further), at the end, takes 2 more minutes. You need no German.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter measures what it writes."}}
@@ -134,8 +135,9 @@ assert round(1 - 0.9**0.25, 3) == 0.026
 assert np.isclose(score, 100 * by_hand) and np.isclose(by_hand, 0.448, atol=5e-4)
 
 # %% [markdown]
-# Read the signature aloud: one reference, upper and lower case kept, no special treatment of single sentences, cut by
-# the rules called 13a, smoothed where a count is 0, and the version.
+# The signature says: one reference; upper and lower case kept (*mixed*); all four lengths of n-grams count even for a
+# text that is too short to have some (*eff:no*); cut by the rules called 13a; smoothed where a count is 0 ([an
+# example](#what-bleu-does-not-see)); and the version.
 
 # %% tags=["quiz"]
 given = "wir helfen ihrem alten Vater heute".split()
@@ -164,14 +166,14 @@ quiz.number(
 # %% [markdown]
 # ### Letters instead of words
 #
-# For BLEU *Katzen* is as far from *Katze* as *Hund* is. **chrF** counts n-grams of characters, without the spaces, for
-# $n$ from 1 to 6.
+# For BLEU *Katzen* (cats) is as far from *Katze* (cat) as *Hund* (dog) is. **chrF** counts n-grams of characters,
+# without the spaces, for $n$ from 1 to 6.
 #
 # **By hand.** The reference is *die Katze*, the model wrote *die Katzen*: nine letters for eight, of which eight are
 # found. There are eight pairs for seven, of which seven are found, and so on, so the precisions are 8/9, 7/8, 6/7,
-# 5/6, 4/5 and 3/4, with a mean of $P = 0.834$. The **recall**, the share of the reference's n-grams that were written,
-# is $R = 1$ for each $n$. The two are joined in an F-score, in which recall weighs $\beta^2 = 4$ times as much as
-# precision:
+# 5/6, 4/5 and 3/4, with a mean of $P = 0.834$. The **recall**, the share of the reference's n-grams that were
+# written, is $R = 1$ for each $n$. The two are joined in an F-score, with the weight $\beta^2 = 4$ on recall and 1 on
+# precision (papers say that recall is $\beta = 2$ times as important):
 #
 # $$\text{chrF} = \frac{(1 + \beta^2) \, P R}{\beta^2 P + R} = \frac{5 P R}{4 P + R} = 0.962 .$$
 #
@@ -338,13 +340,13 @@ assert by_letters.argmax() == 1 and 11 < by_letters[0] - by_letters[3] < 13
 # ## Is one better than the other?
 #
 # Chapter 13 trained the GRU without attention three times. With seed 0 it gets 87.7 BLEU, with seed 2 only 84.5.
-# Counted by sentences the two are nearly equal: 133 and 144 of 500 are wrong. Is the second worse, or was it unlucky
-# with these 500?
+# Counted by sentences the two are nearly equal: 133 and 144 of 500 are wrong. (BLEU also counts how wrong they are.)
+# Is the second worse, or was it unlucky with these 500?
 #
-# One would like to have other test sets. The **bootstrap** makes them out of the one there is: draw 500 sentences with
-# replacement, so that some come twice and some not at all, and compute the score again, a thousand times. How much the
-# score varies says how much it owes to the choice of sentences. To be quick, keep for each sentence only what BLEU adds
-# up: n-grams found, n-grams written, and both lengths.
+# Ideally we would have more test sets. The **bootstrap** makes them from the one we have: draw 500 sentences with
+# replacement, so that some come twice and some not at all, and compute the score again, a thousand times. How much
+# the score varies says how much it owes to the choice of sentences. To be quick, keep for each sentence only what
+# BLEU adds up: n-grams found, n-grams written, and both lengths.
 
 
 # %%
@@ -410,10 +412,10 @@ plt.show()
 # 2004](https://aclanthology.org/W04-3250/)). Here 0 lies outside either way. (Were it inside, neither a difference nor
 # equality would be shown.)
 #
-# Another test asks what chance can do. Its **null hypothesis** is that it makes no difference which of the two wrote a
-# sentence. So toss a coin for each sentence, exchange the two translations if it shows heads, and see how far apart the
-# scores are now. Do that many times. How often is the gap at least as large as the real one? This share is the
-# **p-value**, and the test is called **approximate randomisation** ([Riezler and Maxwell
+# Another test asks how large a gap chance alone could make. Its **null hypothesis** is that it makes no difference
+# which of the two wrote a sentence. So toss a coin for each sentence, exchange the two translations if it shows
+# heads, and see how far apart the scores are now. Do that many times. How often is the gap at least as large as the
+# real one? This share is the **p-value**, and the test is called **approximate randomisation** ([Riezler and Maxwell
 # 2005](https://aclanthology.org/W05-0908/)). sacreBLEU has both tests.
 
 # %%
@@ -441,12 +443,12 @@ assert as_far < 10 and 0.0005 < results["BLEU"][2].p_value < 0.003
 assert 0.05 < results["BLEU"][1].p_value < 0.15
 
 # %% [markdown]
-# So for seeds 0 and 2 chance alone makes such a gap in two or three of a thousand exchanges (the two programs draw
-# different ones). For seeds 0 and 1, 1.6 points apart, it does so in 9 of 100. By custom a difference is
-# **significant** if $p$ is below 0.05. Above it, nothing has been shown, not even that the two are equal. And of twenty
-# comparisons of equal systems, one falls below it by chance, on average. So whoever makes several, or picks the largest
-# gap of three, as we did, divides the limit by their number (the **Bonferroni correction**): 0.017 for three, which
-# 0.002 passes.
+# So between seeds 0 and 2, chance alone makes such a gap two or three times in a thousand (the two programs toss
+# different coins). For seeds 0 and 1, 1.6 points apart, it does so in 9 of 100. By custom a difference is
+# **significant** if $p$ is below 0.05. Above it, nothing has been shown, not even that the two are equal. And of
+# twenty comparisons of equal systems, one falls below it by chance, on average. So whoever makes several, or picks
+# the largest gap of three, as we did, divides the limit by their number (the **Bonferroni correction**): 0.017 for
+# three, which 0.002 passes.
 #
 # And what has been shown? One *trained model* is worse than the other, on sentences like these. But the two are of one
 # kind, with the same settings, and only the seed differs. So to compare *kinds* of model, train several of each, show
@@ -476,8 +478,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## Real words, real sentences
 #
-# Now text that was not made by rules. `multi30k`, in `dotformer.data.corpora`, has English captions of 31,000 pictures,
-# translated into German and French by people; 29,000 of them are for training.
+# Now text that was not made by rules. `multi30k`, in `dotformer.data.corpora`, has English captions of 31,000
+# pictures, translated into German and later French by people; 29,000 of them are for training.
 
 # %% [markdown]
 # ### How well, then?
@@ -486,8 +488,8 @@ quiz.one_choice(
 # steps in bfloat16 (numbers of 16 bits), some hours on two cores of a CPU. (The paper's base model has 65 million
 # parameters and dropout 0.1, for 4.5 million pairs of sentences. For 29,000 captions ours has a twelfth of the
 # parameters, dropout 0.3, and one vocabulary of 6,000 for both languages.) `configs/multi30k-de-en.toml` is the same
-# recipe for the other direction. ([Which of its settings matter?](#which-settings-matter)) Each was trained once, with
-# one seed. Both were tested on the 1,000 captions of 2016, with beam 4 and $\alpha = 0.6$.
+# recipe for the other direction. ([Which of its settings matter?](#which-settings-matter)) Each was trained once,
+# with one seed. Both were tested on the 1,000 captions of 2016 (*Flickr 2016*), with beam 4 and $\alpha = 0.6$.
 
 # %%
 run, backwards = measured("multi30k-en-de"), measured("multi30k-de-en")
@@ -522,12 +524,12 @@ assert [round(score, 1) for score in scores] == [40.5, 40.9, 1.6, 42.6, 42.9, 1.
 assert round(run["measured"]["exact_match"], 2) == 0.07
 
 # %% [markdown]
-# 40.5 into German. For a small transformer, 41.0 has been published ([Wu and others
+# Into German we get 40.5; for a small transformer, 41.0 has been published ([Wu and others
 # 2021](https://arxiv.org/abs/2105.14462)); ours has 40.9 in lower case. Which is better? Their score is counted on
-# lower-cased tokens that are not sacreBLEU's, and has no signature. And each of ours was trained with one seed, and
-# even on the easy grammar seeds of one kind differed by up to 3.2 points. Nor does 42.6 against 40.5 show that
-# translating into English is easier (chrF, 62.2 against 64.5, says the opposite): the two scores count n-grams of
-# different languages.
+# lower-cased tokens that are not sacreBLEU's, and has no signature. And each of ours was trained with one seed: in
+# the race [below](#which-kind-of-model-wins), transformers that differ by their seed alone are up to a point apart.
+# Nor does 42.6 against 40.5 show that translating into English is easier (chrF, 62.2 against 64.5, says the
+# opposite): the two scores count n-grams of different languages.
 #
 # What does 40.5 look like? Here are the first five short captions of the test set.
 
@@ -539,9 +541,9 @@ for example in [e for e in run["examples"] if len(e["source"]) < 80][:5]:
 
 # %% [markdown]
 # The first is as good as its reference, and renders *starring* as the *staring* that was meant. The fourth is right,
-# and its reference has one capital too many, which costs points where case counts. In the second the grass has lost its
-# *lush* and its dative (*grünem*). The third says something else, *a girl in karate uniforms puts a stick with a kick*.
-# The last has an *Ilu*, which is no German word but a row of subwords.
+# and its reference has one capital too many, which costs points where case counts. The second drops *lush*, and has
+# *grünen* where the case wants *grünem*. The third says something else, *a girl in karate uniforms puts a stick with
+# a kick*. The last has an *Ilu*, a word of subwords that does not exist.
 #
 # ### Where does it look?
 #
@@ -578,10 +580,10 @@ assert agreed == [" orangefarbenen", " Hut", " starrt"]
 # %% [markdown]
 # ## One translator for every model
 #
-# Chapter 12's beam search should run with every model of the last chapter. It asks four things of a model's state
-# ([chapter 12](12_generation.ipynb#one-word-at-a-time)): `step` reads one token, `select` keeps chosen rows, `len` says
-# how many rows there are, and `special_ids` has the numbers of padding, begin and end. Recurrent states are given these
-# four here.
+# Chapter 12's beam search should also serve the recurrent models of the last chapter, which race here below. It asks
+# four things of a model's state ([chapter 12](12_generation.ipynb#one-word-at-a-time)): `step` reads one token,
+# `select` keeps chosen rows, `len` says how many rows there are, and `special_ids` has the numbers of padding, begin
+# and end. Recurrent states are given these four here.
 
 # %% tags=["export", "hide-input"] module="recurrent"
 import torch
@@ -785,9 +787,9 @@ show_race("warmed", race["chosen"]["short"])
 #
 # ### Break it: the setting that was not on the list
 #
-# This race was run post-norm, as in the paper; our caption translator is pre-norm. So search once more. Every kind
-# chooses learning rate, warm-up and layers again, and the transformer the position of the norm, too. For the recurrent
-# models nothing better is found. The transformer's change:
+# The transformer of this race was post-norm, as in the paper of 2017; our caption translator is pre-norm. So search
+# once more. Every kind chooses learning rate, warm-up and layers again, and the transformer the position of the norm,
+# too. For the recurrent models nothing better is found. The transformer's change:
 
 # %% tags=["hide-input"]
 show_race("placed", ["transformer"])
@@ -801,9 +803,9 @@ print(*(f"{n}: {a} → {b}" for n, (a, b) in changed.items() if a != b), sep=", 
 # the reason. How much is pre-norm's alone we have not tested.)
 #
 # Part of the gap is length. Divide out the brevity penalties, $e^{1 - 1/0.91} = 0.906$ for the transformer and
-# $e^{1 - 1/0.96} = 0.959$ for the GRU, and both have 33. That is no draw, since fewer words are more easily right. But
-# does beam search stop the transformer too early? Its $\alpha$ says how far length is favoured, and was 0.6 for all. So
-# let each trained model choose its own, on the validation captions:
+# $e^{1 - 1/0.96} = 0.959$ for the GRU, and both have 33. That is no draw, since fewer words are more easily right.
+# But does beam search stop the transformer too early? Its $\alpha$ (the length penalty of chapter 12) says how far
+# length is favoured, and was 0.6 for all. So let each trained model choose its own, on the validation captions:
 
 # %% tags=["hide-input"]
 attending = ("transformer", "gru, attention", "lstm, attention")
@@ -832,25 +834,28 @@ for one, other in (attending[:2], attending[1:], attending[::2]):
     print(f"{one:16}/ {other:16}{ranges}")
 
 # %% [markdown]
-# Of eleven values from 0 to 8 all nine models choose $\alpha = 1$. That changes their BLEU by 0.6 at most. The GRU with
-# attention stays nearly 2 BLEU ahead of the transformer. Three models of each kind make nine pairs, and each pair gets
-# its own $p$ by approximate randomisation, at least 1/10,001. A row of the lower half shows the smallest and the
-# largest of the nine. For transformer and GRU even the largest is below 0.02, by chrF below 0.001: all nine pairs
-# differ. (No limit is divided by nine, because we do not pick the best pair: every one has to pass.)
+# Of eleven values from 0 to 8 all nine models choose $\alpha = 1$. That changes their BLEU by 0.6 at most, and the
+# transformer still writes 0.93 words for each of the reference: beam search is not what separates the two. The GRU
+# with attention stays nearly 2 BLEU ahead. Three models of each kind make nine pairs, and each pair gets its own $p$
+# by approximate randomisation, at least 1/10,001. A row of the lower half shows the smallest and the largest of the
+# nine. For transformer and GRU even the largest is below 0.02, by chrF below 0.001: all nine pairs differ. (No limit
+# is divided by nine, because we do not pick the best pair: every one has to pass.)
 #
-# These tests compare trained models. To compare *kinds*, compare seeds: all three GRUs beat all three transformers. Of
-# the 20 ways to deal six scores out, two are so one-sided, $p = 0.1$, which proves little. But the gap between the
-# means, some 2, is almost twice the range of the transformer's seeds. So in this race, with little text, few parameters
-# and few steps, **the GRU with attention is ahead**, though each of its steps takes roughly 30 percent longer, on one
-# core.
+# These tests compare trained models. To compare *kinds*, compare seeds: all three GRUs beat all three transformers.
+# If the kind made no difference, each of the 20 ways to split six scores into three and three would be equally
+# likely. Two of them separate the kinds completely, so $p = 2/20 = 0.1$, the smallest that three seeds a side can
+# give. So no test of seeds can decide here, and we look at the size of the gap: some 2, almost twice the range of the
+# transformer's seeds. In this race, with little text, few parameters and few steps, **the GRU with attention is
+# ahead** in BLEU and chrF, though each of its steps takes roughly 30 percent longer, on one core. In the loss per
+# token the two are level (1.91 and 1.92). A loss is counted with the right words before each; BLEU judges what a
+# model writes by itself.
 #
-# Transformer and LSTM cannot be told apart: by BLEU the transformer is ahead in seven of nine pairs, but significantly
-# in only two ($p < 0.002$), and in the seven others $p$ is above 0.05; by chrF it is the LSTM that is ahead on average.
+# Transformer and LSTM cannot be told apart: by BLEU the transformer is ahead in seven of nine pairs, and two of the
+# nine have $p < 0.05$; by chrF five have, in four of which the LSTM is ahead; and by loss the transformer is.
 #
-# A search finds only what is on its list, and from outside both races look equally fair: tuned models, three seeds. The
-# second list had one more setting, the position of the norms, and learning rate, warm-up and layers were chosen once
-# more. But it grew for one kind only, after the test scores had been seen, so a clean answer needs another test set.
-# Nor does the race say who wins with more text, or in 24,000 steps.
+# A search finds only what is on its list, and from outside both races look equally fair: tuned models, three seeds.
+# The second list had one more setting, for the transformer only, and we added it after seeing the test scores. So a
+# clean answer needs a fresh test set. Nor does the race say who wins with more text, or in 24,000 steps.
 
 # %% tags=["proof"]
 before = {name: judged(name, "warmed") for name in attending}
@@ -880,6 +885,18 @@ assert {run["alpha"] for runs in with_own.values() for run in runs} == {1.0}
 gains = np.concatenate([own[n] - [r["BLEU"] for r in after[n]] for n in attending])
 assert gains.min().round(1) >= -0.1 and gains.max().round(1) == 0.6
 ahead = own["gru, attention"].mean() - own["transformer"].mean()
+losses = {
+    n: np.mean([run["validation_loss"] for run in after[n]]) for n in attending
+}
+assert [round(loss, 2) for loss in losses.values()] == [1.92, 1.91, 1.99]
+by_chrf = [
+    with_own["lstm, attention"][pair["runs"][0][1]]["chrF2"]
+    > with_own["transformer"][pair["runs"][1][1]]["chrF2"]
+    for pair in race["differences"]
+    if [name for name, _ in pair["runs"]] == ["lstm, attention", "transformer"]
+    and pair["p"]["chrF2"] < 0.05
+]
+assert sorted(by_chrf) == [False, True, True, True, True]
 assert round(ahead, 1) == 1.9
 assert chances("gru, attention", "transformer").max() < 0.02
 assert chances("gru, attention", "transformer", "chrF2").max() < 0.001
@@ -1031,11 +1048,12 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# BLEU counts the n-grams of words that a translation shares with one good answer, over a whole test set, and chrF those
-# of characters. Neither sees the meaning, and two scores can be compared only if signature and references are the same.
-# A paired test asks whether two trained models differ on such sentences; for two kinds of model it takes several seeds
-# of each. Trained on 29,000 captions, one command each, two transformers of five million parameters get 40.5 BLEU into
-# German and 42.6 into English.
+# BLEU counts the n-grams of words that a translation shares with one good answer, over a whole test set, and chrF
+# those of characters. Neither sees the meaning, and two scores can be compared only if signature and references are
+# the same. A paired test asks whether two trained models differ on such sentences; to compare two kinds of model,
+# train several seeds of each. In a small race on captions a GRU with attention came out ahead of the transformer.
+# With more steps and parameters, one command each trains two transformers that get 40.5 BLEU into German and 42.6
+# into English.
 #
 # **Sources.** BLEU: [Papineni and others (2002)](https://aclanthology.org/P02-1040/); why it needs a signature: [Post
 # (2018)](https://arxiv.org/abs/1804.08771); chrF: [Popović (2015)](https://aclanthology.org/W15-3049/); which tests to
@@ -1049,15 +1067,16 @@ verdict
 #
 # ### Which settings matter?
 #
-# [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901) translate from few sentences with smaller vocabularies,
-# more dropout and smaller batches. We change one setting at a time (`python -m benchmarks.small_data`). The baseline is
-# the recipe above with a learning rate of 0.00125, 17,621 steps and no bfloat16. All runs have the same number of
-# FLOPs, so a model or a batch that is larger gets fewer steps, and so does R-Drop ([Liang and others,
-# 2021](https://arxiv.org/abs/2106.14448)), which passes each batch twice and asks for the same answer (the row
-# *consistency*). *bpe_dropout* leaves out a tenth of the merges, different ones each time ([Provilkov and others,
-# 2020](https://arxiv.org/abs/1910.13267)). One seed each. *Loss* is that of the last checkpoint, per token of the
-# validation captions, so where the vocabulary differs it cannot be compared. BLEU, on the validation captions too, is
-# that of the average of checkpoints whose loss is lowest:
+# [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901) translate from few sentences with smaller
+# vocabularies, more dropout and smaller batches. We change one setting at a time (`python -m benchmarks.small_data`).
+# The baseline differs from the recipe above in three ways: a learning rate of 0.00125 instead of 0.002, 17,621 steps
+# instead of 24,000, and no bfloat16. All runs have the same number of FLOPs, so a model or a batch that is larger
+# gets fewer steps, and so does R-Drop ([Liang and others, 2021](https://arxiv.org/abs/2106.14448)), which passes each
+# batch twice and asks for the same answer (the row *consistency*). *bpe_dropout* leaves out a tenth of the merges,
+# different ones each time ([Provilkov and others, 2020](https://arxiv.org/abs/1910.13267)). One seed each. *Loss* is
+# that of the last checkpoint, per token of the validation captions, so where the vocabulary differs it cannot be
+# compared. BLEU, on the validation captions too, is that of whichever average, of the last 1, 3, 5 or 10 checkpoints,
+# has the lowest loss:
 
 # %% tags=["hide-input"]
 little = measured("small_data")

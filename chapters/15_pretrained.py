@@ -8,10 +8,13 @@
 # %% [markdown]
 # # 15. What is inside a trained model?
 #
-# The encoder of [chapter 8](08_encoder.ipynb) has been shown to equal PyTorch's, with random numbers in it. Here you
-# load 22.6 million trained numbers, a published model's, into code that you have read. The model turns sentences that
-# mean the same into vectors that point in similar directions, which lets you search a text by meaning. Then you look at
-# where its heads look, and test by experiment whether that explains anything.
+# *What happens to an object that nobody uses any more?* A search for these words finds nothing useful in Python's
+# manual; a search by meaning finds the sentence about *garbage-collected* objects. In [chapter 8](08_encoder.ipynb)
+# our encoder matched PyTorch's, but its numbers were random. Here you load 22.6 million trained ones, a published
+# model's, into code that you have read. It turns sentences that mean the same into vectors that point in similar
+# directions (**sentence embeddings**). Then you look at where its heads look, and test by experiment whether that
+# explains anything. (The published file has a further layer on `[CLS]`, the *pooler*, of 147,840 numbers, which this
+# model does not use.)
 #
 # You need [chapter 8](08_encoder.ipynb). It takes about 26 minutes to read, and 20 more for the exercises.
 
@@ -297,21 +300,21 @@ plt.show()
 #
 # ### How was it trained?
 #
-# In three stages. First, **pre-training**: a larger model, the size of BERT base, learnt to guess words that were
-# hidden in a text (masked language modelling, as in [chapter 9](09_decoder.ipynb#with-one-stack-or-two)). Second,
-# **distillation**: a narrower model of twelve layers, the **student** *MiniLM*, learnt to imitate the attention of this
-# **teacher**'s last layer, and how its values are related ([Wang and others 2020](https://arxiv.org/abs/2002.10957)).
-# Then every second layer was kept: our six.
+# In three stages. First, **pre-training**: a larger model, the size of BERT base, learnt, among other tasks, to guess
+# words that were hidden in a text (masked language modelling, as in [chapter
+# 9](09_decoder.ipynb#with-one-stack-or-two)). Second, **distillation**: a narrower model of twelve layers, the
+# **student** *MiniLM*, learnt to imitate the attention of this **teacher**'s last layer, and how its values are
+# related ([Wang and others 2020](https://arxiv.org/abs/2002.10957)). Then every second layer was kept: our six.
 #
-# The third stage was **fine-tuning** for sentences. It is needed: of a BERT without it, the mean of the outputs
-# compares sentences worse than a mean of fixed word vectors does, and `[CLS]` worse still ([Reimers and Gurevych,
+# The third stage was **fine-tuning** for sentences. It is needed: without it, averaging BERT's outputs works worse
+# than averaging fixed word vectors, and using `[CLS]` worse still ([Reimers and Gurevych,
 # 2019](https://arxiv.org/abs/1908.10084)). 1.17 billion pairs were collected from where people put two texts side by
 # side: a question and its answer, a title and its abstract, two captions of one picture. Take 1,024 of them. In a
-# matrix, put the cosine of every first text (row) with every second one (column), divided by a temperature of
-# $\tau = 0.05$. A softmax over a row asks: which second text belongs to this first one? Over a column it asks the
-# reverse. The loss is cross-entropy over both. This is called **contrastive learning**, and the other 1,023 second
-# texts are the **in-batch negatives**. It is the look-up of [chapter 3](03_softmax.ipynb): a query, keys, a softmax,
-# and a loss that wants all weight on one key. For our three pairs:
+# matrix, put the cosine of every first text (row) with every second one (column), divided by a temperature of $\tau =
+# 0.05$. A softmax over a row asks: which second text belongs to this first one? Over a column it asks the reverse.
+# The loss is cross-entropy over both. This is called **contrastive learning**, and the other 1,023 second texts are
+# the **in-batch negatives**. It is the look-up of [chapter 3](03_softmax.ipynb): a query, keys, a softmax, and a loss
+# that wants all weight on one key. For our three pairs:
 
 # %% tags=["hide-input"]
 cosines = torch.from_numpy(similarity[[0, 2, 4]][:, [1, 3, 5]])
@@ -335,7 +338,7 @@ assert np.abs(others[np.kron(np.eye(3), np.ones((2, 2))) == 0]).max() < 0.15
 quiz.one_choice(
     "Two sentences are padded to one length and encoded together. Why does the mean leave the padding out?",
     quiz.right(
-        "The vector at a padded position is not zero, and there are as many as the longest sentence asks for",
+        "The vector at a padded position is not zero, and how many there are depends on the longest sentence of the batch",
         "Yes: the same sentence would get another vector in another batch.",
     ),
     quiz.wrong(
@@ -423,15 +426,16 @@ assert any('"finally"' in text for text in manual)
 
 # %% [markdown]
 # The search by meaning answers the first question: *garbage-collected*, for what nobody uses. For the second and the
-# third it finds sentences of the right subject, closing files and leaving loops, but not the best ones. For the fourth
-# it misses the keyword `finally`, which several sentences explain. The search by words is right about none.
+# third it finds sentences of the right subject, closing files and leaving loops, but not the best ones. For the
+# fourth it misses the keyword `finally`, which several sentences explain. The search by words is right about none.
+# (It only counts words in common, without stemming; a good lexical search, such as BM25, would do better.)
 #
-# Four questions are no measurement; they show what the model knows: what a sentence is *about*. Question and passage
-# are encoded apart (a **bi-encoder**), so that a million passages can be encoded before anyone asks. A
-# **cross-encoder** reads both together, judges better whether one answers the other, and has to read every passage
-# again for every question. So one often takes the hundred best of the first, and lets the second sort them. Large
-# systems find the hundred through an index that compares a question with few of the passages (**approximate nearest
-# neighbours**), and may give what they find to a language model that writes the answer (**retrieval-augmented
+# Four questions are no measurement, but they fit a pattern: the model finds the subject, and not always the answer.
+# Question and passage are encoded apart (a **bi-encoder**), so that a million passages can be encoded before anyone
+# asks. A **cross-encoder** reads both together, judges better whether one answers the other, and has to read every
+# passage again for every question. So one often takes the hundred best of the first, and lets the second sort them.
+# Large systems find the hundred through an index that compares a question with few of the passages (**approximate
+# nearest neighbours**), and may give what they find to a language model that writes the answer (**retrieval-augmented
 # generation**, RAG).
 #
 # One command searches any English text of your own:
@@ -615,11 +619,11 @@ assert abs(within["clear map, words only"]) < 0.1
 
 # %% [markdown]
 # Layer 1, head 3 ranks 35th of 72, in the middle. (That does not make the head useless, since others may stand in for
-# it. Nor does a large change prove that a head is needed, since later layers may never have met a zero there.) For all
-# heads, compare two orders: by clear map, and by change. Their **rank correlation** is 1 if they are the same, and −1
-# if one is the other reversed. It is −0.35: the clearer the map, the *smaller* the change. But a map is also clear when
-# all its weight goes to a special token. Counted over the words only, each row scaled to a sum of 1, it is −0.09, and
-# with heads ranked within their own layer 0.01. So hardly anything remains.
+# it. Nor does a large change prove that a head is needed, since a zero there is an input that the later layers never
+# met in training.) For all heads, compare two orders: by clear map, and by change. Their **rank correlation** is 1 if
+# they are the same, and −1 if one is the other reversed. It is −0.35: the clearer the map, the *smaller* the change.
+# But a map is also clear when all its weight goes to a special token. Counted over the words only, each row scaled to
+# a sum of 1, it is −0.09, and with heads ranked within their own layer 0.01. So hardly anything remains.
 #
 # What does go with the change is how much weight a head gives to words: 0.39. Among heads of one layer it is 0.40, so
 # this is not only the last layer's doing. (Part of this is built in: a head that fetches little has little to lose.)
@@ -658,22 +662,27 @@ equal = np.mean([2 / m.shape[-1] for m in maps])
 print(f"if all tokens were alike, both would be {equal:.2f}")
 assert shares[1:5, 1].min() > 0.2 and shares[1:5, 1].max() < 0.28
 assert 0.18 < equal < 0.2
+odds = shares[1:5] / (1 - shares[1:5]) * (1 - equal) / equal  # beside a word's
+assert 6.9 < odds[:, 0].min() < odds[:, 0].max() < 8.3
+assert 1.05 < odds[:, 1].min() < odds[:, 1].max() < 1.55
 
 # %% [markdown]
-# The second row is the special tokens' share of the sum of all these norms. In layers 2 to 5 they get nearly two thirds
-# of the weight, and hand over 21 to 26 percent, hardly more than the 19 of two tokens like all others. So each gets
-# many times the weight of a word and hands over little more: its value is short.
+# The second row is the special tokens' share of the sum of all these norms. In layers 2 to 5 they get nearly two
+# thirds of the weight, and hand over 21 to 26 percent, not much more than the 19 of two tokens like all others. So
+# each gets seven or eight times the weight of a word, but hands over only 1.1 to 1.5 times as much: its value, after
+# $W_O$, is short.
 #
 # ### Is the weight needed, or the value?
 #
-# Why would a head attend to tokens that mean nothing? The usual answer: a softmax must spend its 1 on something, and a
-# head that finds nothing to fetch spends it where it does no harm, on an attention sink ([Xiao and others
+# Why would a head attend to tokens that stand for no word? The usual answer: a softmax must spend its 1 on something,
+# and a head that finds nothing to fetch spends it where it does no harm, on an attention sink ([Xiao and others
 # 2023](https://arxiv.org/abs/2309.17453); [chapter 4](04_self_attention.ipynb) told of such sinks). So far that is a
 # hypothesis. It predicts that the *weight* on these tokens is needed, and their *values* are not.
 #
 # **Predict first.** Take both apart in layers 2 to 5. Hide the special tokens, so that softmax gives their weight to
-# the words. Or leave them in the softmax, and set their values to 0. Either way, nothing of them is handed over. How
-# far does the sentence's vector turn? (For comparison, do the same with two words chosen at random.)
+# the words. Or leave them in the softmax, and set their values to 0. Either way, nothing of them is handed over in
+# these layers. (They still count in the mean at the end.) How far does the sentence's vector turn? (For comparison,
+# do the same with two words chosen at random.)
 
 
 # %% tags=["hide-input"]
@@ -715,15 +724,20 @@ for (which, how), turned in turns.items():
     print(f"{which:16} {how:9} {np.mean(turned):7.3f} {max(turned):8.2f}")
 least = min(turns["[CLS] and [SEP]", "hidden"])
 assert least > 5 * max(turns["[CLS] and [SEP]", "values 0"])
-assert 0.45 < np.mean(turns["[CLS] and [SEP]", "hidden"]) < 0.55
+angles = [
+    np.degrees(np.arccos(1 - np.mean(turns["[CLS] and [SEP]", how]))).round()
+    for how in ("values 0", "hidden")
+]
+assert angles == [7, 60]
 assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.04
 
 # %% [markdown]
-# (Mean and largest of twenty sentences.) With the values of the special tokens at 0, the vector hardly turns: 0.007.
-# With their keys hidden, it turns far: 0.506. Why? Say that a head gives 0.9 to the special tokens and 0.1 to a word.
-# With their values at 0, the word's value still arrives with 0.1. With their keys hidden, the word gets 1, and its
-# value arrives ten times as large. So the prediction holds, in this model: what is needed is a token to which weight
-# can go, so that a head may hand over *little*. A map of weights alone could not have told us.
+# (Mean and largest of twenty sentences.) With the values of the special tokens at 0, the vector hardly turns: 0.007,
+# an angle of 7 degrees. With their keys hidden, it turns far: 0.506, which is 60. Why? Say that a head gives 0.9 to
+# the special tokens and 0.1 to a word. With their values at 0, the word's value still arrives with 0.1. With their
+# keys hidden, the word gets 1, and its value arrives ten times as large. So the prediction holds, in this model: what
+# is needed is a token to which weight can go, so that a head may hand over *little*. A map of weights alone could not
+# have told us.
 #
 # (Random words are a fair comparison in the rows *values 0* only. In the rows *hidden* they have far less weight to
 # lose.)
@@ -768,21 +782,23 @@ assert n != answers[3][0][1] and "finally" not in manual[n]
 
 # %% [markdown]
 # *End* counts most, then *I* (why, we cannot say) and *run*; *do*, *?* and *always* hardly count. The answer that was
-# found is about something that terminates. Drop *at the end* from the question, and that answer goes, but `finally` is
-# not found either. So *at the end* explains which sentence is found, and not why the right one is missed. Attention
-# received does say something about a word: over twenty sentences the two columns have similar orders, 0.74 ± 0.14 (rank
-# correlation, mean and standard deviation). It is evidence. Before you call it an explanation, ablate.
+# found is about something that terminates. Drop *at the end* from the question, and that answer goes, but `finally`
+# is not found either. So *at the end* has to do with which sentence is found, and not with why the right one is
+# missed. Attention received does say something about a word: the two columns have similar orders, with a rank
+# correlation of 0.74 ± 0.14 over twenty sentences (mean and standard deviation). It is evidence. Before you call it
+# an explanation, ablate.
 #
 # ### Is a token still its word, and still at its position?
 #
-# There is a second reason to read maps with care. A weight of layer 5 points at a *vector*, which four layers have
-# changed, twice each: by attention, and by a feed-forward network. Does it still hold the word that once stood there,
-# and its position? Ask a linear probe, as in [chapter 8](08_encoder.ipynb): a linear map from the vector to the answer,
-# fitted on some sentences and tested on others. One probe chooses the position, among the fifteen after `[CLS]`, so a
-# guess is right once in fifteen. The other gives a vector, and answers with the nearest of all 30,522 embeddings; its
-# 148 test words were not in the fitting. Success means that the answer is easy to read there, not that the model reads
-# it. (A strong probe may do the work itself; the same probe on an untrained model shows how much. And one for parts of
-# speech may just have learnt a list of words.)
+# There is a second reason to read maps with care. A weight of layer 5 points at a *vector*, to which four layers have
+# added twice each, what attention brought and what a feed-forward network made of it. Does it still hold the word
+# that once stood there, and its position? Ask a linear probe, as in [chapter 8](08_encoder.ipynb): a linear map from
+# the vector to the answer, fitted on some sentences and tested on others. One probe chooses the position, among the
+# fifteen after `[CLS]`, so a guess is right once in fifteen. The other gives a vector, and answers with the nearest
+# of all 30,522 embeddings, so here a guess is hardly ever right; its 148 test words were not in the fitting. Success
+# means that the answer is easy to read there, not that the model reads it. (A strong probe may do the work itself;
+# the same probe on an untrained model shows how much. And one for parts of speech may just have learnt a list of
+# words.)
 #
 # **Predict first.** The embeddings are a sum of word and position. Through six layers, does the word or the position
 # fade faster?
@@ -937,13 +953,13 @@ for name, plant in mistakes.items():
 # %% [markdown]
 # Seven of the nine mistakes pass, and only the first two are harmless. With ReLU in every layer, with heads cut
 # wrongly, or blind to the order of words, the model still pairs all six sentences, and a demonstration would go well.
-# Yet one vector of the ReLU model has a cosine of only 0.43 with the right one. The segment vector, the same for every
-# token, looks harmless, and leaving it out does more harm than leaving out all positions. Six sentences on three
-# subjects are a weak test.
+# Yet one vector of the ReLU model has a cosine of only 0.43 with the right one. The segment vector, the same for
+# every token, looks harmless, and leaving it out does more harm than leaving out all positions; why, we have not
+# tested. Six sentences on three subjects are a weak test.
 #
 # The last column is the strong test. Between our sentence vectors, of length 1, and the library's, the largest
-# difference is about one ten-millionth. The smallest of the mistakes stands hundreds of times above. (Compare without
-# dropout, and with a padded batch; if it fails, layer by layer.)
+# difference is about one ten-millionth. The smallest of the mistakes stands hundreds of times above. (Turn dropout
+# off, use a padded batch, and if the numbers differ, compare layer by layer.)
 
 # %% tags=["proof"]
 assert sum(name != "none" and count == 6 for name, count in found.items()) == 7

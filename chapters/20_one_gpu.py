@@ -8,12 +8,12 @@
 # %% [markdown]
 # # 20. Where does the time go?
 #
-# Training is one step, repeated a hundred thousand times. At the speeds measured below on one GPU, 100,000 steps of the
-# paper's size take up to 9.4 hours computed in the plainest way, and 1.1 in the fastest. By the end of this chapter you
-# will know how much work is in that step, how fast your machine could do it, where the rest of the time goes, and which
-# changes win it back. A step can be slow because it computes much, because it moves many bytes, or because it does very
-# little very often, and each has its own remedies. You try these one on top of the other, like the rungs of a ladder,
-# and check on each that the model still computes the same.
+# Training is one step, repeated a hundred thousand times. At the speeds measured below on one GPU, 100,000 steps of
+# the paper's size take up to 9.4 hours computed in the plainest way, and 1.1 in the fastest. By the end of this
+# chapter you will know how much work is in that step, how fast your machine could do it, where the rest of the time
+# goes, and which changes win it back. A step can be slow because it computes much, because it moves many bytes, or
+# because it does very little very often, and each has its own remedies. You see these measured one on top of the
+# other, like the rungs of a ladder, each with a check that the model still computes the same.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
 # 32 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 10 more minutes. No
@@ -129,8 +129,9 @@ print(f"6 · {parameters / 1e6:.0f} million · 25,600: {rule / 1e12:.2f} TFLOP")
 assert abs(total / rule - 1) < 0.1
 
 # %% [markdown]
-# Ten TFLOPs, for one step. The last line is a rule of thumb: six FLOPs for each parameter and each token, because each
-# parameter is multiplied and added once in the forward pass and twice in the backward pass.
+# Ten TFLOPs, for one step. The last line is a rule of thumb: six FLOPs for each parameter and each token, because
+# each parameter is multiplied and added once in the forward pass and twice in the backward pass. (The embedding is
+# looked up, and not multiplied; but it is also the output matrix, which is.)
 #
 # The tokens are 25,600, and not twice as many, because a parameter of the encoder meets the source's tokens, and one of
 # the decoder mostly the target's. The scores, few at this length, are left out.
@@ -208,10 +209,10 @@ print(f"ridge point      {ridge_point:8.1f} FLOPs per byte")
 # FLOPs (0.01 ms) and moves 12.6 MB (0.8 ms): memory decides. Their product is 2.1 billion FLOPs (27 ms) and moves the
 # same 12.6 MB: arithmetic decides.
 #
-# In general, adding two matrices reads 8 bytes and writes 4 for each entry, for a single FLOP: a twelfth of a FLOP per
-# byte, far below the ridge point. A product of two matrices of $n$ rows and $n$ columns reads and writes $12 n^2$ bytes
-# for $2 n^3$ FLOPs: $n / 6$ per byte. So small products are memory-bound, and those with $n$ above six times the ridge
-# point (in 16 bits, three times) compute-bound.
+# In general, adding two matrices reads 8 bytes and writes 4 for each entry, for a single FLOP: a twelfth of a FLOP
+# per byte, far below the ridge point. A product of two matrices of $n$ rows and $n$ columns reads and writes $12 n^2$
+# bytes for $2 n^3$ FLOPs: $n / 6$ per byte. So small products are memory-bound (if they are not so small that they
+# stay in a cache), and those with $n$ above six times the ridge point (in 16 bits, three times) compute-bound.
 #
 # On a GPU the ridge point is much higher. NVIDIA gives an H100 (SXM) 989 TFLOP/s with numbers of 16 bits, and 3.35
 # TB/s: 295 FLOPs per byte.
@@ -267,10 +268,10 @@ plt.show()
 
 # %% [markdown]
 # The picture is called a **roofline**. The grey line is the limit, as measured: on the left as many FLOPs as the
-# bandwidth of a copy allows, on the right as many as a large product does. (Above the line, clock or line is wrong, or
-# the data did not come from memory.) The red dot is the sum, the blue ones are products, with their size beside them.
-# The green squares are parts of a transformer: softmax, layer norm and Adam do a few FLOPs for each number; generating
-# one token multiplies a matrix by a *vector*, half a FLOP per byte ([in 16 bits
+# bandwidth of a copy allows, on the right as many as a large product does. (A point above the line means a wrong
+# clock, a wrong line, or data that came from a cache.) The red dot is the sum, the blue ones are products, with their
+# size beside them. The green squares are parts of a transformer: softmax, layer norm and Adam do a few FLOPs for each
+# number; generating one token multiplies a matrix by a *vector*, half a FLOP per byte ([in 16 bits
 # one](12_generation.ipynb#why-one-sentence-is-slow)); and the projection of 1,536 tokens by a matrix of 512 rows and
 # columns is the kind of work that a machine is made for.
 #
@@ -335,12 +336,13 @@ for name, (taken, count) in costs.items():
 assert not is_kept or costs["kept"][1] < costs["as it comes"][1] / 10 + 100
 
 # %% [markdown]
-# The same arithmetic in less time, for some more memory. From here on this notebook keeps what it frees, and so does
-# `python -m dotformer train`. On a GPU PyTorch has done the same all along, with its **caching allocator**.
+# The same arithmetic in less time, for some more memory: the difference was waiting for the operating system. From
+# here on this notebook keeps what it frees, and so does `python -m dotformer train`. On a GPU PyTorch has done the
+# same all along, with its **caching allocator**.
 
 # %% [markdown]
-# The small model's step has a known number of FLOPs, and the machine does so many a second. Their quotient is the time
-# the step would take if it were nothing but products at full speed.
+# Divide the FLOPs of the small model's step by the machine's peak: that is the time that the step would take if it
+# were nothing but products at full speed.
 #
 # **Predict first.** What share of the real time is that? And what is the rest? (`profile_operators` lets PyTorch's
 # profiler watch a step, and adds up the time that each operator itself takes, without what it calls.)
@@ -362,8 +364,8 @@ assert least < 1.1 * seconds
 # utilisation** (MFU).
 #
 # The products in the list are `mm` (without a bias), `addmm` (with one) and part of attention. They take most of the
-# time, and more than they would at full speed. The rest moves many bytes for little arithmetic, such as the softmax
-# over 6,001 logits and its gradient.
+# time, and more than they would at full speed: that part is compute-bound, or nearly. Of the rest, much is
+# memory-bound: the softmax over 6,001 logits and its gradient, for one, move many bytes for little arithmetic.
 
 # %% [markdown]
 # ## Fewer bits
@@ -464,12 +466,12 @@ assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
 
 # %% [markdown]
 # The bfloat16 parameter stops at 1.44, where two neighbouring bfloat16 numbers are 1/128 apart: a step shorter than
-# half of that rounds to no step at all. The loss falls, and then is flat, as if all had been learnt. So parameters stay
-# in float32, and so do Adam's two running means (its **moments**). Only products, and what follows them directly, are
-# rounded. That is called **mixed precision**, and it is what `torch.autocast` does. On a GPU it leaves softmax, norms
-# and the loss in float32, since each adds up many numbers, and a sum of so few digits loses the small ones. `python -m
-# dotformer train` does it where the configuration says `precision = "bfloat16"`. (There are [even shorter
-# numbers](#what-comes-after-16-bits).)
+# half of that rounds to no step at all. The loss falls, and then is flat, as if all had been learnt. So parameters
+# stay in float32, and so do Adam's two running means (its **moments**). Only products, and what follows them
+# directly, are rounded. That is called **mixed precision**, and it is what `torch.autocast` does. On a GPU it leaves
+# softmax, norms and the loss in float32, since each adds up many numbers, and with so few digits a sum loses its
+# small terms. `python -m dotformer train` does it where the configuration says `precision = "bfloat16"`. (There are
+# [even shorter numbers](#what-comes-after-16-bits).)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -492,8 +494,9 @@ quiz.one_choice(
 # ## A ladder
 #
 # Each rung changes one thing about *how* a step is computed, on top of the rungs before. *What* is computed must stay
-# the same, so each rung's loss and gradient are compared with the first one's. A **kernel** is a program that a GPU is
-# told to start. Python launches one after another and does not wait for them, unless it asks for a number.
+# the same, so each rung's loss and gradient are compared with the first one's. (In 16 bits the gradient is off by
+# some percent for rounding alone, so this finds only errors larger than that.) A **kernel** is a program that a GPU
+# is told to start. Python launches one after another and does not wait for them, unless it asks for a number.
 # **Activations** are what the forward pass leaves for the backward pass.
 #
 # | rung | what changes | why it may be faster |
@@ -501,9 +504,9 @@ quiz.one_choice(
 # | float32 | nothing; attention writes its weights out | |
 # | tf32 | numbers stay float32, but products read 10 bits of each mantissa instead of 23 | a GPU's units for small matrix products, its **tensor cores** |
 # | bf16 | products read and write numbers of 16 bits | half the bytes, and tensor cores or, on a CPU, **matrix units**, which do the same |
-# | fused attention | the weights are never written out | fewer bytes |
+# | fused attention | the weights are never written out ([how](#attention-without-the-score-matrix)) | fewer bytes, fewer kernels |
 # | compile | neighbouring operations become one **fused kernel** | fewer bytes, fewer kernel launches |
-# | fused AdamW | one kernel updates all parameters | fewer kernel launches |
+# | fused AdamW | one kernel updates all parameters (AdamW is Adam with its weight decay kept apart) | fewer kernel launches |
 # | no waiting | Python no longer asks whether the norm of the gradient is finite ([below](#a-trainer-that-does-not-wait)) | it can go on launching |
 # | padded vocabulary | in the small model, 6,001 rows become 6,016 = 94 · 64 | a number of rows that suits tensor cores |
 # | larger batch | the same pairs, 4 times over | larger products |
@@ -515,7 +518,7 @@ quiz.one_choice(
 # Dropout is off, because two kernels would drop different entries. The learning rate is 0, so that every step finds the
 # same model.
 #
-# Most rungs are one call of PyTorch's:
+# Most rungs are a single PyTorch call:
 #
 # - tf32: `torch.set_float32_matmul_precision("high")`
 # - bf16: `torch.autocast(device, torch.bfloat16)` around the forward pass
@@ -790,9 +793,10 @@ print(on_gpu["accelerator"], on_gpu["date"])
 there, gains = show_ladder(on_gpu)
 
 # %% [markdown]
-# The last column is the MFU, the share of the peak measured on this GPU in the same precision. In bf16 that peak is
-# some 770 TFLOP/s, and in tf32 it is higher than in float32. So a step can become faster and its MFU smaller. The steps
-# have 100 pairs of 64 tokens, and from *larger batch* on 400.
+# The last column is the MFU, the share of the peak measured on this GPU in the same precision. The measured peaks are
+# 52 TFLOP/s in float32, 395 in tf32 and 773 in bf16. So a step can become faster and its MFU smaller: the tf32 step
+# is a fifth shorter, but with a peak more than seven times as high it could have been far shorter. The steps have 100
+# pairs of 64 tokens, and from *larger batch* on 400.
 
 # %% [markdown]
 # Look at *larger batch*: 400 pairs take 55 ms, where 100 pairs took 45 to 81 in 16 bits. Four times the work costs
@@ -820,11 +824,13 @@ assert round(per_pair, 2) == 0.09 and round(fixed) == 5
 assert round(fixed + 100 * per_pair) == 14
 
 # %% [markdown]
-# (The launched times are the ladder's: *no waiting* for 100 pairs, *batches prefetched* for 400.) The recorded times
-# are nearly a line: 5 ms, and 0.09 for each pair. So for 100 pairs the GPU's own work takes about 14 ms, and the rest
-# of the 45 is mostly waiting. The compiled steps of 100 pairs were therefore overhead-bound, and *bf16* and *fused
-# attention* before them probably too. So the gains and losses from *bf16* to *padded vocabulary* say little about a GPU
-# that is kept busy.
+# (The launched times are the ladder's: *no waiting* for 100 pairs, *batches prefetched* for 400. The recorded steps
+# have the padded vocabulary, too; with it the launched step of 100 pairs took 49 ms.) The recorded times are nearly a
+# line: 5 ms, and 0.09 for each pair. So for 100 pairs the GPU's own work takes about 14 ms, and the rest of the 45 is
+# mostly waiting. The compiled steps of 100 pairs were therefore overhead-bound, and those before them, from *tf32*
+# on, probably too. (Then *bf16* would lose because autocast launches more kernels, and *fused attention* win because
+# it launches fewer; we have not tested it.) So the gains and losses from *tf32* to *padded vocabulary* say little
+# about a GPU that is kept busy. Padding gains nothing here, and takes memory.
 
 # %% [markdown]
 # Making batches between the steps cost a third of the speed, and prefetching brought most of that back.
@@ -853,6 +859,11 @@ assert memory["checkpointing"] < 0.6 * memory["larger batch"]
 assert memory["fused attention"] < memory["bf16"]
 other = measured("ladder-cuda-faster-host")
 assert other["accelerator"] == on_gpu["accelerator"]
+peaks = [
+    there[name]["flops_per_second"] / there[name]["mfu"] / 1e12
+    for name in ("float32", "tf32", "bf16")
+]
+assert np.round(peaks).tolist() == [52, 395, 773]
 less = {
     row["name"]: 1 - row["seconds"] / there[row["name"]]["seconds"]
     for row in other["measurements"]
@@ -1070,11 +1081,12 @@ for pairs, length, available in ((400, 64, 24e9), (400, 64, 8e9), (1, 1024, 1.2e
 # at once: PyTorch's `F.linear_cross_entropy` computes loss and gradients for some targets at a time ([tried
 # below](#must-all-logits-exist-at-once)).
 #
-# Two other ways out cost time instead of memory. Split the batch and add up the gradients ([chapter
-# 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: **activation checkpointing** keeps only what goes
-# into each layer, and computes the layer again when the backward pass needs its activations. That is one more forward
-# pass through the layers: a third more work for them, and none for the output product. (PyTorch restores the random
-# state for it, so dropout drops the same entries.)
+# Two other ways out cost time instead of memory. Split the batch and add up the gradients (**gradient accumulation**,
+# [chapter 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: **activation checkpointing** (in Hugging
+# Face, *gradient checkpointing*) keeps only what goes into each layer, and computes the layer again when the backward
+# pass needs its activations. That is one more forward pass through the layers: a third more work for them, and none
+# for the output product. (On the H200 [above](#the-same-ladder-on-a-gpu) it cost half of the time again, more than
+# that; why, we have not tested.) (PyTorch restores the random state for it, so dropout drops the same entries.)
 
 # %% tags=["quiz"]
 quiz.several_choices(

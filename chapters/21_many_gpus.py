@@ -8,12 +8,14 @@
 # %% [markdown]
 # # 21. How do many train one model?
 #
-# One device can be only so fast. To be faster, several must share the work, and then they must agree on every step. At
-# the end of this chapter the command of [chapter 14](14_translation.ipynb) trains in one process or in several. You can
-# tell whether many compute what one would have computed, and what communication costs them.
+# Two devices halve a batch, compute a loss and its gradient each, and average. The result looks plausible, trains,
+# and is wrong: in the first example below the loss is 3, where one device would have found 2.5. To go faster, several
+# devices must split the work, and then they must agree on every step. By the end of this chapter the command of
+# [chapter 14](14_translation.ipynb) trains in one process or in several, and you will be able to check that many
+# compute what one would, and to say what communication costs them.
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is
-# needed: processes of one machine stand for devices. (On several GPUs nobody has run this yet.) It takes about 34
+# needed: processes of one machine stand for devices. (On several GPUs nobody has run this yet.) It takes about 35
 # minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
@@ -108,8 +110,8 @@ print(answers)
 assert answers == [(n, [6.0, 30.0]) for n in range(3)]
 
 # %% [markdown]
-# Such an operation is a **collective**: all ranks must call it, in the same order, and one that leaves it out keeps the
-# others waiting. What carries the messages is the group's **backend**: here `gloo`, between CPUs; between NVIDIA's GPUs
+# Such an operation is a **collective**: all ranks must call it, in the same order, and one that leaves it out keeps
+# the others waiting. Messages travel over the group's **backend**: here `gloo`, between CPUs; between NVIDIA's GPUs
 # `nccl`.
 #
 # ### Break it: each divides by its own
@@ -294,17 +296,18 @@ quiz.number(
 # %% [markdown]
 # ## Ready-made engines
 #
-# PyTorch has two engines for this. **Distributed data parallel** (DDP) leaves the whole model with every process, and
-# begins to send the gradients of the last layers while the backward pass still computes those of the first (**overlap
-# of communication and computation**). **Fully sharded data parallel** (FSDP) leaves each process only a shard of the
-# parameters, the gradients and Adam's two moments.
+# Splitting the batch is called **data parallelism**, and PyTorch has two engines (*wrappers*) for it. **Distributed
+# data parallel** (DDP) leaves the whole model with every process, and begins to send the gradients of the last layers
+# while the backward pass still computes those of the first (**overlap of communication and computation**). **Fully
+# sharded data parallel** (FSDP) leaves each process only a shard of the parameters, the gradients and Adam's two
+# moments.
 #
 # FSDP takes the two phases of the ring apart. Before a layer is used, an all-gather gives every process its full
 # parameters; afterwards each frees what is not its own (it *reshards*). In the backward pass, which gathers the layer
-# again, a reduce-scatter leaves each process the summed gradient of its own shard. Adam updates that shard, and keeps
-# moments for it alone. Only clipping needs the norm of the whole gradient: all add up the squares of their shards'
-# norms, and take the root, as PyTorch's `clip_grad_norm_` does. A step of two layers, as one device sees it (the times
-# are invented):
+# again, a reduce-scatter leaves each process the summed gradient of its own shard. Adam treats each number by itself,
+# so it can update that shard alone, and keeps moments for it alone. Clipping cannot, because it needs the norm of the
+# whole gradient: all add up the squares of their shards' norms, and take the root, as PyTorch's `clip_grad_norm_`
+# does. A step of two layers, as one device sees it (the times are invented):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One device in a training step of two layers under FSDP, time to the right, with lanes for network, compute and memory. Forward pass: all-gather 1, then all-gather 2 during forward 1, then forward 2 and the loss; the full parameters of each layer are freed after its forward. Backward pass: all-gather 2, then all-gather 1 during backward 2, reduce-scatter 2 during backward 1, reduce-scatter 1, and Adam on the own shard; the full parameters of each layer are freed after its backward. The full parameters of both layers take up memory at once only during forward 1 and during backward 2."}}
 lanes = {"network": 1.7, "compute": 1.12, "layer 1": 0.62, "layer 2": 0.26}
@@ -347,11 +350,12 @@ plt.show()
 
 # %% [markdown]
 # While the device computes with one layer, the network already gathers the next, or carries gradients away. So if the
-# network is fast enough, only the first all-gather of each pass and the last reduce-scatter keep it waiting. And of all
-# layers at most two lie in its memory whole.
+# network is fast enough, only the first all-gather of each pass and the last reduce-scatter keep it waiting. And in a
+# step of one batch at most two layers lie in its memory whole, besides the embeddings.
 #
 # Of the 16 bytes for each parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) FSDP leaves about $16 /
-# N$. 8 billion parameters need 128 GB, more than a GPU of 80 GB holds; among eight, 16 GB each, besides activations.
+# N$. 8 billion parameters need 128 GB, more than a GPU of 80 GB holds; among eight, 16 GB each, besides activations
+# and the layers that are gathered just now.
 
 # %% [markdown]
 # ### What lies where?
@@ -392,9 +396,10 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # %% [markdown]
 # (The paper divides the 16 otherwise: 2 each for parameter and gradient, in 16 bits, and 12 for a copy in float32 and
 # the moments, which stage 1 shards. Then the four devices keep 16, 7, 5.5 and 4.) The first two stages cost no
-# communication beyond that of DDP. The gradients are reduce-scattered, so that each device has the complete sum of its
-# quarter; it updates that quarter, and the new parameters are all-gathered. These are the two phases of the all-reduce
-# that DDP makes anyway. In equal precision only ZeRO-3 pays, because it gathers the parameters once more.
+# communication beyond that of DDP. The gradients are reduce-scattered, so that each device has the complete sum of
+# its quarter; it updates that quarter, and the new parameters are all-gathered. These are the two phases of the
+# all-reduce that DDP makes anyway. In equal precision only ZeRO-3 communicates more, because it gathers the
+# parameters twice.
 
 # %% [markdown]
 # ### The trainer
@@ -670,6 +675,7 @@ for count in (1, 4):
     print(f"  {'error':14}{errors}")
 
 # %% tags=["proof"]
+assert 8 * (4 + 4) + 8 * 12 / 8 == 76  # GB for 8 billion parameters on each of 8
 for count, gathered in ((1, 1.65), (4, 3.58)):
     moved, whole = rows["FSDP", count], rows["DDP", count]
     assert round(moved["allgather"], 2) == gathered
@@ -683,29 +689,36 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
     assert apart["FSDP in bf16", count] < 0.06
 
 # %% [markdown]
-# With one batch a step, DDP sums every gradient once. FSDP gathers the layers before the forward pass and again before
-# the backward pass, and scatters the sums of their gradients. The embeddings, 35.5 percent of this model, belong to no
-# layer. They are gathered once: $2 \cdot 0.645 + 0.355 = 1.65$. So FSDP sends $(1.65 + 1) / 2 = 1.32$ times the model,
-# where DDP sends it once; with small embeddings it would be 1.5. For that it keeps half of the parameters (*kept*), and
-# with them half of their gradients and of Adam's moments. In bfloat16 it gathers half as many bytes, and with one batch
-# it even sends less, 0.91.
+# With one batch a step, DDP sums every gradient once. FSDP gathers the layers before the forward pass and again
+# before the backward pass, and scatters the sums of their gradients. The embeddings, 35.5 percent of this model,
+# belong to no layer, but to the outermost module, which stays gathered from the beginning of the forward pass to the
+# end of the backward pass. So they are gathered once: $2 \cdot 0.645 + 0.355 = 1.65$. So FSDP sends $(1.65 + 1) / 2 =
+# 1.32$ times the model, where DDP sends it once; with small embeddings it would be 1.5. For that it keeps half of the
+# parameters (*kept*), and with them half of their gradients and of Adam's moments. In bfloat16 it gathers half as
+# many bytes (gradients are still summed in float32), and with one batch it even sends less, 0.91.
 #
 # With 4 batches a step, whose gradients are added up ([gradient
 # accumulation](11_training.ipynb#one-step-from-several-batches)), gradients are sent only with the last, the sums of
 # all four. Until the last batch FSDP keeps a layer after its backward pass, and the next forward pass finds it there.
-# So it gathers once at the start and once before each of the four backward passes: $5 \cdot 0.645 + 0.355 = 3.58$. The
-# price is memory: until the last batch each process holds all gradients, and between two batches all layers.
+# So it gathers once at the start and once before each of the four backward passes: $5 \cdot 0.645 + 0.355 = 3.58$.
+# The price is memory: until the last batch each process holds all gradients, and between two batches all layers. So
+# with accumulation only Adam's moments are saved: of the 8 billion parameters above, each of the eight devices would
+# hold 4 bytes as part of a whole layer, 4 as a gradient, and an eighth of 12 (its shard and its moments), 76 GB. To
+# save memory instead, scatter the gradients after every batch.
 
 # %% [markdown]
 # ## What goes into a checkpoint?
 #
 # The loop of [chapter 11](11_training.ipynb#stop-halfway) keeps parameters, optimiser state, random state, epoch and
 # batch, and history, and so it does here, in the same file. To save, the processes gather one parameter after the
-# other, and rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the file
-# depends on how many processes have written it, and **any number of them may go on from there**, whoever began.
+# other, and rank 0 writes them whole. To load, each process reads the file and keeps its shard. (For models that fit
+# into no device's host memory there is PyTorch's *distributed checkpoint*, in which each writes and reads its own.)
+# So nothing in the file depends on how many processes have written it, and **any number of them may go on from
+# there**, whoever began.
 #
-# The file has only rank 0's random state. At the start and at every save, each other rank makes a new one from the
-# seed, the step and its rank. So dropout drops different entries on each rank.
+# The file has only rank 0's random state. The other ranks seed theirs anew at the start and at every save, from the
+# seed, the step and their rank. So dropout drops different entries on each rank, and a run that is resumed draws what
+# one that never stopped draws.
 #
 # Do they all train the same model? Without dropout, train one that reverses sentences, for 20 steps: in one process, in
 # two that each have the full model, and in three that each have a shard. (`run` trains and returns its history, and
@@ -803,8 +816,9 @@ assert orders[0] == orders[1] != orders[2]
 # ([Grattafiori and others, 2024](https://arxiv.org/abs/2407.21783), section 3.3.4). A process that is killed says
 # nothing. The others find a connection closed, or wait. So somebody has to watch: when one dies, stop the rest, start
 # all again, and let them go on from the last checkpoint. If saving takes $c$ minutes and something fails every $M$,
-# saving every $t$ minutes costs the share $c / t$ for writing and $t / (2 M)$ for work done twice, least at
-# $t = \sqrt{2 c M}$: with 2 minutes and 180, every 27.
+# saving every $t$ minutes costs the share $c / t$ for writing. And as a failure comes on average halfway between two
+# saves, $t / 2$ of every $M$ minutes are done twice, the share $t / (2 M)$. The sum is least where both are equal, at
+# $t = \sqrt{2 c M}$ (Young and Daly's rule): with 2 minutes and 180, every 27.
 #
 # Rank 1 kills itself in step 13, and the last checkpoint was made after step 10. **Predict first.** How far from the
 # other runs will this one end?
@@ -821,10 +835,10 @@ for name in ("1 process", "2, one of them killed"):
 
 # %% [markdown]
 # No farther than the rest. Steps 11 and 12 were made twice, and nobody can tell. A process that hangs goes unnoticed
-# until those that wait for it give up, after ten minutes (the `timeout` that the command gives its group). Then all are
-# started again. Meanwhile GPUs that wait show a load of 100 percent, since the collective's kernel is running. To find
-# the one that they wait for, look at each process's Python stack (`py-spy dump`) or at PyTorch's *flight recorder*,
-# which lists each rank's last collectives.
+# until those that wait for it give up, after ten minutes (the `timeout` that the command gives its group). Then the
+# launcher ends them all, and with `--max-restarts` starts them again. Meanwhile GPUs that wait show a load of 100
+# percent, since the collective's kernel is running. To find the one that they wait for, look at each process's Python
+# stack (`py-spy dump`) or at PyTorch's *flight recorder*, which lists each rank's last collectives.
 #
 # ## The same command
 #
@@ -925,13 +939,13 @@ assert (
 )
 
 # %% [markdown]
-# With 32 sentences two that communicate are faster, but not twice as fast. Without communication they are, within the
-# spread.
+# With 32 sentences two that communicate are faster, but not twice as fast. Without communication they are twice as
+# fast, within the spread.
 #
 # With 4 sentences two that communicate are *slower* than one. The all-reduce takes 23 ms (61 - 38), as with 32
 # sentences (189 - 167 = 22), since there are as many gradients. But now it follows 38 ms of computing, and not 167.
-# Even without it two reach only 1.31, presumably because not all of a step shrinks with its sentences: what does not,
-# limits every speed-up (**Amdahl's law**).
+# Even without it two reach only 1.31, presumably because part of a step takes as long for few sentences as for many,
+# and that part limits any speed-up (**Amdahl's law**).
 #
 # Between an all-reduce at the end and one in buckets there is no clear difference here: overlap of communication and
 # computation needs free hardware, and both cores compute.
@@ -964,7 +978,7 @@ assert seconds[10_000] < 100 * seconds[10]
 assert seconds[256 * 1024] < 26 * seconds[10_000]  # at a greater bandwidth
 
 # %% [markdown]
-# 10,000 numbers take nowhere near a thousand times as long as ten: most of the time is latency. The usual model of a
+# 10,000 numbers take no longer than ten (that they take less is noise): all of that is latency. The usual model of a
 # message's cost is a straight line, $t = \alpha + \text{bytes} / \beta$, with the latency $\alpha$ and the bandwidth
 # $\beta$. Draw it through the first row and the last, and see what it says of the two between:
 
@@ -1068,7 +1082,9 @@ class SumBackward(torch.autograd.Function):
 
 # %% [markdown]
 # With these a device computes `SumForward.apply(relu(SumBackward.apply(x) @ W_1) @ W_2)`, with its halves of the
-# matrices. Is that one process's layer? In the folded cell two processes compute output and gradients, in float64:
+# matrices. Is that one process's layer? (Without biases and dropout: $b_1$ would be cut with $W_1$, $b_2$ added once
+# to what has been summed, and what is dropped there must be the same on all.) In the folded cell two processes
+# compute output and gradients, in float64:
 
 
 # %% tags=["hide-input"]
@@ -1189,9 +1205,9 @@ plt.show()
 # %% [markdown]
 # ## What did the paper's run cost?
 #
-# How well did the paper use its eight devices? It gives two costs for training its models, $3.3 \cdot 10^{18}$ and
-# $2.3 \cdot 10^{19}$ FLOPs. They were not counted. They are hours times 8 devices times what one device can do, taken
-# to be 9.5 TFLOP/s.
+# Before you add devices, ask how busy those are that you have. How well did the paper use its eight? It gives two
+# costs for training its models, $3.3 \cdot 10^{18}$ and $2.3 \cdot 10^{19}$ FLOPs. They were not counted. They are
+# hours times 8 devices times what one device can do, taken to be 9.5 TFLOP/s.
 #
 # **By hand.** 12 hours are 43,200 seconds, and $43{,}200 \cdot 8 \cdot 9.5 \cdot 10^{12} = 3.3 \cdot 10^{18}$.
 #
@@ -1226,15 +1242,15 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # share of 9.5 TFLOP/s, the paper's figure for a P100.
 #
 # With the H200s of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) the base model's training would take an
-# estimated 65 minutes on one, and on 64 still 9, since a 64th of the batch keeps no device busy ([reckoned
+# estimated 65 minutes on one, and on 64 still 9, since a 64th of the batch keeps no device busy ([estimated
 # below](#what-would-it-cost-today)).
 #
 # So whoever uses more devices usually gives them a larger batch, to keep them busy. But that is another training: it
 # has fewer steps, and its learning rate and the rest must be searched for again. Two rules say where to begin the
 # search, for $k$ times the batch. For SGD, take $k$ times the learning rate, after a warm-up ([Goyal and others,
-# 2017](https://arxiv.org/abs/1706.02677)). For Adam, take $\sqrt k$ times, and change its betas ([Malladi and others,
-# 2022](https://arxiv.org/abs/2205.10287)). From some size on a larger batch saves no more steps ([Shallue and others,
-# 2019](https://arxiv.org/abs/1811.03600)).
+# 2017](https://arxiv.org/abs/1706.02677)). For Adam, take $\sqrt k$ times, and replace each $\beta$ by $1 - k (1 -
+# \beta)$ ([Malladi and others, 2022](https://arxiv.org/abs/2205.10287)). From some size on a larger batch saves no
+# more steps ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1428,8 +1444,8 @@ verdict
 #
 # Many processes train one model if each takes a shard of every batch and divides by the targets of all, and if they
 # all-reduce the gradients. The sum is what one process would have computed, and in a ring each sends less than twice
-# the gradient for it. What does not fit is kept in shards, which mostly takes more communication, and what dies is
-# started again from the last checkpoint. How much faster it gets depends on the work between two sums.
+# the gradient for it. What does not fit is kept in shards, usually at the price of more communication, and a process
+# that dies is restarted from the last checkpoint. How much faster it gets depends on the work between two sums.
 #
 # **Sources.** Figures of the paper: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), table 2, sections
 # 5.1, 5.2 and 6.1. Model, gradients and optimiser state in shards: [Rajbhandari and others
@@ -1521,13 +1537,14 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 #   backward pass, and its gradients of 4 bytes take $2 \frac{N - 1}{N} \, 4 P / \beta$ around a ring of $N$. They can
 #   hide behind the backward pass, two thirds of the work, if $b > 2 \frac{N - 1}{N} F / \beta$, whatever the model.
 # - **FSDP** gathers 2 bytes a parameter before the forward pass, and again before the backward pass, which also
-#   scatters gradients of 4 bytes. The backward pass decides: it has more to hide: $\frac{N - 1}{N} \, 6 P / \beta$,
-#   behind $4 P b / F$. That needs $b > \frac{3}{2} \frac{N - 1}{N} F / \beta$.
+#   scatters gradients of 4 bytes. The backward pass decides, since it sends three times as much, behind twice the
+#   computation: $\frac{N - 1}{N} \, 6 P / \beta$, behind $4 P b / F$. That needs $b > \frac{3}{2} \frac{N - 1}{N} F /
+#   \beta$.
 # - **Tensor parallel**, for an encoder layer of width $D$ on $N$ devices, which all work on the same $b$ tokens: its
 #   matrices have $12 D^2$ numbers, so the forward pass takes $24 b D^2 / (N F)$ seconds. Two all-reduces of $b D$
 #   numbers of 2 bytes take $\frac{N - 1}{N} \, 8 b D / \beta$, and nothing hides them, because the next product waits
-#   for their sum (unless products or batches are cut into parts). They take longer than the products where
-#   $D < \frac{N - 1}{3} F / \beta$, whatever the batch.
+#   for their sum (unless products or batches are cut into parts). They take longer than the products where $D <
+#   \frac{N - 1}{3} F / \beta$, whatever the batch.
 # - **Pipeline**: at a border $2 b D$ bytes, against $24 b D^2$ FLOPs in each layer of a device. With $L$ layers each
 #   they hide where $D > F / (12 L \beta)$.
 # - **Context**, with $b$ positions a device: keys and values, $4 b D$ bytes, against $4 b^2 D$ FLOPs for their scores
