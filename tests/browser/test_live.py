@@ -1,6 +1,7 @@
 """Part I runs in its pages: every cell to its end, printing what the notebook prints, and all that a reader can do."""
 
 import functools
+import re
 import shutil
 import threading
 from http.server import ThreadingHTTPServer
@@ -16,6 +17,7 @@ from tests.browser.conftest import QuietHandler
 from tests.conftest import ROOT
 
 NOTEBOOKS = sorted((ROOT / "book" / "notebooks").glob(CHAPTERS))
+DECIMAL = r"\d+\.\d+"
 NOT_HERE = {"04_self_attention": 1, "06_many_heads": 4}  # cells that need PyTorch
 
 
@@ -55,6 +57,17 @@ def woven_text(cell):
     return "".join(parts).strip()
 
 
+def alike(ours, woven):
+    """Whether texts are equal, but for the last digit of a decimal: the page's NumPy may round it the other way."""
+    (one, numbers), (other, expected) = (
+        (re.sub(DECIMAL, "#", text), re.findall(DECIMAL, text)) for text in (ours, woven)
+    )
+    return one == other and all(
+        abs(float(a) - float(b)) < 1.01 * 10 ** -len(b.partition(".")[2])
+        for a, b in zip(numbers, expected, strict=True)
+    )
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_cell_runs_and_prints_what_the_notebook_prints(page, live, path):
     opened(page, live, path.stem)
@@ -64,12 +77,12 @@ def test_every_cell_runs_and_prints_what_the_notebook_prints(page, live, path):
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     cells = [cell for cell in cells if "remove-cell" not in cell.metadata.get("tags", ())]
     shown = page.evaluate(
-        "[...document.querySelectorAll('article div.cell')].map(cell =>"
+        "[...document.querySelectorAll('article div.cell')].map(cell => cell.querySelector('.live-needs') ? null :"
         " [...cell.querySelectorAll('.live-output pre')].map(pre => pre.textContent).join('').trim())"
     )
-    assert page.locator(".live-needs").count() == NOT_HERE.get(path.stem, 0)
+    assert shown.count(None) == NOT_HERE.get(path.stem, 0)
     both = [(ours, woven_text(cell)) for ours, cell in zip(shown, cells, strict=True)]
-    assert [pair for pair in both if pair[0] != pair[1]] == []
+    assert [pair for pair in both if pair[0] is not None and not alike(*pair)] == []
 
 
 def test_nothing_is_loaded_before_the_button_is_pressed(page, live):
