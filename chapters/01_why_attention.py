@@ -58,8 +58,8 @@ transformer_map(built=1)
 # $$h_4 = x_4 + 0.5 \, x_3 + 0.25 \, x_2 + 0.125 \, x_1 .$$
 #
 # It is an eighth. How much the state depends on the word $k$ steps back is a derivative: it says how far the state
-# moves when that word changes, and where it is 0, nothing of the word is left. Here $\partial h_4 / \partial x_{4-k}
-# = 0.5^k$.
+# moves when that word changes a little. In this memory, which is linear, 0 would mean that nothing of the word is
+# left. Here $\partial h_4 / \partial x_{4-k} = 0.5^k$.
 
 # %%
 import numpy as np
@@ -322,9 +322,9 @@ for name in names:
 # one's, so its slope is smaller). But the slope is below 1 everywhere except at 0, so even this cell fades.
 #
 # The open gate holds on. Its first step back, from the latest word to the one before, loses more, because part of a
-# word's effect is on the output gate, which is computed anew at the next step. After that the forget gate alone would
-# keep $\sigma(3) = 0.953$ a step. The measured share is larger, because there is a second path: from $c$ to $h$, and
-# from there through the candidate $g$ into the next $c$.
+# word's effect is on the output gate, which is computed again at the next step. After that the forget gate alone
+# would keep $\sigma(3) = 0.953$ a step. The measured share is larger, because there is a second path: from $c$ to
+# $h$, and from there through the candidate $g$ into the next $c$.
 #
 # Influence decides what can be learned. Training moves each parameter a little against the derivative of the error,
 # the **gradient**. The same parameters serve at every step, so the gradient is a sum with a term for each step, a

@@ -96,10 +96,10 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # little, although its value is useless: zeros do less harm than the blend, which is three quarters *man*. The three
 # sum to 0, because the same number added to all scores changes nothing.
 #
-# Because of the factor $w_i$, a key with hardly any weight is hardly corrected. Nor is a key with nearly all the weight
-# corrected much: the average is then nearly its own gradient, and the difference nearly 0. So a **saturated** row,
-# whose weights are near 0 and 1, recovers slowly. (A masked key has the weight 0, so no gradient reaches its key or its
-# value. If one does, the mask leaks.)
+# Because of the factor $w_i$, a key with hardly any weight is hardly corrected. Nor is a key with nearly all the
+# weight corrected much: the average is then nearly its own gradient, and the difference nearly 0. So a **saturated**
+# row, whose weights are near 0 and 1, recovers slowly. (Where a key is masked its weight is 0, so that query sends no
+# gradient to the key or its value. If it does, the mask leaks.)
 #
 # ### Back to query and keys
 #
@@ -644,8 +644,8 @@ for step in (0, 80, 100, 120, 140, 1000):
 #
 # Why in this order? A score is corrected by *comparing values*. At first the values are small and random, so there is
 # little to compare, and $W_Q$ and $W_K$ learn slowly. $W_V$ can learn without them: once it hands over digits, even
-# with even weights, the model can bet on those in the note, which costs about 1.6 (with five different ones $\ln 5 =
-# 1.61$). And the better the values, the more looking at the right one pays.
+# with even weights, the model can bet on those in the note, which costs about 1.6. And the better the values, the
+# more looking at the right one pays.
 #
 # So the loss falls first ([measured below](#which-half-waits-for-which)).
 #
@@ -790,12 +790,12 @@ plt.show()
 # %% [markdown]
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. From the outside
 # the cut model looks like one that learns badly. Its loss stays near 1.6 (a **plateau**): it bets on the digits in
-# the note, and never learns which. If five digits differ, that costs $\ln 5 = 1.61$. Digits may repeat, and whoever
-# bets on each as often as it is there pays 1.35. But the logits are a linear map of the blend, which cannot give a
-# digit that is there twice just twice the probability without giving every absent one half of what it gives one that
-# is there once: its best is 1.58. A language model has such a level, too: without its context it still knows its
-# current token, and pays what guessing from that alone costs, the *bigram* loss ([chapter 18](18_gpt.ipynb)). A loss
-# that gets stuck there tells you that the context does not get through.
+# the note, and never learns which. Averaged over all notes, the best that a linear map can do with an even blend is
+# 1.58. Betting on each digit as often as it is there would cost 1.35, but a linear map cannot: if a digit seen twice
+# gets twice the probability of one seen once, an absent one still gets half of it. A language model has such a level,
+# too: without its context it still knows its current token, and pays what guessing from that alone costs, the
+# *bigram* loss ([chapter 18](18_gpt.ipynb)). A loss that gets stuck there tells you that the context does not get
+# through.
 #
 # One check finds the reason:
 

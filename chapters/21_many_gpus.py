@@ -716,7 +716,7 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # So nothing in the file depends on how many processes have written it, and **any number of them may go on from
 # there**, whoever began.
 #
-# The file has only rank 0's random state. The other ranks seed theirs anew at the start and at every save, from the
+# The file has only rank 0's random state. The other ranks seed theirs again at the start and at every save, from the
 # seed, the step and their rank. So dropout drops different entries on each rank, and a run that is resumed draws what
 # one that never stopped draws.
 #
