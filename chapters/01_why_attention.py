@@ -307,7 +307,7 @@ for name in names:
 
 # %% [markdown]
 # Less than a ten-thousandth: the plain cell keeps about two millionths, and the LSTM some thirty times as much, which
-# is still next to nothing. Twenty words is one sentence: *Lannister* would be gone before anybody could ask.
+# is still next to nothing. Twenty words is one sentence: at its end, its first word would be gone.
 #
 # Why so little? Each step back multiplies by $W_h$, whose entries are so small that about 0.58 of a vector's length
 # is left, and by the slope of $\tanh$, here 0.86 on average. Together that is 0.5 ([worked out
@@ -326,16 +326,17 @@ for name in names:
 # would keep $\sigma(3) = 0.953$ a step. The measured share is larger, because there is a second path: from $c$ to
 # $h$, and from there through the candidate $g$ into the next $c$.
 #
-# Influence decides what can be learned. Training moves each parameter a little against the derivative of the error,
-# the **gradient**. The same parameters serve at every step, so the gradient is a sum with a term for each step, a
-# product of two factors: how the parameters moved that step's state, and how that state moved the last one. For the
-# step $k$ back the second factor is the product above, without its last derivative (**backpropagation through
-# time**). If the product is $10^{-6}$, the term is next to nothing: the **vanishing gradient**. A $W_h$ that
-# stretches by more than the $\tanh$ flattens has the opposite trouble, the **exploding gradient**: a factor of 1.1 a
-# step makes 117 in 50. **Clipping** shortens a gradient that is too long ([chapter 11](11_training.ipynb#clipping)).
-# It cannot bring back a term that has vanished beside the others, because it shortens all terms alike. The vanishing
-# gradient made plain networks hard to train on **long-range dependencies**, and the LSTM was invented to overcome it
-# (in 1997 with a factor of exactly 1 on $c$; the forget gate came in 2000).
+# Influence decides what can be learned. Training moves each parameter a little against the derivative of the error, the
+# **gradient**. Suppose that the error depends on the last state. The same parameters serve at every step, so the
+# gradient is a sum with a term for each step, and each term is a product of three factors: how the parameters moved the
+# state of that step, how that state moved the last one, and how the last one moves the error. For the step $k$ back the
+# middle factor is the product above, without its last derivative. (Computing the gradient in this way is called
+# **backpropagation through time**.) If the middle factor is $10^{-6}$, the term is next to nothing: the **vanishing
+# gradient**. A $W_h$ that stretches by more than the $\tanh$ flattens has the opposite trouble, the **exploding
+# gradient**: a factor of 1.1 a step makes 117 in 50. **Clipping** shortens a gradient that is too long ([chapter
+# 11](11_training.ipynb#clipping)). It cannot bring back a term that has vanished beside the others, because it shortens
+# all terms alike. The vanishing gradient made plain networks hard to train on **long-range dependencies**, and the LSTM
+# was invented to overcome it (in 1997 with a factor of exactly 1 on $c$; the forget gate came in 2000).
 
 # %% tags=["proof"]
 assert round(0.5 * np.tanh(0.9 * 2 - 0.1), 2) == 0.47  # one entry of an LSTM
@@ -354,7 +355,8 @@ assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 # first row, stands for $0.98 \cdot 8 = 7.8$ numbers of the latest word. The last column adds up all words (**memory
 # capacity**).
 #
-# **Predict first.** A word has 8 numbers, and the state of a plain cell 24. How many numbers can it recall, at most?
+# **Predict first.** A word has 8 numbers, and the state of a plain cell 24. How many numbers can a linear fit recall
+# from it, at most?
 
 
 # %% tags=["hide-input"]
@@ -393,15 +395,17 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# At most 24. A single number such as $x_1 + x_2$ explains half the variance of each, so 1 in all; whatever it mixes,
-# it is never more than 1, and 24 numbers recall at most 24 ([proof](#why-not-more-than-24)). Of these the plain cell
-# recalls 19. The orthogonal one forgets far more slowly, and recalls hardly more, 21. What differs is *which*
-# numbers: of the words 1 and 3 back the plain cell recalls 81 and 14 percent, the orthogonal one 56 and 33.
-# Forgetting slowly means spreading the same memory over more words. Nor do large weights help: with $W_h$ three times
-# as large, the influence hardly fades (0.7 at the word 20 back), but the state, saturated and no longer linear in the
-# words, recalls 9 numbers instead of 19. The LSTM with its gate open still has 2 % of the word 40 back, and recalls
-# one and a half times as many numbers as with PyTorch's start. (Why it stays so far below its 48:
-# [more](#why-not-more-than-24).)
+# At most 24. A single number such as $x_1 + x_2$ explains half the variance of each, so 1 in all; whatever it mixes, it
+# is never more than 1, and 24 numbers recall at most 24 ([proof](#why-not-more-than-24)). Of these the plain cell
+# recalls 19. The orthogonal one forgets far more slowly, and recalls hardly more, 21. What differs is *which* numbers:
+# of the words 1 and 3 back the plain cell recalls 81 and 14 percent, the orthogonal one 56 and 33. Forgetting slowly
+# means spreading the same memory over more words. Nor do large weights help: with $W_h$ three times as large, the
+# influence hardly fades (0.7 at the word 20 back), but the state, saturated and no longer linear in the words, recalls
+# 9 numbers instead of 19. The LSTM with its gate open still has 2 % of the word 40 back, and recalls one and a half
+# times as many numbers as with PyTorch's start. (Why it stays so far below its 48: [more](#why-not-more-than-24).)
+# Compare its two rows: the word 1 back moves the state 0.8 times as far as the latest word does, and yet only 21
+# percent of it are recalled. It does move the state, but so do all the words before it, nearly as far, and from their
+# sum no single one can be told.
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever
 # the weights. From a state of 24 it recalls at most three words of 8. Training can bring the total nearer to $N$ and
@@ -557,7 +561,7 @@ plt.show()
 quiz.one_choice(
     "What can attention do that a recurrent network cannot?",
     quiz.wrong(
-        "Store more, because it has more parameters",
+        "Learn more, because it has more parameters",
         "A layer of attention has four matrices, a plain cell two, an LSTM eight (stacked into two above). It is not the number of parameters: the LSTM has more, and its memory is as small as its state.",
     ),
     quiz.wrong(
@@ -620,12 +624,13 @@ drawing.text(5.6, 1.35, "weights", color=plots.BLUE)
 plt.show()
 
 # %% [markdown]
-# With each word that is written $s$ changes, and with it the scores, the weights and $c$: the decoder looks
-# elsewhere, mostly at the source words that it is about to translate (an **alignment**; [chapter
-# 13](13_alignment.ipynb)). Nobody tells it which. But every step from the scores to the next word is differentiable,
-# so the gradient reaches the scores, and training raises that of a source word wherever more weight on it makes the
-# right next word likelier. Take 40 source words, and 256 numbers in each $h_j$. The decoder still gets 256 numbers at
-# a time, but for each word that it writes they are another blend of all $40 \cdot 256 = 10{,}240$.
+# The decoder computes its next state from $s$, from $c$ and from the word that it wrote last, and this state gives the
+# next word. So with each word that is written $s$ changes, and with it the scores, the weights and $c$: the decoder
+# looks elsewhere, mostly at the source words that it is about to translate (an **alignment**; [chapter
+# 13](13_alignment.ipynb)). Nobody tells it which. But every step from the scores to the next word is differentiable, so
+# the gradient reaches the scores, and training raises that of a source word wherever more weight on it makes the right
+# next word likelier. Take 40 source words, and 256 numbers in each $h_j$. The decoder still gets 256 numbers at a time,
+# but for each word that it writes they are another blend of all $40 \cdot 256 = 10{,}240$.
 #
 # The sum is not over bare words. A state $h_j$ knows its word and those before it. To know those after it as well,
 # the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$ side by side (a
@@ -635,19 +640,19 @@ plt.show()
 # is computed from the one before it, so the words must be taken one after another. And within the source, and within
 # the target, the path from one word to another is still long.
 #
-# The transformer removes both. There each word asks a question of its own and looks at the words of its *own*
-# sentence, as the decoder above looks at the source: **self-attention**. What a word looks at are vectors that stand
-# there from the start, and not states that wait for one another. So all words of a layer can be computed at once, and
-# any two of them are one step apart. What is lost is their order, since a weighted sum has none; [chapter
-# 5](05_position.ipynb) puts it back.
+# The transformer removes both. There each word asks a question of its own and looks at the words of its *own* sentence,
+# as the decoder above looks at the source: **self-attention**. In each layer, a word looks at the vectors that the
+# layer below has computed, and all of these are there before the layer begins. No word waits for another word of its
+# own layer. So a layer computes all words at once, and any two of them are one step apart. What is lost is their order,
+# since a weighted sum has none; [chapter 5](05_position.ipynb) puts it back.
 #
 # ## What does it cost?
 #
 # The paper that introduced the transformer compares ways to let $n$ words of width $d$ exchange information: by work
 # (*complexity per layer*), by steps that must wait for one another (*sequential operations*), and by the longest path
-# between two words, the number of steps that a signal passes (*maximum path length*), along which a gradient may
-# fade. One of these ways, a **convolution**, mixes each word with the $m - 1$ before it; a **dilated** one skips
-# words, more in each layer.
+# between two words, the number of steps that a signal passes (*maximum path length*), along which a gradient may fade.
+# One of these ways, a **convolution** (here a *causal* one), mixes each word with the $m - 1$ before it; a **dilated**
+# one skips words, more in each layer.
 #
 # | layer | multiplications | sequential steps | longest path | numbers kept while reading |
 # |---|---|---|---|---|
@@ -844,58 +849,66 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# ### Exercise 2: Hold the gate
+# ### Exercise 2: Look back, as in 2014
 #
-# *Medium, 15 minutes.* Write the heart of the LSTM: the new $c'$, from the old $c$ and the sums that go into the
-# gates $i$ and $f$ and the candidate $g$, *before* any $\sigma$ or $\tanh$. The check also tries $+100$ for the
-# forget gate with $-100$ for the input gate, which should give the old $c$, a perfect memory.
+# *Medium, 15 minutes.* Write the additive attention [of 2014](#the-network-of-2014): from the decoder's state $s$ and
+# the encoder's states, one a row, compute the scores, their softmax and the context vector $c$. Scores of a thousand
+# must do no harm.
 
 
 # %% tags=["exercise"]
-def new_cell(cell, i, f, g):
-    """The new cell state, from the old one and three sums, all of one shape."""
+def context_vector(s, states, w, u, v):
+    """The states (n, H), weighted by what s (D,) asks for: (H,).
+
+    w (D, A), u (H, A) and v (A,) are the learned parameters.
+    """
     ...
 
 
 # %% tags=["check"]
+def exponentials(scores):
+    return np.exp(scores - scores.max())
+
+
+def attention_of_2014(scores, weigh=lambda e: e / e.sum()):
+    return lambda s, h, w, u, v: weigh(exponentials(scores(s, h, w, u, v))) @ h
+
+
 rng = np.random.default_rng(1)
-check_cell = partial(
+sizes = [(3,), (5, 4), (3, 2), (4, 2), (2,)]  # s, states, W, U and v
+small, large = ([rng.standard_normal(size) for size in sizes] for _ in range(2))
+check_context = partial(
     checks.check,
-    reference=lambda c, i, f, g: (
-        c / (1 + np.exp(-f)) + np.tanh(g) / (1 + np.exp(-i))
-    ),
-    cases=[
-        tuple(rng.standard_normal((4, 3))),
-        (np.array([2.0]), np.array([-100.0]), np.array([100.0]), np.array([5.0])),
-    ],
-    properties=[checks.finite, checks.same_shape_as_first_argument],
+    reference=attention_of_2014(lambda s, h, w, u, v: np.tanh(s @ w + h @ u) @ v),
+    cases=[tuple(small), (*large[:4], 1000 * np.ones(2))],
+    properties=[checks.finite],
     mistakes={
-        "the two gates are swapped: the forget gate f belongs to the old cell state": lambda c, i, f, g: (
-            sigmoid(i) * c + sigmoid(f) * np.tanh(g)
+        "the tanh is missing: without it s shifts all scores alike, and its question changes nothing": attention_of_2014(
+            lambda s, h, w, u, v: (s @ w + h @ u) @ v
         ),
-        "the gates are not squeezed between 0 and 1: use sigmoid": lambda c, i, f, g: (
-            f * c + i * np.tanh(g)
+        "s does not enter the scores, so every question gets the same answer": attention_of_2014(
+            lambda s, h, w, u, v: np.tanh(h @ u) @ v
         ),
-        "the candidate is squeezed by sigmoid; tanh lets it be negative": lambda c, i, f, g: (
-            sigmoid(f) * c + sigmoid(i) * sigmoid(g)
+        "the weights do not sum to 1: divide the exponentials by their sum": attention_of_2014(
+            lambda s, h, w, u, v: np.tanh(s @ w + h @ u) @ v, weigh=lambda e: e
         ),
-        "one gate for both: an LSTM has an input gate of its own": lambda c, i, f, g: (
-            sigmoid(f) * c + (1 - sigmoid(f)) * np.tanh(g)
+        "the scores themselves are the weights: they need a softmax": lambda s, h, w, u, v: (
+            np.tanh(s @ w + h @ u) @ v @ h
         ),
-        "the old cell state is lost: the forget gate keeps it, and the candidate is added": lambda c, i, f, g: (
-            sigmoid(i) * np.tanh(g)
+        "every state has the same weight: use the scores": lambda s, h, w, u, v: (
+            h.mean(axis=0)
         ),
     },
 )
-check_cell(new_cell)
+check_context(context_vector)
 
 
 # %% tags=["solution"]
-def new_cell(cell, i, f, g):
-    return sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
+def context_vector(s, states, w, u, v):
+    return look_back(states, np.tanh(s @ w + states @ u) @ v)
 
 
-verdict = check_cell(new_cell)
+verdict = check_context(context_vector)
 assert verdict.passed, verdict
 verdict
 

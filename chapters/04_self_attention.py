@@ -17,16 +17,8 @@
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 30 minutes to read, and 45 for the
 # exercises. [Going further](#going-further), at the end, takes 4 more minutes.
 #
-# To *write* a transformer this afternoon, read, each to the end of the last section named:
-#
-# - here, [three roles](#three-roles) to the [PyTorch module](#the-same-as-a-pytorch-module);
-# - in chapter 6, [the definition](06_many_heads.ipynb#the-definition) and its
-#   [module](06_many_heads.ipynb#the-same-as-a-pytorch-module);
-# - in chapter 8, [one layer, on paper](08_encoder.ipynb#one-layer-on-paper) to [the whole encoder, with
-#   positions](08_encoder.ipynb#from-numbers-to-vectors);
-# - in chapter 9, [the whole model, drawn](09_decoder.ipynb#the-whole-model-drawn) to [a model that has learnt to
-#   answer](09_decoder.ipynb#a-model-that-has-learnt-to-answer); for a GPT, also [a decoder-only model that
-#   answers](09_decoder.ipynb#a-decoder-only-model-that-answers).
+# If you are here to *write* a transformer, [the route of an afternoon](../index.md#how-to-read-it) names the sections
+# that you need.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
 from functools import partial, wraps
@@ -82,10 +74,10 @@ for sentence in ("you import a file with python", "a python is a large snake"):
 
 # %% [markdown]
 # *Python* attends to itself and to hardly anything else: its cosine with itself is 1, far above any other, and at so
-# low a temperature such a gap decides everything. So leave the word itself out, with a score of minus infinity, and
-# look again.
+# low a temperature such a gap decides everything. So leave the word itself out: give it the score minus infinity, and
+# as $e^{-\infty} = 0$ its weight is 0. Look again.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two look-ups by python, itself left out. In you import a file with python the weights are import 0.83, file 0.08, the rest at most 0.04; what python receives is near to import, imported, imports, export, while the plain average of the words is near to with, you, and, for. In a python is a large snake the weight is 0.88 on snake; what it receives is near to snake, snakes, serpent, lizard, and the plain average to are, the, and, was."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two look-ups by python, itself left out. In you import a file with python the weights are import 0.83, file 0.08, the rest at most 0.04; what python receives is close to import, imported, imports, export, while the plain average of the words is close to with, you, and, for. In a python is a large snake the weight is 0.88 on snake; what it receives is close to snake, snakes, serpent, lizard, and the plain average to are, the, and, was."}}
 from classroom.diagram import Diagram
 
 known = sorted(word for word in row_of if word.isalpha() and len(word) > 2)
@@ -125,7 +117,7 @@ for top, sentence in (
     drawing.text(
         3.9,
         top - 1.82,
-        "near to: " + ", ".join(nearest(received)),
+        "close to: " + ", ".join(nearest(received)),
         color=plots.TEAL,
     )
     drawing.text(
@@ -140,38 +132,67 @@ plt.show()
 weights, received = look_up("you import a file with python", "python", False)
 assert nearest(received)[:2] == ["import", "imported"]
 assert weights[1].round(2) == 0.83
-names = embeddings[[row_of[word] for word in ("serpent", "pip")]]
-own = embeddings[row_of["python"]]
-moved = [names @ own, names @ normalize(own + received)]
 weights, received = look_up("a python is a large snake", "python", False)
 assert nearest(received)[:3] == ["snake", "snakes", "serpent"]
 assert weights[-1].round(2) == 0.88
-moved.append(names @ normalize(own + received))
-assert np.round(moved, 2).tolist() == [[0.29, 0.34], [0.17, 0.34], [0.53, 0.28]]
 
 # %% [markdown]
-# The same word received two different things: something near to *import* and *imported* in one sentence, near to
+# The same word received two different things: something close to *import* and *imported* in one sentence, close to
 # *snake* and *serpent* in the other. Any blend would differ, since the sentences do. It is the weights that pull it
-# to *import* in one and to *snake* in the other. The plain average of the same words, the grey line, is near to
+# to *import* in one and to *snake* in the other: the plain average of the same words, the grey line, is close to
 # *with* and *you* in the first sentence, and to *are* and *the* in the second. Attention is a blend whose weights are
-# computed from the words. And is it known now which python is meant? What a word receives is added to its own vector
-# (chapter 8). The cosine of *python* with *serpent* is 0.29; that of the sum is 0.17 in the first sentence and 0.53
-# in the second. The rest of this chapter adds three matrices, the same for every word: two of them let training shape
-# the choice, and the third what is handed over.
+# computed from the words.
+#
+# Do we now know which python is meant? Add what *python* received to its own vector, as chapter 8 will, and compare
+# the sum with two words that stand in neither sentence:
+
+# %% tags=["hide-input"]
+asked = embeddings[[row_of[word] for word in ("imports", "serpent")]]
+own, moved = embeddings[row_of["python"]], {}
+moved["python alone"] = asked @ own
+for sentence in ("you import a file with python", "a python is a large snake"):
+    others = [embeddings[row_of[w]] for w in sentence.split() if w != "python"]
+    _, received = look_up(sentence, "python", itself=False)
+    for name, found in (
+        ("what it received", received),
+        ("the plain average", np.mean(others, axis=0)),
+    ):
+        moved[f"plus {name}, {sentence.split()[-1]}"] = asked @ normalize(
+            own + found
+        )
+print("cosine with                      imports  serpent")
+for name, cosines in moved.items():
+    print(f"{name:32}{cosines[0]:8.2f}{cosines[1]:9.2f}")
+assert np.round(list(moved.values()), 2)[[0, 1, 3]].tolist() == [
+    [0.21, 0.29],
+    [0.53, 0.17],
+    [0.17, 0.53],
+]
+
+# %% [markdown]
+# With what it received, *python* has moved towards *imports* in the file's sentence, from 0.21 to 0.53, and towards
+# *serpent* in the snake's, from 0.29 to 0.53. The plain average moves it less.
+#
+# The rest of this chapter adds three matrices, the same for every word: two of them let training shape the choice, and
+# the third what is handed over.
 #
 # ## Three roles
 #
-# One vector for all three parts has three faults. A word finds itself first; leaving it out is only a patch, since it
-# may need itself. It finds what is most like it, where it may need something unlike: a verb looks for something
-# alive, and not for other verbs. And every score is mutual: in *the old man*, *old* must find the noun that it
-# describes, and *man* need not look back at *old*, but scores it as high all the same.
+# One vector for all three parts has four faults:
 #
-# A word plays three roles in a look-up, and one vector had to serve in all of them. The paper of 2017 that introduced
-# the transformer calls them *query*, *key* and *value*. Think of search. You look for a video. What you type is the
-# query, what you are looking for. The title of each video is its key, what it can be found by. The video itself is its
-# value, what is handed over when it is found. A sentence differs in three ways. Every word asks *and* is found. Nobody
-# writes the titles: the matrices that make queries and keys are learned together, so that the two come to match. And
-# what comes back is a blend of all the videos.
+# - A word finds itself first. Leaving it out is only a patch, since it may need itself.
+# - It finds what is most like it, when it may need something different: a verb looks for something alive, and not for
+#   other verbs.
+# - Every score is mutual. In *the snake shed its skin*, *its* must find *snake*. *Snake* gains nothing from *its*, and
+#   scores it as high all the same.
+# - What a word hands over is its whole vector, whatever of it is wanted.
+#
+# A word plays three roles in a look-up, and one vector had to serve in all of them. The 2017 paper that introduced the
+# transformer calls them *query*, *key* and *value*. Think of search. You look for a video. What you type is the query,
+# what you are looking for. The title of each video is its key, what it can be found by. The video itself is its value,
+# what is handed over when it is found. A sentence differs in three ways. Every word asks *and* is found. Nobody writes
+# the titles: the matrices that make queries and keys are learned together, so that the two come to match. And what
+# comes back is a blend of all the videos.
 #
 # So give every word three vectors, one for each role. They are computed from the word's vector $x_i$ by three
 # matrices:
@@ -189,7 +210,7 @@ assert np.round(moved, 2).tolist() == [[0.29, 0.34], [0.17, 0.34], [0.53, 0.28]]
 # *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries and keys have two
 # numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word offers. As entries are 0 or
 # 1, $x W_Q$ is the sum of the rows of $W_Q$ where $x$ has a 1. *Man*, $(1, 0, 1)$, takes rows 1 and 3: its query is
-# $(0, 2) + (0, 0) = (0, 2)$. Keys and values work alike:
+# $(0, 2) + (0, 0) = (0, 2)$. Keys and values work alike (each cell below is one row of that matrix):
 #
 # | a 1 in | $W_Q$ adds to the query (*alive*, *action*) | $W_K$ adds to the key (*alive*, *action*) | $W_V$ adds to the value (*alive*, *human*) |
 # |---|---|---|---|
@@ -198,9 +219,9 @@ assert np.round(moved, 2).tolist() == [[0.29, 0.34], [0.17, 0.34], [0.53, 0.28]]
 # | *human* | (0, 0) | (1, 0) | (0, 1) |
 #
 # An action asks for something alive, and what is alive asks for an action, each with a 2, so that the choice is clear.
-# In a key, *human* counts as *alive* once more. So the key of *man* is $(1, 0) + (1, 0) = (2, 0)$, and it is found more
-# easily than *dog*, whose key is $(1, 0)$. The value says whether a word is alive and whether it is human; of a verb it
-# says nothing.
+# We want *bites* to prefer a human, so in a key *human* adds another 1 to *alive*. So the key of *man* is $(1, 0) + (1,
+# 0) = (2, 0)$, and it is found more easily than *dog*, whose key is $(1, 0)$. The value says whether a word is alive
+# and whether it is human; of a verb it says nothing.
 
 # %% tags=["nbval-check-output"]
 import numpy as np
@@ -211,7 +232,7 @@ small = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1]])  # alive, action, human
 # queries and keys have two columns: alive, action
 w_q = np.array(
     [[0, 2], [2, 0], [0, 0]]
-)  # the alive look for an action, actions for the alive
+)  # living things look for an action, actions for living things
 w_k = np.array(
     [[1, 0], [0, 1], [1, 0]]
 )  # alive is found as alive, action as action, human as alive
@@ -278,8 +299,9 @@ print(scores, weights.round(3), (weights @ v).round(3))
 # bites, because that takes the order of the words, which is not in these vectors.
 #
 # *Dog* and *man*, whose query is $(0, 2)$, look for an action. Their scaled scores are 0, 1.414 and 0, so *bites* gets
-# $4.113 / 6.113 = 0.673$ of their weight. But its value is $(0, 0)$, so they receive little: a weight says how much of
-# a value is taken, and not whether there is anything in it.
+# $4.113 / 6.113 = 0.673$ of their weight. But its value is $(0, 0)$, so they receive little. We chose this $W_V$ to
+# show that a weight says how much of a value is taken, and not whether there is anything in it ([when that is
+# useful](#what-is-the-third-matrix-for)).
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -291,16 +313,16 @@ assert np.allclose(weights[[0, 2]] @ v, [0.33, 0.16], rtol=0, atol=0.005)
 assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 
 # %% [markdown]
-# ### Are the three faults gone?
+# ### Are the four faults gone?
 #
-# Yes, thanks to $W_Q$ and $W_K$. A word need not find itself first: *bites* has a weight of 0.045 on itself, although
-# nobody has left it out. Nor need it find what is most like it: *bites* finds something alive. And scores are not
-# mutual: *bites* scores *man* 4, *man* scores *bites* 2.
+# The first three are, thanks to $W_Q$ and $W_K$. A word need not find itself first: *bites* has a weight of 0.045 on
+# itself, although nobody has left it out. Nor need it find what is most like it: *bites* finds something alive. And
+# scores are not mutual: *bites* scores *man* 4, *man* scores *bites* 2.
 #
 # The reason is that queries and keys have a matrix each. A score is $q_i k_j^\top = (x_i W_Q)(x_j W_K)^\top = x_i \,
-# W_Q W_K^\top \, x_j^\top$. Because of the product in the middle, a word's score with itself need not be a squared
-# length, which among vectors of one length is the largest that there is; and because that product need not be
-# symmetric, scores need not be mutual. Here it is
+# W_Q W_K^\top \, x_j^\top$. Without the product in the middle, a word's score with itself is its squared length, and
+# among vectors of equal length no score is larger. With it, that need not be so. And scores need not be mutual, since
+# the product need not be symmetric. Here it is
 #
 # $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} .$$
 #
@@ -311,12 +333,12 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # both, $W_Q = W_K$, scores would be mutual again, and a word's score with itself a squared length, so that before
 # training most words would attend most to themselves ([measured below](#would-one-shared-matrix-do)).
 #
-# And what is $W_V$ for? First, to hold something back: here *bites* hands over nothing. Second, to write what is
-# found where it cannot be taken for the word's own. [Chapter 8](08_encoder.ipynb) adds what a word receives to the
-# word's own vector, once both have the same width. With $V = X$ *bites* would receive $(0.955, 0.045, 0.768)$ and
-# become $(0.955, 1.045, 0.768)$, which reads as an action that is itself alive and human. Give the vectors two spare
-# entries, *alive* and *human in what I found*, and $W_V$ can write there: then the sum says *an action that has found
-# something alive and human* ([measured below](#what-is-the-third-matrix-for)).
+# The fourth fault is gone thanks to $W_V$, which chooses what of a word is handed over: of *man* two numbers of three,
+# of *bites* nothing. It can also keep what was found apart from what the word is. [Chapter 8](08_encoder.ipynb) adds
+# what a word receives to the word's own vector, once both have the same width. With $V = X$ *bites* would receive
+# $(0.955, 0.045, 0.768)$ and become $(0.955, 1.045, 0.768)$, which reads as an action that is itself alive and human.
+# Make the vectors two entries longer, *found alive* and *found human*, and let $W_V$ write only there: then the sum
+# says *an action that has found something alive and human* ([measured below](#what-is-the-third-matrix-for)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -393,8 +415,8 @@ matrix(4.8, 0.75, "output", of_weights @ v, 0.42, "{:.2f}")
 plt.show()
 
 # %% [markdown]
-# In code all queries go through together, since each row of weights is a softmax of its own: what a query receives does
-# not depend on the other queries (`mask` comes [below](#leaving-a-word-out)):
+# In code all queries can go through together, because each row of weights is a softmax of its own: what a query
+# receives does not depend on the other queries (`mask` comes [below](#leaving-a-word-out)):
 
 
 # %%
@@ -416,16 +438,17 @@ print(weights.round(3))
 assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
-# The middle row is the one from paper. The function works on the last two axes, so a whole batch of $B$ sentences can
-# go through at once: queries $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$. Attention together
-# with its own $W_Q$, $W_K$ and $W_V$ is a **head**.
+# The middle row is the one that we worked out by hand. The function works on the last two axes, so a whole batch of $B$
+# sentences can go through at once: queries $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$.
+# Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**.
 #
 # In **self-attention** queries, keys and values come from the same words. In **cross-attention** the queries come from
 # one sequence, keys and values from another: exercise 1 builds it, and in [chapter 9](09_decoder.ipynb) the part that
 # writes (the *decoder*) uses it to query the part that has read (the *encoder*).
 #
 # The folded cell holds what later chapters import: `self_attention`, and `attention` under PyTorch's name,
-# `scaled_dot_product_attention`. Both raise an error if a query has no key left.
+# `scaled_dot_product_attention`. They use the whole `softmax` of chapter 3, which raises an error where a query has no
+# key left.
 
 # %% tags=["export", "hide-input"] module="by_hand.attention"
 import numpy as np
@@ -504,8 +527,8 @@ quiz.one_choice(
 # [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) derived it. In short, a score sums $d_k$
 # products. If the entries of query and key are independent, with mean 0 and variance 1, the variance of that sum is
 # $d_k$. So scores of wide queries and keys lie further apart, and one word gets nearly all the weight before anything
-# has been learned. Training then hardly changes it: where a weight is near 0 or 1, a small change of a score barely
-# moves it.
+# has been learned. Training then hardly changes it, because a small change of a word's scaled score moves its weight
+# $w$ by $w (1 - w)$ times as much: by 0.05 times where $w$ is 0.95, by 0.22 times where it is 0.32.
 #
 # Scores that are divided by $c$ have a variance divided by $c^2$, so with $c = \sqrt{d_k}$ it is 1 at every width. One
 # query and ten keys, all random, 1,000 times:
@@ -522,11 +545,11 @@ for d_k in (4, 64, 512):
         f"d_k {d_k:3}: variance of scores {found.var():5.1f}, mean largest weight {largest[d_k][0]:.2f},"
         f" with the division {largest[d_k][1]:.2f}"
     )
+assert [round(w * (1 - w), 2) for w in largest[512]] == [0.05, 0.22]
 assert largest[512][0] > 0.93 and all(0.2 < w < 0.35 for _, w in largest.values())
 
 # %% [markdown]
-# [Chapter 3](03_softmax.ipynb#can-a-query-still-learn) measures what it costs a query that learns if the division is
-# missing.
+# [Chapter 3](03_softmax.ipynb#can-a-query-still-learn) measures how much learning suffers without the division.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -598,6 +621,7 @@ padded_output, padded_weights = self_attention(
     batch, w_q, w_k, w_v, mask=real[:, None, :]
 )
 print(padded_weights[1].round(3))
+assert (batch[1, 2] @ w_q).tolist() == [18, 18]
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three maps of weights, 3 queries by 3 keys. No mask: 0.16, 0.67, 0.16; 0.19, 0.05, 0.77; 0.16, 0.67, 0.16. Causal: a lower triangle, 1; 0.80, 0.20; 0.16, 0.67, 0.16. Padding: the last column is 0, and the rows are 0.20, 0.80; 0.80, 0.20; 0.50, 0.50."}}
 maps = {
@@ -615,10 +639,10 @@ plt.show()
 
 # %% [markdown]
 # The mask has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats it. Whatever finite numbers the
-# padding holds, its column of weights is 0. Its *row* is computed like any other, and does no harm: in the next layer
-# the padding is hidden again, so no word reads it, and the loss leaves it out ([chapter 9](09_decoder.ipynb)). If you
-# use the output in another way, say average it, leave those rows out. To hide both the future and the padding, combine
-# the two masks with `&`.
+# padding holds, its column of weights is 0. Its *row* is computed like any other (the query of the padding is $(18,
+# 18)$, which scores *dog* and *bites* 18 each), and does no harm: in the next layer the padding is hidden again, so no
+# word reads it, and the loss leaves it out ([chapter 9](09_decoder.ipynb)). If you use the output in another way, say
+# average it, leave those rows out. To hide both the future and the padding, combine the two masks with `&`.
 
 # %% [markdown]
 # ### Why minus infinity?
@@ -664,9 +688,9 @@ assert second_dog[1, 0].round(3) == 0.446
 # happens, for example, where padding stands *before* a text (*left padding*). The causal mask lets a padding token
 # see only padding, and the padding mask hides that too.
 #
-# In a model you want the weights of such a row to be 0, as those of chapter 7's module are. (`attention` and the
-# [module below](#the-same-as-a-pytorch-module) give NaN; PyTorch's functions return NaN or zeros, depending on the
-# function and its arguments.)
+# In a model you want the weights of such a row to be 0, as in chapter 7's module. The [module
+# below](#the-same-as-a-pytorch-module) gives NaN, and so does the short `softmax` above; that of chapter 3 refuses such
+# a row with an error. (PyTorch's functions return NaN or zeros, depending on the function and its arguments.)
 
 # %% tags=["nbval-check-output"]
 hidden = np.full(3, -np.inf)
@@ -801,21 +825,23 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 #
 # The module returns $d_k$ numbers for each word (here, as nearly everywhere, $d_v = d_k$); [chapter
 # 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) brings the width back to $D$, and takes a second input, for
-# cross-attention. A padding mask of shape $(B, T)$ needs a new axis, `mask[:, None]`, and [another with several
-# heads](#a-mask-over-the-wrong-axis). (`nn.Linear` stores its matrix transposed, hence the `.T`.)
+# cross-attention. A padding mask of shape $(B, T)$ needs a new axis, `mask[:, None]`; with several heads it needs two,
+# `mask[:, None, None]` ([why](#a-mask-over-the-wrong-axis)). (`nn.Linear` stores its matrix transposed, hence the
+# `.T`.)
 #
-# Beware of another convention and of a trap. In `nn.MultiheadAttention`'s `attn_mask` and `key_padding_mask`, True
-# means *hidden*. And a mask of floats is *added* to the scores, so it must hold 0 for *may attend* and $-\infty$ for
-# *hidden*: with 1 and 0 nothing is hidden, and no error is raised.
+# Two things to watch for. In `nn.MultiheadAttention`'s `attn_mask` and `key_padding_mask`, True means *hidden*. And a
+# mask of floats is *added* to the scores, so it must hold 0 for *may attend* and $-\infty$ for *hidden*: with 1 and 0
+# nothing is hidden, and no error is raised.
 
 # %% [markdown]
 # ## What does attention cost?
 #
 # There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score, $d_v$ for its part of the
-# blend, and one stored weight: time and memory are **quadratic** in the length. For 1,000 words that is a million
-# weights, and for 2,000 four million. ([Chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix) computes the
-# same without storing the weights, as *FlashAttention* does; then only the time is quadratic. [Chapter
-# 1](01_why_attention.ipynb#what-does-it-cost) has the same count for recurrence and convolution.)
+# blend, and one stored weight. Within one text $S = T$, so time and memory are **quadratic** in its length. For 1,000
+# words that is a million weights, and for 2,000 four million. ([Chapter
+# 20](20_one_gpu.ipynb#attention-without-the-score-matrix) computes the same without storing the weights, as
+# *FlashAttention* does; then only the time is quadratic. [Chapter 1](01_why_attention.ipynb#what-does-it-cost) has the
+# same count for recurrence and convolution.)
 #
 # The three projections take $T D (2 d_k + d_v)$, in proportion to the length. In one head of the original transformer,
 # with $D = 512$ and $d_k = d_v = 64$, they take $192 \, T D$ multiplications, and scores and blends $128 \, T^2$. The
@@ -823,7 +849,7 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # its weights take 400 megabytes in 32 bits.
 
 # %% [markdown]
-# ## Where do the vectors come from?
+# ## Layers above the first
 #
 # So far the words were static vectors. A transformer is a stack of **layers**, and only the first sees those. It
 # computes its queries, keys and values from the vectors of the words plus their positions, the second from the outputs
@@ -981,54 +1007,71 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# ### Exercise 2: Leave some words out
+# ### Exercise 2: Two masks, and an empty row
 #
-# *Medium, 15 minutes.* Turn a matrix of scaled scores into weights, where `mask` is true for pairs that may attend. Two
-# popular ways to do this are wrong; the check looks for both.
+# *Medium, 15 minutes.* Turn a matrix of scaled scores of a text with itself into weights. No query may attend to a
+# later key, or to padding (`real` is False where a token is padding). Where that leaves a query nothing, its weights
+# are 0.
 
 
 # %% tags=["exercise"]
-def masked_weights_of(scaled, mask):
-    """Weights (T, S) from scaled scores and mask (T, S): 0 where mask is False."""
+def weights_under(scaled, real):
+    """Weights (T, T) from scaled scores (T, T), causal, without padding; real (T,)."""
     ...
 
 
 # %% tags=["check"]
-allowed = np.array([[True, True, False], [True, False, True], [False, True, True]])
-check_masked = partial(
+def spread(scaled, may, empty=0.0):
+    powers = np.exp(scaled) * may
+    total = powers.sum(axis=1, keepdims=True)
+    return np.where(total > 0, powers / np.where(total > 0, total, 1), empty)
+
+
+triangle_of_4 = np.tril(np.ones((4, 4), dtype=bool))
+check_under = partial(
     checks.check,
-    reference=lambda s, m: (
-        np.exp(s) * m / (np.exp(s) * m).sum(axis=1, keepdims=True)
-    ),
+    reference=lambda s, real: spread(s, triangle_of_4 & real),
     cases=[
-        (np.array([[1.0, 2.0, 3.0], [0.0, 1.0, 0.0], [-1.0, 0.5, 2.0]]), allowed),
-        (rng.standard_normal((3, 3)), np.eye(3, dtype=bool)),
+        (rng.standard_normal((4, 4)), np.array([True, True, True, False])),
+        (rng.standard_normal((4, 4)), np.array([False, True, True, True])),
     ],
     mistakes={
-        "you multiply the scaled scores by the mask: 0 there is not a weight of 0, since $e^0 = 1$": lambda s, m: (
-            softmax(s * m)
+        "the future is not hidden": lambda s, real: spread(s, real),
+        "the padding is not hidden": lambda s, real: spread(s, triangle_of_4),
+        "you hide the *rows* of the padding; nobody may attend to it, so hide its columns": lambda s, real: (
+            spread(s, triangle_of_4 & real[:, None])
         ),
-        "you apply the mask after the softmax and leave it there: the rows no longer sum to 1": lambda s, m: (
-            softmax(s) * m
+        "one mask is enough to hide a pair: both must allow it, so combine them with `&`": lambda s, real: (
+            spread(s, triangle_of_4 | real)
         ),
-        "the mask is the wrong way round: True means *may* attend": lambda s, m: (
-            softmax(np.where(m, -1e30, s))
+        "the triangle is the wrong way round: query t may attend to keys 0 to t": lambda s, real: (
+            spread(s, triangle_of_4.T & real)
         ),
-        "the mask is not used": lambda s, m: softmax(s),
+        "a query may attend to its own key: keep the diagonal": lambda s, real: (
+            spread(s, np.tril(triangle_of_4, -1) & real)
+        ),
+        "an empty row gets equal weights: it should get zeros": lambda s, real: (
+            spread(s, triangle_of_4 & real, empty=0.25)
+        ),
+        "you multiply the scaled scores by the mask: 0 there is not a weight of 0, since $e^0 = 1$": lambda s, real: (
+            softmax(s * (triangle_of_4 & real))
+        ),
+        "you apply the mask after the softmax and leave it there: the rows no longer sum to 1": lambda s, real: (
+            softmax(s) * (triangle_of_4 & real)
+        ),
     },
-    properties=[checks.rows_sum_to_one, checks.non_negative],
+    properties=[checks.finite, checks.non_negative],
 )
-check_masked(masked_weights_of)
+check_under(weights_under)
 
 
 # %% tags=["solution"]
-def masked_weights_of(scaled, mask):
-    # not softmax(scaled * mask): a scaled score of 0 is not a weight of 0
-    # not softmax(scaled) * mask: then rows no longer sum to 1
-    return softmax(np.where(mask, scaled, -np.inf))
+def weights_under(scaled, real):
+    may = np.tril(np.ones_like(scaled, dtype=bool)) & real
+    return softmax(np.where(may, scaled, -1e30)) * may
 
 
-verdict = check_masked(masked_weights_of)
+verdict = check_under(weights_under)
 assert verdict.passed, verdict
 verdict
 
@@ -1077,7 +1120,7 @@ check_wire = partial(
     checks.check,
     reference=lambda partner: one_hot(len(partner))[partner],
     cases=[([1, 2, 0],), ([3, 3, 3, 0, 1],)],
-    tolerance=0.005,
+    tolerance=0.01,
     properties=[decided],
     mistakes={
         "token `partner[i]` attends to token i: the wiring runs backwards": lambda partner: (

@@ -145,8 +145,8 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.012 and 2.668 (they were 1.414, 0
 # and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The loss was 0.296; now it is $\tfrac12
-# (0.053^2 + 0.750^2) = 0.283$. The gradient had predicted a fall of about its squared length, $0.113^2 + 0.018^2 =
-# 0.013$. That is one step of **gradient descent**.
+# (0.053^2 + 0.750^2) = 0.283$. The gradient had predicted that: a step of $-g$ changes the loss by about $g \cdot
+# (-g)$, minus the squared length of $g$, and $0.113^2 + 0.018^2 = 0.013$. That is one step of **gradient descent**.
 #
 # [Further steps](#keep-going) with all three matrices bring the loss close to 0. With too large a learning rate each
 # step overshoots further than the one before, and the loss **diverges**.
@@ -650,10 +650,9 @@ for step in (0, 80, 100, 120, 140, 1000):
 # So the loss falls first ([measured below](#which-half-waits-for-which)).
 #
 # You were also asked how large the weight would be: after 1,000 steps it is near two thirds, while all answers are
-# right. A weight is not a probability of being right. Once the answers are right, the gradient for the logits, $p - y$
-# (what the model said minus what was right, [derived below](#where-does-the-gradient-begin)), is nearly 0, so hardly
-# anything pushes the weight further. The linear maps that come after the blend make a clear answer out of a mixture in
-# which one digit is the strongest.
+# right. A weight is not a probability of being right. Once the answers are right and certain, the loss is near 0 and so
+# is its gradient ([why](#where-does-the-gradient-begin)), so hardly anything pushes the weight further. The linear maps
+# that come after the blend make a clear answer out of a mixture in which one digit is the strongest.
 #
 # Was it a fluke? Here are that run and two from other seeds, each tested on 2,000 new notes:
 
@@ -712,8 +711,9 @@ for name, parameter in model.named_parameters():
     print(f"{name:22} {tuple(parameter.shape)}")
 
 # %% [markdown]
-# Matrices and biases, and not one attention weight. Attention weights are computed for each note, like the scores and
-# the blend.
+# Matrices and biases, and not one attention weight. (`weight` is PyTorch's name for the matrix, which it keeps
+# transposed: with a row for each *output*.) Attention weights are computed for each note, like the scores and the
+# blend.
 
 # %% tags=["proof"]
 fresh = new_model()
@@ -895,10 +895,13 @@ assert round(-np.log(0.25), 2) == 1.39
 
 # %% [markdown]
 # So before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large.
-# Below, by more than the noise from batch to batch: the model was given something, or the divisor is wrong. (One
-# mistake passes. `F.cross_entropy` applies the softmax itself; give it probabilities, and it takes them for logits. The
-# first loss is near $\ln V$, and even perfect answers then cost $\ln(e + V - 1) - 1$, with ten classes 1.46.) (Why
+# Below, by more than the noise from batch to batch: the model was given something, or the divisor is wrong. (Why
 # parameters start random at all, and how large: [below](#what-if-matrices-start-at-zero).)
+#
+# Two mistakes pass this check. If the output has a matrix of its own, a forgotten shift does: the model has yet to
+# learn to copy its input, and the loss begins near $\ln V$ and then falls much too far. And `F.cross_entropy` applies
+# the softmax itself. Give it probabilities, and it takes them for logits: the first loss is near $\ln V$, but even
+# perfect answers then cost $\ln(e + V - 1) - 1$, with ten classes 1.46.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -921,8 +924,9 @@ quiz.number(
 #
 # ### Exercise 1: Back through a softmax
 #
-# *Easy, 10 minutes.* Weights were made with a temperature, $w = \operatorname{softmax}(s / \tau)$. Given the weights
-# and the gradient for them, both $(T, S)$, and $\tau$, return the gradient for the scores $s$.
+# *Easy, 10 minutes.* Weights were made with a temperature, $w = \operatorname{softmax}(s / \tau)$, from scores $s$ that
+# are not divided yet. Given the weights and the gradient for them, both $(T, S)$, and $\tau$, return the gradient for
+# $s$.
 
 
 # %% tags=["exercise"]
@@ -1262,9 +1266,10 @@ for seed in range(3):
     assert 30 < times[0] < 60 and 4.5 < times[1] < 7
 
 # %% [markdown]
-# So each half waits for the other. Without values that mean something there is nothing to compare, and without a
-# look-up every value is blended with four others. The gradients show that $W_Q$ waits for the values: from the first
-# ten steps to about step 80 its gradient grows some 45 times, that of $W_V$ only five (last two columns).
+# With either half given, the rest is learned in fewer than 50 steps, instead of in more than 100. Without values that
+# mean something there is nothing to compare, and without a look-up every value is blended with four others. The
+# gradients show that $W_Q$ waits for the values: from the first ten steps to about step 80 its gradient grows some 45
+# times, that of $W_V$ only five (last two columns).
 
 # %% [markdown]
 # ### Where does the gradient begin?

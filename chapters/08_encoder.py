@@ -83,11 +83,11 @@ drawing.text(
 plt.show()
 
 # %% [markdown]
-# Two things happen to *bad*, and each is *added* to what it was. First the attention fetches. Every query asks only
-# *are you a not?*: it is a constant, and the score is 20 for *not* and 0 for any other word, so *not* gets all the
-# weight. The value of *not* is −2 in the second entry, so *affirmed* goes from 1 to −1. (All other words have the
-# value 0, so without a *not* nothing is fetched.) Then a small network looks at *bad* alone. The tone should be
-# polarity times *affirmed*: 1 if the two agree, −1 if not. Their sum is ±2 if they agree and 0 if not, so
+# Two things happen to *bad*, and each is *added* to what it was. First the attention fetches. Every word has the same
+# query, *are you a not?*, so the score depends on the key alone: it is 20 for *not* and 0 for any other word, and *not*
+# gets all the weight. The value of *not* is −2 in the second entry, so *affirmed* goes from 1 to −1. (All other words
+# have the value 0, so without a *not* nothing is fetched.) Then a small network looks at *bad* alone. The tone should
+# be polarity times *affirmed*: 1 if the two agree, −1 if not. Their sum is ±2 if they agree and 0 if not, so
 #
 # $$\text{tone} = |\text{polarity} + \text{affirmed}| - 1 ,$$
 #
@@ -128,15 +128,15 @@ for text in ("good", "bad", "not good", "not bad"):
 assert list(tones.values()) == [1, -1, -1, 1]
 
 # %% [markdown]
-# Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's.
-# The network combines numbers that stand in one vector. Here it had to multiply polarity by *affirmed*. One matrix
-# cannot. It gives a weighted sum, which would have to be above a threshold for praise and below it for blame. The
-# points at which it is above lie on one side of a straight line. In the left panel below, praise stands on two
-# opposite corners of a square and blame on the other two, so no line parts them (the classic XOR; the cases are not
-# **linearly separable**).
+# Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's. The
+# network combines numbers that stand in one vector. Here it had to multiply polarity by *affirmed*. One matrix cannot.
+# It gives a weighted sum, which would have to be above a threshold for praise and below it for blame. The points at
+# which it is above lie on one side of a straight line. In the left panel below, praise stands on two opposite corners
+# of a square and blame on the other two, so no line separates them (the classic XOR; the cases are not **linearly
+# separable**).
 #
 # From $z$, the sum of polarity and *affirmed*, the network makes two numbers, $\max(0, z)$ and $\max(0, -z)$. With
-# these as axes, on the right, one line parts praise from blame.
+# these as axes, on the right, one line separates praise from blame.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, polarity against affirmed: good at (1, 1) and not bad at (-1, -1) are praise, bad at (-1, 1) and not good at (1, -1) are blame; the two kinds stand on opposite corners of a square. Right, the positive part of their sum against its negative part: good at (2, 0), not bad at (0, 2), bad and not good both at (0, 0). A dashed line separates praise from blame."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.0))
@@ -199,16 +199,19 @@ x = torch.randn(2, 7, 512)  # (B, T, D)
 y = down(up(x).relu())  # (B, T, D): each of the 14 vectors by itself
 
 # %% [markdown]
-# The **activation function** between them, or *non-linearity*, makes it more than one matrix: $\operatorname{ReLU}(z)
-# = \max(0, z)$, or the smoother GELU. (Without it the two maps collapse into one; nothing fails, and the model is
-# worse.) For *not bad*, two hidden entries (*units*) gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
+# The **activation function** between them, or *non-linearity*, makes it more than one matrix: $\operatorname{ReLU}(z) =
+# \max(0, z)$, or the smoother GELU. (Without it the two maps collapse into one, and no error is raised.) For *not bad*,
+# two hidden entries (*units*) gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
 #
 # Why not leave this to attention? Its softmax decides only *how much* to fetch of each word. Given those weights, what
 # arrives is a linear function of the words. To multiply two entries of one word it would have to put one of them into
-# the weight and the other into the value, which is roundabout.
+# the weight and the other into the value. That can be done, in a roundabout way;
+# [below](#what-is-each-part-for-leave-it-out) three layers without networks do it.
 #
 # With $d_\text{ff} = 4D$ the network's two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two thirds
-# of a layer. ([What for?](#what-does-the-network-store))
+# of a layer. ([What for?](#what-does-the-network-store)) As many multiplications are needed for each token. To them
+# attention adds $2 T D$ for scores and blend, which outgrow the network's $8 D^2$ only in texts of more than $4D$
+# tokens, 2,048 for $D = 512$.
 #
 # The book's class adds one thing, **dropout**. It sets a share of the numbers to 0 while training, at random, and
 # enlarges the others to make up for it, so that nothing that follows can rely on a single number. Outside training it
@@ -301,12 +304,15 @@ assert np.isclose(share, 2 / 3, atol=0.01) and parameters(network) == 2_099_712
 #
 # - **A word is handed on.** A sublayer need only compute what changes: *bad* kept its polarity, and nobody had to
 #   copy it.
-# - **So is the gradient.** The derivative of $x + f(x)$ is $I + f'$, and through $n$ sublayers these multiply: $(I +
-#   f_1')(I + f_2') \cdots (I + f_n')$. Multiply that out, and one term is $I$ alone: a path to the lowest layer that
-#   passes through no sublayer. Without the sums only $f_1' f_2' \cdots f_n'$ is left, which vanishes if its factors
-#   are small. With single numbers and $f' = 0.1$, twelve sublayers give $1.1^{12} = 3.1$ with the sums, and $0.1^{12}
-#   = 10^{-12}$ without. Stack twelve feed-forward networks, with three kinds of initial weights, and send back a
-#   gradient of length 1:
+# - **So is the gradient.** The derivative of $x + f(x)$ is $I + f'$, and through $n$ sublayers these multiply:
+#   $(I + f_1')(I + f_2') \cdots (I + f_n')$. Multiply that out, and one term is $I$ alone: a path to the lowest layer
+#   that passes through no sublayer. Without the sums only $f_1' f_2' \cdots f_n'$ is left, which vanishes if its
+#   factors are small. With single numbers and $f' = 0.1$, twelve sublayers give $1.1^{12} = 3.1$ with the sums, and
+#   $0.1^{12} = 10^{-12}$ without.
+#
+# Stack twelve feed-forward networks and send back a gradient of length 1. Try three kinds of random initial weights,
+# which differ only in their spread: PyTorch's default for `nn.Linear` is small; Glorot's balances a matrix's two
+# widths; He's makes up for the half that a ReLU sets to 0.
 
 
 # %% tags=["hide-input"]
@@ -358,8 +364,8 @@ assert all(0.5 < ratios[True, one] < 2 for one in (keep_as_is, glorot, he))
 # %% [markdown]
 # Without the sums it depends on the initial weights whether the gradient arrives. PyTorch's make every network shrink
 # its input, and the lowest gets two millionths of what the highest gets. He's are made to keep the size (in networks
-# with ReLU), and with them the lowest gets nearly as much as the highest; with Glorot's it gets a few hundredths.
-# With the sums it gets as much with all three.
+# with ReLU), and with them the lowest gets nearly as much as the highest; with Glorot's it gets a few hundredths. With
+# the sums, the lowest gets about as much as the highest, whichever initial weights it has.
 #
 # [He and others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without
 # them deeper networks had trained worse than shallow ones (the **degradation problem**), although their gradients had
@@ -372,9 +378,9 @@ assert all(0.5 < ratios[True, one] < 2 for one in (keep_as_is, glorot, he))
 # ## Layer norm, on four numbers
 #
 # **Layer normalisation** takes one token's vector, subtracts the mean of its entries, and divides by their standard
-# deviation. $(2, 4, 4, 10)$ has the mean 5; subtract it: $(-3, -1, -1, 5)$. The mean of the squares is
-# $(9 + 1 + 1 + 25) / 4 = 9$, its square root 3. Divide: $(-1, -\tfrac13, -\tfrac13, \tfrac53)$. Of $(20, 40, 40, 100)$
-# the result is the same: offset and scale fall out.
+# deviation. $(2, 4, 4, 10)$ has the mean 5; subtract it: $(-3, -1, -1, 5)$. The mean of the squares is $(9 + 1 + 1 +
+# 25) / 4 = 9$, its square root 3. Divide: $(-1, -\tfrac13, -\tfrac13, \tfrac53)$. $(21, 41, 41, 101)$, ten times as
+# much plus 1, gives the same result: offset and scale fall out.
 #
 # $$\operatorname{LayerNorm}(x) = \gamma \circ \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
@@ -397,6 +403,7 @@ four = torch.tensor([2.0, 4, 4, 10], dtype=torch.float64)
 by_hand = layer_norm(four, gain=1, bias=0, eps=0)
 print([f"{number:.3f}" for number in by_hand.tolist()])
 assert torch.allclose(by_hand, torch.tensor([-1, -1 / 3, -1 / 3, 5 / 3]).double())
+assert torch.allclose(layer_norm(10 * four + 1, gain=1, bias=0, eps=0), by_hand)
 assert np.isclose(layer_norm(four, gain=2, bias=1, eps=0)[-1], 13 / 3)
 
 torch.manual_seed(0)
@@ -554,13 +561,91 @@ with torch.no_grad():
     )
 
 # %% [markdown]
-# Without dropout it equals `nn.TransformerEncoderLayer` (folded proof).
+# Without dropout it equals `nn.TransformerEncoderLayer` (folded proof). This is post-norm; in pre-norm the lines are
+# `y = norm_1(x)`, `x = x + attention(y, y, y, mask)` and `x = x + feed_forward(norm_2(x))`.
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "In an encoder layer, which part lets the word *bites* find out who does the biting?",
+    quiz.right(
+        "The attention",
+        "Yes: it is the only part in which one token's numbers reach another's.",
+    ),
+    quiz.wrong(
+        "The feed-forward network",
+        "It has most of the parameters, but it is applied to each token by itself. It can work on what *bites* has received, and fetch nothing.",
+    ),
+    quiz.wrong(
+        "The layer norm",
+        "It sounds as if tokens were compared. But mean and deviation are those of one token's own entries.",
+    ),
+    quiz.wrong(
+        "The residual connection",
+        "It carries each word upwards, and never sideways: token 3 is added to token 3.",
+    ),
+)
+
+# %% [markdown]
+# ## From numbers to vectors
 #
-# In pre-norm the lines are `y = norm_1(x)`, `x = x + attention(y, y, y, mask)` and `x = x + feed_forward(norm_2(x))`,
-# with a final norm behind the last layer. The book's version has both orders. Attention and network are wrapped in the
-# same frame, `AddAndNorm`, which receives the sublayer as a function, so either order is one line. `EncoderLayer` is
-# two such frames; `Stack` runs layers (also called **blocks**) of one kind one after the other, each with its own
-# parameters; and `Encoder` is a stack of encoder layers. All are folded.
+# What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
+# vectors, the **embeddings**, and the vector of its position is added.
+#
+# What length $\lVert x \rVert$ should a token's vector have? It should be about as long as the position that is added
+# to it, or the longer would drown the shorter: $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$. But
+# many models use the embeddings a second time, at the output, to score every token of the vocabulary (**weight tying**,
+# [chapter 9](09_decoder.ipynb)). There a length near 1 is wanted, or the first scores are too large ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)). So embeddings start with length 1, and are multiplied by $\sqrt D
+# = 22.6$ when they are looked up, which is of the order of the 16 that we want.
+
+# %% [markdown]
+# Here is the whole encoder in plain code, from token numbers to vectors: embeddings, positions ([chapter
+# 5](05_position.ipynb)'s) and the layers, with a mask that hides the padding, token 0.
+
+
+# %%
+import math
+
+from dotformer.by_hand.positions import sinusoidal_positions
+
+
+class PlainEncoder(nn.Module):
+    def __init__(self, vocab_size, d_model, num_heads, layers, d_ff, dropout=0.1):
+        super().__init__()
+        self.table = nn.Embedding(vocab_size, d_model)
+        nn.init.normal_(self.table.weight, std=d_model**-0.5)
+        sizes = d_model, num_heads, d_ff, dropout
+        self.layers = nn.ModuleList(PlainLayer(*sizes) for _ in range(layers))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens):  # (B, T) -> (B, T, D)
+        T, D = tokens.shape[1], self.table.embedding_dim
+        positions = torch.tensor(sinusoidal_positions(T, D)).to(self.table.weight)
+        x = self.dropout(self.table(tokens) * math.sqrt(D) + positions)
+        mask = (tokens != 0)[:, None, None]  # (B, 1, 1, T)
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x
+
+
+encoder = PlainEncoder(1000, d_model=64, num_heads=4, layers=6, d_ff=256).eval()
+sentences = torch.tensor([[17, 5, 902, 17], [8, 330, 0, 0]])
+print(tuple(sentences.shape), "->", tuple(encoder(sentences).shape))
+alone = encoder(sentences[1:, :2])  # without the padding
+assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
+
+# %% [markdown]
+# Each token number becomes a vector (a **hidden state**) that has drawn on every real token of its sentence. No token
+# attends to padding, and what comes out there is to be ignored.
+
+# %% [markdown]
+# ## The book's version
+#
+# The encoder above is complete. Later chapters use the book's version, which has both orders of norm, and dropout
+# inside attention and network as well. Attention and network are wrapped in the same frame, `AddAndNorm`, which
+# receives the sublayer as a function, so either order is one line. `EncoderLayer` is two such frames; `Stack` runs
+# layers (also called **blocks**) of one kind one after the other, each with its own parameters; and `Encoder` is a
+# stack of encoder layers. `PositionalEncoding` and `Embeddings` make the vectors. All are folded.
 
 # %% tags=["export", "hide-input"] module="encoder"
 from collections.abc import Callable
@@ -655,70 +740,6 @@ class Encoder(Stack):
         return super().forward(x, mask)
 
 
-# %% [markdown]
-# PyTorch has an encoder too. It starts all layers as copies of one, with gains of 1, so a swapped layer or a forgotten
-# gain would not show. So we draw all its parameters at random and copy them into ours; both must then return the same
-# vectors, in either order of norm, with some tokens masked out.
-
-# %% tags=["hide-input"]
-from dotformer.support.torch_modules import our_state_dict
-
-real = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])  # 7 and 4 tokens
-x = torch.randn(2, 7, 16)
-for norm_first in (False, True):
-    layer = nn.TransformerEncoderLayer(
-        16, 4, 32, batch_first=True, norm_first=norm_first
-    )
-    theirs = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval()
-    for parameter in theirs.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    sizes = {"d_model": 16, "num_heads": 4, "d_ff": 32}
-    config = LayerConfig(**sizes, norm_first=norm_first, final_norm=False)
-    ours = Encoder(config, num_layers=3).eval()
-    ours.load_state_dict(our_state_dict(theirs))
-    with torch.no_grad():
-        expected = theirs(x, src_key_padding_mask=~real)  # there, True: leave out
-        found = ours(x, real[:, None, None])
-    apart = (found[real] - expected[real]).abs().max()
-    name = "pre-norm" if norm_first else "post-norm"
-    print(f"{name:9} largest difference {apart:.0e}")
-    assert torch.allclose(found[real], expected[real], atol=1e-5)
-
-# %% tags=["quiz"]
-quiz.one_choice(
-    "In an encoder layer, which part lets the word *bites* find out who does the biting?",
-    quiz.right(
-        "The attention",
-        "Yes: it is the only part in which one token's numbers reach another's.",
-    ),
-    quiz.wrong(
-        "The feed-forward network",
-        "It has most of the parameters, but it is applied to each token by itself. It can work on what *bites* has received, and fetch nothing.",
-    ),
-    quiz.wrong(
-        "The layer norm",
-        "It sounds as if tokens were compared. But mean and deviation are those of one token's own entries.",
-    ),
-    quiz.wrong(
-        "The residual connection",
-        "It carries each word upwards, and never sideways: token 3 is added to token 3.",
-    ),
-)
-
-# %% [markdown]
-# ## From numbers to vectors
-#
-# What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
-# vectors, the **embeddings**, and the vector of its position is added.
-#
-# What length $\lVert x \rVert$ should a token's vector have? It is used as input and as output, and the two disagree.
-# As input it should be about as long as the position added to it, or the longer would drown the shorter: $\sqrt{D/2}$
-# ([chapter 5](05_position.ipynb)), 16 for $D = 512$. As output, where many models use the same embeddings (a token's
-# score is the dot product of its embedding with the last vector, [chapter 9](09_decoder.ipynb)), it should start near
-# 1, or the first scores are too large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). So embeddings
-# start with length 1, and looking one up multiplies it by $\sqrt D = 22.6$, which is of the order of the 16 that we
-# want.
-
 # %% tags=["export", "hide-input"] module="encoder"
 import math
 
@@ -757,10 +778,6 @@ class PositionalEncoding(nn.Module):
         return self.dropout(x + self.table[: x.shape[-2]])
 
 
-# %% [markdown]
-# The folded `Embeddings` of the book looks up, scales and adds the positions.
-
-
 # %% tags=["export", "hide-input"] module="encoder"
 class Embeddings(nn.Module):
     """From token numbers to vectors: look each up, scale, add its position.
@@ -792,60 +809,59 @@ class Embeddings(nn.Module):
 
 
 # %% [markdown]
-# Here is the whole encoder in plain code, from token numbers to vectors: embeddings, positions ([chapter
-# 5](05_position.ipynb)'s) and the layers, with a mask that hides the padding, token 0.
+# Does it equal PyTorch's? `nn.TransformerEncoder` starts all layers as copies of one, with gains of 1, so a swapped
+# layer or a forgotten gain would not show. So we draw all its parameters at random and copy them into ours; both must
+# then return the same vectors, in either order of norm, with some tokens masked out. (Neither has a final norm here:
+# PyTorch's encoder gets one only if you pass it as `norm`.)
 
+# %% tags=["hide-input"]
+from dotformer.support.torch_modules import our_state_dict
 
-# %%
-import math
-
-from dotformer.by_hand.positions import sinusoidal_positions
-
-
-class PlainEncoder(nn.Module):
-    def __init__(self, vocab_size, d_model, num_heads, layers, d_ff, dropout=0.1):
-        super().__init__()
-        self.table = nn.Embedding(vocab_size, d_model)
-        nn.init.normal_(self.table.weight, std=d_model**-0.5)
-        sizes = d_model, num_heads, d_ff, dropout
-        self.layers = nn.ModuleList(PlainLayer(*sizes) for _ in range(layers))
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, tokens):  # (B, T) -> (B, T, D)
-        T, D = tokens.shape[1], self.table.embedding_dim
-        positions = torch.tensor(sinusoidal_positions(T, D)).to(self.table.weight)
-        x = self.dropout(self.table(tokens) * math.sqrt(D) + positions)
-        mask = (tokens != 0)[:, None, None]  # (B, 1, 1, T)
-        for layer in self.layers:
-            x = layer(x, mask)
-        return x
-
-
-encoder = PlainEncoder(1000, d_model=64, num_heads=4, layers=6, d_ff=256).eval()
-sentences = torch.tensor([[17, 5, 902, 17], [8, 330, 0, 0]])
-print(tuple(sentences.shape), "->", tuple(encoder(sentences).shape))
-alone = encoder(sentences[1:, :2])  # without the padding
-assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
-
-# %% [markdown]
-# Each token number becomes a vector (a **hidden state**) that has drawn on every real token of its sentence. What
-# stands at padding is ignored.
+real = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])  # 7 and 4 tokens
+x = torch.randn(2, 7, 16)
+for norm_first in (False, True):
+    layer = nn.TransformerEncoderLayer(
+        16, 4, 32, batch_first=True, norm_first=norm_first
+    )
+    theirs = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval()
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    sizes = {"d_model": 16, "num_heads": 4, "d_ff": 32}
+    config = LayerConfig(**sizes, norm_first=norm_first, final_norm=False)
+    ours = Encoder(config, num_layers=3).eval()
+    ours.load_state_dict(our_state_dict(theirs))
+    with torch.no_grad():
+        expected = theirs(x, src_key_padding_mask=~real)  # there, True: leave out
+        found = ours(x, real[:, None, None])
+    apart = (found[real] - expected[real]).abs().max()
+    name = "pre-norm" if norm_first else "post-norm"
+    print(f"{name:9} largest difference {apart:.0e}")
+    assert torch.allclose(found[real], expected[real], atol=1e-5)
 
 # %% [markdown]
 # ## What is each part for? Leave it out
 #
-# The encoder is built. Does it need all its parts? Three experiments answer that: small trained encoders of three
-# layers, in this section; then 24 untrained layers, where depth shows; then twelve trained ones. In the first
-# experiment, take away one part at a time (an **ablation**). There are two tasks on twelve random digits. *Reverse*:
-# give back the digits in reverse order. *Add*: to each digit add the one at the mirrored position, and keep the last
-# digit of the sum. For 3 1 4, *reverse* gives 4 1 3 and *add* gives 7 2 7. Both must fetch a digit, and the second must
-# compute something with it, too.
+# The encoder is built. Does it need all its parts? Each was said to do something:
 #
-# Every model has width 32 and four heads and is post-norm. It starts as [Glorot and Bengio
-# (2010)](https://proceedings.mlr.press/v9/glorot10a.html) proposed (`xavier_uniform_`), so that a square projection
-# keeps the size of a vector, on average. It trains for 600 steps of Adam ([chapter 11](11_training.ipynb)), with
-# smaller steps for the first 50 (a *warm-up*), once for each of three seeds. Each is shown at its best of seven
-# learning rates, 0.0003 to 0.02, since a model that lost a part may need larger or smaller steps.
+# | part | what it is for | tested on |
+# |---|---|---|
+# | attention | brings one word's numbers to another | three layers |
+# | feed-forward network | combines the numbers of one word | three layers, and one |
+# | residual connection | hands on the word, and the gradient | the twelve networks above; 3, 24 and 12 layers |
+# | norm | keeps numbers within bounds | 3, 24 and 12 layers |
+#
+# Three experiments test that: small trained encoders of three layers, in this section; then 24 untrained layers, where
+# depth shows; then twelve trained ones. In the first, take away one part at a time (an **ablation**). There are two
+# tasks on twelve random digits. *Reverse*: output the digits in reverse order. *Add*: to each digit add the one at the
+# mirrored position, and keep the last digit of the sum. For 3 1 4, *reverse* gives 4 1 3 and *add* gives 7 2 7. Both
+# must fetch a digit, and the second must compute something with it, too.
+#
+# Every model has width 32 and four heads and is post-norm. It starts as PyTorch's `nn.Transformer` does, with matrices
+# as [Glorot and Bengio (2010)](https://proceedings.mlr.press/v9/glorot10a.html) proposed (`xavier_uniform_`): a square
+# projection then keeps the size of a vector, on average. It trains for 600 steps of Adam ([chapter
+# 11](11_training.ipynb)), with smaller steps for the first 50 (a *warm-up*), once for each of three seeds. For each we
+# show the best of seven learning rates, 0.0003 to 0.02, since a model that lost a part may need larger or smaller
+# steps.
 
 
 # %% tags=["hide-input"]
@@ -961,7 +977,7 @@ for without in (None, *PARTS):
 #   average. In these models the words have become alike ([measured below](#words-become-alike)), and little is left but
 #   how often each digit occurs (the best seed gets somewhat more). The connection around the feed-forward network can
 #   be spared here, perhaps because that network sees only the one word, and can learn to hand it on.
-# - The **norms** can be spared, in three layers.
+# - Three layers can do without **norms**.
 # - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. As said, attention is linear only
 #   for given weights, and these depend on the words; norms are not linear either. Three layers of that are enough. And
 #   one?
@@ -985,11 +1001,14 @@ assert (
 )
 
 # %% [markdown]
-# With one layer, its absence shows: after 600 steps, 73 to 79 percent of the digits are right without it, and all of
-# them with it. Attention does fetch the second digit: its four heads give the mirrored position about half of their
-# weight. But for given weights what it adds to the first digit depends on the second alone, and the sum of a vector
-# for the first and one for the second cannot get all 100 cases right. (The layer without the network also has only a
-# third of the parameters.)
+# With one layer, the missing network shows: after 600 steps, 73 to 79 percent of the digits are right without it, and
+# all of them with it. Attention does fetch the second digit: its four heads give the mirrored position about half of
+# their weight. But if the weights were fixed, the layer's output would be a sum of one vector for the first digit $a$
+# and another for the second, $b$, and so would the ten scores: $u(a) + v(b)$. No such sum gets all 100 cases right. Add
+# up the score of the right digit, $a + b$, over the 100 cases, and then that of a wrong one, $a + b + 1$. Both totals
+# contain every entry of every $u$ and $v$ once, so they are equal, and the right digit cannot win each time. The
+# weights are not fixed, they depend on the words; that takes the layer as far as it got. (Without the network it also
+# has only a third of the parameters.)
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1139,9 +1158,10 @@ show_stacks(
 #
 # Two things do: pre-norm, and a smaller initialisation of what writes into the stream, here called a **small start**.
 # GPT-2 divides the matrices that write into the stream by the root of the number of sublayers, once, before training,
-# so that each adds little: 24 random additions of size $1/\sqrt{24}$ add up to size 1, since their squares add (24
-# attention layers are 24 sublayers; with a feed-forward network in each, twelve layers would be). Here are the four
-# stacks at their top, and three in which what attention adds is divided by $\sqrt{24}$:
+# so that each adds little: 24 random additions of size $1/\sqrt{24}$ add up to size 1, since their squares add. (24
+# attention layers are 24 sublayers; with a feed-forward network in each, twelve layers would be. Here the additions are
+# smaller than that, because an average over 16 words is smaller than the words.) Here are the four stacks at their top,
+# and three in which what attention adds is divided by $\sqrt{24}$:
 
 # %% tags=["hide-input"]
 small_start = {
@@ -1156,12 +1176,12 @@ for name, (shares, sizes, gradients) in stacks.items():
 
 # %% [markdown]
 # The last column is the gradient of the top layer's $W_Q$, when the backward pass begins with a gradient of length 1.
-# Where words are alike there is nothing to choose between, so alone and with post-norm a high layer gets hardly any
-# signal where to look. In the *added* stack the words are just as alike; a gradient remains, presumably only because
-# the numbers have exploded, to more than a thousand. With pre-norm the stream grows to 4, more than a quarter of each
-# word stays its own, and every layer gets a gradient ([layer by
-# layer](#how-do-size-and-gradient-change-with-the-layer)). Started small, all three keep more than nine tenths of
-# each word, and their top layers a gradient.
+# Where words are alike there is nothing to choose between, so with attention alone, and with post-norm, a high layer
+# gets hardly any signal about where to look. In the *added* stack the words are just as alike; a gradient remains,
+# presumably only because the numbers have exploded, to more than a thousand. With pre-norm the stream grows to 4, more
+# than a quarter of each word stays its own, and every layer gets a gradient ([layer by
+# layer](#how-do-size-and-gradient-change-with-the-layer)). Started small, all three keep more than nine tenths of each
+# word, and their top layers a gradient.
 #
 # So each layer should at first add little beside what is there already: pre-norm sees to that in part, a small start
 # more fully. Most of today's deep models are pre-norm, and this is one reason. Pre-norm has a price: the larger the
@@ -1241,17 +1261,55 @@ for name, rows in deep.items():
 # only pre-norm learns. Post-norm is stuck at 26 percent, which is what always answering the sequence's commonest digit
 # would score, and the two others with the usual start are worse.
 #
-# So it is not only where the norm stands. Started small, post-norm learns, and so does the stack without any norm.
-# Presumably, as in the random stacks, the sublayers of a deep stack with the usual start drown the words, or make the
-# stream explode, before anything has been learned. A small start prevents this, and so does a norm in front of each
-# sublayer. What do norms bring, then? Here they tolerate larger steps: at a learning rate of 0.01, twice the best one
-# of both stacks with a small start, pre-norm and small-start post-norm still learn, while the loss of both stacks
-# without norms overflows, at least with one seed.
+# So it is not only where the norm stands. Started small, post-norm learns, and so does the stack without any norm. Why
+# these three? Look at the six stacks before they are trained: how much of a word's vector is its own after the twelfth
+# layer, and how large are the entries?
+
+
+# %% tags=["hide-input"]
+def before_training(name, rows):
+    """Own share and size after the twelfth layer, the median of three starts."""
+    found = []
+    for seed in range(3):
+        model, *_ = learn(
+            "reverse",
+            norm_first=name.startswith("pre"),
+            without=rows[0].get("without"),
+            small_start="small" in name,
+            num_layers=12,
+            steps=0,
+            seed=seed,
+        )
+        with torch.no_grad():
+            x = model[0](torch.randint(10, (200, 12)))
+            for layer in model[1].layers:
+                x = layer(x)
+        own = (x - x.mean(dim=1, keepdim=True)).norm() / x.norm()
+        found.append([own.item(), x.square().mean().sqrt().item()])
+    return np.median(found, axis=0)
+
+
+print("before training, after layer 12     own share    size")
+for name, rows in deep.items():
+    own, size = before_training(name, rows)
+    print(f"{name:32}{own:13.2f}{size:8.1f}")
+    learned = max(min(row["right"]) for row in rows) > 0.98
+    assert own > 0.33 if learned else own < 0.06
+    assert 200 < size < 400 if name == "no norm" else size < 4
+
+# %% [markdown]
+# In the three that learn, a third of each word or more is its own when training begins. In the others less than 6
+# percent is, and in the one without norms the entries have grown to about 300. So a deep stack with the usual start
+# drowns the words, or makes the stream explode, before anything has been learned. A small start prevents this, and so
+# does a norm in front of each sublayer. (That is no proof that the start is the only reason.)
 #
-# The model of 2017 is post-norm and did train: six layers on each side, a warm-up of 4,000 steps, and 100,000 steps in
-# all, where ours has 50 and 600. [Below](#does-it-need-warm-up) is a look at what a warm-up does.
+# What do norms add, then? Here they allow larger steps: at a learning rate of 0.01, twice the best one of both stacks
+# with a small start, pre-norm and small-start post-norm still learn, while the loss of both stacks without norms
+# overflows, at least with one seed.
 #
-# So a shallow model is no test of what a deep one needs.
+# So a shallow model is no test of what a deep one needs. The model of 2017 is post-norm and did train: six layers on
+# each side, a warm-up of 4,000 steps, and 100,000 steps in all, where ours has 50 and 600.
+# [Below](#does-it-need-warm-up) is a look at what a warm-up does.
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small start": 6, "no norm, small start": 5}
@@ -1279,10 +1337,10 @@ assert 0.255 < betting < 0.265 and 0.255 < stuck < 0.27
 # %% [markdown]
 # ## What does a position hold after a few layers?
 #
-# *Reverse* lets you look inside. Train three layers on it, once, and ask of every layer's output two things: can the
-# position's *own* digit be read from the vector, and can the digit that the model should *output* there, the mirrored
-# one? Reading means applying a linear map, fitted on some sequences and tested on others: a **linear probe**. (What a
-# probe can read need not be what the model uses.)
+# *Reverse* lets you look inside. Train three layers on it, once, for 400 steps, and ask of every layer's output two
+# things: can the position's *own* digit be read from the vector, and can the digit that the model should *output*
+# there, the mirrored one? Reading means applying a linear map, fitted on some sequences and tested on others: a
+# **linear probe**. (What a probe can read need not be what the model uses.)
 
 # %% tags=["hide-input"]
 model, _, _ = learn("reverse")
@@ -1309,10 +1367,10 @@ for depth, stream in enumerate(streams):
     assert own > 0.7 and (due > 0.99 if depth > 1 else due < 0.4)
 
 # %% [markdown]
-# At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. The 28
-# percent after the first layer are hardly more than the 26 that the commonest digit brings (which can be read from
-# the average of all digits, as even weights give it). After the second layer both digits can be read, from one vector
-# of 32 numbers.
+# At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. Of the 28
+# percent after the first layer most need no fetching: of a digit at some other distance, which nobody asked for, 17 to
+# 23 percent can be read, because even weights bring a little of every digit. After the second layer both digits can be
+# read, from one vector of 32 numbers.
 
 # %% [markdown]
 # So a position of layer 3 is **no longer its word alone**. It is a vector that began as one digit and by now holds two.
@@ -1470,12 +1528,12 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# A layer adds twice to every word's residual stream: attention brings something from other words, and the
-# feed-forward network works on each word alone, with two thirds of the parameters. Without the adding, words become
-# alike within a few layers, and with it more slowly. Norms keep the stream from exploding, and at the start so do
-# small initial weights. From the usual start, pre-norm keeps words more distinct in a deep stack than post-norm does;
-# from a small start it makes no difference. Of our stacks of twelve layers only pre-norm learned its task in 600
-# steps from the usual start, while from a small start post-norm and even a stack without norms learned it, too.
+# A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward
+# network works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a
+# few layers; with it they need not. Norms keep the stream from exploding, and at the start so do small initial weights.
+# From the usual start, pre-norm keeps words more distinct in a deep stack than post-norm does; from a small start it
+# makes no difference. Of our stacks of twelve layers only pre-norm learned its task in 600 steps from the usual start,
+# while from a small start post-norm and even a stack without norms learned it, too.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
 # connections: [He and others (2015)](https://arxiv.org/abs/1512.03385). Layer norm: [Ba, Kiros and Hinton

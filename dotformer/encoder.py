@@ -66,7 +66,7 @@ class AddAndNorm(nn.Module):
     With `norm_first` the norm stands before the sublayer, and nothing but additions
     lies on the way through.
 
-    Defined in chapter 8, "The encoder".
+    Defined in chapter 8, "The book's version".
     """
 
     def __init__(self, config: LayerConfig) -> None:
@@ -87,7 +87,7 @@ class EncoderLayer(nn.Module):
 
     After Vaswani and others (2017), section 3.1.
 
-    Defined in chapter 8, "The encoder".
+    Defined in chapter 8, "The book's version".
     """
 
     def __init__(self, config: LayerConfig) -> None:
@@ -111,7 +111,7 @@ class Stack(nn.Module):
     With `config.norm_first` nothing has normalised what leaves the last layer, so a
     final norm does; `config.final_norm` overrides that.
 
-    Defined in chapter 8, "The encoder".
+    Defined in chapter 8, "The book's version".
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Stack(nn.Module):
 class Encoder(Stack):
     """A stack of `num_layers` encoder layers.
 
-    Defined in chapter 8, "The encoder".
+    Defined in chapter 8, "The book's version".
     """
 
     def __init__(self, config: LayerConfig, num_layers: int) -> None:
@@ -157,7 +157,7 @@ class PositionalEncoding(nn.Module):
     The table has `max_length` rows of width `d_model`. After Vaswani and others
     (2017), section 3.5.
 
-    Defined in chapter 8, "From numbers to vectors".
+    Defined in chapter 8, "The book's version".
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Embeddings(nn.Module):
     sqrt(D) when looked up, so that they start about as large as the positions.
     After Vaswani and others (2017), section 3.4.
 
-    Defined in chapter 8, "From numbers to vectors".
+    Defined in chapter 8, "The book's version".
     """
 
     def __init__(

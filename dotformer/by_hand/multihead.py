@@ -14,7 +14,7 @@ from dotformer.support.shapes import shapes
 def split_heads(
     x: Real[np.ndarray, "*batch T D"], num_heads: int
 ) -> Real[np.ndarray, "*batch H T d_k"]:
-    """Deal the columns of x out to heads: head h gets columns h d_k to (h+1) d_k.
+    """Cut the columns of x into heads: head h gets columns h d_k to (h+1) d_k.
 
     Raises ValueError when D is not divisible by the number of heads.
 
