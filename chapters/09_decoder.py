@@ -11,9 +11,10 @@
 # *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. To write the answer, the
 # transformer of 2017 has a second stack, the **decoder**, which attends to the question and to its own words so far,
 # and never to words that it has not written yet. Together they are an **encoder-decoder**, or *sequence-to-sequence*,
-# model. In training the model is given the right answer. So why does it not just copy it? A model that can has a
-# perfect loss, and cannot write a word. By the end of this chapter the transformer of the paper is complete, and you
-# have it twice: in seventy lines, and as the module that this book uses.
+# model. In training the model is given the right answer. So why does it not just copy it? A model that can see the next
+# word does copy it: its loss is nearly perfect, and when it has to write by itself hardly an answer is right. By the
+# end of this chapter the transformer of the paper is complete, and you have it twice: in seventy lines, and as the
+# module that this book uses.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out).
 # The chapter takes about 33 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end,
@@ -90,9 +91,10 @@ plt.show()
 # decoder, is a stack of the same kind with two differences. Its self-attention is masked, so that no word sees a later
 # one. And between self-attention and feed-forward network stands a second attention, to what the encoder has read.
 #
-# At the top, one linear map gives every token of the vocabulary a score, its **logit**. At each position the logit of
-# the *next* word should be the highest. `<bos>` (beginning of sequence) and `<eos>` (end of sequence) are **special
-# tokens**: the decoder starts from the first, and writes the second when it is done.
+# At the top, one linear map gives every token of the vocabulary a score, its **logit**, and a softmax over these $V$
+# logits turns them into probabilities. At each position the *next* word should have the highest. `<bos>` (beginning of
+# sequence) and `<eos>` (end of sequence) are **special tokens**: the decoder starts from the first, and writes the
+# second when it is done.
 #
 # ## Who may see whom
 #
@@ -136,12 +138,9 @@ for n, after in enumerate(next_words):
 plt.show()
 
 # %% [markdown]
-# Back to training. The position that is given *I* must predict *am*. But all words go in at once, and *am* is the
-# very next input. So no position may see anything to its right. [Chapter
-# 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that are needed, and why they set scores to minus
-# infinity. In this book, **True means: may attend**; so it does in `F.scaled_dot_product_attention`, and in Hugging
-# Face's `attention_mask` a 1 means the same. In `nn.MultiheadAttention` (`attn_mask`, `key_padding_mask`) and
-# `nn.Transformer` True means *hidden*.
+# Back to training. The position that is given *I* must predict *am*. But all words go in at once, and *am* is the very
+# next input. So no position may see anything to its right. [Chapter 4](04_self_attention.ipynb#leaving-a-word-out) has
+# the two masks that are needed, and why they set scores to minus infinity. In this book, **True means: may attend**.
 #
 # - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,
 #   T)$, queries by keys, and it is the same for every sentence.
@@ -225,13 +224,14 @@ plt.show()
 #
 # ### Which mask goes where?
 #
-# An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder's self-attention
-# takes both: `causal & padding`, $(T, T)$ and $(B, 1, 1, T)$, broadcasts to $(B, 1, T, T)$. Its second attention, to
-# the memory, takes the padding mask of the source. Padding after the target is already hidden from every real word by
-# the causal mask. But some libraries pad in front. Then the first row is itself padding: the causal mask leaves it
-# only its own column, the padding mask hides that one, too, and all its scores are minus infinity. For such a row
-# `nn.MultiheadAttention` returns NaN by default; our module returns 0 ([chapter
-# 7](07_learning.ipynb#a-query-with-nothing-to-attend-to)).
+# An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder's self-attention takes
+# both: `causal & padding`, $(T, T)$ and $(B, 1, 1, T)$, broadcasts to $(B, 1, T, T)$. Its second attention, to the
+# memory, takes the padding mask of the source. (Padding after the target is already hidden from every real word by the
+# causal mask. Padding in front of it is not.)
+#
+# If you use masks with other libraries: in `F.scaled_dot_product_attention` True means *may attend*, too, and so does a
+# 1 in Hugging Face's `attention_mask`. In `nn.MultiheadAttention` (`attn_mask`, `key_padding_mask`) and
+# `nn.Transformer` True means *hidden*.
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -360,10 +360,11 @@ plt.show()
 # x = norm_3(x + feed_forward(x))
 # ```
 #
-# Self-attention comes first, so that the query to the memory can know how far the answer has come. The matrices of a
-# decoder layer, of two attentions and a feed-forward network, have $16 D^2$ entries, those of an encoder layer $12
-# D^2$. Six of each have 44 million in the paper's base model ($D = 512$), and a single embedding table of 37,000
-# tokens adds 19: 63 million in all (the paper says 65).
+# Self-attention comes first, so that the query to the memory can know how far the answer has come. How large is that?
+# An attention has $4 D^2$ entries and the feed-forward network $8 D^2$ (with $d_\text{ff} = 4D$), so an encoder layer
+# has $12 D^2$ and a decoder layer $16 D^2$. Six of each have 44 million in the paper's base model ($D = 512$), and a
+# single embedding table of 37,000 tokens adds 19: 63 million in all. (The paper says 65. Biases and norms, less than
+# 0.1 million, do not explain the difference.)
 #
 # The folded cells hold the book's `DecoderLayer`, with the `AddAndNorm` of chapter 8, and its `Decoder`, a stack of
 # them.
@@ -454,20 +455,11 @@ quiz.one_choice(
 # %% [markdown]
 # ## All of it on one screen
 #
-# Here is the whole model, post-norm, without checks, as you would write it in an afternoon. From here to the first
-# answers nothing is folded but proofs: pasted into one file, it runs with PyTorch alone. Read from the bottom:
+# Here is the whole model, post-norm, without checks, as you would write it in an afternoon. Read it from the bottom:
 # `forward` encodes the source and decodes the target. Both go through `stack`, which looks up embeddings, adds
 # positions and runs the layers. A `Layer` with `cross=True` is a decoder layer. `Attention` takes queries from `x`,
-# keys and values from `context`: `x` again, or the memory. The output has no matrix of its own: at each position a
-# token's logit is the dot product of its embedding with what the decoder returns there (**weight tying**, [Press and
-# Wolf, 2016](https://arxiv.org/abs/1608.05859)); so the embeddings start with entries of size $1/\sqrt D$
-# ([why](07_learning.ipynb#the-first-number-to-look-at)), and on the way in they are multiplied by $\sqrt D$, to be
-# about as large as the positions. Attention does not see order, so `stack` adds to each vector one for its position:
-# `sinusoids` ([chapter 5](05_position.ipynb)), which exist for any position. (So the code accepts any length. That
-# does not make the model good at lengths which it was not trained on.) Two things differ from the paper: biases in
-# the attention, and two tables of embeddings. The functions that train the model and let it write stand
-# [below](#a-model-that-has-learnt-to-answer).
-
+# keys and values from `context`: `x` again, or the memory. From here to the first answers only the checks are folded:
+# pasted into one file, it runs with PyTorch alone.
 
 # %%
 import math
@@ -579,6 +571,17 @@ for start in ("our", "PyTorch's"):
     assert (abs(first - np.log(1000) - 0.5) < 0.2) == (start == "our")
 
 # %% [markdown]
+# Four things in it are easy to miss:
+#
+# - The output has no matrix of its own. At each position a token's logit is the dot product of its embedding with what
+#   the decoder returns there (**weight tying**, [Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)).
+# - So the embeddings start with entries of size $1/\sqrt D$ ([why](07_learning.ipynb#the-first-number-to-look-at)), and
+#   on the way in they are multiplied by $\sqrt D$, to be about as large as the positions.
+# - Attention does not see order, so `stack` adds to each vector one for its position, by `sinusoids` ([chapter
+#   5](05_position.ipynb)). They exist for any position, so the code accepts any length. That does not make the model
+#   good at lengths which it was not trained on.
+# - Two things differ from the paper: biases in the attention, and two tables of embeddings.
+#
 # ## A model that has learnt to answer
 #
 # The task is small talk. There are ten questions about each of nine people, and each comes with one of three greetings
@@ -636,12 +639,13 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # %% [markdown]
 # The decoder receives `answers[:, :-1]`, the rows without their last token (the targets *shifted right*), and must
 # predict `answers[:, 1:]`, the rows without their first: **next-token prediction**. Of $T + 1$ tokens, $T$ go in and
-# $T$ are wanted. (In a shorter row the last token is padding, so its `<eos>` goes in, too. What is wanted after it is
-# `<pad>`, which the loss skips.)
+# $T$ are wanted. (In a shorter row the last token is padding, so its `<eos>` goes in, too, and does no harm: what is
+# wanted after it is `<pad>`, which the loss skips.) So the decoder receives the right words, even where it would have
+# written others: this is **teacher forcing**.
 #
-# The model gives each wanted word a probability, say 0.5 to *I*, 0.8 to *am*, 0.9 to *fine* and 1 to `<eos>`. Their
-# product, 0.36, is the probability of the whole answer $y$ to the question $x$. With $y_t$ for word $t$, and $y_{<t}$
-# for the words before it:
+# The softmax of the logits gives each wanted word a probability, say 0.5 to *I*, 0.8 to *am*, 0.9 to *fine* and 1 to
+# `<eos>`. (`F.cross_entropy` applies it, so the model returns bare logits.) Their product, 0.36, is the probability of
+# the whole answer $y$ to the question $x$. With $y_t$ for word $t$, and $y_{<t}$ for the words before it:
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
@@ -677,10 +681,9 @@ def generate(model, asked, longest=8):
 
 
 # %% [markdown]
-# In training the decoder receives the right words, even where it would have written others: **teacher forcing**. In use
-# it receives its own. After its first mistake it must go on from a wrong beginning, which training never showed:
-# **exposure bias**. A causal mask does not help here: it limits what each position may see, and teacher forcing decides
-# what stands there.
+# In training the decoder received the right words. In use it receives its own, and after its first mistake it must go
+# on from a wrong beginning, which training never showed: **exposure bias**. The mask does not help here. It decides
+# which earlier words a position sees, and not whether these are right.
 
 
 # %% [markdown]
@@ -714,9 +717,9 @@ def share_right(model, rows):
 
 # %% [markdown]
 # Each step of `fit` draws 32 of the given `rows` of `questions` and `answers`, and takes one step of Adam ([chapter
-# 11](11_training.ipynb#how-large-a-step), which also clips gradients and lets the learning rate fall in the end). On
-# a GPU, move the model, `questions` and `answers` there first, and later every question that `batch` makes. Every 50
-# steps it says which share of the held-out answers is right:
+# 11](11_training.ipynb#how-large-a-step), which also clips gradients and lets the learning rate fall in the end). On a
+# GPU, move the model, `questions` and `answers` there first, and later every question that `batch` makes. Every 50
+# steps it prints what share of the held-out answers is right:
 
 
 # %%
@@ -749,7 +752,7 @@ def fit(model, rows, held=(), steps=250, peak=0.01, seed=0):
 
 # %% [markdown]
 # Now train [the model on one screen](#all-of-it-on-one-screen), with two layers on each side, width 16 and two heads,
-# for some five to ten seconds:
+# which takes five to ten seconds:
 
 # %%
 unseen, for_training = split(seed=0)
@@ -775,17 +778,20 @@ assert share_right(wide, unseen) > 0.95
 # divide the learning rate by three before you look for a bug. With more than three layers take
 # [pre-norm](#pre-norm-on-one-screen). `torch.save(screen.state_dict(), "screen.pt")` keeps what was learnt.)
 #
-# The answers are right. But how new were the questions? Every one has a twin among the training pairs with another
-# greeting. Such test data are called **contaminated**. With whole topics held out, such as *you* with *tired*, a
-# model still answers most questions, [but not all kinds](#does-it-combine-what-it-has-learnt).
+# The answers are right. But how new were the questions? Every one has a twin among the training pairs, the same
+# question with another greeting. Such test data are called **contaminated**. With whole topics held out, such as *you*
+# with *tired*, a model still answers most questions, [but not all kinds](#does-it-combine-what-it-has-learnt).
 
 # %% [markdown]
 # ## The module that the book uses
 #
-# It has the same parts: two embeddings, two stacks, and the linear map. It also allows padding in front (in
-# `OneScreen` it gives NaN in the target, and shifts the positions of the source), pre-norm, and an output matrix of
-# its own. Its settings, `TransformerConfig`, extend the `LayerConfig` of chapter 8. One more default differs from the
-# paper's base model: dropout also on attention weights and hidden units, as in PyTorch.
+# It has the same parts: two embeddings, two stacks, and an output that is tied unless you ask for a matrix of its own.
+# It also allows pre-norm, and padding in front of a target. (There the first row is itself padding: the causal mask
+# leaves it only its own column, and the padding mask hides that one, too. `OneScreen` gives NaN for such a row, as
+# `nn.MultiheadAttention` does by default; the module gives
+# [zeros](07_learning.ipynb#a-query-with-nothing-to-attend-to).) Its settings, `TransformerConfig`, extend the
+# `LayerConfig` of chapter 8. As in PyTorch, dropout acts on attention weights and hidden units, too, which the paper
+# does not have.
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -902,9 +908,9 @@ assert weights["decoder.layers.0.cross_attention"].shape == (2, 8, 4, 6)
 assert logits.shape == (2, 4, 11)
 
 # %% [markdown]
-# Does it equal PyTorch's? `nn.Transformer` has the two stacks, with a norm at the end of each (`final_norm=True`). Draw
-# all its parameters at random, give them to ours and compare, in both orders of norm, with padding in source and
-# target.
+# Does it equal PyTorch's? `nn.Transformer` has the two stacks, with a norm at the end of each (in our configuration,
+# `final_norm=True`). Draw all its parameters at random, give them to ours and compare, in both orders of norm, with
+# padding in source and target.
 
 # %% tags=["hide-input"]
 from dotformer.support.torch_modules import our_state_dict
@@ -976,7 +982,8 @@ assert words(generate(model, hello)[0]) == "I am fine"
 #
 # Take *Hi, how are you?* again. It has six tokens, which two encoder layers turn into the memory. Follow one head, the
 # first of the last cross-attention (width 16 in two heads: $d_k = 8$), and one query, that of `<bos>`, which must
-# predict the first word.
+# predict the first word. It is $W_Q$'s of what stands at `<bos>` after the first decoder layer and the second one's
+# self-attention.
 
 # %% tags=["hide-input"]
 right = batch(["<bos> I am fine <eos>"])
@@ -1028,7 +1035,7 @@ assert vocabulary[best.indices[0]] == "I" and logits.softmax(-1).max() > 0.9
 # last column is the first entry of each value: of the blend's 0.57, *you* brings $0.73 \cdot 0.77 = 0.56$.
 #
 # The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`; norm and
-# feed-forward network follow. Of the logits *I* has by far the largest, so *I* is written.
+# feed-forward network follow. *I* has by far the largest logit, so *I* is written.
 
 # %% tags=["proof"]
 scaled = products / math.sqrt(8)
@@ -1083,11 +1090,15 @@ with torch.no_grad():
 # position in a lower layer? No: in every layer row $t$ draws on rows 0 to $t$ only, which have seen nothing later, and
 # everything else works on each row alone.
 #
-# The property is worth a test of its own, a **leak test**. `before` holds the logits as they should be, and each of
-# three runs changes one thing. `leaked` has each row's tokens from the fourth on replaced by those of another row
-# (`roll`): the first three positions must not move, but for rounding. `padded` has more padding behind the question:
-# nothing may move. `other` has another question: something must. All three run after `model.train()` and after
-# `model.eval()`, because a mask may be missing in one of them.
+# The property is worth a test of its own, a **leak test**: change later words, and the earlier logits must not move.
+# `check` does it together with two others. Each compares with `before`, the logits as they are:
+#
+# - `leaked`, the leak test: each row's tokens from the fourth on are those of another row (`roll`). The first three
+#   positions must not move, but for rounding.
+# - `padded` has more padding behind the question. Nothing may move.
+# - `other` has another question. Something must move.
+#
+# All three run after `model.train()` and after `model.eval()`, because a mask may be missing in one of them.
 
 
 # %%
@@ -1115,11 +1126,12 @@ check(screen, questions[::41], answers[::41, :-1])
 check(model, questions[::41], answers[::41, :-1])
 
 # %% [markdown]
-# (A test must be able to fail: with rows that are equal from the fourth token on it would pass whatever the mask, so
-# it asks that they differ.) A leak test finds only masks that show too much of the target's future. It cannot find a
-# mask that hides too much, a wrong mask on the cross-attention, or a target that was not shifted. Nor does `check`
-# say whether a *trained* model uses its source. If answers are fluent and have nothing to do with the questions,
-# exchange the questions within a validation batch: if the loss hardly rises, the source is not used.
+# (A test must be able to fail: with rows that are equal from the fourth token on it would pass whatever the mask, so it
+# asks that they differ.) The leak test finds only masks that show too much of the target's future. It cannot find a
+# mask that hides too much, a wrong mask on the cross-attention, or a target that was not shifted. And `other` shows
+# only that the source is connected: a *trained* model may still ignore it. If answers are fluent and have nothing to do
+# with the questions, exchange the questions within a validation batch: if the loss hardly rises, the source is not
+# used.
 
 
 # %% tags=["hide-input"]
@@ -1215,8 +1227,8 @@ quiz.one_choice(
 # | padding not hidden | cross-attention without its mask | padding behind the question, too |
 
 # %% [markdown]
-# Measure three things: *loss*, at the end of training; *forced* (**teacher-forced accuracy**), the share of the
-# held-out **words** that the model predicts, given the right words before; and *writing*, the share of held-out
+# Measure three things: *loss*, that of the last batch in training; *forced* (**teacher-forced accuracy**), the share of
+# the held-out **words** that the model predicts when the right answer goes in; and *writing*, the share of held-out
 # **answers** that are right if it goes on from its own words.
 #
 # **Predict first.** Without a causal mask, which of the three is bad?
@@ -1328,10 +1340,11 @@ loss, forced, writing = trained_with(variants["no causal mask"], seed=0)
 assert loss < 0.02 and forced == 1 and writing < 0.4
 
 # %% [markdown]
-# Here are all nine mistakes and the correct mask, each trained with nine seeds (`python -m benchmarks.masks`). They
-# are made in the book's module, which returns 0 for a row without a key; on one screen two of the nine (*turned
-# around* and *one word too few*) have such rows, and their loss is NaN. Over the seeds, *loss* is the highest,
-# *forced* the mean, *writing* the worst and the best. Three more columns say:
+# Here are all nine mistakes and the correct mask, each trained with nine seeds (`python -m benchmarks.masks`). They are
+# made in the book's module, which returns 0 for a row without a key; on one screen two of the nine (*turned around* and
+# *one word too few*) have such rows, and their loss is NaN. Over the seeds, *loss* is the highest, *forced* the mean,
+# *writing* the worst and the best. The three other columns need no training. They are computed on one new model of each
+# kind:
 #
 # - *Leaks*: do later words change earlier logits?
 # - *Padding*: does more padding after the question change the logits?
@@ -1360,9 +1373,9 @@ for name, make in variants.items():
     )
 
 # %% [markdown]
-# Without a causal mask only the writing is bad: a perfect loss, and it cannot write. Nine of the ten losses are 0.003,
-# and give no warning. The tenth, 0.041, would hardly alarm anyone, since guessing among 32 tokens costs $\ln 32 = 3.5$.
-# All nine mistakes differ from the reference, in training mode or out of it.
+# Without a causal mask only the writing is bad: a perfect loss, and hardly an answer right. All losses but one are
+# 0.003, and give no warning. The one of 0.041 would hardly alarm anyone, either, since guessing among 32 tokens costs
+# $\ln 32 = 3.5$. All nine mistakes differ from the reference, in training mode or out of it.
 #
 # So the mistakes are of four kinds ([one by one](#why-does-each-mistake-look-as-it-does)):
 #
@@ -1409,18 +1422,17 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 #
 # ### What to check, and in which order
 #
-# Whenever you write a model with masks, check in this order. The first two show what harms the answers. Some mistakes
-# pass both, so run the others, too:
+# Whenever you write a model with masks, run these checks. The first four need no trained model and take seconds:
 #
 # | check | finds |
 # |---|---|
-# | *writing*, on held-out data | if it is low although the loss is low and *forced* high: most often the future was seen in training (run the leak test). If not, put what the model wrote back in, in one pass: where a row's likeliest word is not the one that was written, the loop that writes is wrong |
-# | *forced*, on held-out data | if it is low: overfitting (what was learnt holds for the training pairs only: chapter 11), a mask in training only, or a target that was not shifted |
-# | the leak test, in both modes | six of the nine, all that show the future |
+# | one pair of input and target, printed | targets that are not shifted |
+# | the leak test, in both modes (`leaked`) | six of the nine, all that show the future |
 # | more padding | padding that is not hidden |
 # | a reference with the same parameters, such as `nn.Transformer`, in both modes and with sentences of different lengths | all nine |
-# | one pair of input and target, printed | targets that are not shifted |
 # | one batch of 32, trained alone, without dropout and smoothing | if its loss does not come near 0, even at a smaller learning rate, the model or the loop is wrong; do not start the long run |
+# | *forced*, on held-out data | if it is low: overfitting (what was learnt holds for the training pairs only: chapter 11), a mask in training only, or a target that was not shifted |
+# | *writing*, on held-out data | if it is low although the loss is low and *forced* high: most often the future was seen in training (run the leak test). If not, put what the model wrote back in, in one pass: where a row's likeliest word is not the one that was written, the loop that writes is wrong |
 
 # %% tags=["proof"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}
@@ -1462,8 +1474,8 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 # ### Exercise 1: Shift right
 #
 # *Easy, 10 minutes.* Given right answers $(B, T)$ as a NumPy array, padded with 0 and with no begin or end, return what
-# the decoder receives and what it must predict, stacked: $(2, B, T + 1)$. Each sentence's end token stands right after
-# its last word, before the padding.
+# the decoder receives and what it must predict, stacked: $(2, B, T + 1)$. What must be predicted has the end token
+# right after the last word, before the padding; the decoder does not receive it.
 
 
 # %% tags=["exercise"]
@@ -1744,7 +1756,7 @@ verdict
 # ### A decoder-only model that answers
 #
 # Here is a small GPT: one stack, a causal mask, and **pre-norm**, with a norm at the top (positions and ReLU are those
-# of 2017). It goes on from [the model on one screen](#all-of-it-on-one-screen), and takes `Attention`, `sinusoids`,
+# of 2017). It builds on [the model on one screen](#all-of-it-on-one-screen), and takes `Attention`, `sinusoids`,
 # `batch` and the data from there:
 
 
@@ -1785,9 +1797,10 @@ class DecoderOnly(nn.Module):
 
 
 # %% [markdown]
-# It is trained like the other model, only that the loss now includes the words of the question. Nobody can predict
-# whether *she* or *you* comes next, so it does not fall to 0. The model writes one token after another: the likeliest
-# or, with a `temperature` above 0, one drawn from the `top_k` likeliest ([chapter 12](12_generation.ipynb#sampling)):
+# It is trained in the same way (here with width 32), except that the loss now includes the words of the question.
+# Nobody can predict whether *she* or *you* comes next, so it does not fall to 0. The model writes one token after
+# another: the likeliest or, with a `temperature` above 0, one drawn from the `top_k` likeliest ([chapter
+# 12](12_generation.ipynb#sampling)):
 
 
 # %%
@@ -1828,8 +1841,8 @@ def go_on(gpt, prompt, longest=8, temperature=0.0, top_k=None):
 
 
 # %% [markdown]
-# On the small talk, question and answer are one text, with `<bos>` between them. The model learns to predict every next
-# token but the first, those of the questions too:
+# On the small talk, question and answer are one text. Between them stands `<bos>`, which here means *the answer
+# begins*. The model learns to predict every token except the first, those of the questions too:
 
 # %%
 texts = batch(f"{asked} <bos> {reply} <eos>" for asked, reply, _ in pairs)
@@ -1850,7 +1863,7 @@ with torch.no_grad():
 assert same[:, :5].abs().max() < 1e-4 < same[:, 5:].abs().max()  # no leak
 
 # %% [markdown]
-# After *Good morning,* it writes questions, most of them seen in training, and answers them. (Your samples may differ.)
+# After *Good morning,* it writes questions of the kind that it has read, and answers them. (Your samples may differ.)
 #
 # ### Pre-norm on one screen
 #
@@ -1873,11 +1886,13 @@ class PreNorm(OneScreen):
     def __init__(self, *sizes, **options):
         super().__init__(*sizes, layer=PreNormLayer, **options)
         width = self.target_table.embedding_dim
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.encoder_norm = nn.LayerNorm(width)
+        self.decoder_norm = nn.LayerNorm(width)
 
     def stack(self, table, layers, *inputs):
         x = super().stack(table, layers, *inputs)
-        return self.norms[layers is self.decoder](x)
+        last = self.decoder_norm if layers is self.decoder else self.encoder_norm
+        return last(x)
 
 
 shares = {}
@@ -1893,8 +1908,8 @@ for kind in (OneScreen, PreNorm):
 assert shares["OneScreen"] < 0.2 and shares["PreNorm"] > 0.95
 
 # %% [markdown]
-# With six layers and the same peak of 0.01 post-norm hardly learns. (With a third of the peak and more steps it does.)
-# [Chapter 8](08_encoder.ipynb#does-training-agree) says why.
+# With six layers and this peak of 0.01 post-norm learns nothing. (With one seed; with a third of the peak and more
+# steps it learns, too.) [Chapter 8](08_encoder.ipynb#does-training-agree) says why.
 #
 # ### Why does each mistake look as it does?
 #
@@ -1905,8 +1920,8 @@ assert shares["OneScreen"] < 0.2 and shares["PreNorm"] > 0.95
 # *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *Scaled scores times mask* leaves
 # the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. *Weights times mask* removes the later words'
 # weights, but their scores stay in the denominator. So the rest sums to less than 1 ([chapter
-# 4](04_self_attention.ipynb#why-minus-infinity)), and how much less presumably tells the model something about the next
-# word.
+# 4](04_self_attention.ipynb#why-minus-infinity)), and the missing share presumably tells the model something about the
+# next word.
 #
 # **One sees the future outside training.** The mask *in training only* is off after `model.eval()`, so *forced* and
 # *writing* both run without it. In writing only the last row is used, and that row may see every word anyway. But with
@@ -2018,6 +2033,8 @@ assert 0.2 < rates["how"] < 0.3
 # `<bos>`, the mean of its two heads; *hide* hides a position from both layers.)
 
 # %% tags=["hide-input"]
+from collections import Counter
+
 print("     " + "".join(f"{word:>7}" for word in question))
 print("look " + "".join(f"{weight:7.2f}" for weight in where_it_looks(model)))
 here = [chance_of_i(model, position) for position in range(6)]
@@ -2029,12 +2046,19 @@ for row in nine:
     needs.append(
         [w for w, p in zip(question, row["without"], strict=True) if p < 0.5]
     )
+print("\nof the nine   I is lost without   most attention goes to")
+groups = Counter(
+    (" or ".join(n) or "-", w) for n, w in zip(needs, most, strict=True)
+)
+for (lost, looked), count in groups.most_common():
+    print(f"{count:11}   {lost:18}  {looked}")
 
 # %% [markdown]
 # Here the two agree about *you*: the model attends most to it, and without its position the probability of *I* falls
-# from 1.00 to 0.00. They disagree about *?*, which gets a fifth of the attention and can be hidden. Of the nine, four
-# are like that about *you*. Three others lose *I* when *how* or *are* is hidden, but not when *you* is. The last two
-# keep it whatever is hidden, presumably because the encoder has carried what is needed to other positions.
+# from 1.00 to 0.00. They disagree about *?*, which gets a fifth of the attention and can be hidden. In four of the
+# nine, too, *you* gets the most attention and *I* is lost without it. Three others lose *I* when *how* or *are* is
+# hidden, but not when *you* is. The last two keep it whatever is hidden, presumably because the encoder has carried
+# what is needed to other positions.
 #
 # [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
 
