@@ -14,8 +14,8 @@
 # when a difference of two scores means something. Then it turns to real data: captions of pictures. By the end you
 # will have a translator that one command trains.
 #
-# You need [chapter 13](13_alignment.ipynb). It takes about 30 minutes to read, and 25 more for the exercises. [Going
-# further](#going-further), at the end, takes 2 more minutes. You need no German.
+# You need [chapter 13](13_alignment.ipynb). It takes about 29 minutes to read, and 35 more for the exercises. [Going
+# further](#going-further), at the end, takes 3 more minutes. You need no German.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter measures what it writes."}}
 from functools import partial
@@ -452,7 +452,9 @@ assert 0.05 < results["BLEU"][1].p_value < 0.15
 #
 # And what has been shown? One *trained model* is worse than the other, on sentences like these. But the two are of one
 # kind, with the same settings, and only the seed differs. So to compare *kinds* of model, train several of each, show
-# all their scores, and let the difference between the kinds be large beside that between seeds.
+# all their scores, and let the difference between the kinds be large beside that between seeds. (Three of each are few:
+# an exact test of the kinds can then give no $p$ below 0.1, as [exercise 2](#exercise-2-what-can-three-seeds-show)
+# finds.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -544,166 +546,6 @@ for example in [e for e in run["examples"] if len(e["source"]) < 80][:5]:
 # and its reference has one capital too many, which costs points where case counts. The second drops *lush*, and has
 # *grünen* where the case wants *grünem*. The third says something else, *a girl in karate uniforms puts a stick with
 # a kick*. The last has an *Ilu*, a word of subwords that does not exist.
-#
-# ### Where does it look?
-#
-# Take the first caption again. Its tokens are subwords (*starring* is *star* and *ring*), and nobody has aligned them.
-# Choose `Hut`: the decoder has read it last, and looks for what it needs to write *starrt*, the next token.
-
-# %% tags=["plot"]
-sentence = measured("alignments")["sentences"][0]
-weights = np.array(sentence["thousandths"], dtype=float)  # (layers, heads, T, S)
-weights /= weights.sum(axis=-1, keepdims=True)
-movable.heads(
-    weights,
-    ["<bos>", *sentence["target"]],
-    keys=sentence["source"],
-    layer=2,
-    token=6,
-    caption="Each token on the left has just been read by the decoder, which looks for the next one.",
-)
-
-# %%
-agreed = []
-for word, looks in zip(sentence["target"], weights[2].argmax(-1).T, strict=False):
-    places = sorted({sentence["source"][place] for place in looks})
-    print(f"to write {word!r:18} the heads of layer 3 look at {', '.join(places)}")
-    agreed += [word] * (len(places) == 1)
-assert agreed == [" orangefarbenen", " Hut", " starrt"]
-
-# %% [markdown]
-# For three of the ten tokens all four heads of the last layer attend most to the same token, and it is the right one,
-# or half of it: *orange* for *orangefarbenen*, *hat* for *Hut*, *star* for *starrt*. For the other tokens they differ,
-# even where there is a counterpart: *in* for *mit*, *at* for *auf*, *something* for *etwas*. One sentence shows how to
-# read such a picture, and no more.
-
-# %% [markdown]
-# ## One translator for every model
-#
-# Chapter 12's beam search should also serve the recurrent models of the last chapter, which race here below. It asks
-# four things of a model's state ([chapter 12](12_generation.ipynb#one-word-at-a-time)): `step` reads one token,
-# `select` keeps chosen rows, `len` says how many rows there are, and `special_ids` has the numbers of padding, begin
-# and end. Recurrent states are given these four here.
-
-# %% tags=["export", "hide-input"] module="recurrent"
-import torch
-from dotformer.recurrent import RecurrentSeq2Seq
-from torch import Tensor, nn
-
-
-class RecurrentState:
-    """A decoder on its way: its source (B, S), encoded, and its state."""
-
-    special_ids = (0, 1, 2)  # as `BPETokenizer` numbers padding, begin and end
-
-    def __init__(self, model: RecurrentSeq2Seq, source: Tensor) -> None:
-        self.model = model
-        self.memory, self.state = model.encode(source)
-
-    def __len__(self) -> int:
-        """How many rows there are."""
-        return self.state.shape[2]
-
-    def step(self, tokens: Tensor) -> Tensor:
-        """Feed each row its next token (N,): logits (N, V) of what may follow."""
-        logits, _, self.state = self.model.decode(
-            tokens.to(self.state.device)[:, None], self.memory, self.state
-        )
-        return logits[:, 0]
-
-    def select(self, rows: Tensor) -> None:
-        """Go on with these rows (M,), int64, in this order; one may come twice."""
-        rows = rows.to(self.state.device)
-        self.memory = tuple(part.index_select(0, rows) for part in self.memory)
-        self.state = self.state.index_select(2, rows)
-
-
-# %% [markdown]
-# And a `Translator` is either kind of model with its two tokenizers: text in, text out. `translate` cuts texts into
-# tokens, searches with a beam, and joins what it finds.
-
-# %% tags=["export", "hide-input"] module="translation"
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-
-import torch
-from dotformer.data.corpora import Pair
-from dotformer.generation import beam_search
-from dotformer.support.decoding import Decoding
-from dotformer.support.texts import fitting_tokens
-from dotformer.tokens import BPETokenizer
-from torch import Tensor, nn
-
-
-class Translator:
-    """A model and its two tokenizers: text in, text out.
-
-    The model writes with `state(model, tokens)`, whose tokens (B, S) are what it
-    shall translate; a text may have `longest` tokens.
-    """
-
-    def __init__(
-        self,
-        source: BPETokenizer,
-        target: BPETokenizer,
-        model: nn.Module,
-        state: Callable[[nn.Module, Tensor], Decoding],
-        longest: int = 1024,
-    ) -> None:
-        self.source, self.target = source, target
-        self.model, self.state, self.longest = model, state, longest
-
-    def encode_pairs(
-        self, pairs: Iterable[Pair]
-    ) -> list[tuple[list[int], list[int]]]:
-        """Source tokens, and target tokens between special ones, of each pair."""
-        return [
-            (
-                self.source.encode(f" {p.source}"),
-                self.target.encode(f" {p.target}", True),
-            )
-            for p in pairs
-        ]
-
-    def tokens(self, text: str) -> list[int]:
-        """Source tokens of a text, none if it is nothing but space.
-
-        Raises ValueError when they are too many.
-        """
-        return fitting_tokens(self.source, text, self.longest)
-
-    @torch.no_grad()
-    def translate(
-        self,
-        texts: Sequence[str],
-        beam: int = 4,
-        alpha: float = 0.6,
-        max_tokens: int = 4096,
-    ) -> list[str]:
-        """The best hypothesis for each text, at most 50 tokens longer than it.
-
-        Batches have at most `max_tokens` tokens, hypotheses included. A text of
-        nothing but space gives "". Raises ValueError for one that is too long.
-        """
-        rows = [self.tokens(text) for text in texts]
-        results = [""] * len(texts)
-        alike = defaultdict(list)  # numbers of texts by length: nothing is padded
-        for n, row in enumerate(rows):
-            alike[len(row)].append(n)
-        device = next(self.model.parameters()).device
-        self.model.eval()
-        for size in sorted(alike.keys() - {0}):
-            fit = max(1, max_tokens // (max(beam, 1) * size))
-            for start in range(0, len(alike[size]), fit):
-                chosen = alike[size][start : start + fit]
-                source = torch.tensor([rows[n] for n in chosen], device=device)
-                length = min(size + 50, self.longest)
-                state = self.state(self.model, source)
-                found = beam_search(state, length, beam, alpha)
-                for n, hypotheses in zip(chosen, found, strict=True):
-                    results[n] = self.target.decode(hypotheses[0].tokens).strip()
-        return results
-
 
 # %% [markdown]
 # ## Train your own
@@ -1000,48 +842,76 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# ### Exercise 2: One share for a test set
+# ### Exercise 2: What can three seeds show?
 #
-# *Easy, 10 minutes.* BLEU counts the n-grams of a whole test set before it divides. Given for each sentence how many of
-# its n-grams were found and how many it has, two arrays of $N$ whole numbers, return the precision of the test set. A
-# sentence that is shorter than $n$ has none.
+# *Medium, 20 minutes.* To compare two *kinds* of model, exchange seeds and not sentences. If the kind made no
+# difference, any other way to deal all the scores out to two groups of these sizes would be as likely as the real one.
+# Given the scores of the seeds of each kind, go through all of them, and return the share whose means lie at least as
+# far apart as the real ones, in either direction. The real one counts, too. (`itertools.combinations` helps; allow
+# 1e-9 for rounding.)
 
 
 # %% tags=["exercise"]
-def corpus_precision(found, total):
-    """The share of all n-grams of a test set that were found."""
+def p_of_kinds(one, other):
+    """p-value for two lists of scores: an exact permutation test of their means."""
     ...
 
 
 # %% tags=["check"]
-def mean_of_shares(found, total):
-    return float(np.mean(found[total > 0] / total[total > 0]))
+from itertools import combinations, product
 
 
-check_corpus = partial(
+def by_splits(one, other, far=lambda gap, real: abs(gap) >= abs(real) - 1e-9):
+    scores, found = np.array([*one, *other]), []
+    for chosen in combinations(range(len(scores)), len(one)):
+        first = np.isin(np.arange(len(scores)), chosen)
+        found.append(scores[first].mean() - scores[~first].mean())
+    real = np.mean(one) - np.mean(other)
+    return float(np.mean([far(gap, real) for gap in found]))
+
+
+def by_signs(one, other):
+    gaps = np.subtract(one[: len(other)], other[: len(one)])
+    means = [np.mean(gaps * signs) for signs in product((1, -1), repeat=len(gaps))]
+    return float(np.mean(np.abs(means) >= abs(gaps.mean()) - 1e-9))
+
+
+check_kinds = partial(
     checks.check,
-    reference=lambda found, total: float(found.sum() / total.sum()),
+    reference=by_splits,
     cases=[
-        (np.array([4, 1, 0]), np.array([4, 2, 3])),
-        (np.array([0, 9]), np.array([0, 10])),
-        (np.array([1, 1, 1, 30]), np.array([1, 1, 1, 60])),
+        ([40.1, 40.5, 40.9], [38.0, 38.2, 38.4]),
+        ([31.0, 35.0], [30.0, 34.0, 33.0, 36.5]),
+        ([20.0, 21.0, 24.5], [23.0, 22.0, 20.5]),
     ],
     mistakes={
-        "this is the mean of the sentences' shares: a short sentence then counts as much as a long one": mean_of_shares,
-        "divide by the n-grams, not by the sentences": lambda found, total: float(
-            found.sum() / len(total)
+        "count gaps in either direction: take absolute values": partial(
+            by_splits, far=lambda gap, real: gap >= real - 1e-9
         ),
+        "the real split counts, too: at least as far, and not only further": partial(
+            by_splits, far=lambda gap, real: abs(gap) > abs(real) + 1e-9
+        ),
+        "seeds are not pairs: seed 0 of one kind has nothing to do with seed 0 of the other": by_signs,
     },
 )
-check_corpus(corpus_precision)
+check_kinds(p_of_kinds)
 
 
 # %% tags=["solution"]
-def corpus_precision(found, total):
-    return found.sum() / total.sum()
+def p_of_kinds(one, other):
+    scores = np.array([*one, *other])
+    real = abs(np.mean(one) - np.mean(other))
+    splits = list(combinations(range(len(scores)), len(one)))
+    far = 0
+    for chosen in splits:
+        rest = np.delete(scores, chosen)
+        far += abs(scores[list(chosen)].mean() - rest.mean()) >= real - 1e-9
+    return far / len(splits)
 
 
-verdict = check_corpus(corpus_precision)
+# however far apart: of three seeds and three, p is never below 2/20
+assert p_of_kinds([90, 91, 92], [10, 11, 12]) == 0.1
+verdict = check_kinds(p_of_kinds)
 assert verdict.passed, verdict
 verdict
 
@@ -1121,3 +991,163 @@ assert max(averaged.values()) - min(averaged.values()) < 0.002
 # Averaging checkpoints, which costs nothing, hardly changes the loss, perhaps because the learning rate has fallen to 0
 # by then and the last checkpoints are nearly the same. (Why it can help, and why not with two seeds: [chapter
 # 11](11_training.ipynb#what-was-needed-in-figures).)
+
+# %% [markdown]
+# ### Where does it look?
+#
+# Take the first caption [above](#how-well-then) again. Its tokens are subwords (*starring* is *star* and *ring*), and nobody has aligned them.
+# Choose `Hut`: the decoder has read it last, and looks for what it needs to write *starrt*, the next token.
+
+# %% tags=["plot"]
+sentence = measured("alignments")["sentences"][0]
+weights = np.array(sentence["thousandths"], dtype=float)  # (layers, heads, T, S)
+weights /= weights.sum(axis=-1, keepdims=True)
+movable.heads(
+    weights,
+    ["<bos>", *sentence["target"]],
+    keys=sentence["source"],
+    layer=2,
+    token=6,
+    caption="Each token on the left has just been read by the decoder, which looks for the next one.",
+)
+
+# %%
+agreed = []
+for word, looks in zip(sentence["target"], weights[2].argmax(-1).T, strict=False):
+    places = sorted({sentence["source"][place] for place in looks})
+    print(f"to write {word!r:18} the heads of layer 3 look at {', '.join(places)}")
+    agreed += [word] * (len(places) == 1)
+assert agreed == [" orangefarbenen", " Hut", " starrt"]
+
+# %% [markdown]
+# For three of the ten tokens all four heads of the last layer attend most to the same token, and it is the right one,
+# or half of it: *orange* for *orangefarbenen*, *hat* for *Hut*, *star* for *starrt*. For the other tokens they differ,
+# even where there is a counterpart: *in* for *mit*, *at* for *auf*, *something* for *etwas*. One sentence shows how to
+# read such a picture, and no more.
+
+# %% [markdown]
+# ### One translator for every model
+#
+# Chapter 12's beam search should also serve the recurrent models of the last chapter, which [race](#which-kind-of-model-wins). It asks
+# four things of a model's state ([chapter 12](12_generation.ipynb#one-word-at-a-time)): `step` reads one token,
+# `select` keeps chosen rows, `len` says how many rows there are, and `special_ids` has the numbers of padding, begin
+# and end. Recurrent states are given these four here.
+
+# %% tags=["export", "hide-input"] module="recurrent"
+import torch
+from dotformer.recurrent import RecurrentSeq2Seq
+from torch import Tensor, nn
+
+
+class RecurrentState:
+    """A decoder on its way: its source (B, S), encoded, and its state."""
+
+    special_ids = (0, 1, 2)  # as `BPETokenizer` numbers padding, begin and end
+
+    def __init__(self, model: RecurrentSeq2Seq, source: Tensor) -> None:
+        self.model = model
+        self.memory, self.state = model.encode(source)
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return self.state.shape[2]
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Feed each row its next token (N,): logits (N, V) of what may follow."""
+        logits, _, self.state = self.model.decode(
+            tokens.to(self.state.device)[:, None], self.memory, self.state
+        )
+        return logits[:, 0]
+
+    def select(self, rows: Tensor) -> None:
+        """Go on with these rows (M,), int64, in this order; one may come twice."""
+        rows = rows.to(self.state.device)
+        self.memory = tuple(part.index_select(0, rows) for part in self.memory)
+        self.state = self.state.index_select(2, rows)
+
+
+# %% [markdown]
+# And a `Translator` is either kind of model with its two tokenizers: text in, text out. `translate` cuts texts into
+# tokens, searches with a beam, and joins what it finds.
+
+# %% tags=["export", "hide-input"] module="translation"
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from dotformer.data.corpora import Pair
+from dotformer.generation import beam_search
+from dotformer.support.decoding import Decoding
+from dotformer.support.texts import fitting_tokens
+from dotformer.tokens import BPETokenizer
+from torch import Tensor, nn
+
+
+class Translator:
+    """A model and its two tokenizers: text in, text out.
+
+    The model writes with `state(model, tokens)`, whose tokens (B, S) are what it
+    shall translate; a text may have `longest` tokens.
+    """
+
+    def __init__(
+        self,
+        source: BPETokenizer,
+        target: BPETokenizer,
+        model: nn.Module,
+        state: Callable[[nn.Module, Tensor], Decoding],
+        longest: int = 1024,
+    ) -> None:
+        self.source, self.target = source, target
+        self.model, self.state, self.longest = model, state, longest
+
+    def encode_pairs(
+        self, pairs: Iterable[Pair]
+    ) -> list[tuple[list[int], list[int]]]:
+        """Source tokens, and target tokens between special ones, of each pair."""
+        return [
+            (
+                self.source.encode(f" {p.source}"),
+                self.target.encode(f" {p.target}", True),
+            )
+            for p in pairs
+        ]
+
+    def tokens(self, text: str) -> list[int]:
+        """Source tokens of a text, none if it is nothing but space.
+
+        Raises ValueError when they are too many.
+        """
+        return fitting_tokens(self.source, text, self.longest)
+
+    @torch.no_grad()
+    def translate(
+        self,
+        texts: Sequence[str],
+        beam: int = 4,
+        alpha: float = 0.6,
+        max_tokens: int = 4096,
+    ) -> list[str]:
+        """The best hypothesis for each text, at most 50 tokens longer than it.
+
+        Batches have at most `max_tokens` tokens, hypotheses included. A text of
+        nothing but space gives "". Raises ValueError for one that is too long.
+        """
+        rows = [self.tokens(text) for text in texts]
+        results = [""] * len(texts)
+        alike = defaultdict(list)  # numbers of texts by length: nothing is padded
+        for n, row in enumerate(rows):
+            alike[len(row)].append(n)
+        device = next(self.model.parameters()).device
+        self.model.eval()
+        for size in sorted(alike.keys() - {0}):
+            fit = max(1, max_tokens // (max(beam, 1) * size))
+            for start in range(0, len(alike[size]), fit):
+                chosen = alike[size][start : start + fit]
+                source = torch.tensor([rows[n] for n in chosen], device=device)
+                length = min(size + 50, self.longest)
+                state = self.state(self.model, source)
+                found = beam_search(state, length, beam, alpha)
+                for n, hypotheses in zip(chosen, found, strict=True):
+                    results[n] = self.target.decode(hypotheses[0].tokens).strip()
+        return results

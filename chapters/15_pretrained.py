@@ -464,9 +464,9 @@ movable.heads(lannister, subwords, head=2, token=5)
 
 # %% [markdown]
 # Layer 1, head 3 attends to the token before, with a weight of 1.00. In layers 2 to 5, most tokens in most heads attend
-# to one of the two special tokens. Is that so in other sentences? Measure three habits over twenty of them (`texts`;
-# `maps` has their weights): how much weight goes to the token before, to the token after, and to the two special
-# tokens.
+# to one of the two special tokens. Is that so in other sentences? Measure three habits over twenty of them, from *Hi,
+# how are you?* to *Bees dance to tell each other where the flowers are* (`texts`; `maps` has their weights): how much
+# weight goes to the token before, to the token after, and to the two special tokens.
 
 # %% tags=["hide-input"]
 texts = """A Lannister always pays his debts
@@ -535,7 +535,9 @@ assert (special - to_cls)[1:5].max() < 0.1  # nearly all of it goes to [CLS]
 # turns (1 minus the cosine).
 #
 # **Predict first.** Call a map *clear* if the largest weight of its rows is large, on average. Layer 1, head 3 has the
-# clearest map of all 72. Switch off one head at a time. Where does that head rank?
+# clearest map of all 72. Switch off one head at a time. Where does that head rank? And for all heads, order them by how
+# clear their maps are, and by change. The **rank correlation** of two orders is 1 if they are the same, 0 if one says
+# nothing of the other, and −1 if one is the other reversed. What do you expect?
 
 # %%
 tokens, mask = minilm.batch(texts)
@@ -620,10 +622,9 @@ assert abs(within["clear map, words only"]) < 0.1
 # %% [markdown]
 # Layer 1, head 3 ranks 35th of 72, in the middle. (That does not make the head useless, since others may stand in for
 # it. Nor does a large change prove that a head is needed, since a zero there is an input that the later layers never
-# met in training.) For all heads, compare two orders: by clear map, and by change. Their **rank correlation** is 1 if
-# they are the same, and −1 if one is the other reversed. It is −0.35: the clearer the map, the *smaller* the change.
-# But a map is also clear when all its weight goes to a special token. Counted over the words only, each row scaled to
-# a sum of 1, it is −0.09, and with heads ranked within their own layer 0.01. So hardly anything remains.
+# met in training.) For all heads the rank correlation is −0.35: the clearer the map, the *smaller* the change. But a
+# map is also clear when all its weight goes to a special token. Counted over the words only, each row scaled to a sum
+# of 1, it is −0.09, and with heads ranked within their own layer 0.01. So hardly anything remains.
 #
 # What does go with the change is how much weight a head gives to words: 0.39. Among heads of one layer it is 0.40, so
 # this is not only the last layer's doing. (Part of this is built in: a head that fetches little has little to lose.)

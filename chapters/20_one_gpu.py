@@ -355,8 +355,11 @@ seconds = median(benchmark(step, device))
 least = sum(training_flops(small, 16, 24, 19).values()) / peak_compute
 print(f"a step takes {1000 * seconds:.0f} ms", end=", ")
 print(f"its products {1000 * least:.0f} ms: {least / seconds:.0%}")
-for name, cost in profile_operators(step, device):
+operators = profile_operators(step, device, shown=10**6)
+for name, cost in operators[:8]:
     print(f"{1000 * cost:7.1f} ms  {name}")
+others = sum(cost for _, cost in operators[8:])
+print(f"{1000 * others:7.1f} ms  {len(operators) - 8} others")
 assert least < 1.1 * seconds
 
 # %% [markdown]
@@ -491,20 +494,141 @@ quiz.one_choice(
 )
 
 # %% [markdown]
+# ## Attention without the score matrix
+#
+# Attention as [chapter 3](03_softmax.ipynb) has it writes a matrix of $T$ rows and $S$ columns, reads it to normalise
+# each row, and reads it again to blend the values. At 64 tokens that is little. At 16,384 it is 268 million weights for
+# each head. Yet what we want are $T$ blends. Nobody asked for the matrix.
+#
+# The obstacle is the softmax. A weight is $e^{s_j}$ divided by the sum over *all* keys, so one seems to need all scores
+# before the first weight. And since $e^{s}$ can overflow, one subtracts the largest score first, which again needs all
+# of them.
+#
+# Now suppose the keys come in blocks, and we keep three things about those we have seen: the best score so far, $b$;
+# the sum $z = \sum_j e^{s_j - b}$; and the blend that has not been divided yet, $o = \sum_j e^{s_j - b}\, v_j$. Then a
+# block brings a better score, $b'$. The old terms were measured from $b$, and now all must be measured from $b'$. Each
+# of them changes by the same factor:
+#
+# $$ e^{s_j - b'} = e^{s_j - b} \cdot e^{b - b'} $$
+#
+# So multiply $z$ and $o$ by $e^{b - b'}$, add the block's own terms, and forget the block. At the end, $o / z$.
+#
+# **By hand.** Scores 0, 1 and 3, with values 10, 20 and 30, in two blocks: the first two, then the third. After the
+# first block $b = 1$, $z = e^{-1} + 1 = 1.368$ and $o = 10 e^{-1} + 20 = 23.68$. The second brings $b' = 3$, so both
+# shrink by $e^{-2} = 0.1353$, and the third key adds 1 and 30:
+
+# %% tags=["hide-input", "nbval-check-output"]
+b, z, o = 1.0, np.exp(-1) + 1, 10 * np.exp(-1) + 20
+shrink = np.exp(b - 3.0)
+z, o = z * shrink + 1, o * shrink + 30
+print(f"shrink {shrink:.4f}   z {z:.4f}   o {o:.4f}   o / z {o / z:.4f}")
+scores, values = np.array([0.0, 1.0, 3.0]), np.array([10.0, 20.0, 30.0])
+weights = np.exp(scores) / np.exp(scores).sum()
+print(f"softmax {weights.round(4)}, blend {weights @ values:.4f}")
+assert abs(o / z - weights @ values) < 1e-12
+
+# %% [markdown]
+# The same blend, and at no time were there three weights. (This is called **online softmax**.) For all queries at once:
+
+# %% tags=["export"] module="by_hand.blocks"
+import numpy as np
+from dotformer.by_hand.similarity import similarity_matrix
+from dotformer.support.scores import check_scores
+from dotformer.support.shapes import shapes
+from jaxtyping import Float, Real
+
+
+@shapes
+def blockwise_attention(
+    query: Real[np.ndarray, "T d_k"],
+    key: Real[np.ndarray, "S d_k"],
+    value: Real[np.ndarray, "S d_v"],
+    block: int = 128,
+) -> Float[np.ndarray, "T d_v"]:
+    """Attention that holds (T, block) weights at a time, never (T, S).
+
+    The output and the errors are those of `scaled_dot_product_attention`. Raises
+    ValueError besides when `block` is below 1. After Milakov and Gimelshein (2018),
+    Rabe and Staats (2021), Dao and others (2022).
+    """
+    if block < 1:
+        raise ValueError(f"block must be at least 1, not {block}")
+    best = np.full((len(query), 1), -np.inf)  # the best score so far
+    total, blend = np.zeros((len(query), 1)), np.zeros((len(query), value.shape[1]))
+    for start in range(0, len(key), block):
+        keys, values = key[start : start + block], value[start : start + block]
+        scores = similarity_matrix(query, keys) / np.sqrt(query.shape[1])
+        better = np.maximum(best, scores.max(axis=1, keepdims=True))
+        shrink, weights = np.exp(best - better), np.exp(scores - better)
+        total = total * shrink + weights.sum(axis=1, keepdims=True)
+        blend = blend * shrink + weights @ values
+        best = better
+    check_scores(best)
+    return blend / total
+
+
+# %% tags=["hide-input", "nbval-check-output"]
+from dotformer.by_hand.attention import scaled_dot_product_attention
+
+rng = np.random.default_rng(0)
+query, key, value = (rng.normal(size=(n, 16)) * 5 for n in (50, 300, 300))
+expected, _ = scaled_dot_product_attention(query, key, value)
+for block in (1, 7, 128, 300):
+    error = np.abs(blockwise_attention(query, key, value, block) - expected).max()
+    assert error < 1e-12
+    print(f"blocks of {block:3}: the same, to within 1e-12")
+
+# %% [markdown]
+# That is what `F.scaled_dot_product_attention` does where it can, in one **kernel**: a single program that runs on the
+# device. A block of keys and values is brought to the fast memory next to the arithmetic (**SRAM**), used for a block
+# of queries, and forgotten, and no weight ever travels to the large memory (**HBM**). The backward pass needs the
+# weights, and computes each again from its score: $e^{s_j - b} / z = e^{s_j - (b + \ln z)}$. So one number is kept for
+# each query, $b + \ln z$. ([Is that an approximation](#is-fused-attention-an-approximation), and what of causal masks?)
+#
+# The name to look for is **FlashAttention**. It is one of several such kernels: on CUDA, PyTorch also has a
+# *memory-efficient* one and cuDNN's.
+
+# %% tags=["proof"]
+small_heads = torch.randn(1, 2, 8, 16)
+for share, kernel in ((0.0, "flash_attention_for_cpu"), (0.1, "attention_math")):
+    attend = partial(
+        F.scaled_dot_product_attention, *[small_heads] * 3, dropout_p=share
+    )
+    used = [name for name, _ in profile_operators(attend, "cpu", shown=99)]
+    assert any(kernel in name for name in used)
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "With keys in blocks, the first block's best score is 2, its sum is 1.5. The next block has the single score 0. What is the new sum?",
+    quiz.right(
+        "1.5 + $e^{-2}$",
+        "The best score is still 2, so nothing shrinks, and the new term is reckoned from it.",
+    ),
+    quiz.wrong(
+        "1.5 + 1",
+        "That would be right if 0 were the best score. A term is $e^{s - b}$, and $b$ is 2.",
+    ),
+    quiz.wrong(
+        "1.5 $e^{-2}$ + 1",
+        "The old sum shrinks only when a *better* score arrives. 0 is no better than 2.",
+    ),
+)
+
+# %% [markdown]
 # ## A ladder
 #
 # Each rung changes one thing about *how* a step is computed, on top of the rungs before. *What* is computed must stay
-# the same, so each rung's loss and gradient are compared with the first one's. (In 16 bits the gradient is off by
-# some percent for rounding alone, so this finds only errors larger than that.) A **kernel** is a program that a GPU
-# is told to start. Python launches one after another and does not wait for them, unless it asks for a number.
-# **Activations** are what the forward pass leaves for the backward pass.
+# the same, so each rung's loss and gradient are compared with the first one's. (In 16 bits the gradient is off by some
+# percent for rounding alone, so this finds only errors larger than that.) Python launches kernels one after another and
+# does not wait for them, unless it asks for a number. **Activations** are what the forward pass leaves for the backward
+# pass.
 #
 # | rung | what changes | why it may be faster |
 # |---|---|---|
 # | float32 | nothing; attention writes its weights out | |
 # | tf32 | numbers stay float32, but products read 10 bits of each mantissa instead of 23 | a GPU's units for small matrix products, its **tensor cores** |
 # | bf16 | products read and write numbers of 16 bits | half the bytes, and tensor cores or, on a CPU, **matrix units**, which do the same |
-# | fused attention | the weights are never written out ([how](#attention-without-the-score-matrix)) | fewer bytes, fewer kernels |
+# | fused attention | the weights are never written out ([as above](#attention-without-the-score-matrix)) | fewer bytes, fewer kernels |
 # | compile | neighbouring operations become one **fused kernel** | fewer bytes, fewer kernel launches |
 # | fused AdamW | one kernel updates all parameters (AdamW is Adam with its weight decay kept apart) | fewer kernel launches |
 # | no waiting | Python no longer asks whether the norm of the gradient is finite ([below](#a-trainer-that-does-not-wait)) | it can go on launching |
@@ -859,6 +983,7 @@ assert memory["checkpointing"] < 0.6 * memory["larger batch"]
 assert memory["fused attention"] < memory["bf16"]
 other = measured("ladder-cuda-faster-host")
 assert other["accelerator"] == on_gpu["accelerator"]
+assert "cudnn_generated_fort_native_sdpa" in str(on_gpu)
 peaks = [
     there[name]["flops_per_second"] / there[name]["mfu"] / 1e12
     for name in ("float32", "tf32", "bf16")
@@ -896,130 +1021,6 @@ assert 760e12 < peak_in_16_bits < 790e12
 # The configuration has these switches: `compile`, `cuda_graphs` and `checkpointing` under `[training]`, and `multiple =
 # 64` under `[tokens]`, which pads the vocabulary. The log has tokens a second, the most memory in use, and the MFU, as
 # a share of the peak that it measures on your device (many papers take the maker's, which is higher).
-
-# %% [markdown]
-# ## Attention without the score matrix
-#
-# Attention as [chapter 3](03_softmax.ipynb) has it writes a matrix of $T$ rows and $S$ columns, reads it to normalise
-# each row, and reads it again to blend the values. At 64 tokens that is little. At 16,384 it is 268 million weights for
-# each head. Yet what we want are $T$ blends. Nobody asked for the matrix.
-#
-# The obstacle is the softmax. A weight is $e^{s_j}$ divided by the sum over *all* keys, so one seems to need all scores
-# before the first weight. And since $e^{s}$ can overflow, one subtracts the largest score first, which again needs all
-# of them.
-#
-# Now suppose the keys come in blocks, and we keep three things about those we have seen: the best score so far, $b$;
-# the sum $z = \sum_j e^{s_j - b}$; and the blend that has not been divided yet, $o = \sum_j e^{s_j - b}\, v_j$. Then a
-# block brings a better score, $b'$. The old terms were measured from $b$, and now all must be measured from $b'$. Each
-# of them changes by the same factor:
-#
-# $$ e^{s_j - b'} = e^{s_j - b} \cdot e^{b - b'} $$
-#
-# So multiply $z$ and $o$ by $e^{b - b'}$, add the block's own terms, and forget the block. At the end, $o / z$.
-#
-# **By hand.** Scores 0, 1 and 3, with values 10, 20 and 30, in two blocks: the first two, then the third. After the
-# first block $b = 1$, $z = e^{-1} + 1 = 1.368$ and $o = 10 e^{-1} + 20 = 23.68$. The second brings $b' = 3$, so both
-# shrink by $e^{-2} = 0.1353$, and the third key adds 1 and 30:
-
-# %% tags=["hide-input", "nbval-check-output"]
-best, total, blend = 1.0, np.exp(-1) + 1, 10 * np.exp(-1) + 20
-shrink = np.exp(best - 3.0)
-total, blend = total * shrink + 1, blend * shrink + 30
-print(
-    f"shrink {shrink:.4f}   sum {total:.4f}   blend {blend:.4f}   {blend / total:.4f}"
-)
-scores, values = np.array([0.0, 1.0, 3.0]), np.array([10.0, 20.0, 30.0])
-weights = np.exp(scores) / np.exp(scores).sum()
-print(f"softmax {weights.round(4)}, blend {weights @ values:.4f}")
-assert abs(blend / total - weights @ values) < 1e-12
-
-# %% [markdown]
-# The same blend, and at no time were there three weights. (This is called **online softmax**.) For all queries at once:
-
-# %% tags=["export"] module="by_hand.blocks"
-import numpy as np
-from dotformer.by_hand.similarity import similarity_matrix
-from dotformer.support.scores import check_scores
-from dotformer.support.shapes import shapes
-from jaxtyping import Float, Real
-
-
-@shapes
-def blockwise_attention(
-    query: Real[np.ndarray, "T d_k"],
-    key: Real[np.ndarray, "S d_k"],
-    value: Real[np.ndarray, "S d_v"],
-    block: int = 128,
-) -> Float[np.ndarray, "T d_v"]:
-    """Attention that holds (T, block) weights at a time, never (T, S).
-
-    The output and the errors are those of `scaled_dot_product_attention`. Raises
-    ValueError besides when `block` is below 1. After Milakov and Gimelshein (2018),
-    Rabe and Staats (2021), Dao and others (2022).
-    """
-    if block < 1:
-        raise ValueError(f"block must be at least 1, not {block}")
-    best = np.full((len(query), 1), -np.inf)  # the best score so far
-    total, blend = np.zeros((len(query), 1)), np.zeros((len(query), value.shape[1]))
-    for start in range(0, len(key), block):
-        keys, values = key[start : start + block], value[start : start + block]
-        scores = similarity_matrix(query, keys) / np.sqrt(query.shape[1])
-        better = np.maximum(best, scores.max(axis=1, keepdims=True))
-        shrink, weights = np.exp(best - better), np.exp(scores - better)
-        total = total * shrink + weights.sum(axis=1, keepdims=True)
-        blend = blend * shrink + weights @ values
-        best = better
-    check_scores(best)
-    return blend / total
-
-
-# %% tags=["hide-input", "nbval-check-output"]
-from dotformer.by_hand.attention import scaled_dot_product_attention
-
-rng = np.random.default_rng(0)
-query, key, value = (rng.normal(size=(n, 16)) * 5 for n in (50, 300, 300))
-expected, _ = scaled_dot_product_attention(query, key, value)
-for block in (1, 7, 128, 300):
-    error = np.abs(blockwise_attention(query, key, value, block) - expected).max()
-    assert error < 1e-12
-    print(f"blocks of {block:3}: the same, to within 1e-12")
-
-# %% [markdown]
-# That is what `F.scaled_dot_product_attention` does where it can, in one fused kernel. A block of keys and values is
-# brought to the fast memory next to the arithmetic (**SRAM**), used for a block of queries, and forgotten, and no
-# weight ever travels to the large memory (**HBM**). The backward pass needs the weights, and computes each again from
-# its score: $e^{s_j - b} / z = e^{s_j - (b + \ln z)}$. So one number is kept for each query, $b + \ln z$. ([Is that an
-# approximation](#is-fused-attention-an-approximation), and what of causal masks?)
-#
-# The name to look for is **FlashAttention**. It is one of several such kernels: on CUDA, PyTorch also has a
-# *memory-efficient* one and cuDNN's.
-
-# %% tags=["proof"]
-small_heads = torch.randn(1, 2, 8, 16)
-for share, kernel in ((0.0, "flash_attention_for_cpu"), (0.1, "attention_math")):
-    attend = partial(
-        F.scaled_dot_product_attention, *[small_heads] * 3, dropout_p=share
-    )
-    used = [name for name, _ in profile_operators(attend, "cpu", shown=99)]
-    assert any(kernel in name for name in used)
-assert "cudnn_generated_fort_native_sdpa" in str(on_gpu)
-
-# %% tags=["quiz"]
-quiz.one_choice(
-    "With keys in blocks, the first block's best score is 2, its sum is 1.5. The next block has the single score 0. What is the new sum?",
-    quiz.right(
-        "1.5 + $e^{-2}$",
-        "The best score is still 2, so nothing shrinks, and the new term is reckoned from it.",
-    ),
-    quiz.wrong(
-        "1.5 + 1",
-        "That would be right if 0 were the best score. A term is $e^{s - b}$, and $b$ is 2.",
-    ),
-    quiz.wrong(
-        "1.5 $e^{-2}$ + 1",
-        "The old sum shrinks only when a *better* score arrives. 0 is no better than 2.",
-    ),
-)
 
 # %% [markdown]
 # ## What if it does not fit?
