@@ -802,7 +802,7 @@ for size in (7, 32, 128):  # as many sentences as words
 # %% [markdown]
 # ## Exercises
 #
-# Write your answer in the first notebook cell, run it, then run the check below it. The check tells you what it saw.
+# Write your answer in the first cell of the exercise, run it, then run the check below it. The check tells you what it saw.
 #
 # ### Exercise 1: How long does it last?
 #

@@ -29,23 +29,24 @@ transformer_map(built=2)
 # %% [markdown]
 # ## A question is a vector too
 #
-# To find *debts* without understanding anything, describe the question and the words in the same terms. Here the
-# terms are three: is it a *person*, is it a *thing*, does it tell how *often*? Each answer is a number, larger for a
-# stronger yes. The question asks for a thing: $(0, 2, 0)$ (it need not be as strong as the words). Four of the words
-# are *Lannister* $(3, 0, 0)$, *always* $(0, 0, 3)$, *pays* $(0, 0, 0)$ and *debts* $(0, 3, 0)$.
+# To find *debts* without understanding anything, describe the question and the words in the same terms. Here the terms
+# are three: is it a *person*, is it a *thing*, does it say how *often*? Each answer is a number, larger for a stronger
+# yes. The question asks for a thing: $(0, 2, 0)$ (2 or 3 makes no difference here: any positive number gives the same
+# order). Four of the words are *Lannister* $(3, 0, 0)$, *always* $(0, 0, 3)$, *pays* $(0, 0, 0)$ and *debts* $(0, 3,
+# 0)$.
 
 # %% [markdown]
 # Multiply the question by each, number by number, and add up: $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$ for *debts*, 0
-# for the others. This sum is the word's **score**. It finds the word that *agrees* with the question, with large
-# numbers of the same sign where the question has them, because there the products are large.
+# for the others. This sum is the word's **score**. Where question and word both have large numbers of the same sign,
+# the product is large and positive. So a high score means that the two *agree* on what the question asks.
 #
 # Why is agreement what a look-up needs? Compare three ways to look up. Asking for *equality*, as a Python dictionary
 # does, finds only what is exactly the same, and no word is $(0, 2, 0)$. *Distance* finds the nearest word. But let
-# *debts* be $(0, 9, 0)$, a thing three times as strongly: now its **Euclidean distance** from the question is 7, and
-# *pays*, which is no thing at all, only 2. With the *sum of products* the stronger *debts* gets 18 instead of 6. And
-# what is not asked for costs nothing, because it is multiplied by 0; a distance would count it as a difference. (So a
-# word $(9, 9, 9)$ would score 18 on every such question. In [chapter 3](03_softmax.ipynb) words compete, and such a
-# word takes weight from the right ones.)
+# *debts* be $(0, 9, 0)$, three times as strongly a thing: now its **Euclidean distance** from the question is 7, and
+# *pays*, which is not a thing at all, only 2. With the *sum of products* the stronger *debts* gets 18 instead of 6. And
+# what is not asked for costs nothing, because it is multiplied by 0; a distance would count it as a difference. That
+# has a danger, too: a word $(9, 9, 9)$ says yes to everything, and beats *debts* with 18. ([Chapter
+# 3](03_softmax.ipynb) shows what that costs.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it four words with their rows, debts in two strengths, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts, three times as strongly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
@@ -86,10 +87,11 @@ assert distances["debts"] == 1 and distances["debts, insisting"] == 7
 assert distances["pays"] == 2 and question not in offers.values()
 
 # %% [markdown]
-# Equality has a second fault. A question must be *learned*, in small steps, and after a small step unequal vectors
-# are almost always still unequal, so nothing says whether the step was good. The sum of products does (and so would a
-# distance). Add 0.1 to the question's number under *thing*, and the score of *debts* rises by $0.1 \cdot 3 = 0.3$. In
-# general, moving the question a little along a word's vector (unless it is zero) raises that word's score.
+# Equality has a second fault. The numbers of a question must be *learned*, in small steps, and after a small step
+# unequal vectors are almost always still unequal, so nothing says whether the step was good. The sum of products does
+# (and so would a distance). Add 0.1 to the question's number under *thing*, and the score of *debts* rises by $0.1
+# \cdot 3 = 0.3$. In general, moving the question a little along a word's vector (unless it is zero) raises that word's
+# score.
 #
 # In attention the question is called the **query**. A word is compared through its **key**, and what it hands over is
 # its **value**. Here the question $(0, 2, 0)$ is the query and $(0, 3, 0)$ the key of *debts*; its value might be any
@@ -185,8 +187,7 @@ print("tea and coffee ", dot(tea, coffee))
 #
 # ## Direction and length
 #
-# A drawing keeps the two apart. The third number is 0 for tea, coffee and ice, so two are enough to draw them as
-# arrows.
+# A drawing separates the two. The third number is 0 for tea, coffee and ice, so two are enough to draw them as arrows.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Arrows for tea (2, 3), coffee (3, 3) and ice (-3, 1) in the plane of warm and drink. Tea and coffee point almost the same way, 11 degrees apart, and coffee is longer. Ice points to the other side, more than a right angle away from tea."}}
 figure, axes = plt.subplots(figsize=(6, 3.6))
@@ -225,9 +226,9 @@ plt.show()
 # The **length** of an arrow, the (L2) **norm** of its vector, comes from Pythagoras in $D$ dimensions, and is the
 # root of a dot product: $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
 #
-# What does the dot product have to do with the angle $\theta$ between two arrows? However wide the vectors, two
-# arrows lie in one plane. There they span a triangle, whose third side is $a - b$. Compute its square in two ways.
-# Multiplied out, as for numbers, it is
+# What does the dot product have to do with the angle $\theta$ between two arrows? However wide the vectors, two arrows
+# lie in one plane. There they span a triangle, whose third side is $a - b$. Compute its square in two ways. Expanded as
+# with ordinary numbers, it is
 #
 # $$\|a - b\|^2 = (a - b) \cdot (a - b) = \|a\|^2 + \|b\|^2 - 2\, a \cdot b .$$
 #
@@ -299,23 +300,24 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # ### Dot product or cosine: which does a transformer use?
 #
-# The original transformer uses the dot product, divided by a number that depends on the width alone; chapter 3 derives
-# it.
+# The original transformer uses the dot product, divided by a number that depends on the width of the keys alone;
+# chapter 3 derives it.
 #
 # | | depends on | used in |
 # |---|---|---|
 # | dot product | direction and length | attention, where training also learns how long each key is |
 # | cosine | direction only | search, usually: a text should not win because its vector is long |
 #
-# A longer query multiplies all its scores by the same number, so their order does not change (only the choice becomes
-# sharper: [chapter 3](03_softmax.ipynb#temperature)). A longer key may win, as coffee did: at tea's length, coffee
-# would score $\sqrt{13} \sqrt{13} \cos\theta \approx 12.7$, less than tea's own 13. For likeness that is a fault; in
-# a look-up, training can use it to make a word easy to find. (Some newer models normalise queries and keys before the
-# product.) If all keys are equally long, dot product, cosine and distance rank them alike: in $\|q - k\|^2 = \|q\|^2 +
-# \|k\|^2 - 2 \, q \cdot k$ only the last term differs. A [search by
-# meaning](15_pretrained.ipynb#search-by-meaning), as in a vector database, ranks texts by such a number and returns
-# the best few, from vectors that were trained beforehand. Attention returns a blend of all its values, and is trained
-# together with the model around it.
+# For one query, its length changes no ranking, because it multiplies all the scores by the same number (only the choice
+# becomes sharper: [chapter 3](03_softmax.ipynb#temperature)). A key's length may: coffee, cut to tea's length, would
+# score $\sqrt{13} \sqrt{13} \cos\theta \approx 12.7$, and tea's own 13 would win. For likeness the influence of length
+# is a fault; in a look-up, training can use it to make a word easy to find. (Some newer models normalise queries and
+# keys before the product, *QK-norm*.) A cosine is also undefined for a vector of zeros, such as that of *pays* above.
+#
+# If all keys are equally long, dot product, cosine and distance rank them alike: in $\|q - k\|^2 = \|q\|^2 + \|k\|^2 -
+# 2 \, q \cdot k$ only the last term differs. A [search by meaning](15_pretrained.ipynb#search-by-meaning), as in a
+# vector database, ranks texts by such a number and returns the best few, from vectors that were trained beforehand.
+# Attention returns a blend of all its values, and is trained together with the model around it.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -371,8 +373,8 @@ quiz.number(
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
 # 1. stay spread between $-1$ and 1, since the vectors stay random;
-# 2. gather around 0, as the accidents cancel;
-# 3. drift towards 1, as there is more and more that two vectors can share.
+# 2. gather around 0, as chance agreements cancel;
+# 3. drift towards 1, as two vectors have more to share.
 
 # %%
 widths = [2, 8, 32, 128, 512, 2048]
@@ -394,19 +396,21 @@ for width in widths:
     )
 
 # %% [markdown]
-# They shrink towards 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0, and the typical size of a
-# cosine, the root of the mean square (**RMS**), is $1/\sqrt{D}$ (± is the standard deviation over 20 seeds). Four
-# times the width, half the size.
+# They gather around 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0, and the typical size of a cosine,
+# the root of the mean square (**RMS**), is $1/\sqrt{D}$ (± is the standard deviation over 20 seeds). Four times the
+# width, half the size.
 #
-# Why? Scale both vectors of a pair to length 1, and turn the pair until the first is $(1, 0, \dots, 0)$. The angle
-# does not change, so the cosine is now the first entry of the second vector. The $D$ squared entries of this vector
-# sum to 1. And no direction is favoured, because the density of independent standard normal numbers depends on the
-# vector's length alone. So each is $1/D$ on average. The root of that is the typical size, $1/\sqrt D$.
+# Why? Scale both vectors of a pair to length 1, and turn the pair until the first is $(1, 0, \dots, 0)$. The angle does
+# not change, so the cosine is now the first entry of the second vector. That vector still points in every direction
+# with equal chance: it was drawn independently of the first, and its density, a product of factors $e^{-x_i^2 / 2}$, is
+# $e^{-\lVert x \rVert^2 / 2}$, which depends on its length alone. So its $D$ squared entries have the same mean. They
+# sum to 1, so this mean is $1/D$. The root of it is the typical size, $1/\sqrt D$. (The dot product of the two as drawn
+# is the cosine times both lengths, each about $\sqrt D$, so its typical size is $\sqrt D$. Chapter 3 will need that.)
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly **orthogonal**. A cosine of 0.5 between random vectors is common at
-# width 2 and practically never happens at width 512. That is good for a look-up: if the keys were random, a query
-# along one of them would stand out among very many.
+# width 2 and practically never happens at width 512. That is good for a look-up: if the keys were random, a query along
+# one of them would score high on that key, and near 0 on very many others.
 
 # %% tags=["proof"]
 assert all(abs(cosines[width] * width**0.5 - 1) < 0.03 for width in widths)
@@ -416,12 +420,12 @@ assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 # ## Real vectors
 #
 # Where do real vectors come from? Behind them is an old idea, the **distributional hypothesis** (Harris, 1954), which
-# J. R. Firth put in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the same
-# kinds of sentences, after *drink* and *a cup of*. A model that is trained on much text, for example to guess a
-# hidden word from its neighbours, ends up with similar vectors for them, presumably because they call for the same
-# guesses: *cup* is a good one next to either.
+# J. R. Firth put in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the same kinds
+# of sentences, after *drink* and *a cup of*. A model that is trained on a lot of text, for example to guess a hidden
+# word from its neighbours, ends up with similar vectors for them, presumably because they call for the same guesses:
+# *cup* is a good guess next to either.
 #
-# In this section our vectors come from all-MiniLM-L6-v2, a small published model that is installed with this book;
+# From here on our vectors come from all-MiniLM-L6-v2, a small published model that is installed with this book;
 # [chapter 15](15_pretrained.ipynb) runs all of it. Here we need only its first part, the **embedding table**: 30,522
 # rows of 384 learned numbers. Each row is the **embedding** of one **token**, which is a word, part of a word or a
 # character. Looking up a word means picking its row. (This model was trained in several steps, the last of them on
@@ -467,10 +471,10 @@ for word in ("tea", "monday", "debts", "python"):
 # chapter 4 does it.
 #
 # Is a cosine of 0.44 high? Two words drawn at random typically have 0.07. But *coffee* is the best of 21,000, and the
-# best of so many is high even by chance: a random vector has 0.29 with the nearest of these words. And half of the
-# 535 words that we tried have a neighbour at 0.58 or more ([measured below](#how-high-is-high)). So 0.44 is no
-# accident, and not much for a nearest word. Before you call two words alike, compare their cosine with those of other
-# words from the same model.
+# best of so many is high even by chance: vectors that mean nothing, drawn with the mean and covariance of these word
+# vectors, have on average 0.29 with the nearest word. And the typical word has a neighbour at 0.58 ([measured
+# below](#how-high-is-high)). So 0.44 is hardly an accident, and not much for a nearest word. Before you call two words
+# alike, compare their cosine with those of other words from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -510,8 +514,10 @@ for row, query in enumerate(x):
 # | what gets paid? $(0, 2, 0)$ | 0 | 0 | 0 | **6** |
 # | how often? $(0, 0, 2)$ | 0 | **6** | 0 | 0 |
 #
-# The first question finds *debts*, the second *always*. The multiplications are those of the loops, but run in
-# compiled code, several at once. That is why the transformer compares by dot products.
+# The first question finds *debts*, the second *always*. The multiplications are those of the loops, but run in compiled
+# code, several at once. That is one reason why the transformer compares by dot products. (Cosines and distances can be
+# had from the same matrix product, as exercises 2 and 3 show; comparing by a small network, as [chapter
+# 1](01_why_attention.ipynb#the-network-of-2014)'s decoder does, cannot.)
 #
 # Shapes: $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. The `#` in `*#batch` says
 # that the axes in front *broadcast* as in NumPy: one of size 1 is stretched to fit. (`swapaxes(-1, -2)` is a
@@ -548,14 +554,15 @@ plots.score_map(similarity_matrix(x, x), sentence, sentence)
 plt.show()
 
 # %% [markdown]
-# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about as much as two unrelated words,
-# although tea is often hot. *They* and *or* are close to none of these; with each other their cosine is 0.19.
+# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about as much as two unrelated words, although
+# tea is often hot. *They* and *or* are not close to any of these; with each other their cosine is 0.19.
 #
-# Now read the last column: the same numbers as the last row. The matrix is **symmetric**, because $a \cdot b = b
-# \cdot a$. For likeness that is right. For a look-up two things are wrong. *Hot* should find the noun that it belongs
-# to, and that noun need not look back. And every word finds itself: on the diagonal stand the squared lengths $x_i
-# \cdot x_i$, here 1, the largest cosine that there is. Both come from using one vector as query *and* as key. So
-# [chapter 4](04_self_attention.ipynb#three-roles) gives each word one of each, through two learned matrices.
+# Now read the last column: the same numbers as the last row. The matrix is **symmetric**, because $a \cdot b = b \cdot
+# a$. For likeness that is right. For a look-up two things are wrong. *Hot* should find the noun that it belongs to, and
+# that noun need not look back. And, where all vectors are equally long, every word finds itself: on the diagonal stand
+# the squared lengths $x_i \cdot x_i$, here 1, the largest cosine that there is. Both come from using one vector as
+# query *and* as key. So [chapter 4](04_self_attention.ipynb#three-roles) gives each word one of each, through two
+# learned matrices.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -599,16 +606,16 @@ print("the row of 'tea', reshaped:  ", wrong[5].round(2))
 # into new rows, so that a "key" is now made of numbers from different words. One number gives it away, if you know what
 # to look for: the last, tea's likeness to itself, which is not 1.
 #
-# A sentence compared with itself must give a symmetric matrix, and vectors of length 1 a diagonal of ones. Where
-# queries and keys differ, neither helps. There, compare one entry with the definition: row 2, column 5 must hold the
-# dot product of query 2 with key 5.
+# Where the same vectors are queries and keys, the matrix must be symmetric, and with vectors of length 1 its diagonal
+# must be ones. Where queries and keys differ, neither helps. There, compare one entry with the definition: row 2,
+# column 5 must hold the dot product of query 2 with key 5.
 
 # %% tags=["proof"]
 assert np.allclose(right, right.T) and np.allclose(np.diag(right), 1)
 assert not np.allclose(wrong, wrong.T) and not np.allclose(np.diag(wrong), 1)
 
 # %% [markdown]
-# After every function, ask what must hold *whatever the numbers are*, and assert it.
+# After every function, ask what must hold *whatever the numbers are*, and write an assertion for it.
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -635,7 +642,8 @@ quiz.several_choices(
 # %% [markdown]
 # ## Exercises
 #
-# Write your answer in the first notebook cell, run it, then run the check below it. The check tells you what it saw.
+# Write your answer in the first cell of the exercise, run it, then run the check below it. The check tells you what it
+# saw.
 #
 # ### Exercise 1: The nearest word
 #
@@ -889,11 +897,11 @@ assert luckiest.max() < 0.43
 #
 # $$(v_1 + v_2 + \dots + v_n) \cdot v_1 = 1 + v_2 \cdot v_1 + \dots + v_n \cdot v_1 .$$
 #
-# After the 1 stand $n - 1$ cosines of random vectors. What is the typical size of their sum? Square it: the products
-# of two different cosines are as often positive as negative and cancel on average, and $n - 1$ squares remain, each
-# $1/D$ on average. So the error is about $\sqrt{(n-1)/D}$. With 20 of them at width 512 that is 0.19, which looks
-# harmless next to 1. But the features that are *absent* read about as much noise, and there are 1,980 of them: the
-# largest reads 0.7, as much as the weakest of the 20. With 50 present it is 1.1 against 0.3 (means of ten draws).
+# After the 1 stand $n - 1$ cosines of random vectors. What is the typical size of their sum? Square it: the products of
+# two different cosines are as often positive as negative and cancel on average, and $n - 1$ squares remain, each $1/D$
+# on average. So the error is about $\sqrt{(n-1)/D}$. With 20 of them at width 512 that is 0.19, which looks harmless
+# next to 1. But the features that are *absent* read about as much noise, and there are 1,980 of them: the largest
+# reading is 0.7, as much as that of the weakest of the 20. With 50 present it is 1.1 against 0.3 (means of ten draws).
 # There may be many features, but only a few of them can be present at a time.
 
 # %% tags=["proof"]
@@ -965,10 +973,10 @@ for job in ("nurse", "engineer"):
     print(f"{job:9} with he {he:5.2f}, with she {she:5.2f}")
 
 # %% [markdown]
-# Opposites can keep the same company: *bad* is as near to *good* as *great* is, and *cold* is far nearer to *hot*
-# than chance would have it. Text has habits, too: *nurse* is nearer to *she* than to *he*, and *engineer* the other
-# way round, though all four cosines are near those of words drawn at random, so that a single pair proves little
-# (**bias**, shown for many words by [Bolukbasi and others, 2016](https://arxiv.org/abs/1607.06520)).
+# Opposites can keep the same company: *bad* is as near to *good* as *great* is, and *cold* is far nearer to *hot* than
+# chance would predict. Text has habits, too: *nurse* is nearer to *she* than to *he*, and *engineer* the other way
+# round, though all four cosines are near those of words drawn at random, so that a single pair proves little (**bias**,
+# shown for many words by [Bolukbasi and others, 2016](https://arxiv.org/abs/1607.06520)).
 
 # %% tags=["proof"]
 queen = normalize(

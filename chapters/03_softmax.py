@@ -8,9 +8,9 @@
 # %% [markdown]
 # # 3. How do you look something up without choosing?
 #
-# You search a list of drinks for *something warm to drink*. Coffee scores 6, tea 5. Do you return what is written
-# beside coffee and forget the rest? This chapter builds a look-up that answers with a *blend* of all entries, with
-# the largest share from the best match. And it shows why transformers divide their scores by a square root.
+# You search a list for *something warm to drink*. Coffee scores 6, tea 5. Do you return what is written beside coffee
+# and forget the rest? This chapter builds a look-up that answers with a *blend* of all entries, with the largest share
+# from the best match. And it shows why transformers divide their scores by a square root.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. The chapter
 # takes about 25 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 4 more
@@ -35,7 +35,7 @@ import numpy as np
 from dotformer.by_hand.similarity import similarity_matrix
 
 drinks = ["tea", "coffee", "ice", "train"]
-# columns: warm, drink, move; rows: the drinks above, as in chapter 2
+# columns: warm, drink, move; a row for each of the four, as in chapter 2
 keys = np.array([[2, 3, 0], [3, 3, 0], [-3, 1, 0], [1, 0, 4]])
 # columns: price, litres
 values = np.array([[2.0, 0.3], [3.0, 0.2], [1.0, 0.1], [40.0, 0.0]])
@@ -47,8 +47,8 @@ print("scores:", scores)
 print("the best match is", drinks[best], "with price and litres", values[best])
 
 # %% [markdown]
-# Each key has a **value**, which the look-up returns if the key wins; here it is a price and a number of litres.
-# Coffee wins with 6, and what stands beside tea, with 5, is thrown away.
+# Each key has a **value**, which the look-up returns if the key wins; here it is a price and a number of litres. Coffee
+# wins with 6, and the entry for tea, with its score of 5, is discarded.
 #
 # Worse, turn the query slowly: the answer does not move, and then it jumps. $(0.01, 1, 0)$ finds coffee, and $(-0.01,
 # 1, 0)$ tea. A machine that learns asks "if I change this number a little, does the answer get better?" Here the
@@ -71,13 +71,14 @@ with np.errstate(all="ignore"):
 
 # %% [markdown]
 # The second line has the same differences as the first, ten points higher, and the winner's share fell from 0.67 to
-# 0.36. It should not: give the query a component that all keys share, and all scores rise alike, though nothing has
-# been said about any one key. In the third line the sum is 0, and in the last, our drinks, ice gets a negative share.
+# 0.36. It should not. Suppose every key had a fourth entry of 1, and the query a 10 there: every score rises by 10,
+# and nothing distinguishes one key from another that did not before. In the third line the sum is 0, and in the last,
+# our drinks, ice gets a negative share.
 #
 # We could subtract the lowest score first: then only differences count, and nothing is negative. But now a bad key
-# changes how two good ones share. Scores of 6 and 5 share 2 to 1 if the lowest is 4, but 106 to 105, almost equally,
-# if it is $-100$. So there are two demands: neither a common shift nor another key may matter. **The ratio of two
-# shares depends on the difference of these two scores, and on nothing else.**
+# changes how two good ones share. Scores of 6 and 5 share 2 to 1 if the lowest is 4, but 106 to 105, almost equally, if
+# it is $-100$. So there are two demands: a common shift must not change the shares, and a third key must not change the
+# *ratio* of two others. **The ratio of two shares depends on the difference of these two scores, and on nothing else.**
 #
 # That settles the formula. Let $f(d)$ be the ratio of two shares whose scores differ by $d$, and take three keys,
 # each 1 ahead of the next. The first gets $f(1)$ times the share of the second, and the second $f(1)$ times that of
@@ -87,10 +88,10 @@ with np.errstate(all="ignore"):
 # $f(d) = a^d$ for every fraction $d$, and $f(-d) = 1 / f(d)$. Between fractions $f$ is squeezed onto the same curve,
 # since a larger difference must give a larger ratio.
 #
-# To get such ratios, raise $a$ to the power of each score, and divide each result by their sum. The shares are
-# positive and sum to 1, like the probabilities of a **distribution**. We take $a = e$, the base with the simplest
-# derivative. (Another base would only rescale the scores, as $a^s = e^{s \ln a}$; [below](#temperature) that scale
-# gets a knob of its own.) For the scores 0, 1, 2:
+# To get such ratios, raise $a$ to the power of each score, and divide each result by the sum of all the results. The
+# shares are positive and sum to 1, like the probabilities of a **distribution**. We take $a = e$, the base with the
+# simplest derivative. (Another base would only rescale the scores, as $a^s = e^{s \ln a}$; [below](#temperature) that
+# scale gets a knob of its own.) For the scores 0, 1, 2:
 #
 # | score | $e^{\text{score}}$ | share |
 # |---|---|---|
@@ -122,7 +123,7 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 #
 # $$\operatorname{softmax}(s)_i = \frac{e^{s_i}}{\sum_{j=1}^{S} e^{s_j}} .$$
 #
-# Its results are called (attention) **weights**. They are computed, and not to be confused with a network's weights,
+# In attention its results are called **weights**. They are computed, and not to be confused with a network's weights,
 # the numbers that it learns. Add a number $c$ to every score, and no weight changes (**shift invariance**): $e^{s_i +
 # c} = e^c e^{s_i}$, and the factor $e^c$ cancels. So the function below may subtract from each row its largest score,
 # `highest`; [further down](#break-it-scores-of-a-thousand) you see why it should.
@@ -213,9 +214,9 @@ quiz.number(
 # | sum | | 554.70 | 1 | | 2.913 |
 #
 # A sum whose weights are not negative and sum to 1 is a **weighted average**, or convex combination. It always lies
-# between the values, never outside (for vectors, this holds entry by entry). For $T$ queries and $S$ keys, whose
-# values have the width $D$, the weights are a matrix $W$ of shape $(T, S)$ and the values one, $V$, of shape $(S,
-# D)$. Then the answers, a row $O_i$ for query $i$, are one more matrix product:
+# between the values, never outside (for vectors, this holds entry by entry). For $T$ queries and $S$ keys, whose values
+# have the width $D$, the weights are a matrix $W$ of shape $(T, S)$ and the values a matrix $V$ of shape $(S, D)$. Then
+# the answers, a row $O_i$ for query $i$, are one more matrix product:
 #
 # $$O = W V , \qquad O_i = \sum_{j=1}^{S} W_{ij} \, V_j .$$
 #
@@ -257,8 +258,8 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 # %% [markdown]
 # The answer costs 2.91. Nothing on the list does: it is a blend, mostly coffee and about a quarter tea. The train has
 # less than half a percent of the weight, and its price of 40 still puts 0.20 into the answer: every finite score gets
-# some weight, however small. So a lead is diluted by length: a key that is 5 ahead of all others gets 0.94 of the
-# weight among 10 keys and 0.13 among 1,000.
+# some weight, however small. So the same lead is worth less in a longer list: a key that is 5 ahead of all others gets
+# 0.94 of the weight among 10 keys and 0.13 among 1,000.
 
 # %% [markdown]
 # Ask with $(x, 1, 0)$ instead, and let $x$ run from $-2$ to 2. The hard look-up answers with the litres of ice, then of
@@ -282,10 +283,10 @@ axes.set(xlabel="x, in the query (x, 1, 0)", ylabel="litres", ylim=(0, 0.35))
 plt.show()
 
 # %% [markdown]
-# This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a
-# little. It has a slope everywhere (it is **differentiable**), and a hard choice has a slope of 0, or none. So in a
-# soft look-up queries and keys can be learned (chapter 7). Attention is this look-up; *self-attention* does it for
-# every word of a sentence at once.
+# This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a little.
+# It has a slope everywhere (it is **differentiable**), and a hard choice has a slope of 0, or none. So in a soft
+# look-up queries and keys can be learned (chapter 7). Attention is this look-up. In *self-attention* queries, keys and
+# values all come from the words of one sentence.
 #
 # ## Temperature
 #
@@ -318,11 +319,11 @@ plt.show()
 
 # %% [markdown]
 # All go to one quarter, because scores divided by a large $\tau$ are all near 0. The answer is then the plain average
-# of the values. On the left edge, at low temperature, coffee has everything, because it is 1 ahead of tea and gets
-# $e^{1/\tau}$ times as much: 2.7 times at $\tau = 1$, 22,026 times at 0.1. Towards 0 softmax becomes the hard choice
-# again (equal best scores share). A longer query does the same as a lower temperature: its direction says what is
-# sought, its length how sharply. At $\tau = 1$ you find the weights from above. The order never changes, whatever the
-# temperature.
+# of the values. At $\tau = 1$ you find the weights from above. On the left edge, at low temperature, coffee has
+# everything, because it is 1 ahead of tea and gets $e^{1/\tau}$ times as much: 2.7 times at $\tau = 1$, 22,026 times at
+# 0.1. Towards 0 softmax becomes the hard choice again (keys that are tied for best share equally). A longer query does
+# the same as a lower temperature: its direction says what is sought, its length how sharply. The order never changes,
+# whatever the temperature.
 
 # %% tags=["proof"]
 assert np.allclose(curves[-1], 0.25, atol=0.003) and curves[0, 1] > 0.9999
@@ -350,15 +351,13 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 # `nan`, "not a number", three times. $e^{1000}$ is larger than any float64 (these end near $e^{709}$, float32 near
 # $e^{88}$, float16 near $e^{11}$), so it **overflows** to infinity, and infinity over infinity is undefined.
 #
-# Only differences count, so `softmax` subtracts the largest score from all. The largest exponential is then $e^0 =
-# 1$, no exponential can overflow, and the weights are the same. (FlashAttention goes further: it computes a softmax
-# whose row is never there all at once, an *online softmax*, [chapter
-# 20](20_one_gpu.ipynb#attention-without-the-score-matrix).) Very small exponentials may round to 0 (**underflow**),
+# Only differences count, so `softmax` subtracts the largest score from all. The largest exponential is then $e^0 = 1$,
+# no exponential can overflow, and the weights are the same. Very small exponentials may round to 0 (**underflow**),
 # which matters where somebody takes their logarithm (exercise 2) or divides by them.
 #
 # A score of minus infinity gets the weight 0, exactly. That is how chapter 4 leaves a word out (a **mask**). A row of
 # *nothing but* minus infinity has no answer (it would be 0/0), so `check_scores` refuses it, and any NaN or plus
-# infinity. The largest score of a row reveals all three.
+# infinity. One look at the largest score of a row is enough: it is −∞ only if all are, +∞ if any is, and NaN if any is.
 
 # %% tags=["proof"]
 assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
@@ -486,21 +485,22 @@ quiz.one_choice(
 # ## Why divide by the square root of the width?
 #
 # Our vectors had three entries. A query or key of the original transformer has $d_k = 64$, so a score is a sum of 64
-# products. How large is it, before anything is learned? Take strangers, as in chapter 2: all entries independent,
-# with mean 0 and **variance** 1. (With mean 0 the variance is the mean square.) A product $q_i k_i$ then has mean 0,
-# and its mean square is $1 \cdot 1$, so its variance is 1. And the variances of independent terms add up, because in
-# the square of the sum the product of two different terms is 0 on average, each having mean 0:
+# products. How large is it, before anything is learned? Take strangers, as in chapter 2: all entries independent, with
+# mean 0 and **variance** 1. (With mean 0 the variance is the mean square.) For independent numbers the mean of a
+# product is the product of the means. So $q_i k_i$ has the mean $0 \cdot 0 = 0$, and its square the mean $1 \cdot 1 =
+# 1$: that is its variance. Now square the sum of all $d_k$ products. For two different ones the mean of $q_i k_i \, q_j
+# k_j$ is 0, and only the $d_k$ squares remain:
 #
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
-# So the standard deviation of a score, its typical distance from 0, is $\sqrt{d_k}$, 8 for $d_k = 64$. Two keys
-# easily differ by 10, and then one gets $e^{10}$ times the other's weight. Scores grow with the width, although each
-# entry is as large as before. Dividing scores by $\sqrt{d_k}$, a temperature that the width sets, cancels that
-# growth.
+# So the standard deviation of a score, its typical distance from 0, is $\sqrt{d_k}$, 8 for $d_k = 64$. The scores of
+# two keys easily differ by 10 (the variance of their difference is $2 d_k$), and then one gets $e^{10}$ times the
+# other's weight. Scores grow with the width, although each entry is as large as before. Dividing scores by $c$ divides
+# their variance by $c^2$, so $c = \sqrt{d_k}$ leaves 1 at every width: a temperature that the width sets.
 #
-# What should happen before anything is learned? The weights should differ from query to query, or every answer is the
-# plain average of the values; and no key should have it all. **Predict first.** One query, ten keys, all random,
-# undivided scores. How much weight does the luckiest of the ten get at width 64? At width 1024?
+# What should happen before anything is learned? The weights should not be nearly equal, or every answer is nearly the
+# plain average of the values; and no key should have all. **Predict first.** One query, ten keys, all random, undivided
+# scores. How much weight does the luckiest of the ten get at width 64? At width 1024?
 
 # %%
 widths, trials = [1, 4, 16, 64, 256, 1024], 2000
@@ -521,13 +521,12 @@ for width in widths:
     )
 
 # %% [markdown]
-# Read the line for 64: the scores have a variance near 64, and on average the luckiest stranger takes 87 percent of
-# the weight. At 1024 it takes 97. Divided by $\sqrt{d_k}$, the scores have variance 1 at every width, and as sums of
-# many products they are nearly normal. So the luckiest key gets about 0.3 at any width from 4 on (of ten standard
-# normal scores it gets 0.32). Why not divide by $d_k$ itself? Such scores have the standard deviation $1 /
+# Read the line for 64: the scores have a variance near 64, and on average the luckiest stranger takes 87 percent of the
+# weight. At 1024 it takes 97. Divided by $\sqrt{d_k}$, the ten scores of a query are normal with the variance $\lVert q
+# \rVert^2 / d_k$, which is near 1 in a wide space. So the luckiest key gets about 0.3 at any width from 4 on (of ten
+# standard normal scores it gets 0.32). Why not divide by $d_k$ itself? Such scores have the standard deviation $1 /
 # \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys gets nearly a tenth,
-# whatever the query asks. (Once trained, $q \cdot k$ may grow like $d_k$, and there are recipes that do divide by
-# $d_k$ and adapt the learning rate: [Yang and others, 2022](https://arxiv.org/abs/2203.03466).)
+# whatever the query asks.
 
 # %% tags=["proof"]
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
@@ -538,14 +537,26 @@ assert ten.max(axis=1).mean().round(1) == 1.5
 assert np.exp(np.sort(ten)[:, :-1]).mean().round(1) == 1.2
 
 # %% [markdown]
-# So here are all four steps together, dot product, scaling, softmax and blend: **scaled dot-product attention**.
+# So here are all four steps together, dot product, scaling, softmax and blend: **scaled dot-product attention**. Stack
+# the queries as rows of $Q$, $(T, d_k)$, the keys as rows of $K$, $(S, d_k)$, and the values as rows of $V$, $(S, D)$:
 #
 # $$O = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
-#
-# Our drinks have $d_k = 3$. Divided by $\sqrt 3$, the scores become 2.89, 3.46, −1.15 and 0.58, the weights 0.345,
-# 0.615, 0.006 and 0.034, and the answer costs 3.91. That is more than coffee alone: a softer choice lets the train
-# in. Our query was made by hand, at the right length, so dividing blurs it. A learned query makes up for the root of
-# 3 by being that much longer, and then the answer is 2.91 again.
+
+
+# %% tags=["nbval-check-output"]
+def attention(queries, keys, values):  # (T, d_k), (S, d_k), (S, D) -> (T, D)
+    scaled = queries @ keys.T / np.sqrt(keys.shape[1])  # (T, S)
+    return softmax(scaled) @ values
+
+
+queries = np.array([query, np.sqrt(3) * query])
+print(attention(queries, keys, values).round(2))  # price and litres
+
+# %% [markdown]
+# Our keys have $d_k = 3$. Divided by $\sqrt 3$, the scores become 2.89, 3.46, −1.15 and 0.58, the weights 0.345, 0.615,
+# 0.006 and 0.034, and the answer of the first row costs 3.91. That is more than coffee alone: a softer choice lets the
+# train in. We had chosen the query's length so that the choice was sharp, and dividing makes it softer. A query that is
+# longer by the root of 3, the second row, gets 2.91 again. A learned query can find its length by itself.
 
 # %% tags=["proof"]
 shares = softmax(keys @ query / np.sqrt(3))
@@ -558,12 +569,12 @@ assert ahead.round(2).tolist() == [0.94, 0.13]
 # ### What does saturation cost?
 #
 # A query $q$ changes the answer only through the scores, $q K^\top / \tau$, and these only through the weights. The
-# derivatives of the first weight with respect to all entries of $q$ form a vector, its **gradient**. Score $j$ is $q
-# \cdot k_j / \tau$, so its gradient is $k_j / \tau$, and the weight moves by $J_{1j}$ for each score: together that
-# is $\sum_j J_{1j} \, k_j / \tau = \frac1\tau J_1 K$, with $J_1$ for the first row of $J$. Where a softmax is
-# saturated, $J$ is nearly 0, and so is this: a **vanishing gradient**. The 2017 paper offers it as a suspicion: "we
-# suspect that for large values of $d_k$, the dot products grow large in magnitude, pushing the softmax function into
-# regions where it has extremely small gradients".
+# derivatives of the first weight with respect to all entries of $q$ form a vector, its **gradient**. Move $q$ a little.
+# The scaled score $q \cdot k_j / \tau$ changes along $k_j / \tau$, and the first weight by $J_{1j}$ times as much. As
+# $q$ acts through all the scores, these contributions add up: $\sum_j J_{1j} \, k_j / \tau = \frac1\tau J_1 K$, with
+# $J_1$ for the first row of $J$. Where a softmax is saturated, $J$ is nearly 0, and so is this: a **vanishing
+# gradient**. The 2017 paper offers it as a suspicion: "we suspect that for large values of $d_k$, the dot products grow
+# large in magnitude, pushing the softmax function into regions where it has extremely small gradients".
 #
 # Does it matter? Draw a query and ten keys at random and call one key the right one. How long is the gradient of its
 # weight at the start?
@@ -608,9 +619,10 @@ assert medians["unscaled", 1024] < 1e-15
 assert all(0.06 < medians["scaled", width] < 0.08 for width in (64, 1024))
 
 # %% [markdown]
-# So at this learning rate the division decides. It is no law: [further down](#when-does-it-matter-less) unscaled
-# queries learn, too, if all steps are made equally long, and at width 64 nearly all do from a start with smaller
-# entries.
+# So at this learning rate the division decides. It is no law. The gradients of the unscaled are tiny and not 0: with a
+# rate of a million million nearly all of them arrive at width 64, and at 1024 fewer than half ([all
+# rates](#can-a-query-still-learn)). They also learn if every step has the same length, and at width 64 nearly all do
+# from a start with smaller entries ([further down](#when-does-it-matter-less)).
 #
 # Could training not do the division itself? It could. Queries come from a learned matrix (chapter 4), and if its
 # entries are $\sqrt{d_k}$ times smaller, the scores are too. So the division adds no power. It lets training *begin*
@@ -630,9 +642,9 @@ assert all(0.06 < medians["scaled", width] < 0.08 for width in (64, 1024))
 # | $\sqrt{\text{words}}$ | varies | the matrix of scores is that wide | words are not summed in a score |
 # | the number of heads | 8 | here it happens to be the same | with 16 heads of 32 it would be wrong |
 #
-# A wrong choice is a temperature that is off by a factor. Training may well make up for it, and then neither loss nor
-# accuracy reveals it. What does is a comparison of the output with a reference ([chapter
-# 4](04_self_attention.ipynb#break-it-four-versions-one-correct)).
+# Except for the number of words, which differs from text to text, a wrong choice is a temperature that is off by a
+# fixed factor. Training may well make up for it, and then neither loss nor accuracy reveals it. Only comparing the
+# output with a reference does ([chapter 4](04_self_attention.ipynb#break-it-four-versions-one-correct)).
 
 # %% tags=["quiz"]
 d_model, num_heads, words = 768, 12, 100
@@ -782,8 +794,9 @@ verdict
 # ### Exercise 3: Backwards through the softmax
 #
 # *Harder, 15 minutes.* Suppose you know how much better things get when each weight rises: a vector $g$ with an entry
-# for each weight. How much better do they get when each *score* rises? By the chain rule it is $J^\top g$. Compute it
-# for every row of a matrix of weights, without ever building $J$. Chapter 7 needs it.
+# for each weight. How much better do they get when each *score* rises? Score $j$ reaches every weight $i$, so it is
+# $\sum_i J_{ij} \, g_i$, entry $j$ of $J^\top g$. Compute it for every row of a matrix of weights, without ever
+# building $J$. Chapter 7 needs it.
 
 
 # %% tags=["exercise"]
@@ -833,10 +846,10 @@ verdict
 # ## In one breath
 #
 # The softmax turns scores into weights that are not negative and sum to 1 and depend only on differences between
-# scores; a weighted average of the values with these weights is a look-up that never has to choose. A temperature
-# sets how sharp it is. Where it is too sharp, its derivatives are nearly 0, and a query that steps along them hardly
-# learns. Dot products of vectors with independent entries of mean 0 and variance 1 have size $\sqrt{d_k}$, so they
-# are divided by that, and the start is the same at every width.
+# scores; a weighted average of the values with these weights is a look-up that never has to choose. A temperature sets
+# how sharp it is. Where it is too sharp, its derivatives are nearly 0, and a query that steps along them hardly learns.
+# Dot products of vectors with independent entries of mean 0 and variance 1 have size $\sqrt{d_k}$, so they are divided
+# by that, and the start is nearly the same at every width.
 #
 # **Sources.** The softmax in a learning machine, and its name: [Bridle
 # (1990)](https://doi.org/10.1007/978-3-642-76153-9_28). A temperature to soften it: [Hinton, Vinyals and Dean
@@ -869,13 +882,13 @@ def learn(width, tau, learning_rate, seed, scale=1.0, steps=100, unit=False):
     for _ in range(steps if learning_rate else 0):
         weights = softmax(query @ keys.swapaxes(1, 2) / tau)
         gradient = softmax_jacobian(weights)[:, :, 0] @ keys / tau  # of w_1
-        if unit:  # all as long as each other
+        if unit:  # all of the same length
             gradient = gradient / np.linalg.norm(gradient, axis=-1, keepdims=True)
         query = query + learning_rate * gradient
     return np.mean(softmax(query @ keys.swapaxes(1, 2) / tau)[:, 0, 0] > 0.9)
 
 
-rates, ends = (0, 0.1, 1, 10, 1e6), {}
+rates, ends = (0, 0.1, 1, 10, 1e6, 1e12), {}
 print("queries with more than 0.9 on their key, by learning rate")
 print(f"{'':22}", *(f"{rate:9g}" for rate in rates))
 for width in (64, 1024):
@@ -892,19 +905,22 @@ for width in (64, 1024):
         print(f"d_k {width:4}, {name:13} {row}")
 
 # %% [markdown]
-# Without any step, at a learning rate of 0, some of the unscaled queries have their key by luck. Each key wins a
-# tenth of the draws, and the winner has more than 0.9 in some 60 percent of them at width 64, in some 90 at 1024. At
+# Without any step, at a learning rate of 0, some of the unscaled queries start on the right key by luck. Each key wins
+# a tenth of the draws, and the winner has more than 0.9 in some 60 percent of them at width 64, in some 90 at 1024. At
 # 0.1, too small for a hundred steps, the unscaled version is ahead: where its softmax is not saturated its gradients
-# are the larger ones, since they lack the $\frac1\tau$. But at 1 nearly every scaled query finds its key, and at 10
-# every one does. So the division does not make all gradients larger. It lets the softmax *start* away from where they
-# vanish. (Divided by $d_k$ itself, tried at width 64, they are small everywhere, but not vanishing: at a learning
-# rate of 10 none arrives, and at a far larger one all do.)
+# are the larger ones, since they lack the $\frac1\tau$. At the right end nearly every unscaled query arrives at width
+# 64,
+# since a gradient that is not quite 0 can be multiplied by enough. A model cannot do that, because one learning rate
+# serves all its parameters. But at 1 nearly every scaled query finds its key, and at 10 every one does. So the division
+# does not make all gradients larger. It lets the softmax *start* away from where they vanish. (With a division by
+# $d_k$, tried at width 64, the gradients are small everywhere, but not vanishing: at a learning rate of 10 none
+# arrives, and at a far larger one all do.)
 #
 # The softmax at the end of a model, which names the next word, does not stall like this ([chapter
 # 11](11_training.ipynb)). It is told which weight was right, and trained on the loss $-\ln w$ of that weight
-# (**cross-entropy**). The derivative of the loss with respect to its score is $-\frac1w \cdot w (1 - w) = -(1 - w)$,
-# near $-1$ wherever $w$ is small, and so where the model is confidently wrong. Inside the attention of a model
-# nothing says which weight was right.
+# (**cross-entropy**; our query climbed $w$ itself). The derivative of the loss with respect to its score is $-\frac1w
+# \cdot w (1 - w) = -(1 - w)$, near $-1$ wherever $w$ is small, and so where the model is confidently wrong. Inside the
+# attention of a model nothing says which weight was right.
 #
 # ### When does it matter less?
 #
@@ -930,9 +946,11 @@ for width in (64, 1024):
     assert all(learn(width, 1, 0.1, seed, unit=True) == 1 for seed in range(3))
 
 # %% [markdown]
-# At width 64 nearly all of them find their key, and at 1024 fewer than half; scaled, all do. The wider the keys, the
-# more the division matters; and it costs next to nothing. It matters less, too, if all steps are equally long: with
-# steps of length 0.1 along the same gradients every unscaled query finds its key at either width.
+# At width 64 nearly all of them find their key, and at 1024 fewer than half; scaled, all do. In this experiment the
+# division matters more for wider keys; and it costs next to nothing. It matters less, too, if all steps are equally
+# long: with steps of length 0.1 in the direction of the gradient every unscaled query finds its key at either width.
+# (Once trained, $q \cdot k$ may grow like $d_k$, and there are recipes that do divide by $d_k$ and adapt the learning
+# rate: [Yang and others, 2022](https://arxiv.org/abs/2203.03466).)
 
 # %% tags=["proof"]
 assert ends["unscaled", 64][1] > 0.3 > 0.02 > ends["scaled", 64][1]
@@ -944,7 +962,7 @@ for width in (64, 1024):
     assert min(ends["scaled", width][3:]) == 1
     assert max(ends["unscaled", width][2:4]) < 0.56
 assert 0.1 < 1 - ends["unscaled", 64][4] < 0.12
-assert max(ends["unscaled", 1024]) < 1 / 3
+assert ends["unscaled", 64][5] > 0.98 and 0.3 < ends["unscaled", 1024][5] < 0.5
 assert ends["by d_k", 64][3] < 0.01 and ends["by d_k", 64][4] == 1
 for width, share in ((64, 0.6), (1024, 0.9)):
     rng = np.random.default_rng(width)
