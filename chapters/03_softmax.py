@@ -13,7 +13,7 @@
 # from the best match. And it shows why transformers divide their scores by a square root.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. The chapter
-# takes about 25 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 4 more
+# takes about 26 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 4 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
@@ -620,8 +620,8 @@ assert all(0.06 < medians["scaled", width] < 0.08 for width in (64, 1024))
 
 # %% [markdown]
 # So at this learning rate the division decides. It is no law. The gradients of the unscaled are tiny and not 0: with a
-# rate of a million million nearly all of them arrive at width 64, and at 1024 fewer than half ([all
-# rates](#can-a-query-still-learn)). They also learn if every step has the same length, and at width 64 nearly all do
+# learning rate of a million million nearly all of them arrive at width 64, and at 1024 fewer than half ([more of
+# them](#can-a-query-still-learn)). They also learn if every step has the same length, and at width 64 nearly all do
 # from a start with smaller entries ([further down](#when-does-it-matter-less)).
 #
 # Could training not do the division itself? It could. Queries come from a learned matrix (chapter 4), and if its

@@ -14,7 +14,7 @@
 # **positional encoding**, and the verb can tell which word stands before it. In these two sentences that is the one
 # who bites.
 #
-# You need chapter 4, and sine and cosine. It takes about 26 minutes to read, and 45 for the exercises. [Going
+# You need chapter 4, and sine and cosine. It takes about 27 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One attention block is built. This chapter adds the two boxes named positions, under the encoder and under the decoder."}}

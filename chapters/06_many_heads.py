@@ -14,7 +14,7 @@
 # inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 24 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 3 more
+# takes about 26 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 3 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}

@@ -13,7 +13,7 @@
 # at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when one of
 # its parts is left out. First comes how a layer is built, and then why it is built like that.
 #
-# You need [chapter 7](07_learning.ipynb). This chapter takes about 28 minutes to read, and 40 for the exercises. [Going
+# You need [chapter 7](07_learning.ipynb). This chapter takes about 30 minutes to read, and 40 for the exercises. [Going
 # further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it. Residual paths lead around attention and around the feed-forward network, each to an add and norm."}}

@@ -14,8 +14,8 @@
 # from computing everything again at each word, and shows how a small model can write ahead for a large one.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
-# learnt something. It takes about 30 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
-# end, takes 3 more minutes.
+# learnt something. It takes about 31 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
+# end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
 from functools import partial
@@ -89,12 +89,42 @@ assert text_of(written) == "a cup"
 #     return tokens
 # ```
 #
-# The book's loop, below, does this for a batch. It sees only a `state`: a model together with the sentences that it
-# is writing, one row for each. The example above has such a state, and so has a transformer (`KVCache`, built
-# [below](#what-has-been-computed-before)). So the loop works with any model that writes. `state.special_ids` are the
-# numbers of padding, begin and end; the first two are never written. `len(state)` is the number of rows.
-# `state.step(tokens)` reads one more token for each row, and returns the logits of what may follow.
-# `state.select(rows)` keeps only the given rows; this is how a finished sentence leaves the batch.
+# The book's loop does this for a batch, and for any model that writes. All it needs to know of a model is a **state**: the
+# model together with the sentences that it is writing, one row for each.
+#
+# | | what it does |
+# |---|---|
+# | `len(state)` | says how many rows there are |
+# | `state.step(tokens)` | reads one more token for each row, and returns the logits $(N, V)$ of what may follow |
+# | `state.select(rows)` | keeps these rows, in this order; so a finished sentence leaves the batch |
+# | `state.special_ids` | the numbers of padding, begin and end; the first two are never written |
+#
+# This chapter has three: `Table`, here, for the model above; `Recompute` for a transformer that reads everything again at
+# each step; and `KVCache`, [built below](#what-has-been-computed-before), for one that does not.
+
+
+# %%
+class Table:
+    """Sentences that fixed probabilities continue."""
+
+    special_ids = (0, 1, 2)
+
+    def __init__(self, rows=1):
+        self.rows = rows
+
+    def __len__(self):
+        return self.rows
+
+    def step(self, tokens):
+        return table[tokens].log()
+
+    def select(self, rows):
+        self.rows = len(rows)
+
+
+# %% [markdown]
+# (In the loop, what `decoding` checks raises an error, for example where no token is possible: a *dead end*. `unfinished`
+# holds the very lists that `sentences` holds, so what is appended to one is in the other.)
 
 # %% tags=["export"] module="generation"
 import math
@@ -116,7 +146,7 @@ def generate(
     decoding.check_search(max_length)
     pad, begin, end = state.special_ids
     sentences: list[list[int]] = [[] for _ in range(len(state))]
-    unfinished = sentences  # the same lists: what is appended to one is in both
+    unfinished = sentences
     tokens = torch.full((len(state),), begin)
     for _ in range(max_length):
         logits = decoding.checked_logits(state.step(tokens))
@@ -140,25 +170,7 @@ def greedy(state: Decoding, max_length: int) -> list[list[int]]:
     return generate(state, max_length, lambda logits: logits.argmax(dim=-1))
 
 
-# %% tags=["hide-input"]
-class Table:
-    """Sentences that fixed probabilities continue."""
-
-    special_ids = (0, 1, 2)
-
-    def __init__(self, rows=1):
-        self.rows = rows
-
-    def __len__(self):
-        return self.rows
-
-    def step(self, tokens):
-        return table[tokens].log()
-
-    def select(self, rows):
-        self.rows = len(rows)
-
-
+# %% tags=["proof"]
 assert greedy(Table(rows=2), max_length=5) == [written, written]
 
 # %% [markdown]
@@ -228,10 +240,10 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
-# This is **length normalisation**. A negative sum that is divided by more comes nearer to 0, so in spite of its name
-# the penalty favours *long* hypotheses: with $\alpha = 0$ nothing is divided, and the larger $\alpha$ is, the longer
-# the hypotheses that win. The original transformer takes $\alpha = 0.6$. (Hugging Face's `generate` calls the beam
-# `num_beams`. Its `length_penalty` divides by $n^\alpha$, so 0.6 does not mean the same there.)
+# This is **length normalisation**. Dividing a negative sum by a larger number brings it closer to 0, so in spite of its
+# name the penalty favours *long* hypotheses: with $\alpha = 0$ nothing is divided, and the larger $\alpha$ is, the
+# longer the hypotheses that win. The original transformer takes $\alpha = 0.6$. (Hugging Face's `generate` calls the
+# beam `num_beams`. Its `length_penalty` divides by $n^\alpha$, so 0.6 does not mean the same there.)
 #
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
@@ -243,14 +255,16 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 #
 # - For each hypothesis it looks at the `beam` + 1 best next tokens: all `beam` survivors may come from one
 #   hypothesis, and one of its tokens may be the end, which does not go on.
-# - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Every
-#   hypothesis can end at every step, with some tiny probability. If such endings counted, `beam` worthless ones would
-#   be collected in the first steps, and the search would stop at the first good ending.
-# - A sentence is done when `beam` hypotheses have ended and no *live* one (one that goes on) can beat the best of
-#   them. The most that a live one can hope for is to lose nothing more, and to be divided by the largest penalty,
-#   that of `max_length` tokens. Say that 5 tokens are allowed, so $\text{lp}(5) = 1.359$, that the best live sum is
-#   $-1.2$, and that the best ended score is $-0.86$. Since $-1.2 / 1.359 = -0.88$ is lower, the search stops. (So
-#   with a penalty a beam of one is not quite greedy decoding: it may look on past an end.)
+# - An ending must compete with all continuations: it is set aside only if it ranks among the best `beam` of its
+#   sentence. For every hypothesis can end at every step, with some tiny probability. Without this rule such endings,
+#   the empty sentence among them, would fill the list of those that have ended.
+# - A sentence is done when `beam` hypotheses have ended, and even the best future of a *live* one (one that goes on)
+#   would not beat the best of them. Its best future: to lose nothing more, and to be divided by the largest penalty,
+#   that of `max_length` tokens. Say that `beam` have ended, the best with the score $-0.95$; that 5 tokens are
+#   allowed, so $\text{lp}(5) = 1.359$; and that the best live sum is $-1.4$. As $-1.4 / 1.359 = -1.03$ is lower, the
+#   search stops.
+#
+# (With a penalty, a beam of one is therefore not quite greedy decoding: it may look on past an end.)
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -327,7 +341,7 @@ assert np.isclose(hypotheses[0].score, np.log(0.36) / (8 / 6) ** 0.6)
 assert np.allclose(
     [length_penalty(n, 0.6) for n in (3, 5, 6)], [1.188, 1.359, 1.439], atol=5e-4
 )
-assert round(-1.2 / length_penalty(5, 0.6), 2) == -0.88
+assert round(-1.4 / length_penalty(5, 0.6), 2) == -1.03
 
 
 # %% [markdown]
@@ -345,12 +359,12 @@ assert round(-1.2 / length_penalty(5, 0.6), 2) == -0.88
 # $\ln 0.001 / \text{lp}(1) = -6.9$.
 #
 # To miss the likeliest sentence is a **search error**; to give a bad one the highest score is a **model error**. Here
-# the model's error is to prefer the empty sentence, and a search error hides it. At the first step 0.001 is far
-# behind the likely first words: say that it ranks 40th. An end counts only among the best `beam`, so a beam of 4
-# never sets the empty sentence aside. A beam of 100 does, and after twenty factors all others are less likely. So a
-# better search can make worse translations, above all without a length penalty. (The penalty mends this one error;
-# the likeliest long sentence may be a bad one, too.) This is the *beam search curse* (an early report: [Koehn and
-# Knowles, 2017](https://arxiv.org/abs/1706.03872)).
+# the model's error is to prefer the empty sentence, and a search error hides it. At the first step 0.001 is far behind
+# the likely first words: say that it ranks 40th. An end counts only among the best `beam`, so a beam of 4 never sets
+# the empty sentence aside. A beam of 100 does, with the sum $\ln 0.001$, and twenty words later every other hypothesis
+# has a lower one. So a better search can make worse translations, above all without a length penalty. (The penalty
+# mends this one error; the likeliest long sentence may be a bad one, too.) This is the *beam search curse* (an early
+# report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
 
 # %% tags=["proof"]
 assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
@@ -415,18 +429,17 @@ sizes = {"d_model": 64, "num_heads": 4, "d_ff": 128, "dropout": 0.0}
 layers = {"num_encoder_layers": 2, "num_decoder_layers": 2}
 
 
-def trained(seed):
+def trained(seed, steps=110, **changes):
     config = TrainingConfig(
-        steps=110,
+        steps=steps,
         learning_rate=3e-3,
         warmup_steps=50,
-        validate_every=110,
+        validate_every=steps,
         label_smoothing=0.0,
     )
     torch.manual_seed(seed)
-    model = Transformer(
-        TransformerConfig(len(english), len(german), **sizes, **layers)
-    )
+    shape = sizes | layers | changes
+    model = Transformer(TransformerConfig(len(english), len(german), **shape))
     [row] = Trainer(model, config).train(batches, validate, progress=False)
     return model.eval(), row["validation_exact"]
 
@@ -465,11 +478,13 @@ assert 0 < np.abs(moved).max() < 0.0145
 # Each column is one seed, each entry the share of 500 numbers that are right in every token (*exact* in [chapter
 # 11](11_training.ipynb#how-good-is-it)). Greedy decoding and teacher forcing agree, as they must: until its first
 # mistake greedy decoding reads the right words, too. Four hypotheses instead of one get a few more numbers right with
-# every seed, for four times as many rows. The length penalty moves no share by more than 1.4 points here.
+# every seed, for four times as many rows. The length penalty helps little here: it moves no share by more than 1.4
+# points, and some of them down.
 #
-# Search or model? Score the right sentence by teacher forcing, with the same penalty ($\alpha = 0.6$). If it beats
-# what was written, the search has failed, otherwise the model. Here are two sources for the first model, one that the
-# beam repairs and one that it breaks, each with the beam's best hypotheses:
+# Search or model? Compare the score of the right sentence, with the same penalty ($\alpha = 0.6$), with that of what
+# was written. If it is higher, the search has failed, otherwise the model. (In both examples the right sentence is in
+# the beam's list, with its score; otherwise teacher forcing gives it.) Here are two sources for the first model, one
+# that the beam repairs and one that it breaks, each with the beam's best hypotheses:
 
 
 # %% tags=["hide-input"]
@@ -506,22 +521,24 @@ assert len(fixed) > len(broken) > 0
 #
 # In a translation, likely words are what you want. In a story they are not: [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same
-# sentences over and over (**degeneration**). The likeliest text is not a typical one: of a coin that shows heads with
-# probability 0.6 the likeliest hundred tosses are all heads, and nobody ever sees them. So draw each word at random
+# sentences over and over (**degeneration**). Two things come together. With each repetition the model found the next
+# one likelier. And the likeliest text is not a typical one: of a coin that shows heads with probability 0.6 the
+# likeliest hundred tosses are all heads, and nobody ever sees them. So draw each word at random
 # with the model's probabilities, which is called **sampling**. But thousands of words have a tiny probability each.
 # If they have 5 percent together, a text of twenty words has at least one of them with probability $1 - 0.95^{20} =
-# 0.64$, and one odd word can mislead all that follow. Three options say how freely one draws; the last two cut off
-# these unlikely words, the **tail**:
+# 0.64$, and one odd word can mislead all that follow. Three options control how random the draw is; the last two cut
+# off this **tail** of unlikely words:
 #
 # - The **temperature** divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)): towards 0 it
 #   becomes greedy decoding, above 1 the probabilities are flatter than the model's.
-# - **Top-k** keeps the $k$ likeliest words. That is too many where one is right, and too few where hundreds are.
+# - **Top-k** keeps the $k$ likeliest words. A fixed $k$ is too many where only one word fits, and too few where hundreds
+#   do.
 # - **Top-p**, or nucleus sampling, keeps the fewest whose probabilities sum to at least $p$: one word where the model
 #   is sure, and many where it is not.
 #
 # The probabilities that are left are divided by their sum, so that they add up to 1 again. The order here is
 # temperature, then $k$, then $p$; libraries differ, and it matters: at temperature 2, $p = 0.8$ keeps four of the words
-# below, and not three. With $k = 1$ one decodes greedily; $p = 1$ cuts nothing. (A fourth option is *min-p*:
+# below, and not three. $k = 1$ is greedy decoding; $p = 1$ cuts nothing. (A fourth option is *min-p*:
 # [below](#what-is-min-p).) **By hand**, the same five probabilities under each option:
 #
 # | | | | | | |
@@ -609,7 +626,7 @@ assert len({text_of(d) for d in drawn}) == 7
 # they should.
 #
 # **Predict first.** Greedy decoding gets more than half of the numbers right with the first model. How many does
-# sampling?
+# sampling get right?
 
 # %% tags=["hide-input"]
 for options in (
@@ -638,11 +655,11 @@ assert any("vier zehn tausend neun" in spelled(tokens) for tokens in drawn)
 
 # %% [markdown]
 # Without an option 18 percent. A number is right only if all its tokens are, and wherever the model is unsure, a draw
-# may take another word. A number has nine tokens on average, with the end, so 18 percent of numbers right is about
-# $0.18^{1/9} = 0.83$ for each token, where greedy decoding has $0.53^{1/9} = 0.93$. Below the shares stands a number
-# that greedy decoding gets right; of five draws one is wrong. Sampling is for tasks with many good answers ([chapter
-# 18](18_gpt.ipynb) has texts that a model has sampled); where only one answer is right, a single draw is a poor way
-# to find it.
+# may take another word. A number has nine tokens on average, with the end, so 18 percent of numbers right is roughly
+# $0.18^{1/9} = 0.83$ for each token, where greedy decoding has $0.53^{1/9} = 0.93$. The number below the shares is
+# easier than most: greedy decoding gets it right, and so do four draws of five. Sampling is for tasks with many good
+# answers ([chapter 18](18_gpt.ipynb) has texts that a model has sampled); where only one answer is right, a single draw
+# is a poor way to find it.
 
 # %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
@@ -763,13 +780,13 @@ class KVAttention:
         self.v = attention.split_heads(attention.w_v(x))
 
     def extend(self, x: Tensor) -> Tensor:
-        """Keep those of new tokens x (B, T, D) too, and attend from x to all.
+        """Keep keys and values of new tokens x (B, T, D); attend from x to all.
 
         ValueError: there are several, and no mask hides the later ones.
         """
         if x.shape[1] > 1 and self.mask is None:
             raise ValueError(f"{x.shape[1]} new tokens need a causal mask")
-        new = KVAttention(self.attention, x)  # for its keys and values
+        new = KVAttention(self.attention, x)  # computes the new keys and values
         self.k = torch.cat([self.k, new.k], dim=-2)
         self.v = torch.cat([self.v, new.v], dim=-2)
         return self.attend(x)
@@ -828,9 +845,8 @@ class KVCache:
     def select(self, rows: Int[Tensor, " M"]) -> None:
         """Keep these rows, in this order; one may occur several times."""
         before, self.sentences = self.sentences, self.sentences[rows.cpu()]
-        moved = not torch.equal(
-            before, self.sentences
-        )  # else each keeps its memory
+        # rows that change places within a sentence have the same memory: no copying
+        moved = not torch.equal(before, self.sentences)
         rows = rows.to(self.model.output.weight.device)
         for attention in self.target + (self.source if moved else []):
             attention.select(rows)
@@ -838,7 +854,8 @@ class KVCache:
 
 # %% [markdown]
 # `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-module-that-the-book-uses) for one token: the same
-# layers, with the same residual connections and norms. Only the keys and values come from somewhere else.
+# layers, with the same residual connections and norms. A layer takes its attention as a function, and here it gets one
+# that remembers.
 #
 # **Which masks does a step need?** Not the causal mask, because there is one query, and what is not written yet is
 # not there. None for the *target*: all rows start with one token, `<bos>`, and one that has ended leaves, so that all
@@ -966,10 +983,11 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# At 256 tokens the cache leaves less than a hundredth of the rows to compute. The gain in time is smaller, because a
-# step with few rows takes a time that hardly depends on their number: every operation must be started, and every
-# parameter loaded ([more](#why-one-sentence-is-slow)). The rows that are saved were the cheap ones. The price is
-# memory that grows with every token. A key and a value for each layer and head, for $n$ tokens of $B$ sequences, are
+# At 256 tokens fewer than one row in a hundred has to be computed with the cache. The gain in time is smaller, because
+# a step with few rows takes a time that hardly depends on their number: every operation must be started, and every
+# parameter loaded ([more](#why-one-sentence-is-slow)). All rows of a step go through the same operations together, so
+# the rows that are saved had added little. The price is memory that grows with every token. A key and a value for each
+# layer and head, for $n$ tokens of $B$ sequences, are
 #
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k \cdot n \cdot B$$
 #
@@ -1000,40 +1018,6 @@ quiz.number(
     ],
     otherwise="Bytes a token: 2 vectors, 6 layers, 512 numbers of 4 bytes. Then count the tokens of all hypotheses.",
 )
-
-# %% [markdown]
-# ### Why one sentence is slow
-#
-# A step loads nearly every parameter of the decoder once, and uses it for one multiplication and one addition per
-# sentence. At 16 bits that makes, for $B$ sentences, $2B$ floating-point operations (FLOPs) for 2 bytes, so $B$ for
-# each byte. This ratio is the **arithmetic intensity**. In the time that it takes to load one byte, an H100, a GPU for
-# data centres, can do some 300 FLOPs (at 16 bits, by its data sheet). With one sentence it mostly waits.
-#
-# So decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline): the memory's
-# bandwidth sets the pace. The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms at the H100's
-# 3.35 TB/s, so one text gets at most 240 tokens a second, at one token a pass. More sentences share the parameters,
-# but each has a cache of its own, and with many or long texts reading the caches takes longest. When one text ends, a
-# server fills its row with a new one at once (**continuous batching**). A prefill uses each parameter for many tokens
-# at once, so there arithmetic sets the limit. Here are steps of decoding, measured on a processor, at the paper's
-# base size:
-
-# %% tags=["hide-input"]
-wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
-torch.manual_seed(0)
-base = Transformer(wide).eval()
-cost = {}
-print("sentences   ms a step   ms a token")
-for rows in (1, 16, 64):
-    cache = KVCache(base, torch.randint(3, 100, (rows, 10)))
-    seconds(cache, 2)
-    step = min(seconds(cache, 1) for _ in range(5)) * 1e3
-    cost[rows] = step / rows
-    print(f"{rows:9} {step:11.1f} {cost[rows]:15.2f}")
-assert cost[64] < cost[1] / 4
-
-# %% [markdown]
-# For 64 times as many sentences a step takes a few times as long, not 64 times: the **throughput** grows, and so does
-# each sentence's **latency**.
 
 # %% [markdown]
 # ### Break it: every token is the first
@@ -1072,8 +1056,9 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 assert swapped[:20].max() < 1e-5 and swapped[20:].min() > 0.01
 
 # %% [markdown]
-# With a wrong position the first step is right, and the later ones are not. Without the reordering all is right until
-# sentences change places, at step 21. Nothing crashes, and no training loss would show it.
+# With a wrong position the first step is right, and the later ones are not. In the second experiment keys and values
+# stay where they were, and all is right until sentences change places, at step 21. Nothing crashes, and no training
+# loss would show it.
 
 # %% [markdown]
 # ## Several tokens for the price of one
@@ -1090,7 +1075,52 @@ assert swapped[:20].max() < 1e-5 and swapped[20:].min() > 0.01
 # would have written alone (but for rounding). Say that the draft model writes *elf tausend acht hundert*, and that the
 # large model's own choices are *elf*, *tausend*, *sieben*. Two tokens are kept, *acht* becomes *sieben*, and *hundert*
 # is dropped: three tokens from one pass. If all four had been right, the pass's last row would have given a fifth token
-# for nothing.
+# for free.
+#
+# In code, without a cache, to keep it short:
+
+
+# %%
+@torch.no_grad()
+def speculate(model, draft, source, ahead=4, longest=40):  # source is (1, S)
+    """What the model writes greedily, and how many passes it took."""
+    memory, cheap_memory = model.encode(source), draft.encode(source)
+    tokens, passes = [1], 0  # <bos>
+    while tokens[-1] != 2 and len(tokens) < longest:  # <eos>
+        guess = list(tokens)
+        for _ in range(ahead):
+            logits = draft.decode(torch.tensor([guess]), *cheap_memory)
+            guess.append(int(logits[0, -1].argmax()))
+        logits, passes = model.decode(torch.tensor([guess]), *memory), passes + 1
+        own = logits[0, len(tokens) - 1 :].argmax(dim=-1).tolist()  # ahead + 1
+        drafted, right = guess[len(tokens) :], 0
+        while right < ahead and drafted[right] == own[right]:
+            right += 1
+        tokens += own[: right + 1]  # those accepted, and one of its own
+        if 2 in tokens:
+            tokens = tokens[: tokens.index(2) + 1]
+    return tokens[1:], passes
+
+
+# %% [markdown]
+# The large model is the first of the three above. Its draft model has half the width and half the layers, and was
+# trained twice as long.
+
+# %% tags=["hide-input"]
+halved = {"d_model": 32, "d_ff": 64}
+halved |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
+draft, _ = trained(seed=5, steps=220, **halved)
+tokens, passes, same = 0, 0, 0
+for n, row in enumerate(sources[:60]):
+    written, took = speculate(models[0], draft, row[None, row != 0])
+    same += written[:-1] == greedy_all[n]  # <eos> aside
+    tokens, passes = tokens + len(written), passes + took
+print(f"{tokens} tokens in {passes} passes: {tokens / passes:.1f} a pass")
+print(f"{same} of 60 numbers as greedy decoding writes them")
+assert 2.5 < tokens / passes < 4.5 and same > 58  # but for rounding
+
+# %% [markdown]
+# The same numbers, in less than half as many passes.
 #
 # With sampling, drafted tokens are accepted or replaced at random, such that each is distributed as if the large model
 # had drawn it ([why](#why-does-speculative-sampling-change-nothing)). A poor draft model costs only speed.
@@ -1344,8 +1374,43 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Five points about writing. Later chapters repeat what they need of them.
+# Six points about writing. Later chapters repeat what they need of them.
+
+# %% [markdown]
+# ### Why one sentence is slow
 #
+# A step loads nearly every parameter of the decoder once, and uses it for one multiplication and one addition per
+# sentence. At 16 bits that makes, for $B$ sentences, $2B$ floating-point operations (FLOPs) for 2 bytes, so $B$ for
+# each byte. This ratio is the **arithmetic intensity**. In the time that it takes to load one byte, an H100, a GPU for
+# data centres, can do some 300 FLOPs (at 16 bits, by its data sheet). With one sentence it mostly waits.
+#
+# So decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline): the memory's
+# bandwidth sets the pace. The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms at the H100's
+# 3.35 TB/s, so one text gets at most 240 tokens a second, at one token a pass. More sentences share the parameters,
+# but each has a cache of its own, and with many or long texts reading the caches takes longest. When one text ends, a
+# server fills its row with a new one at once (**continuous batching**). A long prefill uses each parameter for many
+# tokens at once, so there arithmetic sets the limit. That more sentences cost little shows on a processor, too (where
+# starting each operation takes part of the time). Here are steps of decoding at the paper's base size:
+
+# %% tags=["hide-input"]
+wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
+torch.manual_seed(0)
+base = Transformer(wide).eval()
+cost = {}
+print("sentences   ms a step   ms a token")
+for rows in (1, 16, 64):
+    cache = KVCache(base, torch.randint(3, 100, (rows, 10)))
+    seconds(cache, 2)
+    step = min(seconds(cache, 1) for _ in range(5)) * 1e3
+    cost[rows] = step / rows
+    print(f"{rows:9} {step:11.1f} {cost[rows]:15.2f}")
+assert cost[64] < cost[1] / 4
+
+# %% [markdown]
+# For 64 times as many sentences a step takes a few times as long, not 64 times: the **throughput** grows, and so does
+# each sentence's **latency**.
+
+# %% [markdown]
 # ### Is the search right?
 #
 # Take a small transformer with random parameters and four words to choose from. With up to four of them before the

@@ -30,7 +30,7 @@ def generate(
     decoding.check_search(max_length)
     pad, begin, end = state.special_ids
     sentences: list[list[int]] = [[] for _ in range(len(state))]
-    unfinished = sentences  # the same lists: what is appended to one is in both
+    unfinished = sentences
     tokens = torch.full((len(state),), begin)
     for _ in range(max_length):
         logits = decoding.checked_logits(state.step(tokens))
@@ -182,13 +182,13 @@ class KVAttention:
         self.v = attention.split_heads(attention.w_v(x))
 
     def extend(self, x: Tensor) -> Tensor:
-        """Keep those of new tokens x (B, T, D) too, and attend from x to all.
+        """Keep keys and values of new tokens x (B, T, D); attend from x to all.
 
         ValueError: there are several, and no mask hides the later ones.
         """
         if x.shape[1] > 1 and self.mask is None:
             raise ValueError(f"{x.shape[1]} new tokens need a causal mask")
-        new = KVAttention(self.attention, x)  # for its keys and values
+        new = KVAttention(self.attention, x)  # computes the new keys and values
         self.k = torch.cat([self.k, new.k], dim=-2)
         self.v = torch.cat([self.v, new.v], dim=-2)
         return self.attend(x)
@@ -244,9 +244,8 @@ class KVCache:
     def select(self, rows: Int[Tensor, " M"]) -> None:
         """Keep these rows, in this order; one may occur several times."""
         before, self.sentences = self.sentences, self.sentences[rows.cpu()]
-        moved = not torch.equal(
-            before, self.sentences
-        )  # else each keeps its memory
+        # rows that change places within a sentence have the same memory: no copying
+        moved = not torch.equal(before, self.sentences)
         rows = rows.to(self.model.output.weight.device)
         for attention in self.target + (self.source if moved else []):
             attention.select(rows)
