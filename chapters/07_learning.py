@@ -89,12 +89,13 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # |---|---|---|---|
 # | weight $w_j$ | 0.187 | 0.045 | 0.768 |
 # | gradient of the weight | −0.045 | 0 | 0.723 |
-# | minus the average, 0.546 | −0.592 | −0.546 | 0.176 |
+# | less the average (0.546) | −0.592 | −0.546 | 0.176 |
 # | times the weight: gradient of the scaled score | −0.110 | −0.025 | 0.135 |
 #
 # (Computed from unrounded numbers.) So *dog* should rise and *man* fall. *Bites* hardly matters. It should rise a
-# little, although its value is useless: zeros do less harm than the blend, which is three quarters *man*. The three
-# sum to 0, because the same number added to all scores changes nothing.
+# little, too. Its value, $(0, 0)$, would be a worse answer than the blend, with a loss of 0.5. But a *small* shift
+# towards it makes the second number smaller, where nearly all of the error is, and a gradient judges small steps only.
+# The three sum to 0, because the same number added to all scores changes nothing.
 #
 # Because of the factor $w_i$, a key with hardly any weight is hardly corrected. Nor is a key with nearly all the
 # weight corrected much: the average is then nearly its own gradient, and the difference nearly 0. So a **saturated**
@@ -127,6 +128,7 @@ assert np.allclose(weights[0] @ d_weights, 0.546, rtol=0, atol=0.0005)
 assert np.allclose(d_scaled, [-0.110, -0.025, 0.135], rtol=0, atol=0.0005)
 assert np.allclose(d_query, [0.113, -0.018], rtol=0, atol=0.0005)
 assert abs(d_scaled.sum()) < 1e-15
+assert 0.5 * ((np.zeros(2) - [1, 0]) ** 2).sum() == 0.5  # at the value of bites
 
 # %% [markdown]
 # ### Back to the matrix, and one step
@@ -135,18 +137,18 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # $$\frac{\partial L}{\partial W_Q} = x^\top \frac{\partial L}{\partial q} .$$
 #
-# The entry in row $a$ and column $b$ of $W_Q$ is multiplied by $x_a$ and added to $q_b$, so its gradient is $x_a$
-# times that of $q_b$: $x$ is a row of 3 and the gradient a row of 2, and this is the $3 \times 2$ matrix of all
-# products. (Several words share $W_Q$, so their matrices are added up.) The vector of *bites* is $(0, 1, 0)$, so its
-# query *is* row 2 of $W_Q$, $(2, 0)$, and only this row gets a gradient: $(0.113, -0.018)$. To learn is to subtract
-# the gradient times a number, the **learning rate**; take 1:
+# The entry in row $a$ and column $b$ of $W_Q$ is multiplied by $x_a$ and added to $q_b$, so its gradient is $x_a$ times
+# that of $q_b$: $x$ is a row of 3 and the gradient a row of 2, and this is the $3 \times 2$ matrix of all products
+# (their **outer product**). (Several words share $W_Q$, so their matrices are added up.) The vector of *bites* is $(0,
+# 1, 0)$, so its query *is* row 2 of $W_Q$, $(2, 0)$, and only this row gets a gradient: $(0.113, -0.018)$. To learn is
+# to subtract the gradient times a number, the **learning rate**; take 1:
 #
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
 # Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.012 and 2.668 (they were 1.414, 0
 # and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The loss was 0.296; now it is $\tfrac12
-# (0.053^2 + 0.750^2) = 0.283$. The gradient had predicted that: a step of $-g$ changes the loss by about $g \cdot
-# (-g)$, minus the squared length of $g$, and $0.113^2 + 0.018^2 = 0.013$. That is one step of **gradient descent**.
+# (0.053^2 + 0.750^2) = 0.283$. The gradient had predicted a fall of 0.013: a step of $-g$ changes the loss by about $g
+# \cdot (-g) = -\lVert g \rVert^2$, and $0.113^2 + 0.018^2 = 0.013$. That is one step of **gradient descent**.
 #
 # [Further steps](#keep-going) with all three matrices bring the loss close to 0. With too large a learning rate each
 # step overshoots further than the one before, and the loss **diverges**.
@@ -281,8 +283,8 @@ def attention_gradients(
 
 
 # %% [markdown]
-# Is that right? There is a check that needs no calculus. Nudge one input up and down, and divide the change of the
-# loss by the size of the nudge. This is a **central difference**, and the comparison a **gradient check**.
+# Is that right? There is a check that needs no calculus. Nudge one input up, then down, and divide the difference of
+# the two losses by twice the nudge. This is a **central difference**, and the comparison a **gradient check**.
 # (`d_output` and `d_query` are the two gradients that we found on paper; `q` is a matrix of one row. PyTorch's own
 # check is `torch.autograd.gradcheck`.)
 
@@ -323,15 +325,15 @@ assert np.allclose(by_formula[0], d_query)
 # which it calls **tensors**, and walks this **computation graph** backwards on request (**automatic
 # differentiation**, *autograd*). Computing the loss is the **forward pass**, the walk back the **backward pass**.
 #
-# Why backwards? Because the loss is *one* number: what is carried back at each point is never larger than the result
-# there, and one sweep gives the derivatives for all parameters. Forwards one would carry a column for every
-# parameter, and finite differences need two losses for each. The sweep takes about twice the work of the forward
-# pass, since each matrix product becomes two, as $Q K^\top$ became $dZ \, K$ and $dZ^\top Q$. The price is memory:
-# the results that a derivative needs (**activations**) are kept until the sweep reaches them.
+# Why backwards? Because the loss is *one* number. Each result then carries back one array of its own shape, and one
+# sweep gives the derivatives for all parameters (**reverse mode**). Going forwards, each result would have to carry
+# such an array for every parameter, and finite differences need two losses for each. The sweep takes about twice the
+# work of the forward pass, since each matrix product becomes two, as $Q K^\top$ became $dZ \, K$ and $dZ^\top Q$. The
+# price is memory: the results that a derivative needs (**activations**) are kept until the sweep reaches them.
 #
-# For a tensor made with `requires_grad=True`, as all parameters of `nn.Linear` are, `backward()` *adds* the gradient
-# to its `.grad`: a tensor that is used several times gets one from each use. So it must be cleared before the next
-# step.
+# For a tensor made with `requires_grad=True`, as all parameters of `nn.Linear` are, `backward()` *adds* the gradient to
+# its `.grad`, one from each use of the tensor, and on top of what an earlier `backward()` left there. So it must be
+# cleared before the next step.
 
 # %%
 import torch
@@ -497,8 +499,8 @@ with torch.no_grad():
 #
 # > Ada 3, Bo 7, Cleo 1, Dan 3, Eve 9. **Cleo?** 1.
 #
-# There are eight names, so more than five million such notes exist, and the layer will see 16,000. So no table of
-# answers will do: it must find out *how* to look.
+# There are eight names, so more than five million such notes exist, even without regard to their order, and the layer
+# will see some 16,000. So no table of answers will do: it must find out *how* to look.
 #
 # A token is a vector of 18 numbers: eight that say which name, ten that say which digit. A question has a name and no
 # digit. The layer has a single head, and questions attend to notes. After it, one linear map turns what it received
@@ -642,12 +644,13 @@ for step in (0, 80, 100, 120, 140, 1000):
 # grey. By step 80 the loss has come down by 0.4, and the grey is nearly as even as before. Then, between steps 80 and
 # 140, the diagonal appears and the loss drops to almost nothing.
 #
-# Why in this order? A score is corrected by *comparing values*. At first the values are small and random, so there is
-# little to compare, and $W_Q$ and $W_K$ learn slowly. $W_V$ can learn without them: once it hands over digits, even
-# with even weights, the model can bet on those in the note, which costs about 1.6. And the better the values, the
-# more looking at the right one pays.
+# Why in this order? A score is corrected by *comparing values*. At first a value says nothing about its digit, so the
+# corrections of different notes point in different ways and mostly cancel, and $W_Q$ and $W_K$ learn slowly. $W_V$ can
+# learn without them: once it hands over digits, even with even weights, the model can bet on those in the note, which
+# costs about 1.6. And why so suddenly? The gradient of the scores contains the values, that of the queries the keys,
+# and that of the keys the queries. Each that has grown enlarges the others' gradients, so progress feeds on itself.
 #
-# So the loss falls first ([measured below](#which-half-waits-for-which)).
+# So the loss falls first. ([Further on](#which-half-waits-for-which): which half waits for which.)
 #
 # You were also asked how large the weight would be: after 1,000 steps it is near two thirds, while all answers are
 # right. A weight is not a probability of being right. Once the answers are right and certain, the loss is near 0 and so
@@ -773,7 +776,7 @@ with torch.no_grad():
     assert torch.allclose(cut(*vectors)[0], new_model()(*vectors)[0], atol=1e-6)
 cut_losses, *_ = train(cut, 1000)
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Loss over 1000 training steps. The whole model stays near 2 for a hundred steps and then falls to 0. The model with the cut falls with it at first and then stays level at about 1.6 for good."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Loss over 1000 training steps. The whole model falls slowly for a hundred steps, and then quickly to 0. The model with the cut falls with it at first and then stays level at about 1.6 for good."}}
 figure, axes = plt.subplots(figsize=(6, 3.2))
 smooth = np.ones(20) / 20
 for run, color, name, height in [
@@ -791,8 +794,9 @@ plt.show()
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. From the outside
 # the cut model looks like one that learns badly. Its loss stays near 1.6 (a **plateau**): it bets on the digits in
 # the note, and never learns which. Averaged over all notes, the best that a linear map can do with an even blend is
-# 1.58. Betting on each digit as often as it is there would cost 1.35, but a linear map cannot: if a digit seen twice
-# gets twice the probability of one seen once, an absent one still gets half of it. A language model has such a level,
+# 1.58. Betting on each digit as often as it is there would cost 1.35, but a linear map cannot do that. Its logits are
+# linear in how often a digit is there, so every further time multiplies the digit's odds by the same factor: if two
+# get twice the odds of one, one gets only twice the odds of none. A language model has such a level,
 # too: without its context it still knows its current token, and pays what guessing from that alone costs, the
 # *bigram* loss ([chapter 18](18_gpt.ipynb)). A loss that gets stuck there tells you that the context does not get
 # through.
@@ -898,10 +902,10 @@ assert round(-np.log(0.25), 2) == 1.39
 # Below, by more than the noise from batch to batch: the model was given something, or the divisor is wrong. (Why
 # parameters start random at all, and how large: [below](#what-if-matrices-start-at-zero).)
 #
-# Two mistakes pass this check. If the output has a matrix of its own, a forgotten shift does: the model has yet to
-# learn to copy its input, and the loss begins near $\ln V$ and then falls much too far. And `F.cross_entropy` applies
-# the softmax itself. Give it probabilities, and it takes them for logits: the first loss is near $\ln V$, but even
-# perfect answers then cost $\ln(e + V - 1) - 1$, with ten classes 1.46.
+# Two mistakes pass this check. A forgotten shift goes unnoticed if the output has a matrix of its own: the model has
+# yet to learn to copy its input, so the loss begins near $\ln V$, and then it falls much too far. And `F.cross_entropy`
+# applies the softmax itself. Give it probabilities, and it takes them for logits: the first loss is near $\ln V$, but
+# even perfect answers then cost $\ln(e + V - 1) - 1$, with ten classes 1.46.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -1110,9 +1114,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# A wrong answer is passed back by the chain rule: to each value in proportion to its weight, to each score by how its
-# value compares with the average, and a little of what arrives at the matrices is subtracted from them. Nobody labels
-# attention. The matrices learn from the answers, and the weights are computed from them again for every input.
+# A wrong answer is passed back by the chain rule: to each value in proportion to its weight, to each score by its
+# weight and by how its value compares with the average, and a little of what arrives at the matrices is subtracted from
+# them. Nobody labels attention. The matrices learn from the answers, and the weights are computed from them again for
+# every input.
 #
 # **Sources.** Backpropagation: [Rumelhart, Hinton and Williams (1986)](https://doi.org/10.1038/323533a0). Attention
 # trained by nothing but the task: [Bahdanau, Cho and Bengio (2015)](https://arxiv.org/abs/1409.0473). Autograd in
@@ -1149,7 +1154,7 @@ assert 80 < off[-2] / off[-3] < 120 and off[-5] < 1e-11 < off[-7] < off[-9]
 # %% [markdown]
 # ### A query with nothing to attend to
 #
-# In a large batch some query may have nothing to attend to. With minus infinity in all its row, its weights would be
+# In a large batch some query may have nothing to attend to. If its whole row were minus infinity, its weights would be
 # 0/0, which is NaN, and on the way back NaN spreads into every matrix. So in our module `masked_fill` makes a masked
 # score the lowest number that the dtype has, and its weight is still 0. Where a whole row is masked, the softmax is
 # even, and a second `masked_fill` sets it to 0: such a query receives zeros, as in recent versions of PyTorch's
@@ -1266,10 +1271,11 @@ for seed in range(3):
     assert 30 < times[0] < 60 and 4.5 < times[1] < 7
 
 # %% [markdown]
-# With either half given, the rest is learned in fewer than 50 steps, instead of in more than 100. Without values that
-# mean something there is nothing to compare, and without a look-up every value is blended with four others. The
-# gradients show that $W_Q$ waits for the values: from the first ten steps to about step 80 its gradient grows some 45
-# times, that of $W_V$ only five (last two columns).
+# With either half given, the rest is learned in fewer than 50 steps, instead of in more than 100. So each half waits
+# for the other: without values that mean something there is nothing to compare, and without a look-up every value is
+# blended with four others. Which moves first, the counts do not say. The gradients (last two columns) hint that it is
+# the values: from the first ten steps to about step 80 the gradient of $W_Q$ grows some 45 times, that of $W_V$ only
+# five.
 
 # %% [markdown]
 # ### Where does the gradient begin?
@@ -1345,6 +1351,6 @@ assert largest > 0.98 and 1.65 < np.mean(history[-100:]) < 1.8
 assert 3**-10 < 2e-5  # twenty layers with 1/sqrt(3)
 
 # %% [markdown]
-# Multiplied by 4, both, it still learns (with this seed). Multiplied by 64, the largest of a row's five weights is 0.99
-# before anything has been learned, and in most rows it lies on a wrong name, and after 1,000 steps the loss is 1.73,
-# still above that of an even blend.
+# With both multiplied by 4 it still learns (with this seed). Multiplied by 64, the largest of a row's five weights is
+# 0.99 before anything has been learned, and in most rows it lies on a wrong name, and after 1,000 steps the loss is
+# 1.73, still above that of an even blend.
