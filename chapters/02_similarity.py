@@ -45,8 +45,8 @@ transformer_map(built=2)
 # *debts* be $(0, 9, 0)$, three times as strongly a thing: now its **Euclidean distance** from the question is 7, and
 # *pays*, which is not a thing at all, only 2. With the *sum of products* the stronger *debts* gets 18 instead of 6. And
 # what is not asked for costs nothing, because it is multiplied by 0; a distance would count it as a difference. That
-# has a danger, too: a word $(9, 9, 9)$ says yes to everything, and beats *debts* with 18. ([Chapter
-# 3](03_softmax.ipynb) shows what that costs.)
+# has a danger, too: a word $(9, 9, 9)$ says yes to everything, and beats the plain *debts*, 18 to 6. (In [chapter
+# 3](03_softmax.ipynb) words compete, and such a word takes weight from the right ones.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it four words with their rows, debts in two strengths, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts, three times as strongly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
@@ -402,10 +402,11 @@ for width in widths:
 #
 # Why? Scale both vectors of a pair to length 1, and turn the pair until the first is $(1, 0, \dots, 0)$. The angle does
 # not change, so the cosine is now the first entry of the second vector. That vector still points in every direction
-# with equal chance: it was drawn independently of the first, and its density, a product of factors $e^{-x_i^2 / 2}$, is
-# $e^{-\lVert x \rVert^2 / 2}$, which depends on its length alone. So its $D$ squared entries have the same mean. They
-# sum to 1, so this mean is $1/D$. The root of it is the typical size, $1/\sqrt D$. (The dot product of the two as drawn
-# is the cosine times both lengths, each about $\sqrt D$, so its typical size is $\sqrt D$. Chapter 3 will need that.)
+# with equal chance: it was drawn independently of the first, and its density, a product of factors proportional to
+# $e^{-x_i^2 / 2}$, is proportional to $e^{-\lVert x \rVert^2 / 2}$, which depends on its length alone. So its $D$
+# squared entries have the same mean. They sum to 1, so this mean is $1/D$. The root of it is the typical size, $1/\sqrt
+# D$. (The dot product of the two as drawn is the cosine times both lengths, each about $\sqrt D$, so its typical size
+# is $\sqrt D$. Chapter 3 will need that.)
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly **orthogonal**. A cosine of 0.5 between random vectors is common at

@@ -523,10 +523,10 @@ for width in widths:
 # %% [markdown]
 # Read the line for 64: the scores have a variance near 64, and on average the luckiest stranger takes 87 percent of the
 # weight. At 1024 it takes 97. Divided by $\sqrt{d_k}$, the ten scores of a query are normal with the variance $\lVert q
-# \rVert^2 / d_k$, which is near 1 in a wide space. So the luckiest key gets about 0.3 at any width from 4 on (of ten
-# standard normal scores it gets 0.32). Why not divide by $d_k$ itself? Such scores have the standard deviation $1 /
-# \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys gets nearly a tenth,
-# whatever the query asks.
+# \rVert^2 / d_k$, which is near 1 in a wide space. So the luckiest key gets nearly what it gets of ten standard normal
+# scores, 0.32; measured, it is about 0.3 at any width from 4 on. Why not divide by $d_k$ itself? Such scores have the
+# standard deviation $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys
+# gets nearly a tenth, whatever the query asks.
 
 # %% tags=["proof"]
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
@@ -643,8 +643,8 @@ assert all(0.06 < medians["scaled", width] < 0.08 for width in (64, 1024))
 # | the number of heads | 8 | here it happens to be the same | with 16 heads of 32 it would be wrong |
 #
 # Except for the number of words, which differs from text to text, a wrong choice is a temperature that is off by a
-# fixed factor. Training may well make up for it, and then neither loss nor accuracy reveals it. Only comparing the
-# output with a reference does ([chapter 4](04_self_attention.ipynb#break-it-four-versions-one-correct)).
+# fixed factor. Training may well make up for it, and then neither loss nor accuracy reveals it. Comparing the output
+# with a reference does ([chapter 4](04_self_attention.ipynb#break-it-four-versions-one-correct)).
 
 # %% tags=["quiz"]
 d_model, num_heads, words = 768, 12, 100
@@ -910,8 +910,9 @@ for width in (64, 1024):
 # 0.1, too small for a hundred steps, the unscaled version is ahead: where its softmax is not saturated its gradients
 # are the larger ones, since they lack the $\frac1\tau$. At the right end nearly every unscaled query arrives at width
 # 64,
-# since a gradient that is not quite 0 can be multiplied by enough. A model cannot do that, because one learning rate
-# serves all its parameters. But at 1 nearly every scaled query finds its key, and at 10 every one does. So the division
+# since a gradient that is not quite 0 can be multiplied by enough. Plain gradient descent cannot do that in a model,
+# where one learning rate serves all parameters. (Adam, in [chapter 11](11_training.ipynb#adam), comes closer to it.)
+# But at 1 nearly every scaled query finds its key, and at 10 every one does. So the division
 # does not make all gradients larger. It lets the softmax *start* away from where they vanish. (With a division by
 # $d_k$, tried at width 64, the gradients are small everywhere, but not vanishing: at a learning rate of 10 none
 # arrives, and at a far larger one all do.)

@@ -624,8 +624,8 @@ assert right[256][1] > 0.8 > 0.4 > right[32][1] and min(near.values()) > 0.6
 # $E$. Sinusoids are fixed, and $A = R_{-1}$ would solve the task. An embedding table starts at random and is trained
 # along with $A$ ([chapter 7](07_learning.ipynb) says how). Training shows positions 0 to 23. The test asks about 24 to
 # 47, with all 48 to choose from: going beyond what was trained is **extrapolation**. Each number is the mean of three
-# runs from different random matrices. Training has one dial, the size of its steps (the *learning rate*), and we report
-# the setting that does best on 24 to 47, which flatters both kinds. Chance is one in 48, 2 percent.
+# runs from different random matrices. We try several sizes of the training's steps (*learning rates*), and report the
+# one that does best on 24 to 47, which flatters both kinds. Chance is one in 48, 2 percent.
 #
 # **Predict first.** With each kind, what share of positions 24 to 47 give most weight to the one before?
 
@@ -710,12 +710,12 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 #
 # Sinusoids may extrapolate. Here, at widths 16 and 32, nearly every position beyond is right; at 64 two thirds; at 128
 # hardly any. The rotation $R_{-1}$ would be right everywhere, at any width. Why is it not found? Neighbouring pairs
-# turn at similar speeds: at width 128 each is only 1.15 times as fast as the next, at width 16 3.2 times. In 24 steps
-# such neighbours stay alike. So whatever the width, the 24 encodings nearly fit into a space of about ten directions
-# (8, 10, 11 and 12, found by a *singular value decomposition*). Beyond, the neighbours drift apart, and positions 24 to
-# 47 leave that space: 0, 13, 33 and 39 percent of their squared length lie outside. What $A$ does with these directions
-# training has never decided. (The random start is not to blame: with $A = 0$ at the start, 100, 100, some 70 and 0
-# percent are right.)
+# turn at similar speeds: at width 128 each is only 1.15 times as fast as the next, at width 16 3.2 times. Over 24
+# positions even the fastest pair turns fewer than four times, and the slow ones hardly move. So whatever the width, the
+# 24 encodings nearly fit into a space of about ten directions (8, 10, 11 and 12 of their *singular values* exceed a
+# thousandth of the largest). Beyond, pairs that looked alike drift apart, and positions 24 to 47 leave that space: 0,
+# 13, 33 and 39 percent of their squared length lie outside. What $A$ does with these directions training has never
+# decided. (The random start is not to blame: with $A = 0$ at the start, 100, 100, some 70 and 0 percent are right.)
 
 # %% tags=["proof"]
 strong, outside, zero = [], [], []
@@ -741,9 +741,9 @@ assert np.round(outside, 2).tolist() == [0, 0.13, 0.33, 0.39]
 #
 # Adding has a price. Positions mix with the words, even in the values. And the score of two sums has four terms. With
 # $A = W_Q W_K^\top$ it is $x_t A x_s^\top + x_t A p_s^\top + p_t A x_s^\top + p_t A p_s^\top$: word with word, word
-# with position, position with word, and position with position. One matrix must serve words and positions, and two of
-# the terms depend on where a word stands in the text, though mostly the difference $t - s$ should count: how far before
-# or after.
+# with position, position with word, and position with position. One matrix must serve words and positions, and all
+# terms but the first may depend on where a word stands in the text, though mostly the difference $t - s$ should count:
+# how far before or after.
 #
 # With rotations the positions enter the score by this difference alone. Add nothing to the words. Instead, turn each
 # pair of entries of a *query* by its angle at the query's position, and each pair of a *key* by its angle at the key's

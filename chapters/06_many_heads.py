@@ -733,8 +733,7 @@ for num_heads in (1, 8, 64):
 #
 # The paper chose eight heads, which makes $d_k = 64$. Its table 3 (rows *base* and A) scores translations from 0 to 100
 # (BLEU, [chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with 16, 25.4 with 32. It
-# concludes that one head is worse, and so are too many. (The 0.9 between one head and eight is clear; the 0.4 between
-# 16 and 32 may be chance.)
+# concludes that one head is worse, and so are too many. (Each is one run, so the smaller differences may be chance.)
 
 # %% tags=["proof"]
 assert cost(512, 1, 100) == cost(512, 8, 100) == cost(512, 64, 100)
@@ -833,10 +832,10 @@ for name, kind in kinds.items():
 # depend on the nouns.) Of the two heads one has come to look mostly at the first noun and the other mostly at the
 # last, with each of the three seeds.
 #
-# Nobody assigned them. The two start from different random matrices, so their gradients differ. A head that repeats
-# the other lowers the error little, and one that brings what is still missing lowers it much. Two that start equal
-# get equal gradients and stay equal: as one head, at the price of two. What drives heads apart is a task that one
-# average cannot solve. Where one would do, nothing forces them to differ, and in trained models many are alike
+# Nobody assigned them. The two start from different random matrices, so their gradients differ. A head that repeats the
+# other lowers the error little, and one that brings what is still missing lowers it much. Two that start equal get
+# equal gradients and stay equal: as one head, at the price of two. What drives heads apart is a task that one average
+# cannot solve. Where one would do, nothing forces them to differ, and in trained models many can be removed
 # ([below](#what-else-do-heads-do-and-can-they-be-removed)).
 #
 # ## Heads at work

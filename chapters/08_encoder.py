@@ -205,8 +205,8 @@ y = down(up(x).relu())  # (B, T, D): each of the 14 vectors by itself
 #
 # Why not leave this to attention? Its softmax decides only *how much* to fetch of each word. Given those weights, what
 # arrives is a linear function of the words. To multiply two entries of one word it would have to put one of them into
-# the weight and the other into the value. That can be done, in a roundabout way;
-# [below](#what-is-each-part-for-leave-it-out) three layers without networks do it.
+# the weight and the other into the value. That is roundabout. (Attention and norms alone can add digits, too, [as we
+# shall see](#what-is-each-part-for-leave-it-out), but need more layers or more steps.)
 #
 # With $d_\text{ff} = 4D$ the network's two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two thirds
 # of a layer. ([What for?](#what-does-the-network-store)) As many multiplications are needed for each token. To them
@@ -994,6 +994,8 @@ for without in (None, "feed-forward"):
         f"{f'without {without}' if without else 'complete':22}{shares}   at {single[without]['learning_rate']}"
     )
     assert 0 < np.argmax(means) < len(rows) - 1  # the best lies inside
+_, _, longer = learn("add", without="feed-forward", num_layers=1, steps=2000)
+assert np.mean(longer[-100:]) > 0.93
 assert (
     min(single[None]["right"]) > 0.99
     and min(single["feed-forward"]["right"]) > 0.72
@@ -1003,12 +1005,12 @@ assert (
 # %% [markdown]
 # With one layer, the missing network shows: after 600 steps, 73 to 79 percent of the digits are right without it, and
 # all of them with it. Attention does fetch the second digit: its four heads give the mirrored position about half of
-# their weight. But if the weights were fixed, the layer's output would be a sum of one vector for the first digit $a$
-# and another for the second, $b$, and so would the ten scores: $u(a) + v(b)$. No such sum gets all 100 cases right. Add
-# up the score of the right digit, $a + b$, over the 100 cases, and then that of a wrong one, $a + b + 1$. Both totals
-# contain every entry of every $u$ and $v$ once, so they are equal, and the right digit cannot win each time. The
-# weights are not fixed, they depend on the words; that takes the layer as far as it got. (Without the network it also
-# has only a third of the parameters.)
+# their weight. But with fixed weights and without norms, the layer's output would be a sum of one vector for the first
+# digit $a$ and another for the second, $b$, and so would the ten scores: $u(a) + v(b)$. No such sum gets all 100 cases
+# right. Add up the score of the right digit, $a + b$, over the 100 cases, and then that of a wrong one, $a + b + 1$.
+# Both totals contain every entry of every $u$ and $v$ once, so they are equal, and the right digit cannot win each
+# time. Weights that depend on the words, and norms, can get round this, but more slowly: after 2,000 steps the layer
+# without the network gets nearly all right, too. (It also has only a third of the parameters.)
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1294,14 +1296,14 @@ for name, rows in deep.items():
     own, size = before_training(name, rows)
     print(f"{name:32}{own:13.2f}{size:8.1f}")
     learned = max(min(row["right"]) for row in rows) > 0.98
-    assert own > 0.33 if learned else own < 0.06
-    assert 200 < size < 400 if name == "no norm" else size < 4
+    assert own > 0.3 if learned else own < 0.15
+    assert 100 < size < 600 if name == "no norm" else size < 5
 
 # %% [markdown]
-# In the three that learn, a third of each word or more is its own when training begins. In the others less than 6
-# percent is, and in the one without norms the entries have grown to about 300. So a deep stack with the usual start
-# drowns the words, or makes the stream explode, before anything has been learned. A small start prevents this, and so
-# does a norm in front of each sublayer. (That is no proof that the start is the only reason.)
+# In the three that learn, some two fifths of each word or more are its own when training begins. In the others about a
+# tenth is, or less, and in the one without norms the entries have grown to some hundreds. So a deep stack with the
+# usual start drowns the words, or makes the stream explode, before anything has been learned. A small start prevents
+# this, and so does a norm in front of each sublayer. (That is no proof that the start is the only reason.)
 #
 # What do norms add, then? Here they allow larger steps: at a learning rate of 0.01, twice the best one of both stacks
 # with a small start, pre-norm and small-start post-norm still learn, while the loss of both stacks without norms

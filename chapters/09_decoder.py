@@ -1908,8 +1908,8 @@ for kind in (OneScreen, PreNorm):
 assert shares["OneScreen"] < 0.2 and shares["PreNorm"] > 0.95
 
 # %% [markdown]
-# With six layers and this peak of 0.01 post-norm learns nothing. (With one seed; with a third of the peak and more
-# steps it learns, too.) [Chapter 8](08_encoder.ipynb#does-training-agree) says why.
+# With six layers and this peak of 0.01 post-norm gets no answer right (one seed). With a third of the peak and more
+# steps it learns, too. [Chapter 8](08_encoder.ipynb#does-training-agree) says why.
 #
 # ### Why does each mistake look as it does?
 #

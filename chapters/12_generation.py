@@ -123,8 +123,8 @@ class Table:
 
 
 # %% [markdown]
-# (In the loop, what `decoding` checks raises an error, for example where no token is possible: a *dead end*. `unfinished`
-# holds the very lists that `sentences` holds, so what is appended to one is in the other.)
+# (The checks of `decoding` raise an error, for example where no token is possible: a *dead end*. `unfinished` holds the
+# very lists that `sentences` holds, so what is appended to one is in the other.)
 
 # %% tags=["export"] module="generation"
 import math
@@ -866,8 +866,8 @@ class KVCache:
 
 # %% tags=["hide-input"]
 torch.manual_seed(0)
-sizes = {"d_model": 64, "num_heads": 4, "d_ff": 128, "max_length": 512}
-model = Transformer(TransformerConfig(100, 100, **sizes, **layers)).eval()
+long_sizes = sizes | layers | {"max_length": 512}
+model = Transformer(TransformerConfig(100, 100, **long_sizes)).eval()
 source, target = torch.randint(3, 100, (2, 5, 40)).unbind()
 source[1:, 30:] = 0  # some are shorter
 
@@ -1066,9 +1066,9 @@ assert swapped[:20].max() < 1e-5 and swapped[20:].min() > 0.01
 # **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) puts to use the arithmetic
 # units that [a single sentence](#why-one-sentence-is-slow) leaves idle. A small **draft model** with the same
 # vocabulary writes a few tokens ahead. The large one reads them in one pass, the newest token and the drafted ones
-# behind it, under [a causal mask](#several-tokens-at-once). Each row of its logits says what the large model would
-# have written next. Where decoding is memory-bound, that pass takes hardly longer than one for a single token,
-# because the parameters are loaded once in either case.
+# behind it, under [a causal mask](#several-tokens-at-once). Each row of its logits says what the large model would have
+# written next. Where decoding is memory-bound (the parameters take longer to load than to use), that pass takes hardly
+# longer than one for a single token, because they are loaded once in either case.
 #
 # With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
 # replaced by the large model's own, and what the cache kept of the rest is dropped. So the text is what the large model
@@ -1103,24 +1103,27 @@ def speculate(model, draft, source, ahead=4, longest=40):  # source is (1, S)
 
 
 # %% [markdown]
-# The large model is the first of the three above. Its draft model has half the width and half the layers, and was
-# trained twice as long.
+# The large model is the first of the three above. Its draft model has half the width and half the layers, and gets far
+# fewer numbers right.
 
 # %% tags=["hide-input"]
 halved = {"d_model": 32, "d_ff": 64}
 halved |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
-draft, _ = trained(seed=5, steps=220, **halved)
+draft, draft_right = trained(seed=5, steps=160, **halved)
 tokens, passes, same = 0, 0, 0
 for n, row in enumerate(sources[:60]):
     written, took = speculate(models[0], draft, row[None, row != 0])
     same += written[:-1] == greedy_all[n]  # <eos> aside
     tokens, passes = tokens + len(written), passes + took
+print(f"numbers right: large {forced[0]:.0%}, draft {draft_right:.0%}")
 print(f"{tokens} tokens in {passes} passes: {tokens / passes:.1f} a pass")
 print(f"{same} of 60 numbers as greedy decoding writes them")
-assert 2.5 < tokens / passes < 4.5 and same > 58  # but for rounding
+assert 2.5 < tokens / passes < 4 and same > 58  # but for rounding
+assert draft_right < 0.8 * forced[0]
 
 # %% [markdown]
-# The same numbers, in less than half as many passes.
+# The same numbers, in less than half as many passes of the large model. Here that saves no time: four passes of the
+# draft come before each, and at this size one of them takes about half as long as a large one.
 #
 # With sampling, drafted tokens are accepted or replaced at random, such that each is distributed as if the large model
 # had drawn it ([why](#why-does-speculative-sampling-change-nothing)). A poor draft model costs only speed.

@@ -883,6 +883,7 @@ check_kinds = partial(
         ([40.1, 40.5, 40.9], [38.0, 38.2, 38.4]),
         ([31.0, 35.0], [30.0, 34.0, 33.0, 36.5]),
         ([20.0, 21.0, 24.5], [23.0, 22.0, 20.5]),
+        ([30.0, 34.0], [31.0, 31.0, 31.0]),
     ],
     mistakes={
         "count gaps in either direction: take absolute values": partial(
@@ -1087,7 +1088,7 @@ class Translator:
     """A model and its two tokenizers: text in, text out.
 
     The model writes with `state(model, tokens)`, whose tokens (B, S) are what it
-    shall translate; a text may have `longest` tokens.
+    is to translate; a text may have `longest` tokens.
     """
 
     def __init__(

@@ -80,7 +80,7 @@ class Translator:
     """A model and its two tokenizers: text in, text out.
 
     The model writes with `state(model, tokens)`, whose tokens (B, S) are what it
-    shall translate; a text may have `longest` tokens.
+    is to translate; a text may have `longest` tokens.
 
     Defined in chapter 14, "One translator for every model".
     """
