@@ -1123,7 +1123,7 @@ assert draft_right < 0.8 * forced[0]
 
 # %% [markdown]
 # The same numbers, in less than half as many passes of the large model. Here that saves no time: four passes of the
-# draft come before each, and at this size one of them takes about half as long as a large one.
+# draft model come before each, and at this size one of them takes about half as long as a large one.
 #
 # With sampling, drafted tokens are accepted or replaced at random, such that each is distributed as if the large model
 # had drawn it ([why](#why-does-speculative-sampling-change-nothing)). A poor draft model costs only speed.
