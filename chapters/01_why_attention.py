@@ -404,7 +404,7 @@ for name in names:
 # influence hardly fades (0.7 at the word 20 back), but the state, saturated and no longer linear in the words, recalls
 # 9 numbers instead of 19. The LSTM with its gate open still has 2 % of the word 40 back, and recalls one and a half
 # times as many numbers as with PyTorch's start. (Why it stays so far below its 48: [more](#why-not-more-than-24).)
-# Compare its rows in the two tables: the word 1 back moves the state 0.8 times as far as the latest word does, and yet
+# Compare its rows in the two outputs: the word 1 back moves the state 0.8 times as far as the latest word does, and yet
 # only 21 percent of it is recalled. It does move the state, but so do the words before it (0.5 at the word 20 back),
 # and most of it drowns in their sum.
 #

@@ -209,9 +209,9 @@ y = down(up(x).relu())  # (B, T, D): each of the 14 vectors by itself
 # shall see](#what-is-each-part-for-leave-it-out), but need more layers or more steps.)
 #
 # With $d_\text{ff} = 4D$ the network's two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two thirds
-# of a layer. ([What for?](#what-does-the-network-store)) As many multiplications are needed for each token. To them
-# attention adds $2 T D$ for scores and blend, which outgrow the network's $8 D^2$ only in texts of more than $4D$
-# tokens, 2,048 for $D = 512$.
+# of a layer. ([What for?](#what-does-the-network-store)) Each parameter is used once for each token, so a token costs
+# $12 D^2$ multiplications. Scores and blend add $2 T D$, which outgrows the network's $8 D^2$ only in texts of more
+# than $4D$ tokens, 2,048 for $D = 512$.
 #
 # The book's class adds one thing, **dropout**. It sets a share of the numbers to 0 while training, at random, and
 # enlarges the others to make up for it, so that nothing that follows can rely on a single number. Outside training it
@@ -311,8 +311,9 @@ assert np.isclose(share, 2 / 3, atol=0.01) and parameters(network) == 2_099_712
 #   $0.1^{12} = 10^{-12}$ without.
 #
 # Stack twelve feed-forward networks and send back a gradient of length 1. Try three kinds of random initial weights,
-# which differ only in their spread: PyTorch's default for `nn.Linear` is small; Glorot's balances a matrix's two
-# widths; He's makes up for the half that a ReLU sets to 0.
+# which differ mainly in their spread: PyTorch's default for `nn.Linear` is small; Glorot's is a compromise between
+# keeping the size of vectors on the way up and that of gradients on the way down; He's makes up for the half that a
+# ReLU sets to 0.
 
 
 # %% tags=["hide-input"]
@@ -365,7 +366,8 @@ assert all(0.5 < ratios[True, one] < 2 for one in (keep_as_is, glorot, he))
 # Without the sums it depends on the initial weights whether the gradient arrives. PyTorch's make every network shrink
 # its input, and the lowest gets two millionths of what the highest gets. He's are made to keep the size (in networks
 # with ReLU), and with them the lowest gets nearly as much as the highest; with Glorot's it gets a few hundredths. With
-# the sums, the lowest gets about as much as the highest, whichever initial weights it has.
+# the sums, the lowest gets about as much as the highest, whichever initial weights it has. (That is a ratio: all of
+# them may be large, as [deep stacks](#what-goes-wrong-in-a-deep-stack) will show.)
 #
 # [He and others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without
 # them deeper networks had trained worse than shallow ones (the **degradation problem**), although their gradients had
@@ -594,7 +596,8 @@ quiz.one_choice(
 # What length $\lVert x \rVert$ should a token's vector have? It should be about as long as the position that is added
 # to it, or the longer would drown the shorter: $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$. But
 # many models use the embeddings a second time, at the output, to score every token of the vocabulary (**weight tying**,
-# [chapter 9](09_decoder.ipynb)). There a length near 1 is wanted, or the first scores are too large ([chapter
+# [chapter 9](09_decoder.ipynb)). There a length near 1 is wanted: the entries of a normalised output have size 1, so
+# its product with such a vector is about 1, and a longer one would make the first scores too large ([chapter
 # 7](07_learning.ipynb#the-first-number-to-look-at)). So embeddings start with length 1, and are multiplied by $\sqrt D
 # = 22.6$ when they are looked up, which is of the order of the 16 that we want.
 
@@ -841,7 +844,7 @@ for norm_first in (False, True):
 # %% [markdown]
 # ## What is each part for? Leave it out
 #
-# The encoder is built. Does it need all its parts? Each was said to do something:
+# The encoder is built. Does it need all its parts? Each has been given a job:
 #
 # | part | what it is for | tested on |
 # |---|---|---|
@@ -856,12 +859,11 @@ for norm_first in (False, True):
 # mirrored position, and keep the last digit of the sum. For 3 1 4, *reverse* gives 4 1 3 and *add* gives 7 2 7. Both
 # must fetch a digit, and the second must compute something with it, too.
 #
-# Every model has width 32 and four heads and is post-norm. It starts as PyTorch's `nn.Transformer` does, with matrices
-# as [Glorot and Bengio (2010)](https://proceedings.mlr.press/v9/glorot10a.html) proposed (`xavier_uniform_`): a square
-# projection then keeps the size of a vector, on average. It trains for 600 steps of Adam ([chapter
-# 11](11_training.ipynb)), with smaller steps for the first 50 (a *warm-up*), once for each of three seeds. For each we
-# show the best of seven learning rates, 0.0003 to 0.02, since a model that lost a part may need larger or smaller
-# steps.
+# Every model has width 32 and four heads and is post-norm. Its matrices start as [Glorot and Bengio
+# (2010)](https://proceedings.mlr.press/v9/glorot10a.html) proposed (`xavier_uniform_`): a square projection then keeps
+# the size of a vector, on average. It trains for 600 steps of Adam ([chapter 11](11_training.ipynb)), with smaller
+# steps for the first 50 (a *warm-up*), once for each of three seeds. For each we show the best of seven learning rates,
+# 0.0003 to 0.02, since a model that lost a part may need larger or smaller steps.
 
 
 # %% tags=["hide-input"]
@@ -977,7 +979,7 @@ for without in (None, *PARTS):
 #   average. In these models the words have become alike ([measured below](#words-become-alike)), and little is left but
 #   how often each digit occurs (the best seed gets somewhat more). The connection around the feed-forward network can
 #   be spared here, perhaps because that network sees only the one word, and can learn to hand it on.
-# - Three layers can do without **norms**.
+# - These three layers can do without **norms**.
 # - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. As said, attention is linear only
 #   for given weights, and these depend on the words; norms are not linear either. Three layers of that are enough. And
 #   one?
@@ -1007,10 +1009,11 @@ assert (
 # all of them with it. Attention does fetch the second digit: its four heads give the mirrored position about half of
 # their weight. But with fixed weights and without norms, the layer's output would be a sum of one vector for the first
 # digit $a$ and another for the second, $b$, and so would the ten scores: $u(a) + v(b)$. No such sum gets all 100 cases
-# right. Add up the score of the right digit, $a + b$, over the 100 cases, and then that of a wrong one, $a + b + 1$.
-# Both totals contain every entry of every $u$ and $v$ once, so they are equal, and the right digit cannot win each
-# time. Weights that depend on the words, and norms, can get round this, but more slowly: after 2,000 steps the layer
-# without the network gets nearly all right, too. (It also has only a third of the parameters.)
+# right. Add up the score of the right digit, $a + b$ (its last digit), over the 100 cases. For each $a$, as $b$ runs
+# through the digits, $a + b$ picks every entry of $u(a)$ once, and likewise for $v(b)$. The same holds for a wrong
+# digit, $a + b + 1$. So both totals are equal, and the right digit cannot win each time. Weights that depend on the
+# words, and norms, can get round this, but more slowly: after 2,000 steps the layer without the network gets nearly all
+# right, too. (It also has only a third of the parameters.)
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1146,8 +1149,9 @@ show_stacks(
 # With attention alone, 3 or 4 percent of a vector is its own after two layers, and after four nothing: all sixteen
 # words are as good as one vector. The reason is that each layer replaces words by weighted averages of all words, and
 # such averages are more alike than the words were. [Dong and others (2021)](https://arxiv.org/abs/2103.03404) call this
-# **rank collapse** (also *over-smoothing*), and prove that in a stack of nothing but attention it is faster than
-# exponential: the more alike the words, the more even the weights, and even weights give all the same average.
+# **rank collapse**, since equal rows make a matrix of rank 1 (also *over-smoothing*), and prove that in a stack of
+# nothing but attention it is faster than exponential: the more alike the words, the more even the weights, and even
+# weights give all the same average.
 #
 # With Glorot's weights, before training, adding only delays it: once words are mostly alike, attention returns nearly
 # the same vector to all, so what they share grows and what is a word's own does not. With pre-norm the shared part
@@ -1163,7 +1167,8 @@ show_stacks(
 # so that each adds little: 24 random additions of size $1/\sqrt{24}$ add up to size 1, since their squares add. (24
 # attention layers are 24 sublayers; with a feed-forward network in each, twelve layers would be. Here the additions are
 # smaller than that, because an average over 16 words is smaller than the words.) Here are the four stacks at their top,
-# and three in which what attention adds is divided by $\sqrt{24}$:
+# and three in which what attention adds is divided by $\sqrt{24}$. (*Size* is the root of the mean square of the
+# entries: 1 after a norm.)
 
 # %% tags=["hide-input"]
 small_start = {
@@ -1300,12 +1305,12 @@ for name, rows in deep.items():
     assert 100 < size < 600 if name == "no norm" else size < 5
 
 # %% [markdown]
-# In the three that learn, some two fifths of each word or more are its own when training begins. In the others about a
-# tenth is, or less, and in the one without norms the entries have grown to some hundreds. So a deep stack with the
-# usual start drowns the words, or makes the stream explode, before anything has been learned. A small start prevents
-# this, and so does a norm in front of each sublayer. (That is no proof that the start is the only reason.)
+# In the three that learn, some two fifths of each word or more are its own when training begins. In the others it is a
+# few percent, and in the one without norms the entries have grown to some hundreds. So a deep stack with the usual
+# start drowns the words, or makes the stream explode, before anything has been learned. A small start prevents this,
+# and so does a norm in front of each sublayer. (That is no proof that the start is the only reason.)
 #
-# What do norms add, then? Here they allow larger steps: at a learning rate of 0.01, twice the best one of both stacks
+# What do norms add, then? Here they allow larger steps: at a learning rate of 0.01, twice the best one of either stack
 # with a small start, pre-norm and small-start post-norm still learn, while the loss of both stacks without norms
 # overflows, at least with one seed.
 #
@@ -1369,10 +1374,10 @@ for depth, stream in enumerate(streams):
     assert own > 0.7 and (due > 0.99 if depth > 1 else due < 0.4)
 
 # %% [markdown]
-# At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. Of the 28
-# percent after the first layer most need no fetching: of a digit at some other distance, which nobody asked for, 17 to
-# 23 percent can be read, because even weights bring a little of every digit. After the second layer both digits can be
-# read, from one vector of 32 numbers.
+# At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. 28
+# percent after the first layer is hardly fetching: of digits at other distances, which nobody asked for, 17 to 23
+# percent can be read there, since that layer mixes a little of every digit into each vector. After the second layer
+# both digits can be read, from one vector of 32 numbers.
 
 # %% [markdown]
 # So a position of layer 3 is **no longer its word alone**. It is a vector that began as one digit and by now holds two.

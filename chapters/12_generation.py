@@ -116,7 +116,7 @@ class Table:
         return self.rows
 
     def step(self, tokens):
-        return table[tokens].log()
+        return table[tokens].log()  # their softmax is the probabilities again
 
     def select(self, rows):
         self.rows = len(rows)
@@ -249,15 +249,16 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
 #
 # `beam_search`, folded below, does this for a batch, with the length penalty; to the model each hypothesis is a row,
-# and `select` may copy a row. A search starts from one hypothesis, `<bos>`: from `beam` equal ones it would take the
-# best token `beam` times, at every step, and write `beam` copies of what greedy decoding writes. Three details decide
-# what it finds:
+# and `select` may copy a row. (Within a step all candidates are equally long, so their sums rank them. The penalty is
+# needed only to compare endings of different lengths, and to decide when to stop.) A search starts from one hypothesis,
+# `<bos>`: from `beam` equal ones it would take the best token `beam` times, at every step, and write `beam` copies of
+# what greedy decoding writes. Three details decide what it finds:
 #
 # - For each hypothesis it looks at the `beam` + 1 best next tokens: all `beam` survivors may come from one
 #   hypothesis, and one of its tokens may be the end, which does not go on.
 # - An ending must compete with all continuations: it is set aside only if it ranks among the best `beam` of its
-#   sentence. For every hypothesis can end at every step, with some tiny probability. Without this rule such endings,
-#   the empty sentence among them, would fill the list of those that have ended.
+#   sentence. Every hypothesis can end at every step, with at least a tiny probability. If all such endings counted,
+#   they would fill the list at once, the empty sentence (`<eos>` straight after `<bos>`) among them.
 # - A sentence is done when `beam` hypotheses have ended, and even the best future of a *live* one (one that goes on)
 #   would not beat the best of them. Its best future: to lose nothing more, and to be divided by the largest penalty,
 #   that of `max_length` tokens. Say that `beam` have ended, the best with the score $-0.95$; that 5 tokens are
@@ -354,17 +355,18 @@ assert round(-1.4 / length_penalty(5, 0.6), 2) == -1.03
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
 # more than half of the sources the sentence with the highest sum (without a length penalty) was the *empty* one. A good
 # translation of twenty words is a product of twenty-one factors, with the end. At 0.7 each that makes 0.0006, so a
-# model that gives the empty sentence 0.001 prefers it. This is the model's **length bias**. With the length penalty
-# ($\alpha = 0.6$) the translation wins: $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$ against
-# $\ln 0.001 / \text{lp}(1) = -6.9$.
+# model that gives the empty sentence 0.001 prefers it. That a long text has a small product is arithmetic; that the
+# empty one has as much as 0.001 is the model's error. The preference for short texts that results is called **length
+# bias**. With the length penalty ($\alpha = 0.6$) the translation wins: $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 =
+# -3.1$ against $\ln 0.001 / \text{lp}(1) = -6.9$.
 #
-# To miss the likeliest sentence is a **search error**; to give a bad one the highest score is a **model error**. Here
-# the model's error is to prefer the empty sentence, and a search error hides it. At the first step 0.001 is far behind
-# the likely first words: say that it ranks 40th. An end counts only among the best `beam`, so a beam of 4 never sets
-# the empty sentence aside. A beam of 100 does, with the sum $\ln 0.001$, and twenty words later every other hypothesis
-# has a lower one. So a better search can make worse translations, above all without a length penalty. (The penalty
-# mends this one error; the likeliest long sentence may be a bad one, too.) This is the *beam search curse* (an early
-# report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
+# To miss the sentence with the highest score is a **search error**; to give a bad one the highest score is a **model
+# error**. Here the model's error is to prefer the empty sentence, and a search error hides it. At the first step 0.001
+# is far behind the likely first words: say that it ranks 40th. An end counts only among the best `beam`, so a beam of 4
+# never sets the empty sentence aside. A beam of 100 does, and without a penalty the translation's sum has fallen below
+# $\ln 0.001$ by its twentieth factor. So a better search can make worse translations, above all without a length
+# penalty. (The penalty mends this one error; the likeliest long sentence may be a bad one, too.) This is the *beam
+# search curse* (an early report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
 
 # %% tags=["proof"]
 assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
@@ -478,7 +480,7 @@ assert 0 < np.abs(moved).max() < 0.0145
 # Each column is one seed, each entry the share of 500 numbers that are right in every token (*exact* in [chapter
 # 11](11_training.ipynb#how-good-is-it)). Greedy decoding and teacher forcing agree, as they must: until its first
 # mistake greedy decoding reads the right words, too. Four hypotheses instead of one get a few more numbers right with
-# every seed, for four times as many rows. The length penalty helps little here: it moves no share by more than 1.4
+# every seed, for four times as many rows. The length penalty does not help here: it moves no share by more than 1.4
 # points, and some of them down.
 #
 # Search or model? Compare the score of the right sentence, with the same penalty ($\alpha = 0.6$), with that of what
@@ -857,10 +859,11 @@ class KVCache:
 # layers, with the same residual connections and norms. A layer takes its attention as a function, and here it gets one
 # that remembers.
 #
-# **Which masks does a step need?** Not the causal mask, because there is one query, and what is not written yet is
-# not there. None for the *target*: all rows start with one token, `<bos>`, and one that has ended leaves, so that all
-# are equally long. (With prompts of different lengths a padding mask would be needed.) But the padding mask of the
-# *source* must stay, because padded positions of the memory have keys like any others.
+# **Which masks does a step need?** Not the causal mask, because there is one query, and what is not written yet is not
+# there. None for the *target*: all rows start with one token, `<bos>`, and one that has ended leaves, so that all are
+# equally long. (With prompts of different lengths it would need a padding mask, and a position for each row; this cache
+# has one for all.) But the padding mask of the *source* must stay, because padded positions of the memory have keys
+# like any others.
 #
 # The check: step by step, while sentences change places, the cache must give the logits of teacher forcing.
 
@@ -986,16 +989,17 @@ plt.show()
 # At 256 tokens fewer than one row in a hundred has to be computed with the cache. The gain in time is smaller, because
 # a step with few rows takes a time that hardly depends on their number: every operation must be started, and every
 # parameter loaded ([more](#why-one-sentence-is-slow)). All rows of a step go through the same operations together, so
-# the rows that are saved had added little. The price is memory that grows with every token. A key and a value for each
-# layer and head, for $n$ tokens of $B$ sequences, are
+# the rows that are saved had added little in short texts; in long ones they add more. The price is memory that grows
+# with every token. A key and a value for each layer and head, for $n$ tokens of $B$ sequences, are
 #
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k \cdot n \cdot B$$
 #
-# numbers, and $\text{heads} \cdot d_k$ is the model's width $D$. (Cross-attention adds as much for each *source*
-# token, once.) The paper's base model has 6 layers of width 512. At 4 bytes a number that is $2 \cdot 6 \cdot 512
-# \cdot 4 = 24{,}576$ bytes of self-attention for each token of each sentence (in a beam, of each hypothesis). A model
-# of 7 billion parameters, 14 GB at 2 bytes each, has 32 layers of width 4,096, and keeps half a megabyte for each
-# token. Eight texts of 4,096 tokens need 17 GB, more than the model's parameters do.
+# numbers, and $\text{heads} \cdot d_k$ is the model's width $D$. (Cross-attention adds as much for each *source* token
+# of each row. And `torch.cat` copies at every step all that is kept; caches made for speed reserve the room
+# beforehand.) The paper's base model has 6 layers of width 512. At 4 bytes a number that is $2 \cdot 6 \cdot 512 \cdot
+# 4 = 24{,}576$ bytes of self-attention for each token of each sentence (in a beam, of each hypothesis). A model of 7
+# billion parameters, 14 GB at 2 bytes each, has 32 layers of width 4,096, and keeps half a megabyte for each token.
+# Eight texts of 4,096 tokens need 17 GB, more than the model's parameters do.
 #
 # So newer models make the cache smaller ([how](#how-is-the-cache-made-smaller)).
 
@@ -1066,16 +1070,16 @@ assert swapped[:20].max() < 1e-5 and swapped[20:].min() > 0.01
 # **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) puts to use the arithmetic
 # units that [a single sentence](#why-one-sentence-is-slow) leaves idle. A small **draft model** with the same
 # vocabulary writes a few tokens ahead. The large one reads them in one pass, the newest token and the drafted ones
-# behind it, under [a causal mask](#several-tokens-at-once). Each row of its logits says what the large model would have
-# written next. Where decoding is memory-bound (the parameters take longer to load than to use), that pass takes hardly
-# longer than one for a single token, because they are loaded once in either case.
+# behind it, under [a causal mask](#several-tokens-at-once). Each row of its logits says what the large model would
+# write after the drafted tokens up to there. Where decoding is memory-bound (the parameters take longer to load than to
+# use), that pass takes hardly longer than one for a single token, because they are loaded once in either case.
 #
 # With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
 # replaced by the large model's own, and what the cache kept of the rest is dropped. So the text is what the large model
 # would have written alone (but for rounding). Say that the draft model writes *elf tausend acht hundert*, and that the
-# large model's own choices are *elf*, *tausend*, *sieben*. Two tokens are kept, *acht* becomes *sieben*, and *hundert*
-# is dropped: three tokens from one pass. If all four had been right, the pass's last row would have given a fifth token
-# for free.
+# large model's own choices are *elf*, *tausend*, *sieben*. Two tokens are kept and *acht* becomes *sieben*. *Hundert*
+# is dropped, right or not, because its row continues a text that no longer exists. That makes three tokens from one
+# pass. If all four had been right, the pass's last row would have given a fifth token for free.
 #
 # In code, without a cache, to keep it short:
 
@@ -1115,15 +1119,15 @@ for n, row in enumerate(sources[:60]):
     written, took = speculate(models[0], draft, row[None, row != 0])
     same += written[:-1] == greedy_all[n]  # <eos> aside
     tokens, passes = tokens + len(written), passes + took
-print(f"numbers right: large {forced[0]:.0%}, draft {draft_right:.0%}")
+print(f"numbers right: large {forced[0]:.0%}, small {draft_right:.0%}")
 print(f"{tokens} tokens in {passes} passes: {tokens / passes:.1f} a pass")
 print(f"{same} of 60 numbers as greedy decoding writes them")
 assert 2.5 < tokens / passes < 4 and same > 58  # but for rounding
 assert draft_right < 0.8 * forced[0]
 
 # %% [markdown]
-# The same numbers, in less than half as many passes of the large model. Here that saves no time: four passes of the
-# draft model come before each, and at this size one of them takes about half as long as a large one.
+# The same numbers, in about a third as many passes of the large model. At this size that saves hardly any time: four
+# passes of the draft model come before each, and they are not much cheaper than the large one's.
 #
 # With sampling, drafted tokens are accepted or replaced at random, such that each is distributed as if the large model
 # had drawn it ([why](#why-does-speculative-sampling-change-nothing)). A poor draft model costs only speed.

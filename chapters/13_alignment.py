@@ -218,11 +218,11 @@ assert right == 1
 # ## Does attention say which word came from which?
 #
 # Which word came from which is the question of **word alignment**, and here we have the answers. So measure, for each
-# German word that has a link: does the largest weight stand on an English word that it renders?
+# German word that has a link: does the largest weight fall on an English word that it renders?
 #
-# A decoder predicts a word when it has read the one before, so the weights for *macht* are in the row that has read
-# *Mutter*. Here is the largest weight of each row, in the mean of the last layer's four heads. (`apart` is the sentence
-# above; `record_weights` keeps the weights of a run.)
+# A decoder predicts a word when it has read the one before, so the weights for *macht* are in the row computed after
+# *Mutter* was read. Here is the largest weight of each row, in the mean of the last layer's four heads. (`apart` is the
+# sentence above; `record_weights` keeps the weights of a run.)
 
 # %%
 from dotformer.support.recording import record_weights
@@ -247,7 +247,7 @@ for before, after, row in zip(read, [*read[1:], "<eos>"], rows, strict=True):
 looks = dict(zip(read[1:], [words[row.argmax()] for row in rows], strict=False))
 assert looks["macht"] == looks["auf"] == "opens"
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Matrix of weights. Rows are the nine German words and the full stop, about to be written, columns the English words. Each row has one dark cell. Golden frames stand around the English words that each German word renders, and the darkest cell of every row lies in one: macht and auf both at opens."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Matrix of weights. Rows are the eight German words and the full stop, about to be written, columns the English words. Each row has one dark cell. Golden frames stand around the English words that each German word renders, and the darkest cell of every row lies in one: macht and auf both at opens."}}
 from matplotlib.patches import Rectangle
 
 figure, axes = plt.subplots(figsize=(6.2, 4.6))
@@ -482,11 +482,11 @@ for (where, gender), (own, theirs, total) in sorted(counts.items(), reverse=True
     )
 
 # %% [markdown]
-# At *the* the donor's article is written every time, and a donor of the same gender does no damage: what was brought
-# is the gender, or something that decides it. At the noun itself, and at any other word, the exchange never changes
-# the article. (A check of such code: with *all* vectors exchanged, the donor's own translation must come out.) So the
-# weights pointed at the right word, but the gender that the decoder read there had come from the noun. Weights show
-# *where* the decoder reads, not *what* it finds, nor that it is used.
+# At *the* the donor's article is written every time, and a donor of the same gender does no damage: what was brought is
+# the gender, or something that decides it. At the noun itself, and at any other word, the exchange never changes the
+# article. (A check of such code: with *all* vectors exchanged, the donor's own translation must come out.) So attention
+# looks at the word that the article renders, but the gender that the decoder reads there has come from the noun.
+# Weights show *where* the decoder reads, not *what* it finds, nor that it is used.
 #
 # How does the gender get to *the*? By the encoder's attention. So keep the position of *the* from attending to its
 # noun, in both layers. Then, for comparison, hide one other word from it instead.
@@ -514,12 +514,13 @@ assert all(right["another word"]) and sum(right["its noun"]) == 30
 # are right all the same. How, or whether some are guesses, we have not traced. A **knock-out** shows what is lost when
 # one link is missing and all others can stand in for it.
 #
-# So keep three claims apart. That attention agrees with the alignment takes links to compare with. That a word
-# depends on what is read there takes an exchange. That the weights *explain* the word takes more: if quite different
-# weights gave the same word, these would not be the reason for it. Whether such weights exist, and what would follow,
-# is disputed ([Jain and Wallace, 2019](https://aclanthology.org/N19-1357/); [Wiegreffe and Pinter,
-# 2019](https://aclanthology.org/D19-1002/)). So as a dictionary these pictures are right 99 times in 100. As
-# explanations they are not: the gender of *der* came from a word that they do not mark.
+# So keep three claims apart, since each needs other evidence. To show that attention agrees with the alignment, you
+# need the true links. To show that a word depends on what is read at a position, you need an exchange. To show that the
+# weights *explain* the word, you need more: if quite different weights gave the same word, these would not be the
+# reason for it. Whether such weights exist, and what would follow, is disputed ([Jain and Wallace,
+# 2019](https://aclanthology.org/N19-1357/); [Wiegreffe and Pinter, 2019](https://aclanthology.org/D19-1002/)). So as a
+# dictionary the mean picture of the last layer is right 99 times in 100. As explanations they are not: the gender of
+# *der* came from a word that they do not mark.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -533,7 +534,7 @@ quiz.one_choice(
         "Not necessarily. *seinen* needs the gender of the noun, and the encoder may or may not have carried it to *his*, as it carried one to *the* in the experiment.",
     ),
     quiz.right(
-        "In this head, the vector at *apple* was read to predict the word; what it holds must be tested",
+        "In this head, the vector at *apple* got the largest weight when the word was predicted; what it holds must be tested",
         "Yes. The ending depends on the noun, so this is plausible, and exchanging the vector at *apple* would test it.",
     ),
     quiz.wrong(
@@ -654,7 +655,8 @@ assert torch.allclose(weights, expected, atol=5e-4) and abs(context - 0.97) < 5e
 # $h$. ($z = \sigma(x W_z + h U_z)$, and $r$ likewise, with matrices of its own.)
 #
 # The whole model is folded below. This is its loop (`cell` is the LSTM or GRU, `hidden` the state that it shows;
-# `readout` and `output` are linear):
+# `readout` and `output` are linear). Unlike the transformer's, its query is one word behind: it chooses where to look
+# before it reads the word that it wrote last.
 #
 # ```python
 # for word in embedded_target:                        # one after the other
@@ -891,16 +893,16 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 # ### Break it: a baseline that nobody tuned
 #
 # Do you believe that table? Its learning rate, chapter 11's, was chosen for a transformer. Comparisons like this are
-# published, and from outside they look fair. So give each model the same *effort*, in three rounds:
+# published, and from outside they look fair. So give each model the same search, in three rounds:
 #
-# 1. *Its own learning rate.* Learning rates are tried in steps of a factor of 2, until the best has a worse one on
-#    either side. What counts is the share of right sentences on the validation set, with one seed.
+# 1. *Its own learning rate.* Learning rates are tried in steps of a factor of 2, until the best lies between two
+#    worse ones. What counts is the share of right sentences on the validation set, with one seed.
 # 2. *The same start.* Our embeddings are drawn with a standard deviation of $1/\sqrt{D}$, here about 1/8. The
 #    transformer multiplies them by $\sqrt{D}$ ([chapter
-#    5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)), the recurrent models did not. Now they
-#    do, and choose a learning rate again.
-# 3. *All settings.* Learning rate, size of the embeddings, layers and dropout. The models' width is set so that the
-#    parameters stay about as many.
+#    5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)), the recurrent models did not,
+#    above and in round 1. Now they do (as in the code above), and choose a learning rate again.
+# 3. *All settings.* Learning rate, size of the embeddings' entries, layers and dropout. The models' width is set so that
+#    the parameters stay about as many.
 #
 # **Predict first.** What happens to the order?
 
@@ -950,17 +952,17 @@ assert max(small) < min(scaled)
 # models make at most two mistakes (round 1). Scaled embeddings, still at 0.003, take the GRU from 78 to 99 percent of
 # the validation set, the LSTM from 34 to 98 (the last two lines; one seed; we have not tested why). *Without
 # attention*, the LSTM needs the scaling: at 0.006 in both rounds, it gets nearly 500 wrong without it, and 187 to 258
-# with it. The GRU without attention is worse in round 2 with every seed, where its learning rate was another one,
-# too. In round 3 two seeds of the LSTM get worse: the search used one seed, and chose settings that the other two did
-# not confirm. *The transformer* is the same in rounds 1 and 2: its embeddings were scaled before.
+# with it. The GRU without attention is worse in round 2 with every seed, where its learning rate also differed. In
+# round 3 two seeds of the LSTM get worse: the search used one seed, and chose settings that the other two did not
+# confirm. *The transformer* is the same in rounds 1 and 2: its embeddings were scaled before.
 #
 # What still divides the models is attention: if it made no difference, all runs with it would beat all without, among
 # the GRUs and among the LSTMs, or all lose, in 2 of $20 \cdot 20 = 400$ cases ([how that is
 # counted](#longer-than-anything-it-has-learnt)). The three that have it end with at most two mistakes in three times
 # 500 sentences: **here the transformer does not win**, nor does it lose; the task is too easy to tell them apart. The
-# two without it, tuned just as carefully, still get 133 to 298 of 500 wrong after 900 steps, and fail more often on
-# long sentences. Here are the mistakes after round 3 by the length of the German sentence, the mean of three seeds,
-# and the time of a training step on one core:
+# two without it, after the same search, still get 133 to 298 of 500 wrong after 900 steps, and fail more often on long
+# sentences. Here are the mistakes after round 3 by the length of the German sentence, the mean of three seeds, and the
+# time of a training step on one core:
 
 # %% tags=["hide-input"]
 lengths = np.array([len(pair.target.split()) for pair in corpus.test])
@@ -1076,22 +1078,22 @@ print(f"    wrong  {written[0][0]}\n    right  {written[0][1]}")
 assert shorter == len(written) == 28 and len(written[0][0].split()) == 9
 
 # %% [markdown]
-# Both recurrent models with attention make no mistake. Nor does the GRU without, which gets more than a quarter of
-# the grammar wrong; why, we have not tested. The LSTM without makes 3 to 13. The transformer gets 3, 9 and 16 of 120
-# wrong. All 28 of these translations are too short: the one shown writes 171,960 for 171,969, and stops after nine
-# words, the longest that it was trained on. Why, we have not tested. The positions are sinusoids, which [can
-# extrapolate and often do not](05_position.ipynb#could-the-encoding-be-learned).
+# Both recurrent models with attention get all of the longer numbers right. Nor does the GRU without, which gets more
+# than a quarter of the grammar wrong; why, we have not tested. The LSTM without makes 3 to 13. The transformer gets 3,
+# 9 and 16 of 120 wrong. All 28 of these translations are too short: the one shown leaves out *neun und*, writes 171,960
+# for 171,969, and has nine words, as many as the longest that it was trained on. Why, we have not tested. The positions
+# are sinusoids, which [need not extrapolate](05_position.ipynb#could-the-encoding-be-learned).
 #
 # Could these differences be chance? Take two trained models, and only the numbers that one gets right and the other
 # wrong. If neither model is better, a fair coin decides who gets each. Three of three for one model then come up in
 # $2 / 2^3 = 25$ percent of cases (2: it may be either model), nine of nine in 0.4. This is the **sign test**: against
 # a GRU that makes none, 9 and 16 mistakes are more than chance by the usual limit of 5 percent, and 3 are not.
 #
-# It compares *trained models*. To compare *kinds* of model, compare seeds. Six results can be dealt to two kinds, three
-# to each, in $\binom{6}{3} = 20$ ways. If the kind made no difference, all would be equally likely, and in 2 of them
-# one kind beats the other throughout. So even the clearest order of three seeds against three comes by chance in 10
-# percent of cases: whether GRUs with attention are better on long numbers than transformers, these six runs cannot
-# decide. Four against four could, with 2 ways of 70.
+# This test compares two *trained models*. To compare *kinds* of model, compare seeds. Six results can be divided among
+# two kinds, three to each, in $\binom{6}{3} = 20$ ways. If the kind made no difference, all would be equally likely,
+# and in 2 of them one kind beats the other throughout. So even the clearest order of three seeds against three comes by
+# chance in 10 percent of cases: whether GRUs with attention are better on long numbers than transformers, these six
+# runs cannot decide. Four against four could, with 2 ways of 70.
 
 # %% tags=["proof"]
 assert math.comb(6, 3) == 20 and math.comb(8, 4) == 70 and 2 / 70 < 0.05

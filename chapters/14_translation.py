@@ -223,6 +223,7 @@ def with_unknown(text):
 found = measured("translators")
 tuned = found["chosen"]["grammar"]["gru, no attention"]["tuned"]
 references = [p.target for p in corpus.test]
+# only outputs that differ from the reference are stored
 seeds = [
     [run["wrong"].get(str(n), target) for n, target in enumerate(references)]
     for run in found["runs"]
@@ -340,8 +341,8 @@ assert by_letters.argmax() == 1 and 11 < by_letters[0] - by_letters[3] < 13
 # ## Is one better than the other?
 #
 # Chapter 13 trained the GRU without attention three times. With seed 0 it gets 87.7 BLEU, with seed 2 only 84.5.
-# Counted by sentences the two are nearly equal: 133 and 144 of 500 are wrong. (BLEU also counts how wrong they are.)
-# Is the second worse, or was it unlucky with these 500?
+# Counted by sentences the two are nearly equal: 133 and 144 of 500 are wrong. (BLEU also counts how wrong they are.) Is
+# the model of seed 2 worse, or only unlucky with these 500?
 #
 # Ideally we would have more test sets. The **bootstrap** makes them from the one we have: draw 500 sentences with
 # replacement, so that some come twice and some not at all, and compute the score again, a thousand times. How much
@@ -423,9 +424,8 @@ from sacrebleu.significance import PairedTest
 
 exchanged = rng.integers(2, size=(1000, 500, 1)) == 1
 # heads: the two translations change places
-one, other = (
-    np.where(exchanged, *both) for both in ((worse, better), (better, worse))
-)
+one = np.where(exchanged, worse, better)
+other = np.where(exchanged, better, worse)
 by_chance = np.abs(bleu_of(one) - bleu_of(other))
 # the real outcome counts as one of the exchanges: hence + 1, twice
 as_far = int((by_chance >= bleu_of(better) - bleu_of(worse)).sum())
@@ -473,7 +473,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "That its model is better with a probability of 99 percent",
-        "p is the chance of such a difference *if there is none*. It says nothing about the chance that there is one.",
+        "p is the chance of a gap at least this large *if it makes no difference which model wrote what*. It says nothing about the chance that there is a difference.",
     ),
 )
 
@@ -544,8 +544,8 @@ for example in [e for e in run["examples"] if len(e["source"]) < 80][:5]:
 # %% [markdown]
 # The first is as good as its reference, and renders *starring* as the *staring* that was meant. The fourth is right,
 # and its reference has one capital too many, which costs points where case counts. The second drops *lush*, and has
-# *grünen* where the case wants *grünem*. The third says something else, *a girl in karate uniforms puts a stick with
-# a kick*. The last has an *Ilu*, a word of subwords that does not exist.
+# *grünen* where the case wants *grünem*. The third says something else, *a girl in karate uniforms puts a stick with a
+# kick*. The last has an *Ilu*, a word of subwords that does not exist.
 
 # %% [markdown]
 # ## Train your own
@@ -624,8 +624,8 @@ def show_race(stage, names, own_alpha=False):
 show_race("warmed", race["chosen"]["short"])
 
 # %% [markdown]
-# The transformer comes last of the three that attend: with every seed the GRU is about three points ahead of it, and
-# the LSTM one on average. Without attention the GRU falls from 32 to 14. Is that the verdict?
+# The transformer comes last of the three that attend: each GRU is about three points ahead of each transformer,
+# and the LSTM one on average. Without attention the GRU falls from 32 to 14. Is that the verdict?
 #
 # ### Break it: the setting that was not on the list
 #
@@ -644,10 +644,10 @@ print(*(f"{n}: {a} → {b}" for n, (a, b) in changed.items() if a != b), sep=", 
 # brings 1.3 BLEU, four tenths of the gap to the GRU. (With two layers it is 30.3 instead of 30.1, so the layers are not
 # the reason. How much is pre-norm's alone we have not tested.)
 #
-# Part of the gap is length. Divide out the brevity penalties, $e^{1 - 1/0.91} = 0.906$ for the transformer and
-# $e^{1 - 1/0.96} = 0.959$ for the GRU, and both have 33. That is no draw, since fewer words are more easily right.
-# But does beam search stop the transformer too early? Its $\alpha$ (the length penalty of chapter 12) says how far
-# length is favoured, and was 0.6 for all. So let each trained model choose its own, on the validation captions:
+# The gap goes with length. Divide out the brevity penalties, $e^{1 - 1/0.91} = 0.906$ for the transformer and $e^{1 -
+# 1/0.96} = 0.959$ for the GRU, and both have 33: the transformer writes too little. (That is no excuse, since fewer
+# words are more easily right.) Does beam search stop it too early? Its $\alpha$ (the length penalty of chapter 12) says
+# how far length is favoured, and was 0.6 for all. So let each trained model choose its own, on the validation captions:
 
 # %% tags=["hide-input"]
 attending = ("transformer", "gru, attention", "lstm, attention")
@@ -693,7 +693,8 @@ for one, other in (attending[:2], attending[1:], attending[::2]):
 # model writes by itself.
 #
 # Transformer and LSTM cannot be told apart: by BLEU the transformer is ahead in seven of nine pairs, and two of the
-# nine have $p < 0.05$; by chrF five have, in four of which the LSTM is ahead; and by loss the transformer is.
+# nine have $p < 0.05$. By chrF five pairs have $p < 0.05$, and in four of these the LSTM is ahead. By loss the
+# transformer is.
 #
 # A search finds only what is on its list, and from outside both races look equally fair: tuned models, three seeds.
 # The second list had one more setting, for the transformer only, and we added it after seeing the test scores. So a
@@ -845,9 +846,9 @@ verdict
 # ### Exercise 2: What can three seeds show?
 #
 # *Medium, 20 minutes.* To compare two *kinds* of model, exchange seeds and not sentences. If the kind made no
-# difference, any other way to deal all the scores out to two groups of these sizes would be as likely as the real one.
-# Given the scores of the seeds of each kind, go through all of them, and return the share whose means lie at least as
-# far apart as the real ones, in either direction. The real one counts, too. (`itertools.combinations` helps; allow
+# difference, any other way of dividing all the scores into two groups of these sizes would be as likely as the real
+# one. Given the scores of the seeds of each kind, go through all of them, and return the share whose means lie at least
+# as far apart as the real ones, in either direction. The real one counts, too. (`itertools.combinations` helps; allow
 # 1e-9 for rounding.)
 
 

@@ -426,9 +426,9 @@ assert any('"finally"' in text for text in manual)
 
 # %% [markdown]
 # The search by meaning answers the first question: *garbage-collected*, for what nobody uses. For the second and the
-# third it finds sentences of the right subject, closing files and leaving loops, but not the best ones. For the
-# fourth it misses the keyword `finally`, which several sentences explain. The search by words is right about none.
-# (It only counts words in common, without stemming; a good lexical search, such as BM25, would do better.)
+# third it finds sentences of the right subject, closing files and leaving loops, but not the best ones. For the fourth
+# it misses the keyword `finally`, which several sentences explain. The search by words answers none of them. (It only
+# counts words in common, without stemming; a good lexical search, such as BM25, would do better.)
 #
 # Four questions are no measurement, but they fit a pattern: the model finds the subject, and not always the answer.
 # Question and passage are encoded apart (a **bi-encoder**), so that a million passages can be encoded before anyone
@@ -526,7 +526,8 @@ assert (special - to_cls)[1:5].max() < 0.1  # nearly all of it goes to [CLS]
 
 # %% [markdown]
 # In the middle layers more than half of all attention lies on two special tokens, which stand for no word. [Clark and
-# others (2019)](https://arxiv.org/abs/1906.04341) found the same habits in BERT. What do they tell us about the result?
+# others (2019)](https://arxiv.org/abs/1906.04341) found such habits in BERT, where the token of the middle layers is
+# mostly `[SEP]`. What do they tell us about the result?
 #
 # ### Do attention maps explain predictions?
 #
@@ -622,9 +623,9 @@ assert abs(within["clear map, words only"]) < 0.1
 # %% [markdown]
 # Layer 1, head 3 ranks 35th of 72, in the middle. (That does not make the head useless, since others may stand in for
 # it. Nor does a large change prove that a head is needed, since a zero there is an input that the later layers never
-# met in training.) For all heads the rank correlation is −0.35: the clearer the map, the *smaller* the change. But a
-# map is also clear when all its weight goes to a special token. Counted over the words only, each row scaled to a sum
-# of 1, it is −0.09, and with heads ranked within their own layer 0.01. So hardly anything remains.
+# met in training.) For all heads the rank correlation is −0.35: the clearer the map, the *smaller* the change tends to
+# be. But a map is also clear when all its weight goes to a special token. Counted over the words only, each row scaled
+# to a sum of 1, it is −0.09, and with heads ranked within their own layer 0.01. So hardly anything remains.
 #
 # What does go with the change is how much weight a head gives to words: 0.39. Among heads of one layer it is 0.40, so
 # this is not only the last layer's doing. (Part of this is built in: a head that fetches little has little to lose.)
@@ -668,16 +669,16 @@ assert 6.9 < odds[:, 0].min() < odds[:, 0].max() < 8.3
 assert 1.05 < odds[:, 1].min() < odds[:, 1].max() < 1.55
 
 # %% [markdown]
-# The second row is the special tokens' share of the sum of all these norms. In layers 2 to 5 they get nearly two
-# thirds of the weight, and hand over 21 to 26 percent, not much more than the 19 of two tokens like all others. So
-# each gets seven or eight times the weight of a word, but hands over only 1.1 to 1.5 times as much: its value, after
-# $W_O$, is short.
+# The second row is the special tokens' share of these norms, for each row of each head, averaged. In layers 2 to 5 they
+# get nearly two thirds of the weight, and hand over 21 to 26 percent, not much more than the 19 of two tokens like all
+# others. So on average one of the two gets seven or eight times the weight of a word (nearly all of it goes to
+# `[CLS]`), but hands over only 1.1 to 1.5 times as much: its value, after $W_O$, is short.
 #
 # ### Is the weight needed, or the value?
 #
 # Why would a head attend to tokens that stand for no word? The usual answer: a softmax must spend its 1 on something,
 # and a head that finds nothing to fetch spends it where it does no harm, on an attention sink ([Xiao and others
-# 2023](https://arxiv.org/abs/2309.17453); [chapter 4](04_self_attention.ipynb) told of such sinks). So far that is a
+# 2023](https://arxiv.org/abs/2309.17453); [chapter 4](04_self_attention.ipynb) described such sinks). So far that is a
 # hypothesis. It predicts that the *weight* on these tokens is needed, and their *values* are not.
 #
 # **Predict first.** Take both apart in layers 2 to 5. Hide the special tokens, so that softmax gives their weight to
@@ -783,11 +784,11 @@ assert n != answers[3][0][1] and "finally" not in manual[n]
 
 # %% [markdown]
 # *End* counts most, then *I* (why, we cannot say) and *run*; *do*, *?* and *always* hardly count. The answer that was
-# found is about something that terminates. Drop *at the end* from the question, and that answer goes, but `finally`
-# is not found either. So *at the end* has to do with which sentence is found, and not with why the right one is
-# missed. Attention received does say something about a word: the two columns have similar orders, with a rank
-# correlation of 0.74 ± 0.14 over twenty sentences (mean and standard deviation). It is evidence. Before you call it
-# an explanation, ablate.
+# found is about something that terminates. Drop *at the end* from the question, and that answer goes, but `finally` is
+# not found either. So *at the end* decides which sentence is found, and dropping it does not bring the right one.
+# Attention received does say something about a word: over the twenty sentences, the two orders have a rank correlation
+# of 0.74 ± 0.14 (mean and standard deviation). Part of that is built in, since hiding a word that gets much weight
+# takes away more. It is evidence. Before you call it an explanation, ablate.
 #
 # ### Is a token still its word, and still at its position?
 #
@@ -959,8 +960,8 @@ for name, plant in mistakes.items():
 # tested. Six sentences on three subjects are a weak test.
 #
 # The last column is the strong test. Between our sentence vectors, of length 1, and the library's, the largest
-# difference is about one ten-millionth. The smallest of the mistakes stands hundreds of times above. (Turn dropout
-# off, use a padded batch, and if the numbers differ, compare layer by layer.)
+# difference is about one ten-millionth. Even the smallest of the mistakes makes a difference hundreds of times larger.
+# (Turn dropout off, use a padded batch, and if the numbers differ, compare layer by layer.)
 
 # %% tags=["proof"]
 assert sum(name != "none" and count == 6 for name, count in found.items()) == 7

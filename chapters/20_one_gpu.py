@@ -367,8 +367,8 @@ assert least < 1.1 * seconds
 # utilisation** (MFU).
 #
 # The products in the list are `mm` (without a bias), `addmm` (with one) and part of attention. They take most of the
-# time, and more than they would at full speed: that part is compute-bound, or nearly. Of the rest, much is
-# memory-bound: the softmax over 6,001 logits and its gradient, for one, move many bytes for little arithmetic.
+# time, and more than they would at full speed: that part is compute-bound, or nearly. Of the rest, much moves many
+# bytes for little arithmetic, such as the softmax over 6,001 logits and its gradient.
 
 # %% [markdown]
 # ## Fewer bits
@@ -469,11 +469,12 @@ assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
 
 # %% [markdown]
 # The bfloat16 parameter stops at 1.44, where two neighbouring bfloat16 numbers are 1/128 apart: a step shorter than
-# half of that rounds to no step at all. The loss falls, and then is flat, as if all had been learnt. So parameters
-# stay in float32, and so do Adam's two running means (its **moments**). Only products, and what follows them
-# directly, are rounded. That is called **mixed precision**, and it is what `torch.autocast` does. On a GPU it leaves
-# softmax, norms and the loss in float32, since each adds up many numbers, and with so few digits a sum loses its
-# small terms. `python -m dotformer train` does it where the configuration says `precision = "bfloat16"`. (There are
+# half of that rounds to no step at all. The loss falls, and then is flat, as if all had been learnt. So parameters stay
+# in float32, and so do Adam's two running means (its **moments**). Only products, and what follows them directly, are
+# rounded. That is called **mixed precision**, and it is what `torch.autocast` does. On a GPU it leaves softmax, norms
+# and the loss in float32, since each adds up many numbers, and with so few digits a sum loses its small terms. (A
+# product adds up many numbers, too, but the hardware keeps that sum in float32, and rounds only what goes in and what
+# comes out.) `python -m dotformer train` does it where the configuration says `precision = "bfloat16"`. (There are
 # [even shorter numbers](#what-comes-after-16-bits).)
 
 # %% tags=["quiz"]
@@ -582,11 +583,13 @@ for block in (1, 7, 128, 300):
 # That is what `F.scaled_dot_product_attention` does where it can, in one **kernel**: a single program that runs on the
 # device. A block of keys and values is brought to the fast memory next to the arithmetic (**SRAM**), used for a block
 # of queries, and forgotten, and no weight ever travels to the large memory (**HBM**). The backward pass needs the
-# weights, and computes each again from its score: $e^{s_j - b} / z = e^{s_j - (b + \ln z)}$. So one number is kept for
-# each query, $b + \ln z$. ([Is that an approximation](#is-fused-attention-an-approximation), and what of causal masks?)
+# weights. It computes each block's scores again from queries and keys, and each weight from its score: $e^{s_j - b} / z
+# = e^{s_j - (b + \ln z)}$. So one number is kept for each query, $b + \ln z$ (the *log-sum-exp*). ([Is that an
+# approximation](#is-fused-attention-an-approximation), and what of causal masks?)
 #
 # The name to look for is **FlashAttention**. It is one of several such kernels: on CUDA, PyTorch also has a
-# *memory-efficient* one and cuDNN's.
+# *memory-efficient* one and cuDNN's. What it calls *math* is no such kernel, and writes the matrix out; it serves where
+# the others refuse.
 
 # %% tags=["proof"]
 small_heads = torch.randn(1, 2, 8, 16)
@@ -962,9 +965,10 @@ assert round(fixed + 100 * per_pair) == 14
 # Now the hours of the introduction: a step of the paper's size is 400 pairs, 51,200 tokens of both sides. 100,000 such
 # steps take 9.4 hours at the first rung's 150,600 tokens a second, if 400 pairs are computed as fast as the 100
 # measured, and 1.1 at the recorded step's 1,272,000. With 400 pairs the MFU of a recorded step is 32 percent, with
-# 1,600 pairs 35 percent, at 1.4 million tokens a second. (Llama 3's largest model reached 38 to 43 percent of the
-# *maker's* peak, on up to 16,384 H100s, [Grattafiori and others 2024](https://arxiv.org/abs/2407.21783).) ([Is the
-# model too narrow](#how-much-of-the-peak-can-a-narrow-model-use) for more?)
+# 1,600 pairs 35 percent, at 1.4 million tokens a second. (We had aimed at 40.) (Llama 3's largest model reached 38 to
+# 43 percent of the *maker's* peak, on up to 16,384 H100s, [Grattafiori and others
+# 2024](https://arxiv.org/abs/2407.21783).) ([Is the model too narrow](#how-much-of-the-peak-can-a-narrow-model-use) for
+# more?)
 
 # %% tags=["proof"]
 assert 1 < changes["bf16"] < 1.2 and -0.16 < changes["compile"] < -0.13

@@ -69,8 +69,9 @@ def shard_batch(
 ) -> tuple[Int[Tensor, "rows S"], Int[Tensor, "rows T"]]:
     """The rows of a batch that belong to the process `rank` of `world_size`.
 
-    Every row belongs to one process. A process without rows gets a target without
-    real tokens. Raises ValueError when there is no such process.
+    Every row belongs to one process. One without rows gets a target without real
+    tokens, since it must take part: the others wait for its gradients. Raises
+    ValueError when there is no such process.
     """
     if not 0 <= rank < world_size:
         raise ValueError(f"there is no rank {rank} among {world_size} processes")
@@ -90,9 +91,8 @@ def shard_batch(
 # sum to all. Here are three processes.
 #
 # `launch`, one of the book's helpers, starts a function several times at once. The processes find each other and form a
-# **process group**, in which each has a number, its **rank**, from 0 on; how many they are is the group's **world
-# size**. On several machines a process also has a **local rank**, its number on its own machine, which says which GPU
-# to take.
+# **process group**, in which each has a number, its **rank**, from 0 on; their number is the group's **world size**. A
+# process also has a **local rank**, its number on its own machine, which says which GPU to take.
 
 # %%
 import torch.distributed as dist
@@ -171,7 +171,7 @@ quiz.one_choice(
     "Four processes each divide by their own number of targets and average their gradients. When is the result that of one process with the whole batch?",
     quiz.wrong(
         "Always: a mean of means is a mean",
-        "Only of means over equally many. A shard with few targets would count as much as one with many.",
+        "Only if every mean is over the same number. A shard with few targets would count as much as one with many.",
     ),
     quiz.right(
         "When all four have equally many real targets",
@@ -354,8 +354,8 @@ plt.show()
 # step of one batch at most two layers lie in its memory whole, besides the embeddings.
 #
 # Of the 16 bytes for each parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) FSDP leaves about $16 /
-# N$. 8 billion parameters need 128 GB, more than a GPU of 80 GB holds; among eight, 16 GB each, besides activations
-# and the layers that are gathered just now.
+# N$. 8 billion parameters need 128 GB, more than a GPU of 80 GB holds; among eight, 16 GB each, besides activations and
+# the currently gathered layers.
 
 # %% [markdown]
 # ### What lies where?
@@ -590,7 +590,7 @@ class DistributedTrainer(FastTrainer):
 # Do they compute the same, and what do they send? With each engine two processes make a step of a small model, from one
 # batch and from four, each on half of every batch. All rows but *error* are multiples of the parameters' bytes in
 # float32. The first three say how much is all-reduced, gathered and scattered. *Sent* is what one process would send in
-# a ring. In a ring of two that is $2 (N - 1) / N = 1$ times what is all-reduced, and $(N - 1) / N = 1/2$ of what is
+# a ring. With $N = 2$ that is $2 (N - 1) / N = 1$ times what is all-reduced, and $(N - 1) / N = 1/2$ of what is
 # gathered or scattered. *Kept* is what one process keeps of the parameters. *Error* is how far the gradient is from
 # that of one process: in float32 it is rounding, in bfloat16 about as much as [in one
 # process](20_one_gpu.ipynb#a-ladder).
@@ -699,22 +699,23 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 #
 # With 4 batches a step, whose gradients are added up ([gradient
 # accumulation](11_training.ipynb#one-step-from-several-batches)), gradients are sent only with the last, the sums of
-# all four. Until the last batch FSDP keeps a layer after its backward pass, and the next forward pass finds it there.
-# So it gathers once at the start and once before each of the four backward passes: $5 \cdot 0.645 + 0.355 = 3.58$.
-# The price is memory: until the last batch each process holds all gradients, and between two batches all layers. So
-# with accumulation only Adam's moments are saved: of the 8 billion parameters above, each of the eight devices would
-# hold 4 bytes as part of a whole layer, 4 as a gradient, and an eighth of 12 (its shard and its moments), 76 GB. To
-# save memory instead, scatter the gradients after every batch.
+# all four. A layer is freed after each forward pass, as before, so each of the four backward passes gathers it. After a
+# backward pass it is kept until the last batch, so the next forward pass finds it there, and only the first one
+# gathers. That makes five gathers: $5 \cdot 0.645 + 0.355 = 3.58$. The price is memory: until the last batch each
+# process holds all gradients, and between two batches all layers. So accumulation gives back most of what sharding had
+# gained. For each of the 8 billion parameters above, each of the eight devices would hold 4 bytes as part of a whole
+# layer, 4 as a gradient, and an eighth of 12 (its shard and its moments): 9.5 bytes, 76 GB together. To save memory
+# instead, scatter the gradients after every batch.
 
 # %% [markdown]
 # ## What goes into a checkpoint?
 #
 # The loop of [chapter 11](11_training.ipynb#stop-halfway) keeps parameters, optimiser state, random state, epoch and
 # batch, and history, and so it does here, in the same file. To save, the processes gather one parameter after the
-# other, and rank 0 writes them whole. To load, each process reads the file and keeps its shard. (For models that fit
-# into no device's host memory there is PyTorch's *distributed checkpoint*, in which each writes and reads its own.)
-# So nothing in the file depends on how many processes have written it, and **any number of them may go on from
-# there**, whoever began.
+# other, and rank 0 writes them whole. To load, each process reads the file and keeps its shard. (For models too large
+# for one machine's memory there is PyTorch's *distributed checkpoint*, in which each writes and reads its own.) So
+# nothing in the file depends on how many processes have written it, and **any number of them may go on from there**,
+# whoever began.
 #
 # The file has only rank 0's random state. The other ranks seed theirs again at the start and at every save, from the
 # seed, the step and their rank. So dropout drops different entries on each rank, and a run that is resumed draws what
@@ -812,7 +813,7 @@ assert orders[0] == orders[1] != orders[2]
 # ### What if one of them dies?
 #
 # With many devices, all wait for the slowest, the **straggler**. And the more devices, the more often one fails. On
-# 16,384 of them the training of Llama 3 was interrupted 419 times in 54 days unexpectedly, once every three hours
+# 16,384 of them the training of Llama 3 was interrupted unexpectedly 419 times in 54 days, once every three hours
 # ([Grattafiori and others, 2024](https://arxiv.org/abs/2407.21783), section 3.3.4). A process that is killed says
 # nothing. The others find a connection closed, or wait. So somebody has to watch: when one dies, stop the rest, start
 # all again, and let them go on from the last checkpoint. If saving takes $c$ minutes and something fails every $M$,
@@ -835,7 +836,8 @@ for name in ("1 process", "2, one of them killed"):
 
 # %% [markdown]
 # No farther than the rest. Steps 11 and 12 were made twice, and nobody can tell. A process that hangs goes unnoticed
-# until those that wait for it give up, after ten minutes (the `timeout` that the command gives its group). Then the
+# until those that wait for it give up, after ten minutes (the `timeout` that the command gives its group; two waits may
+# last three hours, that for rank 0's preparations before the first step, and the one at the very end). Then the
 # launcher ends them all, and with `--max-restarts` starts them again. Meanwhile GPUs that wait show a load of 100
 # percent, since the collective's kernel is running. To find the one that they wait for, look at each process's Python
 # stack (`py-spy dump`) or at PyTorch's *flight recorder*, which lists each rank's last collectives.
@@ -978,9 +980,10 @@ assert seconds[10_000] < 100 * seconds[10]
 assert seconds[256 * 1024] < 26 * seconds[10_000]  # at a greater bandwidth
 
 # %% [markdown]
-# 10,000 numbers take no longer than ten (that they take less is noise): all of that is latency. The usual model of a
-# message's cost is a straight line, $t = \alpha + \text{bytes} / \beta$, with the latency $\alpha$ and the bandwidth
-# $\beta$. Draw it through the first row and the last, and see what it says of the two between:
+# 10,000 numbers take no longer than ten (the small difference is noise): all of that is latency, here of the ring's two
+# rounds. The usual model of a message's cost is a straight line, $t = \alpha + \text{bytes} / \beta$, with the latency
+# $\alpha$ and the bandwidth $\beta$. Draw it through the first row and the last, and see what it predicts for the two
+# in between:
 
 # %% tags=["hide-input"]
 latency = seconds[10]
@@ -1235,11 +1238,13 @@ for name, (config, steps, hours) in models.items():
         f"{name:5} by the clock {estimate:.1e}, counted {counted:.1e}, {shares[name]:.0%}"
     )
 assert [round(100 * share) for share in shares.values()] == [29, 42]
+assert round(9.5 / 10.6, 1) == 0.9
 
 # %% [markdown]
 # Counted, the work is less than half of the estimate. The estimate is what eight devices could have done in those
-# hours. So the counted FLOPs, divided by the estimate, are the run's **model FLOPs utilisation** (MFU). Here it is a
-# share of 9.5 TFLOP/s, the paper's figure for a P100.
+# hours. The counted FLOPs, divided by the estimate, are the run's **model FLOPs utilisation** (MFU), here as a share of
+# 9.5 TFLOP/s, which the paper takes as what a P100 sustains. (Its maker names a peak of 10.6; as a share of that, all
+# of this is a tenth less.)
 #
 # With the H200s of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) the base model's training would take an
 # estimated 65 minutes on one, and on 64 still 9, since a 64th of the batch keeps no device busy ([estimated
@@ -1249,8 +1254,8 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # has fewer steps, and its learning rate and the rest must be searched for again. Two rules say where to begin the
 # search, for $k$ times the batch. For SGD, take $k$ times the learning rate, after a warm-up ([Goyal and others,
 # 2017](https://arxiv.org/abs/1706.02677)). For Adam, take $\sqrt k$ times, and replace each $\beta$ by $1 - k (1 -
-# \beta)$ ([Malladi and others, 2022](https://arxiv.org/abs/2205.10287)). From some size on a larger batch saves no
-# more steps ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
+# \beta)$ (as long as that is above 0) ([Malladi and others, 2022](https://arxiv.org/abs/2205.10287)). Beyond some size,
+# a larger batch no longer saves steps ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
 
 # %% tags=["quiz"]
 quiz.one_choice(

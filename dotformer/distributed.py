@@ -32,8 +32,9 @@ def shard_batch(
 ) -> tuple[Int[Tensor, "rows S"], Int[Tensor, "rows T"]]:
     """The rows of a batch that belong to the process `rank` of `world_size`.
 
-    Every row belongs to one process. A process without rows gets a target without
-    real tokens. Raises ValueError when there is no such process.
+    Every row belongs to one process. One without rows gets a target without real
+    tokens, since it must take part: the others wait for its gradients. Raises
+    ValueError when there is no such process.
 
     Defined in chapter 21, "Two halves of a batch".
     """
