@@ -618,13 +618,76 @@ quiz.one_choice(
 )
 
 # %% [markdown]
+# ## Who waits for whom?
+#
+# A program can be slow although its GPU is fast. Python only *launches* kernels, one after the other, and goes on while
+# the GPU works. So there are three cases (the times are invented):
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Three schematic bands over time, each with a lane for Python, which launches four kernels, and a lane for the GPU, which runs them, with an arrow from each launch to its kernel. Large kernels: all four launches are over before kernel 1 ends, and the GPU works without a gap until kernel 4 is done. Small kernels: each launch takes nearly three times as long as its kernel, and the GPU is idle three times, between one kernel and the next. A number asked for in the middle: after two launches loss.item() makes Python wait until kernel 2 is done, then the GPU is idle until Python has launched kernel 3, and the four large kernels end later than at the top."}}
+from classroom.diagram import Diagram
+from classroom.plots import BLUE, GREY, INK, RED
+
+DELAY = 0.15  # from the end of a launch to the start of its kernel, at least
+drawing = Diagram(6.1, 5.25)
+
+
+def x(time):
+    return 0.85 + 0.67 * time
+
+
+def block(start, end, y, label, color):
+    width = x(end) - x(start)
+    label = label if width > 0.8 else label[-1]  # where it is narrow, the number
+    drawing.box(x(start) + width / 2, y, label, width - 0.05, color=color)
+
+
+bands = [  # heading, time of a launch, time of a kernel, kernel whose result is asked for
+    ("Large kernels: the GPU's work sets the time", 0.5, 1.5, None),
+    ("Small kernels: Python's launches set the time", 1.4, 0.5, None),
+    ("A number asked for in the middle: each waits for the other", 0.5, 1.5, 2),
+]
+for band, (heading, launch, kernel, asked) in enumerate(bands):
+    top = 5.05 - 1.63 * band
+    above, below = top - 0.38, top - 1.13
+    drawing.text(0.1, top, heading, at="left", size=12)
+    drawing.text(0.1, above, "Python", at="left")
+    drawing.text(0.1, below, "GPU", at="left")
+    python = gpu = 0.0  # when each is done with what it has begun
+    for n in range(1, 5):
+        block(python, python + launch, above, f"launch {n}", GREY)
+        python += launch
+        start = max(python + DELAY, gpu)
+        if 0 < gpu < start:
+            drawing.text(x((gpu + start) / 2), below, "idle", color=RED)
+        drawing.arrow(
+            (x(python - 0.1), above - 0.2), (x(start + 0.12), below + 0.2)
+        )
+        gpu = start + kernel
+        block(start, gpu, below, f"kernel {n}", BLUE)
+        if n == asked:
+            block(python, gpu + DELAY, above, "loss.item() waits", RED)
+            python = gpu + DELAY
+            ends = (x(gpu - 0.1), below + 0.2), (x(python - 0.1), above - 0.2)
+            drawing.arrow(*ends, color=RED)
+drawing.text(x(2.15), 4.67, "all launched, runs ahead", at="left")
+drawing.arrow((x(0), 0.24), (x(7.55), 0.24), color=INK)
+drawing.text(0.1, 0.24, "time", at="left")
+plt.show()
+
+# %% [markdown]
+# With large kernels, Python runs ahead, and the GPU never waits. With small ones, the GPU waits for each launch: the
+# step is overhead-bound. And if Python asks for a number, such as the loss, both wait: first Python until the kernels
+# are done, then the GPU until the next launch. That is a **host-device synchronisation**. So keep `loss.detach()`, and
+# ask for its value now and then. (Where no backward pass has freed them, as in a validation without `torch.no_grad()`,
+# a kept loss holds all activations, and memory grows with every batch.)
+
+# %% [markdown]
 # ## A ladder
 #
 # Each rung changes one thing about *how* a step is computed, on top of the rungs before. *What* is computed must stay
 # the same, so each rung's loss and gradient are compared with the first one's. (In 16 bits the gradient is off by some
-# percent for rounding alone, so this finds only errors larger than that.) Python launches kernels one after another and
-# does not wait for them, unless it asks for a number. **Activations** are what the forward pass leaves for the backward
-# pass.
+# percent for rounding alone, so this finds only errors larger than that.) **Activations** are what the forward pass
+# leaves for the backward pass.
 #
 # | rung | what changes | why it may be faster |
 # |---|---|---|
@@ -1117,70 +1180,9 @@ quiz.several_choices(
 # %% [markdown]
 # ### What to try, by what you see
 #
-# A program can be slow although its GPU is fast. Python only *launches* kernels, one after the other, and goes on while
-# the GPU works. So there are three cases (the times are invented):
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Three schematic bands over time, each with a lane for Python, which launches four kernels, and a lane for the GPU, which runs them, with an arrow from each launch to its kernel. Large kernels: all four launches are over before kernel 1 ends, and the GPU works without a gap until kernel 4 is done. Small kernels: each launch takes nearly three times as long as its kernel, and the GPU is idle three times, between one kernel and the next. A number asked for in the middle: after two launches loss.item() makes Python wait until kernel 2 is done, then the GPU is idle until Python has launched kernel 3, and the four large kernels end later than at the top."}}
-from classroom.diagram import Diagram
-from classroom.plots import BLUE, GREY, INK, RED
-
-DELAY = 0.15  # from the end of a launch to the start of its kernel, at least
-drawing = Diagram(6.1, 5.25)
-
-
-def x(time):
-    return 0.85 + 0.67 * time
-
-
-def block(start, end, y, label, color):
-    width = x(end) - x(start)
-    label = label if width > 0.8 else label[-1]  # where it is narrow, the number
-    drawing.box(x(start) + width / 2, y, label, width - 0.05, color=color)
-
-
-bands = [  # heading, time of a launch, time of a kernel, kernel whose result is asked for
-    ("Large kernels: the GPU's work sets the time", 0.5, 1.5, None),
-    ("Small kernels: Python's launches set the time", 1.4, 0.5, None),
-    ("A number asked for in the middle: each waits for the other", 0.5, 1.5, 2),
-]
-for band, (heading, launch, kernel, asked) in enumerate(bands):
-    top = 5.05 - 1.63 * band
-    above, below = top - 0.38, top - 1.13
-    drawing.text(0.1, top, heading, at="left", size=12)
-    drawing.text(0.1, above, "Python", at="left")
-    drawing.text(0.1, below, "GPU", at="left")
-    python = gpu = 0.0  # when each is done with what it has begun
-    for n in range(1, 5):
-        block(python, python + launch, above, f"launch {n}", GREY)
-        python += launch
-        start = max(python + DELAY, gpu)
-        if 0 < gpu < start:
-            drawing.text(x((gpu + start) / 2), below, "idle", color=RED)
-        drawing.arrow(
-            (x(python - 0.1), above - 0.2), (x(start + 0.12), below + 0.2)
-        )
-        gpu = start + kernel
-        block(start, gpu, below, f"kernel {n}", BLUE)
-        if n == asked:
-            block(python, gpu + DELAY, above, "loss.item() waits", RED)
-            python = gpu + DELAY
-            ends = (x(gpu - 0.1), below + 0.2), (x(python - 0.1), above - 0.2)
-            drawing.arrow(*ends, color=RED)
-drawing.text(x(2.15), 4.67, "all launched, runs ahead", at="left")
-drawing.arrow((x(0), 0.24), (x(7.55), 0.24), color=INK)
-drawing.text(0.1, 0.24, "time", at="left")
-plt.show()
-
-# %% [markdown]
-# With large kernels, Python runs ahead, and the GPU never waits. With small ones, the GPU waits for each launch: the
-# step is overhead-bound. And if Python asks for a number, such as the loss, both wait: first Python until the kernels
-# are done, then the GPU until the next launch. That is a **host-device synchronisation**. So keep `loss.detach()`, and
-# ask for its value now and then. (Where no backward pass has freed them, as in a validation without `torch.no_grad()`,
-# a kept loss holds all activations, and memory grows with every batch.)
-#
 # | what you see | the step is | try |
 # |---|---|---|
-# | a batch four times as large takes hardly longer | overhead-bound | larger batches; on a GPU CUDA graphs |
+# | a batch four times as large takes hardly longer, and the device is idle between kernels | overhead-bound | larger batches; on a GPU CUDA graphs |
 # | the device is idle between steps | waiting for data | prefetching |
 # | products take a small part of the time, and four times the batch four times as long | memory-bound | 16 bits; on a GPU fused kernels, on a CPU memory that is kept |
 # | products take most of it, near their speed | compute-bound | 16 bits on tensor cores; then more devices |
