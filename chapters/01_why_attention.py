@@ -26,7 +26,7 @@ plots.book_style()
 transformer_map(built=1)
 
 # %% [markdown]
-# None of it is built yet: this chapter shows what attention replaced, and ends with attention itself.
+# None of it is built yet: this chapter shows what attention replaced, and then attention itself.
 #
 # ## Which word would you keep?
 #
@@ -37,10 +37,10 @@ transformer_map(built=1)
 # the question, and the question comes *after* the sentence.
 #
 # People answer such questions by looking back at what they have read. A network can look back only if the words are
-# still there, and in the networks of the next four sections they are not: these read a word, change a small memory,
-# and drop the word. In 2014 attention was added to such a network, so that it could look back while it wrote a
-# translation ([below](#the-network-of-2014)). In 2017 the transformer kept the attention and dropped the recurrent
-# network around it: instead of a summary it keeps the words. The rest of this book builds it.
+# still there, and in the networks of the next four sections they are not: these read a word, change a small memory, and
+# drop the word. In 2014 attention was added to such a network, so that it could look back while it wrote a translation
+# ([below](#the-network-of-2014)). In 2017 the transformer kept the attention and dropped the recurrent network around
+# it. The rest of this book builds it.
 #
 # ## One number of memory
 #
@@ -307,7 +307,8 @@ for name in names:
 
 # %% [markdown]
 # Less than a ten-thousandth: the plain cell keeps about two millionths, and the LSTM some thirty times as much, which
-# is still next to nothing. Twenty words is one sentence: at its end, its first word would be gone.
+# is still next to nothing. Twenty words is one sentence: at its end, its first word would have almost no effect any
+# more.
 #
 # Why so little? Each step back multiplies by $W_h$, whose entries are so small that about 0.58 of a vector's length
 # is left, and by the slope of $\tanh$, here 0.86 on average. Together that is 0.5 ([worked out
@@ -356,8 +357,8 @@ assert 0.4 < influence["LSTM, gate open"][20] < 0.6
 # first row, stands for $0.98 \cdot 8 = 7.8$ numbers of the latest word. The last column adds up all words (**memory
 # capacity**).
 #
-# **Predict first.** A word has 8 numbers, and the state of a plain cell 24. How many numbers can a linear fit recall
-# from it, at most?
+# **Predict first.** A word has 8 numbers, and the state of a plain cell 24. (Halves count: two numbers with an $R^2$ of
+# 0.5 make one.) How many numbers can a linear fit recall from it, at most?
 
 
 # %% tags=["hide-input"]
@@ -406,7 +407,9 @@ for name in names:
 # times as many numbers as with PyTorch's start. (Why it stays so far below its 48: [more](#why-not-more-than-24).)
 # Compare its rows in the two outputs: the word 1 back moves the state 0.8 times as far as the latest word does, and yet
 # only 21 percent of it is recalled. It does move the state, but so do the words before it (0.5 at the word 20 back),
-# and most of it drowns in their sum.
+# and in $c$ each word drowns in the sum of all: from $c$ alone only 18 percent of the latest word are recalled, and 13
+# of the one before. The latest word shows in $h$ as well, through the output gate (72 percent from $h$ alone). One step
+# later that trace is overwritten.
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever
 # the weights. From a state of 24 it recalls at most three words of 8. Training can bring the total nearer to $N$ and
@@ -423,6 +426,13 @@ for name in names:
 assert all(sums[name] < network(name, rng)[2] for name in names)
 assert sums["plain"] > 18 and sums["plain, orthogonal"] > 18
 assert 0.01 < recall["LSTM, gate open"][40] < 0.03
+from_h, from_c = (
+    np.median(
+        [recall_by_distance("LSTM, gate open", s, part=half) for s in range(3)], 0
+    )
+    for half in (slice(24), slice(24, 48))
+)
+assert np.round([*from_c[:2], from_h[0]], 2).tolist() == [0.18, 0.13, 0.72]
 kept = [recall[name][[1, 3]] for name in ("plain", "plain, orthogonal")]
 assert np.round(kept, 2).tolist() == [[0.81, 0.14], [0.56, 0.33]]
 assert 1 < sums["plain, orthogonal"] - sums["plain"] < 2.5 and round(1.1**50) == 117
@@ -853,8 +863,8 @@ verdict
 # ### Exercise 2: Look back, as in 2014
 #
 # *Medium, 15 minutes.* Write the additive attention [of 2014](#the-network-of-2014): from the decoder's state $s$ and
-# the encoder's states, one a row, compute the scores, their softmax and the context vector $c$. Scores of a thousand
-# must do no harm.
+# the encoder's states, one a row, compute the scores, their softmax and the context vector $c$. Scores in the thousands
+# must not overflow.
 
 
 # %% tags=["exercise"]

@@ -620,8 +620,8 @@ assert all(0.06 < medians["scaled", width] < 0.08 for width in (64, 1024))
 
 # %% [markdown]
 # So at this learning rate the division decides. It is no law. The gradients of the unscaled are tiny and not 0: with a
-# learning rate of $10^{12}$ nearly all of them arrive at width 64, and at 1024 fewer than half
-# ([others](#can-a-query-still-learn)). They also learn if every step has the same length, and at width 64 nearly all do
+# learning rate of $10^{12}$ nearly all of them arrive at width 64, and at 1024 fewer than half ([other learning
+# rates](#can-a-query-still-learn)). They also learn if every step has the same length, and at width 64 nearly all do
 # from a start with smaller entries ([further down](#when-does-it-matter-less)).
 #
 # Could training not do the division itself? It could. Queries come from a learned matrix (chapter 4), and if its

@@ -160,6 +160,7 @@ for sentence, about in (
         ("what it received", received),
         ("the plain average", np.mean(others, axis=0)),
     ):
+        found = found * np.linalg.norm(received) / np.linalg.norm(found)
         moved[f"plus {name}, {about}"] = asked @ normalize(own + found)
 print("cosine with                      imports  serpent")
 for name, cosines in moved.items():
@@ -167,14 +168,14 @@ for name, cosines in moved.items():
 assert np.round(list(moved.values()), 2).tolist() == [
     [0.21, 0.29],
     [0.53, 0.17],
-    [0.33, 0.21],
+    [0.35, 0.17],
     [0.17, 0.53],
-    [0.20, 0.32],
+    [0.19, 0.31],
 ]
 
 # %% [markdown]
 # With what it received, *python* has moved towards *imports* in the file's sentence, from 0.21 to 0.53, and towards
-# *serpent* in the snake's, from 0.29 to 0.53. The plain average moves it less.
+# *serpent* in the snake's, from 0.29 to 0.53. The plain average of the words, made as long, moves it less.
 #
 # The rest of this chapter adds three matrices, the same for every word: two of them let training shape the choice, and
 # the third what is handed over.
@@ -188,7 +189,7 @@ assert np.round(list(moved.values()), 2).tolist() == [
 #   other verbs.
 # - Every score is mutual. In *the snake shed its skin*, *its* must find *snake*. *Snake* gains nothing from *its*, and
 #   scores it as high all the same.
-# - What a word hands over is its whole vector, whatever of it is wanted.
+# - What a word hands over is its whole vector, whichever part is wanted.
 #
 # A word plays three roles in a look-up, and one vector had to serve in all of them. The 2017 paper that introduced the
 # transformer calls them *query*, *key* and *value*. Think of search. You look for a video. What you type is the query,
@@ -211,9 +212,9 @@ assert np.round(list(moved.values()), 2).tolist() == [
 #
 # Real word vectors are too long for paper, so take *dog bites man*. A word has three numbers: is it *alive*, is it an
 # *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries and keys have two
-# numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word offers. As entries are 0 or
-# 1, $x W_Q$ is the sum of the rows of $W_Q$ where $x$ has a 1. *Man*, $(1, 0, 1)$, takes rows 1 and 3: its query is
-# $(0, 2) + (0, 0) = (0, 2)$. Keys and values work alike (each cell below is one row of that matrix):
+# numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word can be found by. As entries
+# are 0 or 1, $x W_Q$ is the sum of the rows of $W_Q$ where $x$ has a 1. *Man*, $(1, 0, 1)$, takes rows 1 and 3: its
+# query is $(0, 2) + (0, 0) = (0, 2)$. Keys and values work alike (each cell below is one row of that matrix):
 #
 # | a 1 in | $W_Q$ adds to the query (*alive*, *action*) | $W_K$ adds to the key (*alive*, *action*) | $W_V$ adds to the value (*alive*, *human*) |
 # |---|---|---|---|
@@ -288,7 +289,7 @@ plt.show()
 
 
 # %%
-def softmax(scores, axis=-1):  # chapter 3's
+def softmax(scores, axis=-1):  # chapter 3's, without its check
     powers = np.exp(scores - scores.max(axis=axis, keepdims=True))
     return powers / powers.sum(axis=axis, keepdims=True)
 
@@ -336,12 +337,13 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # both, $W_Q = W_K$, scores would be mutual again, and a word's score with itself a squared length, so that before
 # training most words would attend most to themselves ([measured below](#would-one-shared-matrix-do)).
 #
-# The fourth fault is gone thanks to $W_V$, which chooses what of a word is handed over: of *man* two numbers of three,
-# of *bites* nothing. It can also keep what was found apart from what the word is. [Chapter 8](08_encoder.ipynb) adds
-# what a word receives to the word's own vector, once both have the same width. With $V = X$ *bites* would receive
-# $(0.955, 0.045, 0.768)$ and become $(0.955, 1.045, 0.768)$, which reads as an action that is itself alive and human.
-# Make the vectors two entries longer, *found alive* and *found human*, and let $W_V$ write only there: then the sum
-# says *an action that has found something alive and human* ([measured below](#what-is-the-third-matrix-for)).
+# And $W_V$ chooses what of a word is handed over: of *man* two numbers of three, of *bites* nothing. It can also keep
+# what was found apart from what the word is. [Chapter 8](08_encoder.ipynb) adds what a word receives to the word's own
+# vector, once both have the same width. With $V = X$ *bites* would receive $(0.955, 0.045, 0.768)$ and become $(0.955,
+# 1.045, 0.768)$, which reads as an action that is itself alive and human. Make the vectors two entries longer, *found
+# alive* and *found human*, and let $W_V$, now $(5, 5)$, write only there: *bites* receives $(0, 0, 0, 0.955, 0.768)$
+# and becomes $(0, 1, 0, 0.955, 0.768)$, *an action that has found something alive and human* ([measured
+# below](#what-is-the-third-matrix-for)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -530,8 +532,8 @@ quiz.one_choice(
 # [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) derived it. In short, a score sums $d_k$
 # products. If the entries of query and key are independent, with mean 0 and variance 1, the variance of that sum is
 # $d_k$. So scores of wide queries and keys lie further apart, and one word gets nearly all the weight before anything
-# has been learned. Training then hardly changes it, because a small change of a word's scaled score moves its weight
-# $w$ by $w (1 - w)$ times as much: by 0.05 times where $w$ is 0.95, by 0.22 times where it is 0.32.
+# has been learned. Training then hardly changes it, because a small change of the number that enters the softmax moves
+# the weight $w$ by $w (1 - w)$ times as much: by 0.05 times where $w$ is 0.95, by 0.22 times where it is 0.32.
 #
 # Scores that are divided by $c$ have a variance divided by $c^2$, so with $c = \sqrt{d_k}$ it is 1 at every width. One
 # query and ten keys, all random, 1,000 times:

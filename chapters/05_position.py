@@ -88,12 +88,12 @@ for t in (0, 1, 10, 100):
 # **One-hot** tells positions apart, but makes all of them equally far apart: position 0 has the dot product 0 with
 # position 1 and with position 50. And a code of 100 columns ends at position 99.
 #
-# What about a small step of fixed size, say $t / 1{,}000$? The position then adds $c \, t$ to a word's score, where $c$
-# depends on the query: a straight line, which is highest at one of its ends. So the first or the last position can win,
-# and never one between, such as the one before. Use instead a point on a circle, like the tip of a clock's hand of
-# length 1. The dot product of two hands is the cosine of the angle between them, largest where they agree and lower on
-# both sides. So a query that points to three o'clock finds three, and likewise for any other time. Several hands, fast
-# and slow, tell the times apart.
+# What about a small step of fixed size, say $t / 1{,}000$? A key at position $t$ then contains $t$ times a fixed
+# vector, and the query's product with it adds $c \, t$ to the score, where $c$ depends on the query: a straight line,
+# which is highest at one of its ends. So the first or the last position can win, and never one between, such as the one
+# before. Use instead a point on a circle, like the tip of a clock's hand of length 1. The dot product of two hands is
+# the cosine of the angle between them, largest where they agree and lower on both sides. So a query that points to
+# three o'clock finds three, and likewise for any other time. Several hands, fast and slow, tell the times apart.
 #
 # So here is the wish list:
 #
@@ -714,8 +714,8 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # positions even the fastest pair turns fewer than four times, and the slow ones hardly move. So whatever the width, the
 # 24 encodings nearly fit into a space of about ten directions (8, 10, 11 and 12 of their *singular values* exceed a
 # thousandth of the largest). Beyond, pairs that looked alike drift apart, and positions 24 to 47 leave that space: 0,
-# 13, 33 and 39 percent of their squared length lie outside. What $A$ does with these directions training has never
-# decided. (The random start is not to blame: with $A = 0$ at the start, 100, 100, some 70 and 0 percent are right.)
+# 13, 33 and 39 percent of their squared length lie outside. Training never decided what $A$ does there. (The random
+# start is not to blame: with $A = 0$ at the start, 100, 100, some 70 and 0 percent are right.)
 
 # %% tags=["proof"]
 strong, outside, zero = [], [], []
@@ -812,8 +812,8 @@ assert np.allclose(sines, [-0.757, 0.757], atol=5e-4)
 # %% [markdown]
 # Swap the two positions and the score changes: before and after are told apart.
 #
-# Can rotations look *one word back*? Yes. Suppose that every key is $k$ and every query $k R_{-1}$, whatever the word
-# (a constant vector, a *bias*, that is added to each can do that). After turning, they score $k R_{t-s-1} \, k^\top$,
+# Can rotations look *one word back*? Yes. Suppose that every key is $k$ and every query $k R_{-1}$, whatever the word.
+# ($W_Q$ and $W_K$ are 0, and constant vectors, *biases*, are added.) After turning, they score $k R_{t-s-1} \, k^\top$,
 # which is largest where nothing is turned: at $s = t - 1$.
 #
 # How do rotations differ from sinusoids? With rotations the score depends on the two words and on the difference of

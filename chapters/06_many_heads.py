@@ -35,8 +35,9 @@ transformer_map(built=6)
 #
 # $$\alpha \, a + (1 - \alpha) \, b .$$
 #
-# Whatever comes later has only this vector to work out both $a$ and $b$ from. Take $\alpha = \tfrac23$: the nouns $(1,
-# 1)$ and $(2, 0)$ give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
+# In this layer the verb gets nothing else, and whatever uses this vector must work out both $a$ and $b$ from it. Take
+# $\alpha = \tfrac23$: the nouns $(1, 1)$ and $(2, 0)$ give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$.
+# Which two were they?
 #
 # **Predict first.** The nouns' entries are independent random numbers with mean 0. A matrix is to recover both nouns,
 # and is given only the average. What share of their squared lengths must it miss?
@@ -47,9 +48,8 @@ transformer_map(built=6)
 #
 # Try it with two thousand pairs of random nouns. A word has $D = 16$ numbers, and a noun fills 8 of them (the other 8
 # are for verbs and so on). So what the verb receives, 16 numbers, has room for exactly two nouns. The question is
-# whether a head can put them there. Compare one head that hands over 16 numbers, whose weight $\alpha$ on the first
-# noun we vary, with two heads that hand over 8 numbers each, so 16 as well, one with all of its weight on the first
-# noun, the other on the last.
+# whether a head can put them there. One head hands over 16 numbers, and we vary its weight $\alpha$ on the first noun.
+# Two heads hand over 8 each, so 16 as well: one has all of its weight on the first noun, the other on the last.
 #
 # On the first thousand pairs, find the matrix that recovers the nouns with the least squared error (**least squares**).
 # On the others, measure what share of the nouns' squared length it misses.
@@ -186,8 +186,8 @@ print("man bites dog, the verb receives:", swapped[1].round(3))
 # %% [markdown]
 # The first two numbers say who bites, the last two who is bitten, and when the nouns change places, so do the pairs.
 # One head would do for these two sentences: with $\tfrac23$ of its weight on the first noun, it hands over $(\tfrac23,
-# \tfrac13)$ for the one and $(\tfrac13, \tfrac23)$ for the other. But that works only because there are two nouns, and
-# both are known. With arbitrary nouns half is lost, as the experiment showed.
+# \tfrac13)$ for the one and $(\tfrac13, \tfrac23)$ for the other. But that works because the nouns come from a short
+# known list, with a number for each. Of arbitrary vectors half is lost, as the experiment showed.
 
 # %% tags=["proof"]
 assert np.allclose(weights[0, 1], [0.9983, 0.0017, 0], rtol=0, atol=0.00005)
@@ -657,8 +657,8 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown]
-# Here `d_model` is our $D$. The module equals the loop, if it gets the heads' matrices (in the folded cell: `nn.Linear`
-# keeps a matrix transposed, so there they stand one below the other). And PyTorch's own module?
+# Here `d_model` is our $D$. Given the heads' matrices, the module computes what the loop does (in the folded cell,
+# which puts them one below the other, because `nn.Linear` stores a matrix transposed). And PyTorch's own module?
 
 # %% tags=["hide-input"]
 torch.manual_seed(0)
@@ -733,7 +733,8 @@ for num_heads in (1, 8, 64):
 #
 # The paper chose eight heads, which makes $d_k = 64$. Its table 3 (rows *base* and A) scores translations from 0 to 100
 # (BLEU, [chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with 16, 25.4 with 32. It
-# concludes that one head is worse, and so are too many. (Each is one run, so the smaller differences may be chance.)
+# concludes that one head is worse, and so are too many. (No spread is reported, so the smaller differences may be
+# chance.)
 
 # %% tags=["proof"]
 assert cost(512, 1, 100) == cost(512, 8, 100) == cost(512, 64, 100)
@@ -760,11 +761,13 @@ quiz.number(
 #
 # Nothing in the definition says that one head should look at the first noun and another at the last. Let training
 # decide. ([Chapter 7](07_learning.ipynb) explains how it works; here we look only at what it finds.) The sentences are
-# *noun, verb, noun*, as in the first section. A noun is six random numbers, the verb has a number that says *verb*,
-# and the position is 1, 0 or −1. From what the verb receives, 16 numbers, the layer must give back both nouns.
+# *noun, verb, noun*, as in the first section. A noun is six random numbers (six, to leave room), the verb has a number
+# that says *verb*, and the position is 1, 0 or −1. From what the verb receives, 16 numbers, the layer must give back
+# both nouns.
 #
 # **Predict first.** Train a layer with one head, one with two, and one whose two heads start with equal matrices, in
-# $W_O$, too. What share of the nouns does each miss?
+# $W_O$, too (a head's gradient passes through its rows of $W_O$, so with unequal ones the heads would part). What share
+# of the nouns does each miss?
 
 
 # %% tags=["hide-input"]
@@ -787,7 +790,7 @@ def equal_heads(layer):
     layer.w_o.weight[:, half:] = layer.w_o.weight[:, :half]
 
 
-def train_heads(seed, num_heads, equal=False, steps=600):
+def train_heads(seed, num_heads, equal=False, only_positions=False, steps=600):
     """Share of the nouns missed after training, and the verb's weights (H, 3)."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -796,17 +799,20 @@ def train_heads(seed, num_heads, equal=False, steps=600):
         with torch.no_grad():
             equal_heads(layer)
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.01)
+    kept = torch.ones(16)
+    kept[:6] = 0 if only_positions else 1  # what a key sees of a word
     for _ in range(steps):
         x, nouns = draw_sentences(64, generator)
-        error = F.mse_loss(layer(x[:, 1:2], x, x)[:, 0, :12], nouns)
+        error = F.mse_loss(layer(x[:, 1:2], x * kept, x)[:, 0, :12], nouns)
         optimizer.zero_grad()
         error.backward()
         optimizer.step()
     with torch.no_grad():
         x, nouns = draw_sentences(2000, generator)
-        missed = (layer(x[:, 1:2], x, x)[:, 0, :12] - nouns).square().mean()
+        missed = (layer(x[:, 1:2], x * kept, x)[:, 0, :12] - nouns).square().mean()
         query = layer.split(layer.w_q(x[:, 1:2]))
-        scores = query @ layer.split(layer.w_k(x)).mT / query.shape[-1] ** 0.5
+        keys = layer.split(layer.w_k(x * kept))
+        scores = query @ keys.mT / query.shape[-1] ** 0.5
     weights = scores.softmax(dim=-1)[:, :, 0].mean(dim=0)
     return (missed / nouns.square().mean()).item(), weights.numpy()
 
@@ -826,22 +832,24 @@ for name, kind in kinds.items():
         assert min(missed) > 0.38 and max(missed) < 0.45
     if name.endswith("start"):
         assert all(np.allclose(*each, atol=1e-4) for each in weights)
+by_position, _ = train_heads(seed=0, num_heads=1, only_positions=True)
+assert 0.48 < by_position < 0.53
 
 # %% [markdown]
-# Two heads miss nothing, and one misses some 40 percent. (That is a little less than half, because its weights may
-# depend on the nouns.) Of the two heads one has come to look mostly at the first noun and the other mostly at the
-# last, with each of the three seeds.
+# Two heads miss nothing, and one misses some 40 percent. (Less than half, because its weights may depend on the nouns:
+# where its keys see the positions only, it misses half.) Of the two heads one has come to look mostly at the first noun
+# and the other mostly at the last, with each of the three seeds.
 #
-# Nobody assigned them. The two start from different random matrices, so their gradients differ. A head that repeats the
-# other lowers the error little, and one that brings what is still missing lowers it much. Two that start equal get
-# equal gradients and stay equal: as one head, at the price of two. What drives heads apart is a task that one average
-# cannot solve. Where one would do, nothing forces them to differ, and in trained models many can be removed
+# Nobody assigned them. The two start from different random matrices, so their gradients differ. And a head that brings
+# what is still missing lowers the error more than one that repeats the other. Two that start equal get equal gradients
+# and stay equal: as one head, at the price of two. What drives heads apart is a task that one average cannot solve.
+# Where one would do, nothing forces them to differ, and in trained models many can be removed
 # ([below](#what-else-do-heads-do-and-can-they-be-removed)).
 #
 # ## Heads at work
 #
 # Many heads, says the paper, let the model "jointly attend to information from different representation subspaces at
-# different positions". The *subspace* is the $d_k$ directions that a head's $W_V$ keeps of each word.
+# different positions". A *subspace* is here the $d_k$ directions that a head's projection keeps of each word.
 #
 # What do they find in a real model? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2, and look at its
 # first layer, of twelve heads of width 32 ($D = 384$). The model adds two tokens that are not words, `[CLS]` before

@@ -644,11 +644,11 @@ for step in (0, 80, 100, 120, 140, 1000):
 # grey. By step 80 the loss has come down by 0.4, and the grey is nearly as even as before. Then, between steps 80 and
 # 140, the diagonal appears and the loss drops to almost nothing.
 #
-# Why in this order? A score is corrected by *comparing values*. At first a value says nothing about its digit, so the
-# corrections of different notes point in different ways and mostly cancel, and $W_Q$ and $W_K$ learn slowly. $W_V$ can
-# learn without them: once it hands over digits, even with even weights, the model can bet on those in the note, which
-# costs about 1.6. And why so suddenly? The gradient of the scores contains the values, that of the queries the keys,
-# and that of the keys the queries. Each that has grown enlarges the others' gradients, so progress feeds on itself.
+# Why in this order? A score is corrected by *comparing values*. At first nothing ties a value to the score of its
+# digit, so there is little to compare, and $W_Q$ and $W_K$ learn slowly. $W_V$ can learn without them: once it hands
+# over digits, even with even weights, the model can bet on those in the note, which costs about 1.6. And why so
+# suddenly? The gradient of the scores contains the values, that of the queries the keys, and that of the keys the
+# queries. Each that has grown enlarges the others' gradients, so progress feeds on itself.
 #
 # So the loss falls first. ([Further on](#which-half-waits-for-which): which half waits for which.)
 #

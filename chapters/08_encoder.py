@@ -210,8 +210,8 @@ y = down(up(x).relu())  # (B, T, D): each of the 14 vectors by itself
 #
 # With $d_\text{ff} = 4D$ the network's two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two thirds
 # of a layer. ([What for?](#what-does-the-network-store)) Each parameter is used once for each token, so a token costs
-# $12 D^2$ multiplications. Scores and blend add $2 T D$, which outgrows the network's $8 D^2$ only in texts of more
-# than $4D$ tokens, 2,048 for $D = 512$.
+# $12 D^2$ multiplications in each layer. Scores and blend add $2 T D$, which outgrows the network's $8 D^2$ only in
+# texts of more than $4D$ tokens, 2,048 for $D = 512$.
 #
 # The book's class adds one thing, **dropout**. It sets a share of the numbers to 0 while training, at random, and
 # enlarges the others to make up for it, so that nothing that follows can rely on a single number. Outside training it
@@ -997,7 +997,7 @@ for without in (None, "feed-forward"):
     )
     assert 0 < np.argmax(means) < len(rows) - 1  # the best lies inside
 _, _, longer = learn("add", without="feed-forward", num_layers=1, steps=2000)
-assert np.mean(longer[-100:]) > 0.93
+assert np.mean(longer[-100:]) > 0.9
 assert (
     min(single[None]["right"]) > 0.99
     and min(single["feed-forward"]["right"]) > 0.72
@@ -1012,8 +1012,8 @@ assert (
 # right. Add up the score of the right digit, $a + b$ (its last digit), over the 100 cases. For each $a$, as $b$ runs
 # through the digits, $a + b$ picks every entry of $u(a)$ once, and likewise for $v(b)$. The same holds for a wrong
 # digit, $a + b + 1$. So both totals are equal, and the right digit cannot win each time. Weights that depend on the
-# words, and norms, can get round this, but more slowly: after 2,000 steps the layer without the network gets nearly all
-# right, too. (It also has only a third of the parameters.)
+# words, and norms, can get round this, but more slowly: after 2,000 steps, at half that learning rate, the layer
+# without the network gets more than 90 percent right. (One seed. It also has only a third of the parameters.)
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1305,10 +1305,10 @@ for name, rows in deep.items():
     assert 100 < size < 600 if name == "no norm" else size < 5
 
 # %% [markdown]
-# In the three that learn, some two fifths of each word or more are its own when training begins. In the others it is a
-# few percent, and in the one without norms the entries have grown to some hundreds. So a deep stack with the usual
-# start drowns the words, or makes the stream explode, before anything has been learned. A small start prevents this,
-# and so does a norm in front of each sublayer. (That is no proof that the start is the only reason.)
+# In the three that learn, a third of each word or more is its own when training begins. In the others it is a few
+# percent, and in the one without norms the entries have grown to some hundreds. So a deep stack with the usual start
+# drowns the words, or makes the stream explode, before anything has been learned. A small start prevents this, and so
+# does a norm in front of each sublayer. (That is no proof that the start is the only reason.)
 #
 # What do norms add, then? Here they allow larger steps: at a learning rate of 0.01, twice the best one of either stack
 # with a small start, pre-norm and small-start post-norm still learn, while the loss of both stacks without norms
@@ -1374,8 +1374,8 @@ for depth, stream in enumerate(streams):
     assert own > 0.7 and (due > 0.99 if depth > 1 else due < 0.4)
 
 # %% [markdown]
-# At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. 28
-# percent after the first layer is hardly fetching: of digits at other distances, which nobody asked for, 17 to 23
+# At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. Little of
+# the 28 percent after the first layer is fetched: of digits at other distances, which nobody asked for, 17 to 23
 # percent can be read there, since that layer mixes a little of every digit into each vector. After the second layer
 # both digits can be read, from one vector of 32 numbers.
 

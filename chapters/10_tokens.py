@@ -8,10 +8,12 @@
 # %% [markdown]
 # # 10. What is a token?
 #
-# The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no number
-# for her name. By the end of this chapter you will have a **tokenizer** that turns any text into numbers and back. With
-# one that we train below, a model sees *Straßenbahnhaltestelle* as *Straßenbahn | halt | estelle* and 12345 as *12 | 3
-# | 4 | 5*, which is part of the reason why models miscount letters, slip at adding, and need more tokens for one language than for another. The chapter ends with batches, in which sentences of different lengths go through a model together.
+# The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no
+# number for her name. By the end of this chapter you will have a **tokenizer** that turns any text into numbers and
+# back. With one that we train below, a model sees *Straßenbahnhaltestelle* as *Straßenbahn | halt | estelle* and 12345
+# as *12 | 3 | 4 | 5*, which is part of the reason why models miscount letters, slip at adding, and need more tokens
+# for one language than for another. The chapter ends with batches, in which sentences of different lengths go through
+# a model together.
 #
 # You need some Python and hardly any mathematics. It takes about 31 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes.
@@ -558,12 +560,12 @@ plt.show()
 # which must be learnt. An embedding table of 50,000 tokens by 768 numbers has 38.4 million parameters; that of the
 # original transformer, 37,000 by 512, has 18.9 million of the model's 65.
 #
-# An embedding is updated only where its token stands in the text, and as an output row it is pulled towards a context
-# only where it is the right answer. So count a token as *rare* if the training text uses it fewer than 100 times, a
-# limit of our choosing. Every pair that a merge creates contains the new symbol, so it cannot be more frequent than
-# that symbol, and later tokens are on the whole rarer. An early one can become rare, too, if later merges swallow it:
-# *tea* occurred 9 times above, and only 4 once *tea m* is merged. A token that is hardly ever read stays
-# **undertrained**.
+# As an input, an embedding gets a gradient only where its token stands in the text; as a row of the output, it is
+# pulled towards a context only where it is the right answer. So count a token as *rare* if the training text uses it
+# fewer than 100 times, a limit of our choosing. Every pair that a merge creates contains the new symbol, so it cannot
+# be more frequent than that symbol, and later tokens are on the whole rarer. An early one can become rare, too, if
+# later merges swallow it: *tea* occurred 9 times above, and only 4 once *tea m* is merged. A token that is hardly ever
+# read stays **undertrained**.
 #
 # Large models have undertrained tokens, too, the *glitch tokens*: asked to repeat *SolidGoldMagikarp*, models with
 # GPT-2's tokenizer answered something else. This name of a forum user is one token, presumably because it was frequent
@@ -686,7 +688,7 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 #
 # The library `tokenizers`, written in Rust, stands behind Hugging Face's `transformers`. Give it our merges and our
 # pattern, and both must cut every text in the same way, strange texts included. We compare the tokenizer of the number
-# words, and one that was trained on running text, with spaces, digits and punctuation.
+# words, and one that was trained on made-up sentences with spaces, digits and punctuation.
 
 # %% tags=["hide-input"]
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers

@@ -123,8 +123,8 @@ class Table:
 
 
 # %% [markdown]
-# (The checks of `decoding` raise an error, for example where no token is possible: a *dead end*. `unfinished` holds the
-# very lists that `sentences` holds, so what is appended to one is in the other.)
+# (In the loop below, the checks of the book's helper `decoding` raise an error, for example where no token is possible:
+# a *dead end*. `unfinished` holds the very lists that `sentences` holds, so what is appended to one is in the other.)
 
 # %% tags=["export"] module="generation"
 import math
@@ -1126,8 +1126,8 @@ assert 2.5 < tokens / passes < 4 and same > 58  # but for rounding
 assert draft_right < 0.8 * forced[0]
 
 # %% [markdown]
-# The same numbers, in about a third as many passes of the large model. At this size that saves hardly any time: four
-# passes of the draft model come before each, and they are not much cheaper than the large one's.
+# The same numbers, in about a third as many passes of the large model. At this size that saves no time: four passes of
+# the draft model come before each, and they are not much cheaper than the large one's.
 #
 # With sampling, drafted tokens are accepted or replaced at random, such that each is distributed as if the large model
 # had drawn it ([why](#why-does-speculative-sampling-change-nothing)). A poor draft model costs only speed.

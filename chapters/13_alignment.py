@@ -1078,7 +1078,7 @@ print(f"    wrong  {written[0][0]}\n    right  {written[0][1]}")
 assert shorter == len(written) == 28 and len(written[0][0].split()) == 9
 
 # %% [markdown]
-# Both recurrent models with attention get all of the longer numbers right. Nor does the GRU without, which gets more
+# Both recurrent models with attention get all of the longer numbers right. So does the GRU without, which gets more
 # than a quarter of the grammar wrong; why, we have not tested. The LSTM without makes 3 to 13. The transformer gets 3,
 # 9 and 16 of 120 wrong. All 28 of these translations are too short: the one shown leaves out *neun und*, writes 171,960
 # for 171,969, and has nine words, as many as the longest that it was trained on. Why, we have not tested. The positions

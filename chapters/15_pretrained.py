@@ -527,7 +527,7 @@ assert (special - to_cls)[1:5].max() < 0.1  # nearly all of it goes to [CLS]
 # %% [markdown]
 # In the middle layers more than half of all attention lies on two special tokens, which stand for no word. [Clark and
 # others (2019)](https://arxiv.org/abs/1906.04341) found such habits in BERT, where the token of the middle layers is
-# mostly `[SEP]`. What do they tell us about the result?
+# mostly `[SEP]`. What do such maps tell us about the result?
 #
 # ### Do attention maps explain predictions?
 #
@@ -671,8 +671,8 @@ assert 1.05 < odds[:, 1].min() < odds[:, 1].max() < 1.55
 # %% [markdown]
 # The second row is the special tokens' share of these norms, for each row of each head, averaged. In layers 2 to 5 they
 # get nearly two thirds of the weight, and hand over 21 to 26 percent, not much more than the 19 of two tokens like all
-# others. So on average one of the two gets seven or eight times the weight of a word (nearly all of it goes to
-# `[CLS]`), but hands over only 1.1 to 1.5 times as much: its value, after $W_O$, is short.
+# others. So the two together get seven or eight times what two words get (nearly all of it goes to `[CLS]`), but hand
+# over only 1.1 to 1.5 times as much: the value of `[CLS]`, after $W_O$, is short.
 #
 # ### Is the weight needed, or the value?
 #

@@ -367,8 +367,8 @@ assert least < 1.1 * seconds
 # utilisation** (MFU).
 #
 # The products in the list are `mm` (without a bias), `addmm` (with one) and part of attention. They take most of the
-# time, and more than they would at full speed: that part is compute-bound, or nearly. Of the rest, much moves many
-# bytes for little arithmetic, such as the softmax over 6,001 logits and its gradient.
+# time, and more than they would at full speed: that part is compute-bound, or nearly. Much of the rest goes into moving
+# many bytes for little arithmetic, such as the softmax over 6,001 logits and its gradient.
 
 # %% [markdown]
 # ## Fewer bits
@@ -679,7 +679,8 @@ plt.show()
 # step is overhead-bound. And if Python asks for a number, such as the loss, both wait: first Python until the kernels
 # are done, then the GPU until the next launch. That is a **host-device synchronisation**. So keep `loss.detach()`, and
 # ask for its value now and then. (Where no backward pass has freed them, as in a validation without `torch.no_grad()`,
-# a kept loss holds all activations, and memory grows with every batch.)
+# a kept loss holds all activations, what the forward pass leaves for the backward pass, and memory grows with every
+# batch.)
 
 # %% [markdown]
 # ## A ladder
@@ -1028,8 +1029,8 @@ assert round(fixed + 100 * per_pair) == 14
 # Now the hours of the introduction: a step of the paper's size is 400 pairs, 51,200 tokens of both sides. 100,000 such
 # steps take 9.4 hours at the first rung's 150,600 tokens a second, if 400 pairs are computed as fast as the 100
 # measured, and 1.1 at the recorded step's 1,272,000. With 400 pairs the MFU of a recorded step is 32 percent, with
-# 1,600 pairs 35 percent, at 1.4 million tokens a second. (We had aimed at 40.) (Llama 3's largest model reached 38 to
-# 43 percent of the *maker's* peak, on up to 16,384 H100s, [Grattafiori and others
+# 1,600 pairs 35 percent, at 1.4 million tokens a second. We had aimed at 40. (Llama 3's largest model reached 38 to 43
+# percent of the *maker's* peak, on up to 16,384 H100s, [Grattafiori and others
 # 2024](https://arxiv.org/abs/2407.21783).) ([Is the model too narrow](#how-much-of-the-peak-can-a-narrow-model-use) for
 # more?)
 
@@ -1179,6 +1180,8 @@ quiz.several_choices(
 
 # %% [markdown]
 # ### What to try, by what you see
+#
+# The three cases [above](#who-waits-for-whom), and the others:
 #
 # | what you see | the step is | try |
 # |---|---|---|

@@ -702,10 +702,10 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # all four. A layer is freed after each forward pass, as before, so each of the four backward passes gathers it. After a
 # backward pass it is kept until the last batch, so the next forward pass finds it there, and only the first one
 # gathers. That makes five gathers: $5 \cdot 0.645 + 0.355 = 3.58$. The price is memory: until the last batch each
-# process holds all gradients, and between two batches all layers. So accumulation gives back most of what sharding had
-# gained. For each of the 8 billion parameters above, each of the eight devices would hold 4 bytes as part of a whole
-# layer, 4 as a gradient, and an eighth of 12 (its shard and its moments): 9.5 bytes, 76 GB together. To save memory
-# instead, scatter the gradients after every batch.
+# process holds all gradients, and between two batches all layers. So accumulation gives back more than half of what
+# sharding had gained. For each of the 8 billion parameters above, each of the eight devices would hold 4 bytes as part
+# of a whole layer, 4 as a gradient, and an eighth of 12 (its shard and its moments): 9.5 bytes, 76 GB on each. To save
+# memory instead, scatter the gradients after every batch.
 
 # %% [markdown]
 # ## What goes into a checkpoint?
@@ -980,10 +980,9 @@ assert seconds[10_000] < 100 * seconds[10]
 assert seconds[256 * 1024] < 26 * seconds[10_000]  # at a greater bandwidth
 
 # %% [markdown]
-# 10,000 numbers take no longer than ten (the small difference is noise): all of that is latency, here of the ring's two
-# rounds. The usual model of a message's cost is a straight line, $t = \alpha + \text{bytes} / \beta$, with the latency
-# $\alpha$ and the bandwidth $\beta$. Draw it through the first row and the last, and see what it predicts for the two
-# in between:
+# 10,000 numbers take hardly longer than ten: nearly all of that is latency, here of the ring's two rounds. The usual
+# model of a message's cost is a straight line, $t = \alpha + \text{bytes} / \beta$, with the latency $\alpha$ and the
+# bandwidth $\beta$. Draw it through the first row and the last, and see what it predicts for the two in between:
 
 # %% tags=["hide-input"]
 latency = seconds[10]
