@@ -13,8 +13,8 @@
 # word of a sentence with every word, and will have asked the vectors of a published model which words are most like
 # *tea*, *debts* and *python*.
 #
-# You need Python with a little NumPy, the product of two matrices, the law of cosines, and from statistics the mean,
-# the variance and the normal distribution. It takes about 23 minutes to read, and 30 for the exercises. [Going
+# You need Python with a little NumPy, the product of two matrices, the law of cosines, and from statistics mean,
+# variance, covariance and the normal distribution. It takes about 23 minutes to read, and 30 for the exercises. [Going
 # further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
@@ -31,8 +31,8 @@ transformer_map(built=2)
 #
 # To find *debts* without understanding anything, describe the question and the words in the same terms. Here the terms
 # are three: is it a *person*, is it a *thing*, does it say how *often*? Each answer is a number, larger for a stronger
-# yes. The question asks for a thing: $(0, 2, 0)$ (2 or 3 makes no difference here: any positive number gives the same
-# order). Four of the words are *Lannister* $(3, 0, 0)$, *always* $(0, 0, 3)$, *pays* $(0, 0, 0)$ and *debts* $(0, 3,
+# yes. The question asks for a thing: $(0, 2, 0)$ (how strongly it asks, 2 or 3, will not change which score is
+# highest). Four of the words are *Lannister* $(3, 0, 0)$, *always* $(0, 0, 3)$, *pays* $(0, 0, 0)$ and *debts* $(0, 3,
 # 0)$.
 
 # %% [markdown]
@@ -43,10 +43,11 @@ transformer_map(built=2)
 # Why is agreement what a look-up needs? Compare three ways to look up. Asking for *equality*, as a Python dictionary
 # does, finds only what is exactly the same, and no word is $(0, 2, 0)$. *Distance* finds the nearest word. But let
 # *debts* be $(0, 9, 0)$, three times as strongly a thing: now its **Euclidean distance** from the question is 7, and
-# *pays*, which is not a thing at all, only 2. With the *sum of products* the stronger *debts* gets 18 instead of 6. And
-# what is not asked for costs nothing, because it is multiplied by 0; a distance would count it as a difference. That
-# has a danger, too: a word $(9, 9, 9)$ says yes to everything, and beats the plain *debts*, 18 to 6. (In [chapter
-# 3](03_softmax.ipynb) words compete, and such a word takes weight from the right ones.)
+# *pays*, which is not a thing at all, only 2. (A stronger question only moves the limit: *pays* is nearer as soon as
+# *debts* is more than twice as strong as the question.) With the *sum of products* the stronger *debts* gets 18 instead
+# of 6. And what is not asked for costs nothing, because it is multiplied by 0; a distance would count it as a
+# difference. That has a danger, too: a word $(9, 9, 9)$ says yes to everything, and beats the plain *debts*, 18 to 6.
+# (In [chapter 3](03_softmax.ipynb) words compete, and such a word takes weight from the right ones.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it four words with their rows, debts in two strengths, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts, three times as strongly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
@@ -227,8 +228,8 @@ plt.show()
 # root of a dot product: $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
 #
 # What does the dot product have to do with the angle $\theta$ between two arrows? However wide the vectors, two arrows
-# lie in one plane. There they span a triangle, whose third side is $a - b$. Compute its square in two ways. Expanded as
-# with ordinary numbers, it is
+# lie in one plane. There they span a triangle, whose third side is $a - b$. Compute its square in two ways. The dot
+# product is symmetric and distributes over sums, so it expands as with ordinary numbers:
 #
 # $$\|a - b\|^2 = (a - b) \cdot (a - b) = \|a\|^2 + \|b\|^2 - 2\, a \cdot b .$$
 #
@@ -315,9 +316,10 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # keys before the product, *QK-norm*.) A cosine is also undefined for a vector of zeros, such as that of *pays* above.
 #
 # If all keys are equally long, dot product, cosine and distance rank them alike: in $\|q - k\|^2 = \|q\|^2 + \|k\|^2 -
-# 2 \, q \cdot k$ only the last term differs. A [search by meaning](15_pretrained.ipynb#search-by-meaning), as in a
-# vector database, ranks texts by such a number and returns the best few, from vectors that were trained beforehand.
-# Attention returns a blend of all its values, and is trained together with the model around it.
+# 2 \, q \cdot k$ only the last term changes from key to key. A [search by
+# meaning](15_pretrained.ipynb#search-by-meaning), as in a vector database, ranks texts by such a number and returns the
+# best few, from vectors that were trained beforehand. Attention returns a blend of all its values, and is trained
+# together with the model around it.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -411,7 +413,7 @@ for width in widths:
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly **orthogonal**. A cosine of 0.5 between random vectors is common at
 # width 2 and practically never happens at width 512. That is good for a look-up: if the keys were random, a query along
-# one of them would score high on that key, and near 0 on very many others.
+# one of them would have a cosine of 1 with that key, and near 0 with very many others.
 
 # %% tags=["proof"]
 assert all(abs(cosines[width] * width**0.5 - 1) < 0.03 for width in widths)
@@ -460,8 +462,8 @@ for word in ("tea", "monday", "debts", "python"):
     )
 
 # %% [markdown]
-# Out of some 21,000 words of three or more letters, the nearest to *tea* is *coffee*. Nobody gave the model a list of
-# drinks.
+# Out of some 21,000 words of three or more letters, the nearest to *tea* is *coffee*. Nobody told the model which words
+# are drinks.
 #
 # Two rows deserve a second look. The neighbours of *debts* include *creditors* and *owed*, words that go with debts
 # but do not mean the same: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say which it
@@ -473,9 +475,9 @@ for word in ("tea", "monday", "debts", "python"):
 #
 # Is a cosine of 0.44 high? Two words drawn at random typically have 0.07. But *coffee* is the best of 21,000, and the
 # best of so many is high even by chance: vectors that mean nothing, drawn with the mean and covariance of these word
-# vectors, have on average 0.29 with the nearest word. And the typical word has a neighbour at 0.58 ([measured
-# below](#how-high-is-high)). So 0.44 is hardly an accident, and not much for a nearest word. Before you call two words
-# alike, compare their cosine with those of other words from the same model.
+# vectors, have an average cosine of 0.29 with their nearest word. And the typical word has a neighbour at 0.58
+# ([measured below](#how-high-is-high)). So 0.44 is hardly an accident, and not much for a nearest word. Before you call
+# two words alike, compare their cosine with those of other words from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -592,8 +594,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## Break it: a reshape is not a transpose
 #
-# The keys came as $(S, D)$ and had to become $(D, S)$. Two calls give that shape: `keys.T` and `keys.reshape(D, S)`.
-# They are easily confused.
+# The keys came as $(S, D)$ and had to become $(D, S)$. Two expressions give that shape: `keys.T` and `keys.reshape(D,
+# S)`. They are easily confused.
 
 # %% tags=["nbval-check-output"]
 right = x @ x.T

@@ -50,9 +50,9 @@ print("the best match is", drinks[best], "with price and litres", values[best])
 # Each key has a **value**, which the look-up returns if the key wins; here it is a price and a number of litres. Coffee
 # wins with 6, and the entry for tea, with its score of 5, is discarded.
 #
-# Worse, turn the query slowly: the answer does not move, and then it jumps. $(0.01, 1, 0)$ finds coffee, and $(-0.01,
-# 1, 0)$ tea. A machine that learns asks "if I change this number a little, does the answer get better?" Here the
-# reply is nearly always "nothing happens", so no better query can be found in small steps.
+# Worse, turn the query slowly: the answer does not move, and then it jumps. With $(0.01, 1, 0)$ coffee still wins, 3.03
+# to 3.02, and with $(-0.01, 1, 0)$ tea does. A machine that learns asks "if I change this number a little, does the
+# answer get better?" Here the reply is nearly always "nothing happens", so no better query can be found in small steps.
 #
 # So give every key a *share*, and let the answer be a blend of all values: then every score counts a little.
 #
@@ -72,13 +72,14 @@ with np.errstate(all="ignore"):
 # %% [markdown]
 # The second line has the same differences as the first, ten points higher, and the winner's share fell from 0.67 to
 # 0.36. It should not. Suppose every key had a fourth entry of 1, and the query a 10 there: every score rises by 10,
-# and nothing distinguishes one key from another that did not before. In the third line the sum is 0, and in the last,
-# our drinks, ice gets a negative share.
+# and nothing distinguishes one key from another that did not before. In the third line the sum is 0, and in the last
+# line, our drinks, ice gets a negative share.
 #
 # We could subtract the lowest score first: then only differences count, and nothing is negative. But now a bad key
 # changes how two good ones share. Scores of 6 and 5 share 2 to 1 if the lowest is 4, but 106 to 105, almost equally, if
-# it is $-100$. So there are two demands: a common shift must not change the shares, and a third key must not change the
-# *ratio* of two others. **The ratio of two shares depends on the difference of these two scores, and on nothing else.**
+# it is $-100$. So two demands join the first three: a common shift must not change the shares, and a third key must not
+# change the *ratio* of two others. **The ratio of two shares depends on the difference of these two scores, and on
+# nothing else.**
 #
 # That settles the formula. Let $f(d)$ be the ratio of two shares whose scores differ by $d$, and take three keys,
 # each 1 ahead of the next. The first gets $f(1)$ times the share of the second, and the second $f(1)$ times that of
@@ -246,6 +247,8 @@ price, litres = weighted_average(weights, values)
 print(f"the answer: price {price:.2f}, {litres:.2f} litres")
 
 # %% tags=["proof"]
+assert np.allclose(keys[:2] @ [0.01, 1, 0], [3.02, 3.03])
+assert np.allclose(keys[:2] @ [-0.01, 1, 0], [2.98, 2.97])
 assert round(price, 2) == 2.91 and weights[3] < 0.005
 assert (weights * values[:, 0]).round(3).tolist() == [0.535, 2.182, 0, 0.196]
 assert 0.2 < weights[0] < 0.3
@@ -522,11 +525,12 @@ for width in widths:
 
 # %% [markdown]
 # Read the line for 64: the scores have a variance near 64, and on average the luckiest stranger takes 87 percent of the
-# weight. At 1024 it takes 97. Divided by $\sqrt{d_k}$, the ten scores of a query are normal with the variance $\lVert q
-# \rVert^2 / d_k$, which is near 1 in a wide space. So the luckiest key gets nearly what it gets of ten standard normal
-# scores, 0.32; measured, it is about 0.3 at any width from 4 on. Why not divide by $d_k$ itself? Such scores have the
-# standard deviation $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys
-# gets nearly a tenth, whatever the query asks.
+# weight. At 1024 it takes 97. Hold one query fixed: only the $k_i$ of $\sum_i q_i k_i$ vary, so its ten scores, divided
+# by $\sqrt{d_k}$, are normal with the variance $\lVert q \rVert^2 / d_k$, which is near 1 in a wide space. So the
+# luckiest key gets nearly what the largest of ten standard normal scores would, 0.32; measured, it is about 0.3 at any
+# width from 4 on. Why not divide by $d_k$ itself? Such scores have the standard deviation $1 / \sqrt{d_k}$, so the
+# wider the keys, the more equal the weights: at 1024 each of these ten keys gets nearly a tenth, whatever the query
+# asks.
 
 # %% tags=["proof"]
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
@@ -555,7 +559,7 @@ print(attention(queries, keys, values).round(2))  # price and litres
 # %% [markdown]
 # Our keys have $d_k = 3$. Divided by $\sqrt 3$, the scores become 2.89, 3.46, −1.15 and 0.58, the weights 0.345, 0.615,
 # 0.006 and 0.034, and the answer of the first row costs 3.91. That is more than coffee alone: a softer choice lets the
-# train in. We had chosen the query's length so that the choice was sharp, and dividing makes it softer. A query that is
+# train in. Dividing makes the choice softer. A query that is
 # longer by the root of 3, the second row, gets 2.91 again. A learned query can find its length by itself.
 
 # %% tags=["proof"]
@@ -569,12 +573,12 @@ assert ahead.round(2).tolist() == [0.94, 0.13]
 # ### What does saturation cost?
 #
 # A query $q$ changes the answer only through the scores, $q K^\top / \tau$, and these only through the weights. The
-# derivatives of the first weight with respect to all entries of $q$ form a vector, its **gradient**. Move $q$ a little.
-# The scaled score $q \cdot k_j / \tau$ changes along $k_j / \tau$, and the first weight by $J_{1j}$ times as much. As
-# $q$ acts through all the scores, these contributions add up: $\sum_j J_{1j} \, k_j / \tau = \frac1\tau J_1 K$, with
-# $J_1$ for the first row of $J$. Where a softmax is saturated, $J$ is nearly 0, and so is this: a **vanishing
-# gradient**. The 2017 paper offers it as a suspicion: "we suspect that for large values of $d_k$, the dot products grow
-# large in magnitude, pushing the softmax function into regions where it has extremely small gradients".
+# derivatives of the first weight with respect to all entries of $q$ form a vector, its **gradient**. Move $q$ by a
+# small $\delta$. The scaled score $q \cdot k_j / \tau$ changes by $\delta \cdot k_j / \tau$, and the first weight by
+# $J_{1j}$ times as much. As $q$ acts through all the scores, these contributions add up: $\sum_j J_{1j} \, k_j / \tau =
+# \frac1\tau J_1 K$, with $J_1$ for the first row of $J$. Where a softmax is saturated, $J$ is nearly 0, and so is this:
+# a **vanishing gradient**. The 2017 paper offers it as a suspicion: "we suspect that for large values of $d_k$, the dot
+# products grow large in magnitude, pushing the softmax function into regions where it has extremely small gradients".
 #
 # Does it matter? Draw a query and ten keys at random and call one key the right one. How long is the gradient of its
 # weight at the start?
@@ -619,10 +623,10 @@ assert medians["unscaled", 1024] < 1e-15
 assert all(0.06 < medians["scaled", width] < 0.08 for width in (64, 1024))
 
 # %% [markdown]
-# So at this learning rate the division decides. It is no law. The gradients of the unscaled are tiny and not 0: with a
-# learning rate of $10^{12}$ nearly all of them arrive at width 64, and at 1024 fewer than half ([other learning
-# rates](#can-a-query-still-learn)). They also learn if every step has the same length, and at width 64 nearly all do
-# from a start with smaller entries ([further down](#when-does-it-matter-less)).
+# So at this learning rate the division decides. This is not a general rule. Without the division most gradients are
+# tiny, but not 0: with a learning rate of $10^{12}$ nearly all of them arrive at width 64, and at 1024 fewer than half
+# ([other learning rates](#can-a-query-still-learn)). With steps of equal length all arrive at either width, and from a
+# start with smaller entries nearly all do at width 64 ([further down](#when-does-it-matter-less)).
 #
 # Could training not do the division itself? It could. Queries come from a learned matrix (chapter 4), and if its
 # entries are $\sqrt{d_k}$ times smaller, the scores are too. So the division adds no power. It lets training *begin*

@@ -76,14 +76,15 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # ### Back through the softmax
 #
 # Raise one scaled score $s_i$ by a small $\varepsilon$. By chapter 3, every weight $j$ changes by $-w_j w_i
-# \varepsilon$, and weight $i$ by a further $w_i \varepsilon$: that is column $i$ of the softmax's **Jacobian**.
-# Multiply each change by the gradient of its weight, add up, divide by $\varepsilon$:
+# \varepsilon$, and weight $i$ by a further $w_i \varepsilon$: that is column $i$ of the softmax's **Jacobian**. The
+# score acts on the loss through all the weights, so its contributions add up: multiply each change by the gradient of
+# its weight, add, divide by $\varepsilon$:
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
 # What is subtracted is the *average* of the weights' gradients, weighted like the blend. So a score is judged by
-# comparison. If the key's value is worse than average, the score's gradient is positive, and a step against it lowers
-# the score. If it is better, the score rises. And the result is multiplied by $w_i$.
+# comparison. If more weight on its key would raise the loss more than average, the score's gradient is positive, and a
+# step against it lowers the score. If less than average, the score rises. And the result is multiplied by $w_i$.
 #
 # | | dog | bites | man |
 # |---|---|---|---|
@@ -331,9 +332,9 @@ assert np.allclose(by_formula[0], d_query)
 # work of the forward pass, since each matrix product becomes two, as $Q K^\top$ became $dZ \, K$ and $dZ^\top Q$. The
 # price is memory: the results that a derivative needs (**activations**) are kept until the sweep reaches them.
 #
-# For a tensor made with `requires_grad=True`, as all parameters of `nn.Linear` are, `backward()` *adds* the gradient to
-# its `.grad`, one from each use of the tensor, and on top of what an earlier `backward()` left there. So it must be
-# cleared before the next step.
+# For a tensor made with `requires_grad=True`, as all parameters of `nn.Linear` are, `backward()` *adds* to its `.grad`:
+# the gradients from all uses of the tensor, on top of what an earlier `backward()` left there. So it must be cleared
+# before the next step.
 
 # %%
 import torch
@@ -644,11 +645,11 @@ for step in (0, 80, 100, 120, 140, 1000):
 # grey. By step 80 the loss has come down by 0.4, and the grey is nearly as even as before. Then, between steps 80 and
 # 140, the diagonal appears and the loss drops to almost nothing.
 #
-# Why in this order? A score is corrected by *comparing values*. At first nothing ties a value to the score of its
+# Why in this order? A score is corrected by *comparing values*. At first nothing ties a value to the logit of its
 # digit, so there is little to compare, and $W_Q$ and $W_K$ learn slowly. $W_V$ can learn without them: once it hands
 # over digits, even with even weights, the model can bet on those in the note, which costs about 1.6. And why so
 # suddenly? The gradient of the scores contains the values, that of the queries the keys, and that of the keys the
-# queries. Each that has grown enlarges the others' gradients, so progress feeds on itself.
+# queries. As each grows, so do the others' gradients, and progress feeds on itself.
 #
 # So the loss falls first. ([Further on](#which-half-waits-for-which): which half waits for which.)
 #
@@ -796,8 +797,8 @@ plt.show()
 # the note, and never learns which. Averaged over all notes, the best that a linear map can do with an even blend is
 # 1.58. Betting on each digit as often as it is there would cost 1.35, but a linear map cannot do that. Its logits are
 # linear in how often a digit is there, so every further time multiplies the digit's odds by the same factor: if two
-# get twice the odds of one, one gets only twice the odds of none. A language model has such a level,
-# too: without its context it still knows its current token, and pays what guessing from that alone costs, the
+# get twice the odds of one, one gets only twice the odds of none. A language model has a level of this kind, too:
+# without its context it still knows its current token, and pays what guessing from that alone costs, the
 # *bigram* loss ([chapter 18](18_gpt.ipynb)). A loss that gets stuck there tells you that the context does not get
 # through.
 #
@@ -1061,7 +1062,7 @@ verdict
 # %% [markdown]
 # ### Exercise 3: Where the gradient begins
 #
-# *Medium, 20 minutes.* A classifier's gradient starts at the cross-entropy. Given logits $(N, V)$ and the numbers of
+# *Medium, 20 minutes.* A classifier's gradient starts at the cross-entropy. Given logits $(N, V)$ and the indices of
 # the right answers $(N)$, return the gradient of the *mean* loss for the logits. Derive it first: the loss of one row
 # is $\ln \sum_j e^{z_j} - z_\text{right}$. You may use `softmax`. (Chapter 3 said that at the output the logarithm
 # cures the saturation. Look at your result where the right answer got the probability 0.)
@@ -1328,9 +1329,9 @@ for zeroed in (["w_q"], ["w_q", "w_k"]):
 assert round(np.mean(history[-100:]), 2) == 1.62
 
 # %% [markdown]
-# How large, then? A sum of $D$ products has $\sqrt D$ times the size of one, so entries of deviation $1/\sqrt D$ keep
-# the size of an input, at any width. `nn.Linear` draws them with $1/\sqrt{3D}$, which keeps 0.6 of it. Even so, twenty
-# such layers would leave next to nothing of a signal; the residual connections and norms of [chapter
+# How large should random entries be? A sum of $D$ products has $\sqrt D$ times the size of one, so entries of deviation
+# $1/\sqrt D$ keep the size of an input, at any width. `nn.Linear` draws them with $1/\sqrt{3D}$, which keeps 0.6 of it.
+# Even so, twenty such layers would leave next to nothing of a signal; the residual connections and norms of [chapter
 # 8](08_encoder.ipynb) prevent that. (A rule that uses the number of outputs, too, is *Xavier* or *Glorot*
 # initialisation.)
 #

@@ -8,12 +8,12 @@
 # %% [markdown]
 # # 10. What is a token?
 #
-# The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no
-# number for her name. By the end of this chapter you will have a **tokenizer** that turns any text into numbers and
-# back. With one that we train below, a model sees *Straßenbahnhaltestelle* as *Straßenbahn | halt | estelle* and 12345
-# as *12 | 3 | 4 | 5*, which is part of the reason why models miscount letters, slip at adding, and need more tokens
-# for one language than for another. The chapter ends with batches, in which sentences of different lengths go through
-# a model together.
+# The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no number
+# for her name. By the end of this chapter you will have a **tokenizer** that turns any text into numbers and back. With
+# one that we have trained, a model sees *Straßenbahnhaltestelle* as *Straßenbahn | halt | estelle* and 12345 as *12 | 3
+# | 4 | 5*, which is part of the reason why models miscount letters, slip at adding, and need more tokens for one
+# language than for another. The chapter ends with batches, in which sentences of different lengths go through a model
+# together.
 #
 # You need some Python and hardly any mathematics. It takes about 31 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes.
@@ -59,7 +59,7 @@ assert not known & set(unseen)
 # nothing in them is new: *sechsunddreißig* is among them, and *sechs*, *und*, *dreißig* all occur in the others. Models
 # with such a vocabulary have one token, `<unk>`, for all unknown words, so the word itself is lost.
 #
-# **A number for each letter.** Then 21 numbers are enough for these words. But such a word is now 32 tokens long on
+# **A number for each letter.** For these words 21 numbers then suffice. But such a word is now 32 tokens long on
 # average (an ordinary English one about five), and the work of attention grows with the square of the length. Also, a
 # single letter carries little meaning, so the first layers must learn to assemble words from letters.
 #
@@ -119,9 +119,9 @@ for step in range(1, 5):
 #
 # A word that the text never had is now two subwords that it had. That is the advantage over whole words: a new word
 # usually consists of subwords whose embeddings have been learnt, so the model knows something of it. (Not always: after
-# these four merges the text itself reads *tea*, *team*, *s team*, *eat*, and *ea* never stands alone in it. Its
-# embedding stays as it was at the start, as do those of bytes that the text does not have.) *Sechsunddreißig* needs no
-# row of its own where *sechs*, *und* and *dreißig* have theirs.
+# these four merges the text itself reads *tea*, *team*, *s team*, *eat*, and *ea* never stands alone in it. As an input
+# it is never read, and neither are bytes that the text does not have, so their embeddings do not learn what they stand
+# for.) *Sechsunddreißig* needs no row of its own where *sechs*, *und* and *dreißig* have theirs.
 #
 # The order matters. In *seateam*, where a space got lost, the first merge leaves *s ea t ea m*, and the *t* can go to
 # the right (*tea*) or to the left (*eat*). The pair *t ea* was learnt before *ea t*, so the word becomes *s ea team*,
@@ -149,10 +149,10 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # Usually no merge crosses the end of a word. Otherwise *dog.*, *dog,* and *dog!* would each become a token, and each
 # would have to learn *dog* for itself ([Radford and others,
 # 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)). So the
-# text is first cut into words. The space must be kept, or *now here* and *nowhere* could be the same two tokens, and it
-# goes with the word after it. Merges can then join the two, and a frequent word with its space is one token. This is
-# called **pre-tokenization**. (In other tokenizers' files the space is written `Ġ`, or `▁` as by SentencePiece, or a
-# mark such as `</w>` ends the word.)
+# text is first cut into words. This cut before any merge is called **pre-tokenization**. The space must be kept, or
+# *now here* and *nowhere* could be the same two tokens, and it goes with the word after it. Merges can then join the
+# two, and a frequent word with its space is one token. (In other tokenizers' files the space is written `Ġ`, or `▁` as
+# by SentencePiece, or a mark such as `</w>` ends the word.)
 #
 # The pattern below is that of GPT-2 without its rule for English contractions. It has five parts; `\p{L}` is any
 # letter, `\p{N}` any numeral, `\s` white space, `\S` anything but white space, `[^...]` none of these, ` ?` an optional
@@ -203,10 +203,10 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 # %% [markdown]
 # Some languages pay twice, with more bytes for each character and with bad cuts. *Bytes*: before any merge each byte is
 # a token. So the Greek sentence starts out with nearly twice as many tokens as characters, the Hindi one as 2.7 times
-# and the Chinese one as three times as many, and the first merges only join bytes into whole characters. (Chinese still
-# needs fewest tokens, since it has so few characters.) *Cuts*: Hindi writes most vowels, and the sign for no vowel, as
-# characters attached to a consonant, which this pattern does not count as letters, so its first word falls into six;
-# Chinese has no spaces, so a whole clause is one "word", and merges can cross the real words' ends
+# and the Chinese one as three times as many, and many early merges only join bytes into whole characters. (Chinese
+# still needs fewest tokens, since it has so few characters.) *Cuts*: Hindi writes most vowels, and the sign for no
+# vowel, as characters attached to a consonant, which this pattern does not count as letters, so its first word falls
+# into six; Chinese has no spaces, so a whole clause is one "word", and merges can cross the real words' ends
 # ([more](#what-about-hindi)).
 #
 # Since the space goes with the word, *tea* at the beginning of a text and *␣tea* inside it are different tokens, and so
@@ -839,7 +839,7 @@ def token_batches(
 
 
 # %% [markdown]
-# Take 2,000 texts, each of 1 to 19 numbers in words, all counts equally often:
+# Take 2,000 texts, each of 1 to 19 numbers in words, each count equally likely:
 
 # %% tags=["hide-input"]
 import torch
@@ -956,8 +956,8 @@ assert convenient.decode(convenient.encode(message)) != message
 # %% [markdown]
 # The user has put an end token into a sentence, which decoding hides, and a program that cuts its input at end tokens
 # loses the rest. Where special tokens separate the speakers of a chat, a user can speak in another's name, a form of
-# **prompt injection**. Tests on ordinary texts do not show it. The check: whatever the text, `encode` must return no
-# special token. (Libraries differ: Hugging Face's tokenizers recognise special tokens in a text unless told
+# **prompt injection**. Tests on ordinary texts do not show it. The check: whatever the text, `encode` must make no
+# special token from it. (Libraries differ: Hugging Face's tokenizers recognise special tokens in a text unless told
 # otherwise, tiktoken raises an error. So know yours before you hand it what users type.)
 #
 # Another mistake is even harder to notice. With merges learnt from the *test* text as well, the score no longer says
