@@ -559,8 +559,8 @@ print(attention(queries, keys, values).round(2))  # price and litres
 # %% [markdown]
 # Our keys have $d_k = 3$. Divided by $\sqrt 3$, the scores become 2.89, 3.46, −1.15 and 0.58, the weights 0.345, 0.615,
 # 0.006 and 0.034, and the answer of the first row costs 3.91. That is more than coffee alone: a softer choice lets the
-# train in. Dividing makes the choice softer. A query that is
-# longer by the root of 3, the second row, gets 2.91 again. A learned query can find its length by itself.
+# train in. Dividing makes the choice softer. A query that is longer by the root of 3, the second row, gets 2.91 again.
+# A learned query can find its length by itself.
 
 # %% tags=["proof"]
 shares = softmax(keys @ query / np.sqrt(3))
@@ -913,13 +913,12 @@ for width in (64, 1024):
 # a tenth of the draws, and the winner has more than 0.9 in some 60 percent of them at width 64, in some 90 at 1024. At
 # 0.1, too small for a hundred steps, the unscaled version is ahead: where its softmax is not saturated its gradients
 # are the larger ones, since they lack the $\frac1\tau$. At the right end nearly every unscaled query arrives at width
-# 64,
-# since a gradient that is not quite 0 can be multiplied by enough. Plain gradient descent cannot do that in a model,
-# where one learning rate serves all parameters. (Adam, in [chapter 11](11_training.ipynb#adam), comes closer to it.)
-# But at 1 nearly every scaled query finds its key, and at 10 every one does. So the division
-# does not make all gradients larger. It lets the softmax *start* away from where they vanish. (With a division by
-# $d_k$, tried at width 64, the gradients are small everywhere, but not vanishing: at a learning rate of 10 none
-# arrives, and at a far larger one all do.)
+# 64, since a gradient that is not quite 0 can be multiplied by enough. Plain gradient descent cannot do that in a
+# model, where one learning rate serves all parameters. (Adam, in [chapter 11](11_training.ipynb#adam), comes closer to
+# it.) But at 1 nearly every scaled query finds its key, and at 10 every one does. So the division does not make all
+# gradients larger. It lets the softmax *start* away from where they vanish. (With a division by $d_k$, tried at width
+# 64, the gradients are small everywhere, but not vanishing: at a learning rate of 10 none arrives, and at a far larger
+# one all do.)
 #
 # The softmax at the end of a model, which names the next word, does not stall like this ([chapter
 # 11](11_training.ipynb)). It is told which weight was right, and trained on the loss $-\ln w$ of that weight

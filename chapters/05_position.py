@@ -99,7 +99,7 @@ for t in (0, 1, 10, 100):
 #
 # - every position is *different*;
 # - the numbers are *bounded*, so that a late position does not drown its word;
-# - a step of one looks *the same everywhere*: one rule takes any position to the next, in a text of any length;
+# - a step of one looks *the same everywhere*: one rule takes each position to the next, in every text;
 # - *any* position can be the one that scores highest, not only the first or the last;
 # - neighbouring positions are *similar*, so that what is learned at one nearly holds at the next;
 # - there is *no last* position.

@@ -641,9 +641,9 @@ for step in (0, 80, 100, 120, 140, 1000):
     )
 
 # %% [markdown]
-# At the start every weight is about 0.2, and the picture an even
-# grey. By step 80 the loss has come down by 0.4, and the grey is nearly as even as before. Then, between steps 80 and
-# 140, the diagonal appears and the loss drops to almost nothing.
+# At the start every weight is about 0.2, and the picture an even grey. By step 80 the loss has come down by 0.4, and
+# the grey is nearly as even as before. Then, between steps 80 and 140, the diagonal appears and the loss drops to
+# almost nothing.
 #
 # Why in this order? A score is corrected by *comparing values*. At first nothing ties a value to the logit of its
 # digit, so there is little to compare, and $W_Q$ and $W_K$ learn slowly. $W_V$ can learn without them: once it hands

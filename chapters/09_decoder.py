@@ -363,10 +363,9 @@ plt.show()
 # Self-attention comes first, so that the query to the memory can depend on the words that are written.
 #
 # How many parameters does a layer have? An attention has $4 D^2$ entries and the feed-forward network $8 D^2$ (with
-# $d_\text{ff} = 4D$), so an encoder layer
-# has $12 D^2$ and a decoder layer $16 D^2$. Six of each have 44 million in the paper's base model ($D = 512$), and a
-# single embedding table of 37,000 tokens adds 19: 63 million in all. (The paper says 65. Biases and norms, less than
-# 0.1 million, do not explain the difference.)
+# $d_\text{ff} = 4D$), so an encoder layer has $12 D^2$ and a decoder layer $16 D^2$. Six of each have 44 million in the
+# paper's base model ($D = 512$), and a single embedding table of 37,000 tokens adds 19: 63 million in all. (The paper
+# says 65. Biases and norms, less than 0.1 million, do not explain the difference.)
 #
 # The folded cells hold the book's `DecoderLayer`, with the `AddAndNorm` of chapter 8, and its `Decoder`, a stack of
 # them.

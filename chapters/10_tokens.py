@@ -1246,8 +1246,7 @@ for chosen in trials["models"]:
 #
 # Is the larger model the reason? Only in part: made wider until it has as many parameters, the model of 2,000 tokens
 # gets a quarter of the gain from 2,000 to 16,000. Either way training takes about three times as long as with 2,000
-# tokens at width
-# 128.
+# tokens at width 128.
 #
 # What this does not show is where the best size lies, since no model had more than 16,000, nor what holds for other
 # texts, or in equal time.

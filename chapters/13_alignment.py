@@ -650,9 +650,8 @@ assert torch.allclose(weights, expected, atol=5e-4) and abs(context - 0.97) < 5e
 # $$ h' = z \odot h + (1 - z) \odot \tanh(x W + r \odot (h U)) $$
 #
 # The $\tanh$ is a proposed new state, the **candidate**. Two gates, computed as in the LSTM, steer it: $r$ says how
-# much of
-# $h$ the candidate sees, and $z$ how much of $h$ is kept. At $z = 1$ nothing changes, at $z = 0$ the candidate replaces
-# $h$. ($z = \sigma(x W_z + h U_z)$, and $r$ likewise, with matrices of its own.)
+# much of $h$ the candidate sees, and $z$ how much of $h$ is kept. At $z = 1$ nothing changes, at $z = 0$ the candidate
+# replaces $h$. ($z = \sigma(x W_z + h U_z)$, and $r$ likewise, with matrices of its own.)
 #
 # The whole model is folded below. This is its loop (`cell` is the LSTM or GRU, `hidden` the state that it shows;
 # `readout` and `output` are linear). Unlike the transformer's, its query is one word behind: it chooses where to look
