@@ -564,7 +564,7 @@ plt.show()
 # a$. For likeness that is right. For a look-up two things are wrong. *Hot* should find the noun that it belongs to, and
 # that noun need not look back. And, where all vectors are equally long, every word finds itself: on the diagonal stand
 # the squared lengths $x_i \cdot x_i$, here 1, the largest cosine that there is. Both come from using one vector as
-# query *and* as key. So [chapter 4](04_self_attention.ipynb#three-roles) gives each word one of each, through two
+# query *and* as key. So [chapter 4](04_self_attention.ipynb#queries-keys-and-values) gives each word one of each, through two
 # learned matrices.
 
 # %% tags=["quiz"]

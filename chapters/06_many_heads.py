@@ -14,7 +14,7 @@
 # inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 26 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 3 more
+# takes about 24 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 3 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
@@ -27,32 +27,94 @@ plots.book_style()
 transformer_map(built=6)
 
 # %% [markdown]
-# ## Two answers in one average
+# ## Two heads by hand
 #
-# A head gives each word a single weighted average. Suppose the verb needs two things, and must know which is which: the
-# noun at the start of its sentence and the noun at the end. If $a$ and $b$ are the two nouns' vectors, with weights
-# $\alpha$ and $1 - \alpha$, it receives
+# Two heads with matrices of their own, small enough for paper. A word has four numbers: is it *dog*, is it *man*,
+# is it a *verb*, and its *position*: 1 for first, 0 in the middle, −1 for last.
+
+# %%
+import numpy as np
+
+words = ["dog", "bites", "man"]
+# dog, man, verb, position
+dog_bites = np.array([[1, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, -1]])
+
+head_1 = {  # looks for the first word
+    "w_q": 9 * np.array([[0, 0], [0, 0], [1, 0], [0, 0]]),
+    "w_k": np.array([[0, 0], [0, 0], [0, 0], [1, 0]]),
+    "w_v": np.array([[1, 0], [0, 1], [0, 0], [0, 0]]),
+}
+head_2 = head_1 | {"w_k": -head_1["w_k"]}  # looks for the last word
+
+# %% [markdown]
+# Each head has three matrices, of two columns each, so $d_k = 2$. (Queries and keys use only their first number.
+# Values need two, and all three share $d_k$.) Head 1 looks for the first word. Head 2, whose keys have the opposite
+# sign, looks for the last. The 9 makes the choice sharp:
 #
-# $$\alpha \, a + (1 - \alpha) \, b .$$
+# | | the verb's query | keys of *dog*, *bites*, *man* | values of *dog*, *bites*, *man* |
+# |---|---|---|---|
+# | head 1 | (9, 0) | (1, 0), (0, 0), (−1, 0) | (1, 0), (0, 0), (0, 1) |
+# | head 2 | (9, 0) | (−1, 0), (0, 0), (1, 0) | the same |
 #
-# In this layer the verb gets nothing else, and whatever uses this vector must work out both $a$ and $b$ from it. Take
-# $\alpha = \tfrac23$: the nouns $(1, 1)$ and $(2, 0)$ give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$.
-# Which two were they?
+# Follow the verb in head 1. Its scores with the three keys are 9, 0 and −9; divided by $\sqrt 2$ that is 6.364, 0 and
+# −6.364. The exponentials are about 580, 1 and 0.002, so the weights are 0.9983, 0.0017 and 0.0000, and the blend of the
+# values is $0.9983 \cdot (1, 0) + 0.0017 \cdot (0, 0) \approx (0.998, 0)$: *dog*. In head 2 the same happens from the
+# other end, and the blend is $(0, 0.998)$: *man*. (The nouns' queries are 0, so they spread their weight evenly. Only
+# the verb's row matters here.)
+
+# %% tags=["nbval-check-output"]
+from dotformer.by_hand.attention import self_attention
+
+
+def heads_by_loop(x, heads):
+    outputs, weights = [], []
+    for head in heads:
+        output, shares = self_attention(x, **head)
+        outputs.append(output)
+        weights.append(shares)
+    return np.concatenate(outputs, axis=1), np.stack(weights)
+
+
+together, weights = heads_by_loop(dog_bites, [head_1, head_2])
+man_bites = np.array([[0, 1, 0, 1], [0, 0, 1, 0], [1, 0, 0, -1]])
+print("the verb's weights, head 1:", weights[0, 1].round(4))
+print("the verb's weights, head 2:", weights[1, 1].round(4))
+print("dog bites man, the verb receives:", together[1].round(3))
+swapped, _ = heads_by_loop(man_bites, [head_1, head_2])
+print("man bites dog, the verb receives:", swapped[1].round(3))
+
+# %% [markdown]
+# The first two numbers say who bites, the last two who is bitten, and when the nouns change places, so do the pairs.
+
+# %% tags=["proof"]
+assert np.allclose(weights[0, 1], [0.9983, 0.0017, 0], rtol=0, atol=0.00005)
+assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
+
+# %% [markdown]
+# ## Would one head do?
 #
-# **Predict first.** The nouns' entries are independent random numbers with mean 0. A matrix is to recover both nouns,
-# and is given only the average. What share of their squared lengths must it miss?
+# For these two sentences it would. With $\tfrac23$ of its weight on the first noun, one head hands over $(\tfrac23,
+# \tfrac13)$ for *dog bites man* and $(\tfrac13, \tfrac23)$ for *man bites dog*. That works because the nouns come
+# from a short list, with a number for each. What if they are arbitrary vectors, $a$ at the start and $b$ at the end?
+# With the weights $\alpha$ and $1 - \alpha$ the verb receives the single average
 #
-# 1. Nothing, if the average is projected to enough numbers.
+# $$\alpha \, a + (1 - \alpha) \, b ,$$
+#
+# and whatever uses it must work out both nouns from that. Take $\alpha = \tfrac23$: the nouns $(1, 1)$ and $(2, 0)$
+# give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
+#
+# Test it with two thousand pairs of nouns, whose entries are independent random numbers with mean 0. A word has $D =
+# 16$ numbers, and a noun fills 8 of them (the other 8 are for verbs and so on). The verb receives 16 numbers, so two
+# nouns would fit. One head hands over 16 numbers, and we vary its weight $\alpha$ on the first noun. Two heads hand
+# over 8 each: one has all of its weight on the first noun, the other on the last. On the first thousand pairs we find
+# the matrix that guesses both nouns with the least squared error (**least squares**). On the others we measure its
+# squared error, as a share of what guessing zero would give.
+#
+# **Predict first.** What share of the nouns does it miss, given one head's average?
+#
+# 1. Nothing, since 16 numbers have room for two nouns.
 # 2. Nothing, unless $\alpha$ is exactly one half, where first and last look the same.
 # 3. Half, whatever $\alpha$ is.
-#
-# Try it with two thousand pairs of random nouns. A word has $D = 16$ numbers, and a noun fills 8 of them (the other 8
-# are for verbs and so on). So what the verb receives, 16 numbers, has room for exactly two nouns. The question is
-# whether a head can put them there. One head hands over 16 numbers, and we vary its weight $\alpha$ on the first noun.
-# Two heads hand over 8 each, so 16 as well: one has all of its weight on the first noun, the other on the last.
-#
-# On the first thousand pairs, find the matrix that recovers the nouns with the least squared error (**least squares**).
-# On the others, measure what share of the nouns' squared length it misses.
 
 # %% tags=["hide-input"]
 import numpy as np
@@ -94,111 +156,42 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# Half, whatever $\alpha$ is. Why? Two nouns are 16 numbers and their average only 8, and projecting 8 numbers to 16
-# adds nothing. Many pairs share an average: move $a$ by $(1 - \alpha) \, d$ and $b$ by $-\alpha \, d$, with any
-# vector $d$, and it does not change. The other 8 numbers, $(1 - \alpha) \, a - \alpha \, b$, are unrelated to it, and
-# lost ([why that is exactly half](#why-exactly-half), and [whether one head could escape by other
-# means](#could-one-head-escape-by-other-means)).
+# One head misses half, whatever $\alpha$ is (the red band is the spread over ten seeds). Why? Two nouns are 16 numbers
+# and their average only 8, and projecting 8 numbers to 16 adds nothing. The other 8 numbers are $(1 - \alpha) \, a -
+# \alpha \, b$. For independent nouns the average says nothing about these, so the best guess for them is 0. One half is
+# known, the other lost ([the proof](#why-exactly-half), and [three ways
+# out](#could-one-head-escape-by-other-means)).
 #
-# The two heads need not look at one noun each: with any two averages of different $\alpha$, nothing is missed. Let
-# the second head have $\alpha = \tfrac13$. The two pairs that the first head could not tell apart now differ: $(1,
-# 1)$ and $(2, 0)$ give $(\tfrac53, \tfrac13)$, and $(2, 1)$ and $(0, 0)$ give $(\tfrac23, \tfrac13)$. Two equations,
-# two unknowns.
+# The two heads need not look at one noun each: two averages of different $\alpha$ are two equations for two unknowns.
+# With $\alpha = \tfrac13$, the two pairs of nouns from above give $(\tfrac53, \tfrac13)$ and $(\tfrac23, \tfrac13)$,
+# so they can be told apart.
 #
-# Two heads won because a noun fits into half of the width, so that halving it lost nothing. If nouns filled all 16
-# numbers, two heads of width 8 would hand over half of each noun, and one head of width 16 an average from which half
-# can be recovered: a tie. That is the trade: two heads look at two words, and take half as many numbers from each. It
-# pays where a few numbers of each word are enough. In the original transformer a word has 512 numbers, and a head
-# hands over 64 combinations of them, chosen by its $W_V$.
+# Two heads won because a noun fits into half of the width. If nouns filled all 16 numbers, two heads of width 8 would
+# hand over half of each noun, and one head of width 16 an average from which half can be recovered: a tie. That is the
+# trade: two heads look at two words, and take half as many numbers from each. It pays where a few numbers of each word
+# are enough. In the original transformer a word has 512 numbers, and a head hands over 64 combinations of them, chosen
+# by its $W_V$.
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
     two_heads, 0, atol=1e-9
 )
-pairs = np.array([[[1, 1], [2, 0]], [[2, 1], [0, 0]]])
-assert np.allclose(np.array([2, 1]) @ pairs / 3, [[4 / 3, 2 / 3]] * 2)
-rng = np.random.default_rng(0)  # names that fill all 16 numbers
+rng = np.random.default_rng(0)  # nouns that fill all 16 numbers
 first, last = rng.standard_normal((2, 2000, 16))
 narrow = rng.standard_normal((2, 16, 8))
 both = np.hstack([first @ narrow[0], last @ narrow[1]])
 for received in (both, (first + last) / 2):  # two heads of 8, and one of 16
     assert abs(share_missed(received, np.hstack([first, last])) - 0.5) < 0.03
-names = np.array([[[1, 1], [2, 0]], [[2, 1], [0, 0]]])
-for alpha, same in ((2 / 3, True), (1 / 3, False)):
-    one, other = alpha * names[:, 0] + (1 - alpha) * names[:, 1]
-    assert np.allclose(one, other) == same
-
-# %% [markdown]
-# ## Two heads by hand
-#
-# Now two heads with matrices of their own, small enough for paper. A word has four numbers: is it *dog*, is it *man*,
-# is it a *verb*, and its *position*: 1 for first, 0 in the middle, −1 for last.
-
-# %%
-import numpy as np
-
-words = ["dog", "bites", "man"]
-# dog, man, verb, position
-dog_bites = np.array([[1, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, -1]])
-
-head_1 = {  # looks for the first word
-    "w_q": 9 * np.array([[0, 0], [0, 0], [1, 0], [0, 0]]),
-    "w_k": np.array([[0, 0], [0, 0], [0, 0], [1, 0]]),
-    "w_v": np.array([[1, 0], [0, 1], [0, 0], [0, 0]]),
-}
-head_2 = head_1 | {"w_k": -head_1["w_k"]}  # looks for the last word
-
-# %% [markdown]
-# Each head has three matrices, of two columns each, so $d_k = 2$. (Queries and keys use only their first number.
-# Values need two, and all three share $d_k$.) Head 1 looks for the first word. Head 2, whose keys have the opposite
-# sign, looks for the last. The 9 makes the choice sharp:
-#
-# | | the verb's query | keys of *dog*, *bites*, *man* | values of *dog*, *bites*, *man* |
-# |---|---|---|---|
-# | head 1 | (9, 0) | (1, 0), (0, 0), (−1, 0) | (1, 0), (0, 0), (0, 1) |
-# | head 2 | (9, 0) | (−1, 0), (0, 0), (1, 0) | the same |
-#
-# Follow the verb in head 1. Its scores with the three keys are 9, 0 and −9; divided by $\sqrt 2$ that is 6.364, 0 and
-# −6.364. The exponentials are 580.5, 1 and 0.002, so the weights are 0.9983, 0.0017 and 0.0000, and the blend of the
-# values is $0.9983 \cdot (1, 0) + 0.0017 \cdot (0, 0) \approx (0.998, 0)$: *dog*. In head 2 the same happens from the
-# other end, and the blend is $(0, 0.998)$: *man*. (The nouns' queries are 0, so they spread their weight evenly. Only
-# the verb's row matters here.)
-
-# %% tags=["nbval-check-output"]
-from dotformer.by_hand.attention import self_attention
-
-
-def heads_by_loop(x, heads):
-    outputs, weights = zip(
-        *(self_attention(x, **head) for head in heads), strict=True
-    )
-    return np.concatenate(outputs, axis=1), np.stack(weights)
-
-
-together, weights = heads_by_loop(dog_bites, [head_1, head_2])
-man_bites = np.array([[0, 1, 0, 1], [0, 0, 1, 0], [1, 0, 0, -1]])
-print("the verb's weights, head 1:", weights[0, 1].round(4))
-print("the verb's weights, head 2:", weights[1, 1].round(4))
-print("dog bites man, the verb receives:", together[1].round(3))
-swapped, _ = heads_by_loop(man_bites, [head_1, head_2])
-print("man bites dog, the verb receives:", swapped[1].round(3))
-
-# %% [markdown]
-# The first two numbers say who bites, the last two who is bitten, and when the nouns change places, so do the pairs.
-# One head would do for these two sentences: with $\tfrac23$ of its weight on the first noun, it hands over $(\tfrac23,
-# \tfrac13)$ for the one and $(\tfrac13, \tfrac23)$ for the other. But that works because the nouns come from a short
-# known list, with a number for each. Of arbitrary vectors half is lost, as the experiment showed.
-
-# %% tags=["proof"]
-assert np.allclose(weights[0, 1], [0.9983, 0.0017, 0], rtol=0, atol=0.00005)
-assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
+two_pairs = np.array([[[1, 1], [2, 0]], [[2, 1], [0, 0]]])
+for alpha, thirds in ((2 / 3, [[4, 2], [4, 2]]), (1 / 3, [[5, 1], [2, 1]])):
+    averages_of = alpha * two_pairs[:, 0] + (1 - alpha) * two_pairs[:, 1]
+    assert np.allclose(averages_of, np.array(thirds) / 3)
 
 # %% [markdown]
 # ## The definition
 #
-# There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$. The **head dimension** is by convention $d_k
-# = D / H$, so $D$ must be divisible by $H$. (Some newer models choose it freely; then $W_O$ has the shape $(H d_k,
-# D)$.) A head divides its scores by $\sqrt{d_k}$, not by $\sqrt D$ ([the
+# There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$. The **head dimension** is by convention
+# $d_k = D / H$, so $D$ must be divisible by $H$. A head divides its scores by $\sqrt{d_k}$, not by $\sqrt D$ ([the
 # difference](03_softmax.ipynb#which-d-is-under-the-root)).
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
@@ -357,28 +350,8 @@ sequence = rng.standard_normal((5, 16))
 w_q, w_k, w_v, w_o = rng.standard_normal((4, 16, 16)) / 4
 
 # %% [markdown]
-# Two steps are easy to get wrong, `split` and `merged`. `reshape` cuts every row into $H$ slices of $d_k$ without
-# moving a number. Then two axes are swapped, so that each head has a matrix of its own with a row for every word.
-# Merging reverses the steps: first swap, then reshape.
-#
-# Reshaping from $(B, T, D)$ straight to $(B, H, T, d_k)$ gives the same shape and no error. Take two words, $(1, 2, 3,
-# 4)$ and $(5, 6, 7, 8)$, and two heads. Head 1 should get $(1, 2)$ and $(5, 6)$. It gets $(1, 2)$ and $(3, 4)$: the
-# first word, cut in two. Its second row is the other half of word 1, and attention takes it for word 2. Here is the
-# right way, step by step, with the shape of everything, for three sentences of six words, width 8, and two heads. (The
-# figure below it is smaller: one sentence of three words, of width 4.)
-
-# %% tags=["nbval-check-output", "hide-input"]
-batch = np.random.default_rng(2).standard_normal((3, 6, 8))
-stages = {"x W_Q": batch @ np.eye(8)}
-stages["reshape"] = stages["x W_Q"].reshape(3, 6, 2, 4)
-stages["swap axes: queries"] = q = stages["reshape"].swapaxes(1, 2)
-stages["scores, queries and keys"] = q @ q.swapaxes(-1, -2)
-stages["blend: heads"], _ = scaled_dot_product_attention(q, q, q)
-stages["swap axes back"] = back = stages["blend: heads"].swapaxes(1, 2)
-stages["reshape: merged"] = back.reshape(3, 6, 8)
-axes = ["B T D", "B T H d_k", "B H T d_k", "B H T T", "B H T d_k", "B T H d_k"]
-for (name, array), names in zip(stages.items(), [*axes, "B T D"], strict=True):
-    print(f"{name:26}{array.shape!s:14}{names}")
+# `split` cuts every row into $H$ slices of $d_k$ without moving a number. Then two axes are swapped, so that each head
+# has a matrix of its own with a row for every word. Merging reverses the steps: first swap, then reshape.
 
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a matrix of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same matrix with each row cut in two, T by H by d_k. Then two matrices of 3 rows and 2 columns, one blue and one red, H by T by d_k. A note says: one attention each, then the way back."}}
@@ -429,6 +402,10 @@ plt.show()
 # %% [markdown]
 # The label in a cell is the row and column that it had in the first matrix; follow one cell through all three stages.
 # Attention works on the last two axes, and treats heads as it treats the sentences of a batch: each by itself.
+#
+# Reshaping from $(B, T, D)$ straight to $(B, H, T, d_k)$ gives the same shape and no error. Take two words,
+# $(1, 2, 3, 4)$ and $(5, 6, 7, 8)$, and two heads. Head 1 should get $(1, 2)$ and $(5, 6)$. It gets $(1, 2)$ and
+# $(3, 4)$: the first word, cut in two, and attention takes its second half for word 2.
 
 # %% [markdown]
 # The folded cells hold `split_heads` and `merge_heads` as functions, and the full version in NumPy,
@@ -572,33 +549,13 @@ for name, merge in [
 wrong = attention_with(lambda h: h.reshape(5, 16))
 assert not np.allclose(wrong(sequence[order])[0], wrong(sequence)[0][order])
 
-# %% tags=["quiz"]
-quiz.one_choice(
-    "Somebody splits 4 words into 2 heads by `x.reshape(2, 4, d_k)`, straight from $(4, D)$, without swapping axes. What does the first head receive?",
-    quiz.wrong(
-        "The first $d_k$ columns of every word",
-        "That is what it *should* receive, and what reshape to `(T, H, d_k)` and a swap give.",
-    ),
-    quiz.right(
-        "All columns of the first two words, cut up and stacked",
-        "Yes: reshape reads the matrix row by row, so the first head gets the first $T \\cdot d_k$ numbers, which belong to the first $T / H$ words.",
-    ),
-    quiz.wrong(
-        "Columns chosen at random",
-        "Reshape is orderly: it keeps the reading order. It is the order that is wrong.",
-    ),
-    quiz.wrong(
-        "The same as the right split, with words in another order",
-        "No reordering of words repairs it: the numbers of one word stand in several rows.",
-    ),
-)
-
 # %% [markdown]
 # ## The same as a PyTorch module
 #
-# First as the definition says it: a list of heads, each the module of [chapter
-# 4](04_self_attention.ipynb#the-same-as-a-pytorch-module), followed by one matrix. (Here all projections have biases,
-# as in `nn.MultiheadAttention`.)
+# In PyTorch the layer is a module: three large products, a split, one attention, a merge, and $W_O$. (Its projections
+# have biases, as those of `nn.MultiheadAttention`.) The $T$ queries may come from other words than the $S$ keys and
+# values, as when a translation looks at its source ([chapter 9](09_decoder.ipynb)), so it serves as self-attention and
+# as cross-attention.
 
 # %%
 import torch
@@ -606,6 +563,33 @@ from torch import nn
 from torch.nn import functional as F
 
 
+class MultiHeadAttention(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.w_q, self.w_k, self.w_v, self.w_o = (
+            nn.Linear(d_model, d_model) for _ in range(4)
+        )
+
+    def split(self, y):  # (B, T, D) -> (B, H, T, d_k)
+        return y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def forward(self, query, key, value, mask=None):
+        # query (B, T, D), key and value (B, S, D); mask: True may attend
+        q = self.split(self.w_q(query))  # (B, H, T, d_k)
+        k, v = self.split(self.w_k(key)), self.split(self.w_v(value))
+        heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.w_o(heads.transpose(1, 2).flatten(-2))  # (B, T, D)
+
+
+# %% [markdown]
+# Here `d_model` is our $D$. All heads share a mask. Its shape is $(T, S)$ or, with a mask for each sentence, $(B, 1, T,
+# S)$, where the 1 stands for all heads ([what happens without the
+# 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)). The folded cell checks the module against a loop over heads,
+# each the module of chapter 4. And PyTorch's own?
+
+
+# %% tags=["hide-input"]
 class Head(nn.Module):
     def __init__(self, d_model, d_k):
         super().__init__()
@@ -627,40 +611,6 @@ class HeadsByLoop(nn.Module):
         return self.w_o(torch.cat([head(x, mask) for head in self.heads], dim=-1))
 
 
-# %% [markdown]
-# That is $3H$ small products and $H$ attentions, one after the other. In the module that models use, all heads are
-# computed at once: three large products, a split, one attention, a merge, and $W_O$. The $T$ queries may come from
-# other words than the $S$ keys and values, as when a translation looks at its source ([chapter 9](09_decoder.ipynb)),
-# so the layer serves as self-attention and as cross-attention. All heads share a mask. Its shape is $(T, S)$ or, with
-# a mask for each sentence, $(B, 1, T, S)$, where the 1 stands for all heads ([what happens without the
-# 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)).
-
-
-# %%
-class MultiHeadAttention(nn.Module):
-    def __init__(self, d_model, num_heads):
-        super().__init__()
-        self.num_heads = num_heads
-        self.w_q, self.w_k, self.w_v, self.w_o = (
-            nn.Linear(d_model, d_model) for _ in range(4)
-        )
-
-    def split(self, y):  # (B, T, D) -> (B, H, T, d_k)
-        return y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-
-    def forward(self, query, key, value, mask=None):  # (B, T, D), twice (B, S, D)
-        # mask: True may attend, (T, S) or (B, 1, T, S)
-        q = self.split(self.w_q(query))  # (B, H, T, d_k)
-        k, v = self.split(self.w_k(key)), self.split(self.w_v(value))
-        heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return self.w_o(heads.transpose(1, 2).flatten(-2))  # (B, T, D)
-
-
-# %% [markdown]
-# Here `d_model` is our $D$. Given the heads' matrices, the module computes what the loop does (in the folded cell,
-# which puts them one below the other, because `nn.Linear` stores a matrix transposed). And PyTorch's own module?
-
-# %% tags=["hide-input"]
 torch.manual_seed(0)
 x, loop = torch.randn(2, 5, 16), HeadsByLoop(d_model=16, num_heads=4)
 ours = MultiHeadAttention(d_model=16, num_heads=4)
@@ -685,9 +635,8 @@ with torch.no_grad():  # the same matrices: PyTorch has the first three in one
     pytorchs.in_proj_weight.copy_(torch.cat([w.weight for w in three]))
     pytorchs.in_proj_bias.copy_(torch.cat([w.bias for w in three]))
     pytorchs.out_proj.load_state_dict(ours.w_o.state_dict())
-theirs, _ = pytorchs(
-    x, x, x, attn_mask=~causal
-)  # in PyTorch's module True means hidden
+# in PyTorch's module True means hidden
+theirs, _ = pytorchs(x, x, x, attn_mask=~causal)
 assert torch.allclose(ours(x, x, x, causal), theirs, atol=1e-6)
 memory = torch.randn(2, 7, 16)  # another sequence, for cross-attention
 theirs, _ = pytorchs(x, memory, memory)
@@ -695,20 +644,21 @@ assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 
 # %% [markdown]
 # With a causal mask it matches both, and used for cross-attention it matches PyTorch's. PyTorch calls $D$ `embed_dim`
-# and returns the weights as well, *averaged over the heads* unless you pass `average_attn_weights=False`. In many of
-# Hugging Face's configurations $D$ and $H$ are `hidden_size` and `num_attention_heads`. (Many checkpoints **fuse** the
-# three matrices into one, as PyTorch does. Most store all queries, then all keys, then all values; some, such as
-# GPT-NeoX, go head by head. The wrong cut has the same shape, and raises no error.) [Chapter 7](07_learning.ipynb)'s
-# version adds dropout and checks of shapes, and returns a pair: the output, and on request the weights.
+# and returns the weights as well, *averaged over the heads* unless you pass `average_attn_weights=False`. (Many files
+# of trained parameters **fuse** the three matrices into one, as PyTorch does. Most store all queries, then all keys,
+# then all values; some, such as GPT-NeoX, go head by head. The wrong cut has the same shape, and raises no error.)
+# [Chapter 7](07_learning.ipynb)'s version adds dropout and checks of shapes, and returns a pair: the output, and on
+# request the weights.
 
 # %% [markdown]
 # ## What do eight heads cost?
 #
-# **Predict first.** The original transformer has $D = 512$ and 8 heads of 64. Compared with a single head of 512, does
-# it have more parameters, fewer, or the same number? And does it do more multiplications?
+# **Predict first.** The original transformer has $D = 512$ and 8 heads of 64. Compared with a single head of 512,
+# does it have more parameters, fewer, or the same number? And does it do more multiplications? Count them for a
+# sentence of 100 words:
 
 
-# %% tags=["nbval-check-output"]
+# %% tags=["nbval-check-output", "hide-input"]
 def cost(d_model, num_heads, words):
     d_k = d_model // num_heads
     parameters = num_heads * 3 * d_model * d_k + d_model * d_model
@@ -720,25 +670,24 @@ def cost(d_model, num_heads, words):
 for num_heads in (1, 8, 64):
     parameters, products = cost(512, num_heads, words=100)
     heads = f"{num_heads:2} heads of {512 // num_heads:3}"
-    print(f"{heads}: {parameters:,} parameters, {products:,} products", end=", ")
-    print(f"{num_heads * 100 * 100:7,} weights")
+    print(
+        f"{heads}: {parameters:,} parameters, {products:,} multiplications",
+        end=", ",
+    )
+    print(f"{num_heads * 100 * 100:7,} attention weights")
 
 # %% [markdown]
 # The same number of parameters, and the same number of multiplications. The four matrices $W_Q$, $W_K$, $W_V$ and
 # $W_O$ have $4 D^2$ numbers together, here 1,048,576, however they are cut (biases would add $4 D$). More heads are
 # narrower heads, and $H \cdot d_k$ stays 512. What grows is the number of attention weights, $H \, T^2$, and so the
-# time for their softmaxes and any memory to store them. (Today several heads often share keys and values,
-# *grouped-query attention*, which makes generating text cheaper: [chapter
-# 19](19_modern.ipynb#heads-that-share-keys-and-values).)
+# time for their softmaxes and any memory to store them. (In newer models several heads share keys and values:
+# [chapter 19](19_modern.ipynb#heads-that-share-keys-and-values).)
 #
 # The paper chose eight heads, which makes $d_k = 64$. Its table 3 (rows *base* and A) scores translations from 0 to 100
 # (BLEU, [chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with 16, 25.4 with 32. It
 # concludes that one head is worse, and so are too many. (No spread is reported, so the smaller differences may be
 # chance.)
 
-# %% tags=["proof"]
-assert cost(512, 1, 100) == cost(512, 8, 100) == cost(512, 64, 100)
-assert cost(512, 8, 100)[0] == 4 * 512 * 512
 
 # %% tags=["quiz"]
 quiz.number(
@@ -760,14 +709,12 @@ quiz.number(
 # ## Why do heads become different?
 #
 # Nothing in the definition says that one head should look at the first noun and another at the last. Let training
-# decide. ([Chapter 7](07_learning.ipynb) explains how it works; here we look only at what it finds.) The sentences are
-# *noun, verb, noun*, as in the first section. A noun is six random numbers (six, to leave room), the verb has a number
-# that says *verb*, and the position is 1, 0 or −1. From what the verb receives, 16 numbers, the layer must give back
-# both nouns.
+# decide. ([Chapter 7](07_learning.ipynb) explains how it works; here we look only at what it finds.) The sentences
+# are *noun, verb, noun*. A noun is six random numbers (six, to leave room), the verb has a number that says *verb*,
+# and the position is 1, 0 or −1. From what the verb receives, 16 numbers, the layer must give back both nouns.
 #
-# **Predict first.** Train a layer with one head, one with two, and one whose two heads start with equal matrices, in
-# $W_O$, too (a head's gradient passes through its rows of $W_O$, so with unequal ones the heads would part). What share
-# of the nouns does each miss?
+# **Predict first.** Train three layers: one head; two heads that start at random; two heads that start identical in
+# everything, their rows of $W_O$ included. What share of the nouns does each miss?
 
 
 # %% tags=["hide-input"]
@@ -781,13 +728,14 @@ def draw_sentences(count, generator):
     return x, nouns.flatten(1)
 
 
-def equal_heads(layer):
-    """Give the second of two heads what the first has."""
+def equal_heads(layer, output=True):
+    """Give the second of two heads what the first has, its rows of W_O too or not."""
     half = layer.w_q.in_features // 2
     for projection in (layer.w_q, layer.w_k, layer.w_v):
         projection.weight[half:] = projection.weight[:half]
         projection.bias[half:] = projection.bias[:half]
-    layer.w_o.weight[:, half:] = layer.w_o.weight[:, :half]
+    if output:
+        layer.w_o.weight[:, half:] = layer.w_o.weight[:, :half]
 
 
 def train_heads(seed, num_heads, equal=False, only_positions=False, steps=600):
@@ -797,7 +745,7 @@ def train_heads(seed, num_heads, equal=False, only_positions=False, steps=600):
     layer = MultiHeadAttention(16, num_heads)
     if equal:
         with torch.no_grad():
-            equal_heads(layer)
+            equal_heads(layer, output=equal != "but W_O")
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.01)
     kept = torch.ones(16)
     kept[:6] = 0 if only_positions else 1  # what a key sees of a word
@@ -818,7 +766,9 @@ def train_heads(seed, num_heads, equal=False, only_positions=False, steps=600):
 
 
 kinds = {"one head": (1,), "two heads": (2,), "two, equal start": (2, True)}
-print("share missed by         three seeds     the verb's weights, first seed")
+print(
+    "share missed by         three seeds     mean weights of the verb, first seed"
+)
 for name, kind in kinds.items():
     runs = [train_heads(seed, *kind) for seed in range(3)]
     missed, weights = zip(*runs, strict=True)
@@ -834,22 +784,47 @@ for name, kind in kinds.items():
         assert all(np.allclose(*each, atol=1e-4) for each in weights)
 by_position, _ = train_heads(seed=0, num_heads=1, only_positions=True)
 assert 0.48 < by_position < 0.53
+parted, _ = train_heads(seed=0, num_heads=2, equal="but W_O")
+assert parted < 0.005
 
 # %% [markdown]
-# Two heads miss nothing, and one misses some 40 percent. (Less than half, because its weights may depend on the nouns:
-# where its keys see the positions only, it misses half.) Of the two heads one has come to look mostly at the first noun
-# and the other mostly at the last, with each of the three seeds.
+# Two heads miss nothing, and one misses some 40 percent. (Less than half, because its weights may depend on the
+# nouns: where its keys see the positions only, it misses half.) Of the two heads one has come to look mostly at the
+# first noun and the other mostly at the last, with each of the three seeds. (Their weights need not be 1 and 0: two
+# different averages are enough.)
 #
-# Nobody assigned them. The two start from different random matrices, so their gradients differ. And a head that brings
-# what is still missing lowers the error more than one that repeats the other. Two that start equal get equal gradients
-# and stay equal: as one head, at the price of two. What drives heads apart is a task that one average cannot solve.
-# Where one would do, nothing forces them to differ, and in trained models many can be removed
-# ([below](#what-else-do-heads-do-and-can-they-be-removed)).
-#
+# Nobody assigned them. The two start from different random matrices, so their gradients differ. And a head that
+# brings what is still missing lowers the error more than one that repeats the other. Two that start equal get equal
+# gradients and stay equal. They do the work of one head at the price of two. What drives heads apart is a task that
+# one average cannot solve. Where one would do, nothing forces them to differ, and in trained models many can be
+# removed ([below](#what-else-do-heads-do-and-can-they-be-removed)).
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "Two heads start with equal $W_Q$, $W_K$ and $W_V$, but their rows of $W_O$ are random. What does training make of them?",
+    quiz.wrong(
+        "They stay equal, since they look at the same words",
+        "At first they do look at the same words. But what they hand over goes through different rows of $W_O$, so the error asks different things of them.",
+    ),
+    quiz.right(
+        "They part: each is corrected through its own rows of $W_O$",
+        "Yes. The folded cell above tries it: nothing of the nouns is missed. Equal rows of $W_O$ are needed to keep two heads equal.",
+    ),
+    quiz.wrong(
+        "One of them learns, and the other stays as it was",
+        "Both contribute to the output, and both are corrected through their rows of $W_O$.",
+    ),
+    quiz.wrong(
+        "They part only if the sentences for the one are not those for the other",
+        "All heads of a layer see the same sentences, always. What differs is how each is corrected.",
+    ),
+)
+
+# %% [markdown]
 # ## Heads at work
 #
 # Many heads, says the paper, let the model "jointly attend to information from different representation subspaces at
-# different positions". A *subspace* is here the $d_k$ directions that a head's projection keeps of each word.
+# different positions". Here a *subspace* means the $d_k$ directions that a head's projection keeps of each word.
 #
 # What do they find in a real model? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2, and look at its
 # first layer, of twelve heads of width 32 ($D = 384$). The model adds two tokens that are not words, `[CLS]` before
@@ -934,53 +909,60 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # %% [markdown]
 # ## Exercises
 #
-# ### Exercise 1: Cut the columns
+# ### Exercise 1: Merge the heads
 #
-# *Easy, 10 minutes.* Write the split yourself: $(T, D)$ to $(H, T, D / H)$. The check names the common mistakes.
+# *Easy, 10 minutes.* Write the way back yourself: the outputs of all heads, $(H, T, d_k)$, to one row for each word,
+# $(T, H d_k)$. The check names the common mistakes.
 
 
 # %% tags=["exercise"]
-def cut(x, num_heads):
-    """Columns of x (T, D) cut into heads, D/H neighbours each: (H, T, D/H)."""
+def merge(heads):
+    """The heads' outputs (H, T, d_k), side by side: (T, H d_k)."""
     ...
 
 
 # %% tags=["check"]
-grid = np.arange(24.0).reshape(4, 6)
-check_cut = partial(
+grid = np.arange(24.0)
+check_merge = partial(
     checks.check,
-    reference=lambda x, h: np.stack(np.split(x, h, axis=1)),
-    cases=[(grid, 2), (grid, 3), (grid[:2], 2)],
+    reference=lambda heads: np.concatenate(list(heads), axis=1),
+    cases=[
+        (grid.reshape(2, 4, 3),),
+        (grid.reshape(3, 4, 2),),
+        (grid.reshape(2, 3, 4),),
+    ],
     mistakes={
-        "you reshape straight to (H, T, d_k): first (T, H, d_k), then swap the first two axes": lambda x, h: (
-            x.reshape(h, len(x), -1)
+        "you reshape at once, and a row mixes several words: first swap the first two axes": lambda heads: (
+            heads.reshape(heads.shape[1], -1)
         ),
-        "every head gets every H-th column; here a head's columns stand together": lambda x, h: (
-            np.stack([x[:, i::h] for i in range(h)])
+        "the heads' numbers alternate; those of one head belong side by side": lambda heads: (
+            np.stack(list(heads), axis=2).reshape(heads.shape[1], -1)
         ),
-        "the axes are in the order (T, H, d_k): swap the first two": lambda x, h: (
-            x.reshape(len(x), h, -1)
+        "the heads are stacked, one below the other; a word needs one row": lambda heads: (
+            heads.reshape(-1, heads.shape[2])
+        ),
+        "swapped, but still with three axes: reshape to (T, H d_k)": lambda heads: (
+            heads.swapaxes(0, 1)
         ),
     },
 )
-check_cut(cut)
+check_merge(merge)
 
 
 # %% tags=["solution"]
-def cut(x, num_heads):
-    return x.reshape(len(x), num_heads, -1).swapaxes(0, 1)
+def merge(heads):
+    return heads.swapaxes(0, 1).reshape(heads.shape[1], -1)
 
 
-verdict = check_cut(cut)
+verdict = check_merge(merge)
 assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
 # ### Exercise 2: Switch a head off
 #
-# *Medium, 15 minutes.* To find out what a head is good for, take it away and see what changes. Given the heads' outputs
-# before merging, $(H, T, d_k)$, and $W_O$, return what the layer would give if the head `off`, counted from 0, handed
-# over nothing.
+# *Medium, 15 minutes.* Given the heads' outputs before merging, $(H, T, d_k)$, and $W_O$, return what the layer would
+# give if the head `off`, counted from 0, handed over nothing.
 
 
 # %% tags=["exercise"]
@@ -1120,10 +1102,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# One head gives each word one average, and from the average of two unrelated things a matrix recovers only half. But
-# often a few numbers of each word are enough. So attention runs several times side by side, in narrow heads with
-# matrices of their own, with as many parameters and multiplications as a single wide one. Each head writes through its
-# own rows of $W_O$, and what they write is added up.
+# One head gives each word one average, and from a fixed average of two unrelated things a matrix recovers only half.
+# But often a few numbers of each word are enough. So attention runs several times side by side, in narrow heads with
+# matrices of their own, with as many parameters and multiplications as a single wide one. Each head writes through
+# its own rows of $W_O$, and what they write is added up.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
@@ -1143,8 +1125,8 @@ verdict
 #
 # Beside the average take the combination $(1 - \alpha) \, a - \alpha \, b$. Together the two give both nouns. If the
 # nouns are independent and drawn alike, with mean 0, the two are equally large on average, and uncorrelated. So no
-# matrix recovers anything of the second from the average: that half is lost. Of each noun the average explains this
-# share of the variance, its squared correlation with it ([chapter 1](01_why_attention.ipynb#why-not-more-than-24)):
+# matrix recovers anything of the second from the average: that half is lost. The average explains this share of each
+# noun's variance (the squared correlation of the two):
 #
 # $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
 #
@@ -1153,6 +1135,8 @@ verdict
 #
 # ### Could one head escape by other means?
 #
+# - *Could its weights depend on the nouns themselves?* Yes, and that gains a little: [trained](#why-do-heads-become-different)
+#   freely, one head misses 42 percent, and not 50.
 # - *Could its $W_V$ write the first noun into other numbers than the last?* Not in the first layer. The matrix is the
 #   same for every word, and a position is only added, so all nouns land in the same 8 numbers.
 # - *Could a later part that is not linear tell them apart?* For a fixed list of nouns, yes, if no two pairs have the
@@ -1169,10 +1153,10 @@ verdict
 #
 # With $d_k = 1$ a query can ask for the largest or for the smallest of one number, but never for a value in between.
 # With $d_k = 2$ the keys can lie on a circle, where a query can point at any of them, so any *single* word can win;
-# but among 100 on it a neighbour scores 0.998 times as much as the best, so only a very long query can separate them.
-# And the $(T, T)$ scores of a sentence have rank $d_k$ at most, too, so where it has many more words than a head has
-# numbers, not every *distribution* of weights is possible: the **low-rank bottleneck** ([Bhojanapalli and others,
-# 2020](https://arxiv.org/abs/2002.07028)).
+# but with 100 keys on the circle the runner-up scores 0.998 times as much as the winner, so only a very long query
+# can separate them. And the $(T, T)$ scores of a sentence have rank $d_k$ at most, too, so where it has many more
+# words than a head has numbers, not every *distribution* of weights is possible: the **low-rank bottleneck**
+# ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
@@ -1189,5 +1173,5 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 # Can heads be removed? Michel and others removed heads one at a time from a trained translator: of the 96 in its
 # encoder only 8 changed the BLEU score measurably, and half of these for the better. Many can be removed together:
 # Voita and others pruned 38 of the 48 heads in a translator's encoder, while training it further, and lost 0.15 BLEU.
-# Yet models that had the small number of heads from the start were worse than those pruned to it ([Behnke and
-# Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)).
+# Yet models built with so few heads from the start did worse than models pruned down to them ([Behnke and Heafield,
+# 2020](https://aclanthology.org/2020.emnlp-main.211/)).

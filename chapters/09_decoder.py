@@ -16,7 +16,7 @@
 # end of this chapter the transformer of the paper is complete, and you have it twice: in seventy lines, and as the
 # module that this book uses.
 #
-# You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out).
+# You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#masks-leaving-a-word-out).
 # The chapter takes about 33 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end,
 # takes 10 more minutes. If you came for a decoder-only model, it is [at the end](#a-decoder-only-model-that-answers).
 
@@ -139,7 +139,7 @@ plt.show()
 
 # %% [markdown]
 # Back to training. The position that is given *I* must predict *am*. But all words go in at once, and *am* is the very
-# next input. So no position may see anything to its right. [Chapter 4](04_self_attention.ipynb#leaving-a-word-out) has
+# next input. So no position may see anything to its right. [Chapter 4](04_self_attention.ipynb#masks-leaving-a-word-out) has
 # the two masks that are needed, and why they set scores to minus infinity. In this book, **True means: may attend**.
 #
 # - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,

@@ -28,7 +28,7 @@ def scaled_dot_product_attention(
     zeros. `dropout` is the share of the weights set to 0 before they blend, always:
     pass 0 outside training. After Vaswani and others (2017), equation 1.
 
-    Defined in chapter 7, "Let the machine do it".
+    Defined in chapter 7, "Learning to look things up".
     """
     scaled = query @ key.mT / math.sqrt(query.shape[-1])
     if mask is None:
@@ -45,7 +45,7 @@ class MultiHeadAttention(nn.Module):
     training, a share `dropout` of the weights is dropped. After Vaswani and others
     (2017), section 3.2.2.
 
-    Defined in chapter 7, "Let the machine do it".
+    Defined in chapter 7, "Learning to look things up".
     """
 
     def __init__(
