@@ -8,14 +8,14 @@
 # %% [markdown]
 # # 10. What is a token?
 #
-# The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no number
-# for her name. By the end of this chapter you will have a **tokenizer** that turns any text into numbers and back. With
-# one that we have trained, a model sees *Straßenbahnhaltestelle* as *Straßenbahn | halt | estelle* and 12345 as *12 | 3
-# | 4 | 5*, which is part of the reason why models miscount letters, slip at adding, and need more tokens for one
-# language than for another. The chapter ends with batches, in which sentences of different lengths go through a model
+# The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no
+# number for her name. By the end of this chapter you will have a **tokenizer** that turns any text into numbers and
+# back. With one that we have trained, a model sees *Straßenbahnhaltestelle* as *Straßenbahn | halt | estelle* and
+# 12345, after a space, as *12 | 3 | 4 | 5*. Such cuts are part of the reason why models miscount letters and slip at
+# adding. Then come an attack by text, and batches, in which sentences of different lengths go through a model
 # together.
 #
-# You need some Python and hardly any mathematics. It takes about 31 minutes to read, and 45 for the exercises. [Going
+# You need some Python and hardly any mathematics. It takes about 28 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
@@ -28,16 +28,16 @@ plots.book_style()
 transformer_map(built=10)
 
 # %% [markdown]
-# ## Words are too many, letters are too small
+# ## Words are too many, letters too few
 #
 # A **token** is a piece of text that a model treats as one unit, and knows only by its number, the **token ID**. For
 # each number there is a row in the table of embeddings. All its tokens together are the model's **vocabulary**. What
 # should be a token? There are two obvious answers, and each has its price.
 #
-# **A number for each word.** German writes numbers as single words: 21 is *einundzwanzig*, one-and-twenty. Here are the
-# first 10,000, with a few hundred of them set aside.
+# **A number for each word.** German writes numbers as single words: 21 is *einundzwanzig*, one-and-twenty. Here are
+# the first 10,000, with 500 of them set aside.
 
-# %%
+# %% tags=["hide-input"]
 import numpy as np
 from num2words import num2words
 
@@ -59,7 +59,7 @@ assert not known & set(unseen)
 # nothing in them is new: *sechsunddreißig* is among them, and *sechs*, *und*, *dreißig* all occur in the others. Models
 # with such a vocabulary have one token, `<unk>`, for all unknown words, so the word itself is lost.
 #
-# **A number for each letter.** For these words 21 numbers then suffice. But such a word is now 32 tokens long on
+# **A number for each letter.** These words then need only 21 numbers. But such a word is now 32 tokens long on
 # average (an ordinary English one about five), and the work of attention grows with the square of the length. Also, a
 # single letter carries little meaning, so the first layers must learn to assemble words from letters.
 #
@@ -70,7 +70,6 @@ assert not known & set(unseen)
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. (The name is that of a method to compress
 # bytes; we begin with letters.) Count all pairs of neighbours. Make the most frequent pair a new symbol. Repeat. Why
 # the most frequent? A merge makes the text one symbol shorter wherever the pair occurs, so this pair saves most.
-# (Nearly always: in *aaaa* the pair *a a* is counted three times, and merging it saves two symbols.)
 #
 # Take four words, with how often each occurs:
 #
@@ -89,7 +88,7 @@ assert not known & set(unseen)
 #
 # **Predict first.** What are the third and the fourth merge?
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 from collections import Counter
 from itertools import pairwise
 
@@ -111,27 +110,43 @@ for step in range(1, 5):
     print(",  ".join(" ".join(symbols) for symbols in words.values()))
 
 # %% [markdown]
-# *tea m*, five times, makes *team*; then *ea t* makes *eat*. The word *steam* is cut *s team*, which is not how it is
-# formed. The method knows what is frequent, and nothing else.
+# *tea m*, five times, makes *team*; then *ea t* makes *eat*. The word *steam* is cut into *s team*, which is not how
+# it is formed. The method knows what is frequent, and nothing else.
 #
 # To encode a *new* word, apply the merges in the order in which they were learnt. The word *seat* begins as *s e a
 # t*; *e a* merges; *t ea* and *tea m* find nothing (the *t* comes after); *ea t* merges: *s eat*.
 #
 # A word that the text never had is now two subwords that it had. That is the advantage over whole words: a new word
-# usually consists of subwords whose embeddings have been learnt, so the model knows something of it. (Not always: after
-# these four merges the text itself reads *tea*, *team*, *s team*, *eat*, and *ea* never stands alone in it. As an input
-# it is never read, and neither are bytes that the text does not have, so their embeddings do not learn what they stand
-# for.) *Sechsunddreißig* needs no row of its own where *sechs*, *und* and *dreißig* have theirs.
+# usually consists of subwords whose embeddings have been learnt, so the model knows something of it.
+# *Sechsunddreißig* needs no row of its own where *sechs*, *und* and *dreißig* have theirs.
 #
-# The order matters. In *seateam*, where a space got lost, the first merge leaves *s ea t ea m*, and the *t* can go to
-# the right (*tea*) or to the left (*eat*). The pair *t ea* was learnt before *ea t*, so the word becomes *s ea team*,
-# and not *s eat ea m*, where nothing that a model has learnt of *team* helps. Merge in another order, and nothing
-# fails, but the model gets tokens that it does not expect.
-#
-# So new text must be cut as the training text was. Otherwise the model gets tokens that it has hardly ever met. (Cut
-# the longest word of each test sentence into single letters, and the translator of [chapter 13](13_alignment.ipynb)
-# gets 9 of 500 right, where it had all.)
-#
+# The order matters. In *seateam*, where a space got lost, the first merge leaves *s ea t ea m*. As *t ea* was learnt
+# before *ea t*, the word becomes *s ea team*, and not *s eat ea m*. Cut new text in another way, and nothing fails, but
+# the model gets tokens that it has hardly ever met. (Cut the longest word of each test sentence into single letters,
+# and the translator of [chapter 13](13_alignment.ipynb) gets 9 of 500 right, where it had all.)
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "In what order are the merges applied to a new word?",
+    quiz.wrong(
+        "From left to right through the word",
+        "That is how one merge goes through a word. But which merge comes next depends on when it was learnt.",
+    ),
+    quiz.right(
+        "Those learnt early before those learnt late",
+        "Yes: at each step, of all pairs in the word, the one that was learnt first.",
+    ),
+    quiz.wrong(
+        "By how often each pair occurs in the new word",
+        "Counting is for learning. A new word is cut without counting, so that the same word is always cut in the same way.",
+    ),
+    quiz.wrong(
+        "From the left, always the longest subword that fits",
+        "Other tokenizers do that. The two can differ: *seateam* would then be *s eat ea m*.",
+    ),
+)
+
+# %% [markdown]
 # ## Bytes, so that nothing is unknown
 #
 # If we start with letters, a text with a letter that the training text did not have is still unknown. So start with
@@ -143,8 +158,8 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 
 # %% [markdown]
 # An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the emoji four. With bytes as the
-# first 256 symbols (**byte-level BPE**) every valid text can be encoded, and survives the round trip from text to
-# tokens and back.
+# first 256 symbols (**byte-level BPE**) every text can be encoded, and survives the round trip from text to tokens
+# and back.
 #
 # Usually no merge crosses the end of a word. Otherwise *dog.*, *dog,* and *dog!* would each become a token, and each
 # would have to learn *dog* for itself ([Radford and others,
@@ -154,17 +169,16 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # two, and a frequent word with its space is one token. (In other tokenizers' files the space is written `Ġ`, or `▁` as
 # by SentencePiece, or a mark such as `</w>` ends the word.)
 #
-# The pattern below is that of GPT-2 without its rule for English contractions. It has five parts; `\p{L}` is any
-# letter, `\p{N}` any numeral, `\s` white space, `\S` anything but white space, `[^...]` none of these, ` ?` an optional
-# space, `+` one or more, and `(?!...)` means *not followed by*. At each point of the text the first part that fits
-# takes what it can (*␣* is a space):
+# The pattern below is that of GPT-2 without its rule for English contractions. (`\p{L}` is any letter, `\p{N}` any
+# numeral, and `[^...]` none of these.) At each point of the text the first part that fits takes what it can (*␣* is a
+# space):
 #
 # | part | takes | for example |
 # |---|---|---|
 # | ` ?\p{L}+` | letters of any script, with one space before them | *␣pays* |
 # | ` ?\p{N}+` | numerals, likewise | *␣2* |
 # | ` ?[^\s\p{L}\p{N}]+` | other characters, likewise | *!* |
-# | `\s+(?!\S)` | white space; before a word, all of it but the last character | *a␣␣b* is cut *a*, *␣*, *␣b* |
+# | `\s+(?!\S)` | white space; before a word, all of it but the last character | *a␣␣b* is cut into *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
 
 # %% tags=["export"] module="tokens"
@@ -201,22 +215,24 @@ assert (
 assert pretokenize("a  b") == ["a", " ", " b"]
 
 # %% [markdown]
-# Some languages pay twice, with more bytes for each character and with bad cuts. *Bytes*: before any merge each byte is
-# a token. So the Greek sentence starts out with nearly twice as many tokens as characters, the Hindi one as 2.7 times
-# and the Chinese one as three times as many, and many early merges only join bytes into whole characters. (Chinese
-# still needs fewest tokens, since it has so few characters.) *Cuts*: Hindi writes most vowels, and the sign for no
-# vowel, as characters attached to a consonant, which this pattern does not count as letters, so its first word falls
-# into six; Chinese has no spaces, so a whole clause is one "word", and merges can cross the real words' ends
-# ([more](#what-about-hindi)).
+# Some languages pay twice, with more bytes for each character and with bad cuts. *Bytes*: before any merge each byte
+# is a token. So the Greek sentence starts out with nearly twice as many tokens as characters, the Hindi one as 2.7
+# times and the Chinese one as three times as many, and many early merges only join bytes into whole characters.
+# *Cuts*: Hindi writes most vowels, and the sign for no vowel, as characters attached to a consonant (`\p{M}`), which
+# this pattern does not count as letters (GPT-4o's does), so its first word falls into six; Chinese has no spaces, so
+# a whole clause is one "word", and merges can cross the real words' ends.
 #
-# Since the space goes with the word, *tea* at the beginning of a text and *␣tea* inside it are different tokens, and so
-# are the word *␣eat* and the *eat* of *seat*. (So do not end a prompt with a space: the next word usually brings its
-# own.)
+# Since the space goes with the word, *tea* at the beginning of a text and *␣tea* inside it are different tokens, and
+# so are the word *␣eat* and the *eat* of *seat*. (So do not end a *prompt*, the text that a model is to continue,
+# with a space: the next word usually brings its own.)
 #
 # ## The definition
 #
+# ### Learning the merges
+#
 # Learning is what you did by hand, on bytes: count all pairs of neighbours, merge the most frequent everywhere, count
-# again. (Of equally frequent pairs it takes the one with the smaller numbers, so that the result is always the same.)
+# again. (Of equally frequent pairs our code takes the one with the smaller numbers, so that the result is always the
+# same.)
 
 # %% tags=["export"] module="tokens"
 from collections.abc import Iterable, Sequence
@@ -308,6 +324,8 @@ assert learn_merges(lines, count=4) == as_by_hand
 assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 
 # %% [markdown]
+# ### Two numberings
+#
 # A tokenizer keeps such merges, and gives the first numbers to **special tokens**: `<pad>` for padding, and `<bos>` and
 # `<eos>` for the beginning and the end of a sequence. They stand for no text: whoever types `<eos>` gets ordinary
 # tokens, and only the program can insert the special one, by its number.
@@ -321,14 +339,15 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # | bytes | 0 to 255 | 3 to 258 |
 # | merges | from 256 on | from 259 on |
 #
-# For example, symbol 97, the letter *a*, is token 100. (A special token added later would shift all others, and a
-# trained table of embeddings would no longer fit.) With the four merges from above, *ea* is symbol 256, *tea* 257,
-# *team* 258 and *eat* 259. *Seat* is the bytes 115, 101, 97, 116. The merge learnt first makes 115, 256, 116, and the
-# next that fits makes 115, 259. So *seat* is the tokens 118 and 262.
+# For example, symbol 97, the letter *a*, is token 100. With the four merges from above, *ea* is symbol 256, *tea*
+# 257, *team* 258 and *eat* 259. *Seat* is the bytes 115, 101, 97, 116. The merge learnt first makes 115, 256, 116,
+# and the next that fits makes 115, 259. So *seat* is the tokens 118 and 262.
 #
-# A tokenizer is saved as JSON, which the imported `tokenizer_files` reads and checks. To encode, `_merge` looks at
-# the pairs in the word, merges the one that was learnt first (of lowest *rank*), and looks again: *s e a t*, *s ea
-# t*, *s eat*. A word once cut is remembered (up to 100,000 of them), because frequent words come back all the time.
+# ### The tokenizer
+#
+# To encode, `_merge` looks at the pairs in the word, merges the one that was learnt first (of lowest *rank*), and
+# looks again. A word once cut is remembered, because frequent words come back all the time. Read `encode`, `_merge`
+# and `decode`; the rest checks, saves and loads.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -343,8 +362,8 @@ class BPETokenizer:
 
     Numbers begin with the special tokens: padding, begin, end, and others if
     wanted. No text is encoded as one of them. Then come the 256 bytes, so that
-    nothing is unknown, then the merges. Raises ValueError for what makes no
-    tokenizer.
+    nothing is unknown, then the merges. Raises ValueError for merges or special
+    tokens that are invalid.
     """
 
     def __init__(
@@ -463,15 +482,15 @@ plt.show()
 
 # %% [markdown]
 # The letters of *eat* become one token. The space is still a token of its own, because our four words stood alone, so
-# no merge contains a space; trained on running text the tokenizer would learn *␣eat*. The letter *ë* stays two, one for
-# each of its bytes, which Python writes `\xc3` and `\xab`. The model receives only the seven numbers, and each picks
-# its row of the embedding table.
+# no merge contains a space; trained on running text the tokenizer would learn *␣eat*. The letter *ë* stays two
+# tokens, one for each of its bytes, which Python writes `\xc3` and `\xab`. The model receives only the seven numbers,
+# and each picks its row of the embedding table.
 #
 # A single token may be part of a character, so a program that prints tokens as they are generated must wait until a
 # character is complete (exercise 1).
 
 # %% [markdown]
-# Train it on the 9,500 German numbers, with 60 merges.
+# Now train a tokenizer on the 9,500 German numbers, with 60 merges.
 
 # %%
 tokenizer = BPETokenizer.train(seen, vocab_size=3 + 256 + 60)
@@ -487,7 +506,7 @@ print("einundzwanzig:", tokenizer.encode("einundzwanzig"))
 
 tokens = [tokenizer.encode(word) for word in unseen]
 print(
-    f"the {len(unseen)} new words: {np.mean([*map(len, tokens)]):.1f} tokens each,",
+    f"the {len(unseen)} new words: {np.mean([len(one) for one in tokens]):.1f} tokens each,",
     "all come back:",
     [tokenizer.decode(one) for one in tokens] == unseen,
 )
@@ -496,15 +515,15 @@ print(
 assert {"und", "hundert", "tausend", "sieben", "zig"} <= set(learnt)
 assert "und" in tokenizer.tokenize("siebenhundertdreiundachtzig")
 assert "sechsunddreißig" in unseen
-assert round(np.mean([*map(len, tokens)]), 1) == 5.6
+assert round(np.mean([len(one) for one in tokens]), 1) == 5.6
 assert tokenizer.tokenize("sechsunddreißig") == ["sechs", "und", "dreißig"]
 
 # %% [markdown]
 # It has found many parts of German number words, *hundert*, *tausend*, *und*, *zig* (60 merges do not reach
-# *zwanzig*). It also has stepping stones: *ert* and *ausend* make *ertausend*, and that makes *viertausend*. A token
-# like `\xbcnf` is the second byte of *ü* with the *nf* of *fünf*. Zoë and the tea fall apart into letters and bytes
-# (`\xc3` is how Python writes byte 195), but nothing is lost. And the 500 words that were out of vocabulary come back
-# as they were, in 5.6 tokens each, where letters needed 32: *sechsunddreißig* is *sechs | und | dreißig*.
+# *zwanzig*). It also has stepping stones: *ert* and *ausend* make *ertausend*, and that makes *viertausend*. What it
+# never met, Zoë and the tea, falls apart into letters and bytes, but nothing is lost. The 500 words that were out of
+# vocabulary come back as they were, in 5.6 tokens each, where letters needed 32: *sechsunddreißig* is *sechs | und |
+# dreißig*.
 #
 # ## A real sentence, with a vocabulary of 300 and of 8,000
 #
@@ -519,10 +538,10 @@ captions = measured("tokens")
 cuts = {row["vocab_size"]: row["cut"] for row in captions["sizes"]}
 english, german = list(cuts[300])[:2]
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two sentences, The dog bites the man, and the man drinks his tea, in English and German, each cut three times and drawn as coloured boxes, one a token. With a vocabulary of 300 the English one is 31 tokens, mostly of one or two letters. With 1,000 it is 18 and with 8,000 it is 15, where every word but bites and tea is one token. The German sentence needs 38, 20 and 14."}}
-figure, panels = plt.subplots(2, 1, figsize=(8, 3.2))
+# %% tags=["plot"] mystnb={"image": {"alt": "Two sentences, The dog bites the man, and the man drinks his tea, in English and German, each cut twice and drawn as coloured boxes, one a token. With a vocabulary of 300 the English one is 31 tokens, mostly of one or two letters. With 8,000 it is 15, where every word but bites and tea is one token. The German sentence needs 38 and 14."}}
+figure, panels = plt.subplots(2, 1, figsize=(8, 2.4))
 for axes, sentence in zip(panels, (english, german), strict=True):
-    for row, size in enumerate((300, 1000, 8000)):
+    for row, size in enumerate((300, 8000)):
         left = 0
         for n, token in enumerate(cuts[size][sentence]):
             width = max(1, len(token))
@@ -560,12 +579,10 @@ plt.show()
 # which must be learnt. An embedding table of 50,000 tokens by 768 numbers has 38.4 million parameters; that of the
 # original transformer, 37,000 by 512, has 18.9 million of the model's 65.
 #
-# As an input, an embedding gets a gradient only where its token stands in the text; as a row of the output, it is
-# pulled towards a context only where it is the right answer. So count a token as *rare* if the training text uses it
-# fewer than 100 times, a limit of our choosing. Every pair that a merge creates contains the new symbol, so it cannot
-# be more frequent than that symbol, and later tokens are on the whole rarer. An early one can become rare, too, if
-# later merges swallow it: *tea* occurred 9 times above, and only 4 once *tea m* is merged. A token that is hardly ever
-# read stays **undertrained**.
+# And a token's embedding learns mainly where the token occurs. Call a token *rare* if the training text uses it fewer
+# than 100 times, a limit of our choosing. Later tokens are on the whole rarer: every pair that a merge creates contains
+# the new symbol, so it cannot be more frequent than that symbol. An early token can become rare, too: *tea* occurred 9
+# times above, and only 4 once *tea m* is merged. Such tokens stay **undertrained**.
 #
 # Large models have undertrained tokens, too, the *glitch tokens*: asked to repeat *SolidGoldMagikarp*, models with
 # GPT-2's tokenizer answered something else. This name of a forum user is one token, presumably because it was frequent
@@ -588,34 +605,26 @@ for row in captions["sizes"]:
     print(f"{row['vocab_size']:10,}  {words}{row['rare']:17.0%}")
 
 # %% [markdown]
-# The last of the three languages is French, which was absent from the training text. The tokenizer can still encode it,
-# but fewer merges fit: from 2,000 on it needs about twice as many tokens per word as English. (Part of that is the
-# language and not the merges: *L'homme* is one word here, and always several tokens.) Twice the tokens for each word
-# mean about twice the computation or more, and half as many words among the tokens that a model can read at once, its
+# The last of the three languages is French, which was absent from the training text. The tokenizer can still encode
+# it, but fewer merges fit: from 2,000 on it needs about twice as many tokens per word as English. (Part of that is
+# the language: with 300 tokens, and so few merges, French needs 25 percent more.) Twice the tokens for each word mean
+# about twice the computation or more, and half as many words among the tokens that a model can read at once, its
 # **context window**. Tokenizers of large models have read many languages, but unequally, and the languages that they
 # saw least tend to cost most.
 #
-# Between vocabularies of 300 and of 4,000 English and German texts shrink to about a third. Between 8,000 and 32,000
-# English texts shrink by another 6 percent and German ones by 10 (before rounding), and 98 percent of the merged
-# tokens are then rare. So one expects a trade-off between shorter texts and tokens that occur often enough to be
-# learnt.
-#
-# Which side wins? In our small models the shorter text: the largest vocabulary with which we trained, 16,000,
-# predicts held-out captions best ([below](#which-vocabulary-is-best)), in part because its embedding table makes the
-# model larger. With 2,000 tokens they train three times as fast.
-#
-# That need not hold for other texts. In translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901)
-# found that small vocabularies help small corpora. For a corpus of your own, train models at two or three sizes and
-# compare their loss summed over a text, not per token: shorter tokens are easier to guess, but there are more of them
-# ([more](#which-vocabulary-is-best)). The original transformer, with 4.5 million sentence pairs, had 37,000 tokens
-# for English and German together; today's models, with terabytes of text, often have 100,000 or more.
+# Between vocabularies of 300 and of 4,000 English and German texts shrink to about a third; between 8,000 and 32,000
+# only by another 6 and 10 percent (before rounding), and 98 percent of the merged tokens are then rare. Only training
+# tells which matters more. Of our small models, that with 16,000 tokens, the most with which we trained, predicts
+# held-out captions best ([below](#which-vocabulary-is-best)), in part because its embedding table makes it larger, and
+# takes three times as long to train as that with 2,000. In translation, [Sennrich and Zhang
+# (2019)](https://arxiv.org/abs/1905.11901) found that small vocabularies help small corpora. So train models at two or
+# three sizes, and compare their loss summed over a text, not per token. The original transformer had 37,000 tokens for
+# English and German together; today's models often have 100,000 or more.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
 assert captions["grammar"] == {"as learnt": 1, "in letters": 9 / 500}
 words_of = {size: row["tokens_per_word"] for size, row in by_size.items()}
-shorter = [1 - words_of[4000][n] / words_of[2000][n] for n in ("en", "de")]
-assert [round(share, 2) for share in shorter] == [0.13, 0.15]
 assert all(
     2.7 < words_of[300][lang] / words_of[4000][lang] < 3.1 for lang in ("en", "de")
 )
@@ -631,14 +640,14 @@ assert 1.24 < words_of[300]["fr"] / words_of[300]["en"] < 1.26
 assert [round(by_size[size]["rare"], 2) for size in (2000, 4000)] == [0.15, 0.65]
 counts_of = {
     size: [len(cut) for cut in list(cuts[size].values())[:2]]
-    for size in (300, 1000, 8000)
+    for size in (300, 8000)
 }
 orders = captions["orders"]
 assert (orders["words"], round(orders["differ"] / orders["words"], 2)) == (
     1741,
     0.36,
 )
-assert counts_of == {300: [31, 38], 1000: [18, 20], 8000: [15, 14]}
+assert counts_of == {300: [31, 38], 8000: [15, 14]}
 
 # %% tags=["quiz"]
 quiz.number(
@@ -680,9 +689,11 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # *Spelling*: the model gets one number for *Straßenbahn* (tram; the whole word is *tram stop*) and never sees its
 # letters, so it can know only from training how many *a*'s it contains (or write the word letter by letter first).
 # *Arithmetic*: 12345 begins with *12*, because that is frequent, and another number may be cut elsewhere, so units,
-# tens and hundreds of two numbers need not line up. Many newer tokenizers therefore cut numbers into single digits, or
-# into groups of three (which line up only if they are counted from the right). *Case and spaces*: *␣tea*, *tea* and
-# *␣TEA* share no token, and their similarity must be learnt.
+# tens and hundreds of two numbers need not line up. Many newer tokenizers therefore cut numbers into single digits,
+# or into groups of three (which line up only if they are counted from the right). *Case and spaces*: *␣tea*, *tea*
+# and *␣TEA* share no token, and their similarity must be learnt. *Writing*: *ë* can be one character or two, *e* and
+# the dots, which look alike and have different bytes (programs bring them to one form first, by **Unicode
+# normalisation**).
 #
 # ## Is it the same as the library's?
 #
@@ -757,26 +768,51 @@ print(f"the same for {len(compared)} texts, and all come back as they were")
 without = in_library(on_running, pattern.replace(" ?", ""))
 assert on_running.encode(running[2000]) != without.encode(running[2000]).ids
 
-# %% tags=["quiz"]
-quiz.one_choice(
-    "In what order are the merges applied to a new word?",
-    quiz.wrong(
-        "From left to right through the word",
-        "That is how one merge goes through a word. But which merge comes next depends on when it was learnt.",
-    ),
-    quiz.right(
-        "Those learnt early before those learnt late",
-        "Yes: at each step, of all pairs in the word, the one that was learnt first.",
-    ),
-    quiz.wrong(
-        "By how often each pair occurs in the new word",
-        "Counting is for learning. A new word is cut without counting, so that the same word is always cut in the same way.",
-    ),
-    quiz.wrong(
-        "From the left, always the longest subword that fits",
-        "Other tokenizers do that. The two can differ: with the four merges from above, *seateam* is *s ea team* in their order, and *s eat ea m* if one takes, from the left, the longest subword that fits.",
-    ),
-)
+# %% [markdown]
+# ## Break it: text that acts as a command
+#
+# Suppose special tokens are recognised in the text, by a regular expression that looks for `<eos>`. It is convenient:
+# one can write them into training texts by hand. Then somebody types one.
+
+
+# %%
+class Convenient(BPETokenizer):
+    """Recognises special tokens wherever they are written."""
+
+    def encode(self, text, add_special_tokens=False):
+        tokens = []
+        for part in regex.split(r"(<pad>|<bos>|<eos>)", text):
+            if part in self.special_tokens:
+                tokens.append(self.special_tokens.index(part))
+            else:
+                tokens += super().encode(part)
+        if add_special_tokens:
+            return [self.bos_id, *tokens, self.eos_id]
+        return tokens
+
+
+convenient = Convenient(tokenizer.merges)
+message = "zwei <eos> drei"
+for name, chosen in [("ours", tokenizer), ("convenient", convenient)]:
+    tokens = chosen.encode(message)
+    print(
+        f"{name:15} {len(tokens):2} tokens, comes back as {chosen.decode(tokens)!r}"
+    )
+
+# %% tags=["proof"]
+assert tokenizer.decode(tokenizer.encode(message)) == message
+assert convenient.eos_id in convenient.encode(message)
+assert convenient.decode(convenient.encode(message)) != message
+
+# %% [markdown]
+# The user has put an end token into a sentence, which decoding hides, and a program that cuts its input at end tokens
+# loses the rest. Where special tokens separate the speakers of a chat, a user can speak in another's name, a form of
+# **prompt injection**. Tests on ordinary texts do not show it. The check: whatever the text, `encode` must make no
+# special token from it. (Libraries differ: Hugging Face's tokenizers recognise special tokens in a text unless told
+# otherwise, tiktoken raises an error. So know yours before you hand it what users type.)
+#
+# Also learn merges from the training text only, or the test is no longer held out (**data leakage**), and keep the
+# tokenizer with its model: with other merges the same numbers mean something else, mostly without an error.
 
 # %% [markdown]
 # ## Batches with little padding
@@ -785,18 +821,15 @@ quiz.one_choice(
 # tensor, so its sentences are filled up to the longest with `<pad>`. The padding mask of [chapter
 # 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it. The loss leaves padding out, too;
 # otherwise `<pad>` would be the easiest token to predict, and the mean loss would fall as padding is added. The mask
-# (Hugging Face's `attention_mask`) is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`. (If
-# padding has the end token's number, as in some fine-tuning scripts, the true end tokens drop out of the loss with it,
-# and the model is not taught to stop.) Here padding stands on the right. Before a language model continues several
-# prompts it is put on the left, so that the next token follows a real one ([chapter
+# (Hugging Face's `attention_mask`) is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
+# Here padding stands on the right; for prompts that a language model continues it is put on the left ([chapter
 # 18](18_gpt.ipynb#break-it-the-position-of-padding)).
 #
-# But padding is computed like any other token, so in a batch of mixed lengths much of the work is padding.
-#
-# So sort the sentences by length (for a pair, the longer of source and target counts), and fill a batch by tokens, not
-# by sentences: add sentences until the batch's size with padding, their number times the longest, would exceed a limit,
-# and start the next. This is **bucketing**. Nearly all steps then have about the same number of tokens. The price is
-# that a batch is no longer a random sample of all lengths.
+# Padding takes as much computation as any token, so in batches of mixed lengths much of the work is wasted. Instead,
+# sort the sentences by length (for a pair, the longer of source and target counts), and fill a batch by tokens, not
+# by sentences: add sentences until the batch's size with padding, their number times the longest, would exceed a
+# limit, and start the next. This is **bucketing**. Nearly all steps then have about the same number of tokens. The
+# price is that a batch is no longer a random sample of all lengths.
 
 # %% tags=["export"] module="tokens"
 import torch
@@ -870,9 +903,8 @@ print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
 # At random nearly half of the tokens are padding, by length two percent. Every sentence is in exactly one batch. The
-# order of the batches is random, or the model would get all short sentences first, and it is drawn again for each pass
-# through the data. The figure below shows sixteen of the texts, in batches of four: 43 percent is padding on the left,
-# 18 on the right. (Among only sixteen, neighbours differ more.)
+# order of the batches is random, or the model would get all short sentences first, and it is drawn again for each
+# pass through the data. Here are sixteen of the texts in batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: about as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)
@@ -888,9 +920,6 @@ for axes, drawn, title in (
     axes.set(title=title, xlabel="tokens", yticks=[], ylim=(19, -1))
 figure.tight_layout()
 plt.show()
-for drawn, padding in ((few, 0.43), (sorted(few), 0.18)):
-    full = sum(4 * max(drawn[n : n + 4]) for n in range(0, 16, 4))
-    assert round(1 - sum(drawn) / full, 2) == padding
 
 # %% [markdown]
 # Language models avoid padding in another way: they **pack** texts one behind the other into rows of equal length, with
@@ -916,54 +945,6 @@ quiz.one_choice(
         "A batch by sentences would count so. Then a batch of long sentences costs many times one of short ones.",
     ),
 )
-
-# %% [markdown]
-# ## Break it: text that acts as a command
-#
-# Suppose special tokens are recognised in the text, by a regular expression that looks for `<eos>`. It is convenient:
-# one can write them into training texts by hand. Then somebody types one.
-
-
-# %%
-class Convenient(BPETokenizer):
-    """Recognises special tokens wherever they are written."""
-
-    def encode(self, text, add_special_tokens=False):
-        tokens = []
-        for part in regex.split(r"(<pad>|<bos>|<eos>)", text):
-            if part in self.special_tokens:
-                tokens.append(self.special_tokens.index(part))
-            else:
-                tokens += super().encode(part)
-        if add_special_tokens:
-            return [self.bos_id, *tokens, self.eos_id]
-        return tokens
-
-
-convenient = Convenient(tokenizer.merges)
-message = "zwei <eos> drei"
-for name, chosen in [("ours", tokenizer), ("convenient", convenient)]:
-    tokens = chosen.encode(message)
-    print(
-        f"{name:15} {len(tokens):2} tokens, comes back as {chosen.decode(tokens)!r}"
-    )
-
-# %% tags=["proof"]
-assert tokenizer.decode(tokenizer.encode(message)) == message
-assert convenient.eos_id in convenient.encode(message)
-assert convenient.decode(convenient.encode(message)) != message
-
-# %% [markdown]
-# The user has put an end token into a sentence, which decoding hides, and a program that cuts its input at end tokens
-# loses the rest. Where special tokens separate the speakers of a chat, a user can speak in another's name, a form of
-# **prompt injection**. Tests on ordinary texts do not show it. The check: whatever the text, `encode` must make no
-# special token from it. (Libraries differ: Hugging Face's tokenizers recognise special tokens in a text unless told
-# otherwise, tiktoken raises an error. So know yours before you hand it what users type.)
-#
-# Another mistake is even harder to notice. With merges learnt from the *test* text as well, the score no longer says
-# how well a model does with held-out text (**data leakage**). Learn merges from the training text only, and keep the
-# tokenizer with its model: with other merges, the same numbers mean something else, and only a number for which the
-# embedding table has no row raises an error (*index out of range*).
 
 # %% [markdown]
 # ## Exercises
@@ -1201,7 +1182,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Three questions about tokens. Later chapters repeat what they need of them.
+# Two questions about tokens. Later chapters repeat what they need of them.
 #
 # ### Which vocabulary is best?
 #
@@ -1289,13 +1270,3 @@ assert [n * d / 1e6 for n, d in ((50_000, 768), (37_000, 512))] == [38.4, 18.944
 # and drops those whose removal lowers the likelihood of the training text least; a new word gets its most probable
 # segmentation. It can also draw one of several at random while a model is trained (**subword regularisation**);
 # *BPE-dropout* does that with merges.
-#
-# ### What about Hindi?
-#
-# Hindi, whose characters take three bytes each, pays a second price, which no merge can make up for, since merges never
-# cross a cut. Its vowels are mostly *combining characters*, `\p{M}`. [Our pattern](#bytes-so-that-nothing-is-unknown),
-# like GPT-2's, does not count them as letters, and so cuts within words. (GPT-4o's pattern counts these characters
-# among the letters.)
-#
-# Another trap lies outside the tokenizer: *ë* can be one character or two, *e* and the dots, which look alike and have
-# different bytes. Programs that compare texts bring them to one form first, by **Unicode normalisation**.

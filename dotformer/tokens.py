@@ -32,7 +32,7 @@ def pretokenize(text: str) -> list[str]:
 def merge_pair(word: Sequence[int], pair: tuple[int, int], new: int) -> list[int]:
     """Replace each `pair` of symbols in a word, from left to right, by one `new`.
 
-    Defined in chapter 10, "The definition".
+    Defined in chapter 10, "Learning the merges".
     """
     merged: list[int] = []
     for symbol in word:
@@ -50,7 +50,7 @@ def learn_merges(texts: Iterable[str], count: int) -> list[tuple[int, int]]:
     equally frequent, the one with the smaller numbers comes first. Stops early when
     no pair is left. After Sennrich, Haddow and Birch (2016).
 
-    Defined in chapter 10, "The definition".
+    Defined in chapter 10, "Learning the merges".
     """
     frequencies = Counter(word for text in texts for word in pretokenize(text))
     words = [list(word.encode()) for word in frequencies]
@@ -92,10 +92,10 @@ class BPETokenizer:
 
     Numbers begin with the special tokens: padding, begin, end, and others if
     wanted. No text is encoded as one of them. Then come the 256 bytes, so that
-    nothing is unknown, then the merges. Raises ValueError for what makes no
-    tokenizer.
+    nothing is unknown, then the merges. Raises ValueError for merges or special
+    tokens that are invalid.
 
-    Defined in chapter 10, "The definition".
+    Defined in chapter 10, "The tokenizer".
     """
 
     def __init__(

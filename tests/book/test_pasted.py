@@ -11,7 +11,7 @@ HIDDEN = {"hide-input", "proof", "plot", "quiz", "check", "exercise", "solution"
 SHOWN = (
     "All of it on one screen",
     "A model that has learnt to answer",
-    "Does training run token by token?",
+    "The leak test",
     "A decoder-only model that answers",
     "Pre-norm on one screen",
 )
