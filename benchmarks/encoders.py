@@ -1,7 +1,7 @@
 """Chapter 8's small encoders, whole, with a part left out, with and without warm-up: `python -m benchmarks.encoders`.
 
-And stacks of one layer, with and without feed-forward network, and of twelve, in either order of norm and sum, with a
-small start, and without one of the two. The code is the chapter's own. Takes a hundred minutes of one core and writes
+And stacks of one layer, with and without feed-forward network, and of twelve, in either order of norm and sum, with
+several starts, and without one of the two. The code is the chapter's own. Takes two hours of one core and writes
 book/measurements/encoders.json.
 """
 
@@ -22,6 +22,7 @@ DEEP = (
     {"norm_first": True},
     {"norm_first": False},
     {"norm_first": False, "small_start": True},
+    {"norm_first": False, "glorot": False},
     {"without": "norm"},
     {"without": "norm", "small_start": True},
     {"without": "residual"},

@@ -10,12 +10,12 @@
 #
 # *A Lannister always pays his debts.* What gets paid? To find the right word, a network must compare what it looks
 # for with what each word offers. By the end of this chapter you will have a one-line function that compares every
-# word of a sentence with every word, and will have asked the vectors of a published model which words are most like
+# word of a sentence with every other, and will have used a published model's vectors to find the words most like
 # *tea*, *debts* and *python*.
 #
 # You need Python with a little NumPy, the product of two matrices, the law of cosines, and from statistics mean,
-# variance, covariance and the normal distribution. It takes about 23 minutes to read, and 30 for the exercises. [Going
-# further](#going-further), at the end, takes 5 more minutes.
+# variance and the normal distribution (covariance only at the end). It takes about 23 minutes to read, and 30 for the
+# exercises. [Going further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
 from functools import partial
@@ -29,25 +29,27 @@ transformer_map(built=2)
 # %% [markdown]
 # ## A question is a vector too
 #
-# To find *debts* without understanding anything, describe the question and the words in the same terms. Here the terms
-# are three: is it a *person*, is it a *thing*, does it say how *often*? Each answer is a number, larger for a stronger
-# yes. The question asks for a thing: $(0, 2, 0)$ (how strongly it asks, 2 or 3, will not change which score is
-# highest). Four of the words are *Lannister* $(3, 0, 0)$, *always* $(0, 0, 3)$, *pays* $(0, 0, 0)$ and *debts* $(0, 3,
-# 0)$.
+# To find *debts* without understanding anything, describe the question and the words in the same terms. Here there
+# are three terms: is it a *person*, is it a *thing*, does it say how *often*? Each answer is a number, larger for a
+# stronger yes. The question asks for a thing: $(0, 2, 0)$ (how strongly it asks, 2 or 3, will not change which score
+# is highest). Four of the words are *Lannister* $(3, 0, 0)$, *always* $(0, 0, 3)$, *pays* $(0, 0, 0)$, which is none
+# of the three, and *debts* $(0, 3, 0)$.
 
 # %% [markdown]
 # Multiply the question by each, number by number, and add up: $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$ for *debts*, 0
 # for the others. This sum is the word's **score**. Where question and word both have large numbers of the same sign,
 # the product is large and positive. So a high score means that the two *agree* on what the question asks.
 #
-# Why is agreement what a look-up needs? Compare three ways to look up. Asking for *equality*, as a Python dictionary
-# does, finds only what is exactly the same, and no word is $(0, 2, 0)$. *Distance* finds the nearest word. But let
-# *debts* be $(0, 9, 0)$, three times as strongly a thing: now its **Euclidean distance** from the question is 7, and
-# *pays*, which is not a thing at all, only 2. (A stronger question only moves the limit: *pays* is nearer as soon as
-# *debts* is more than twice as strong as the question.) With the *sum of products* the stronger *debts* gets 18 instead
-# of 6. And what is not asked for costs nothing, because it is multiplied by 0; a distance would count it as a
-# difference. That has a danger, too: a word $(9, 9, 9)$ says yes to everything, and beats the plain *debts*, 18 to 6.
-# (In [chapter 3](03_softmax.ipynb) words compete, and such a word takes weight from the right ones.)
+# Why is agreement what a look-up needs? Compare three ways to look up:
+#
+# - *Equality*, as in a Python dictionary, finds only what is exactly the same, and no word is $(0, 2, 0)$.
+# - *Distance* finds the nearest word. But let *debts* be $(0, 9, 0)$, three times as strongly a thing: now its
+#   **Euclidean distance** from the question is 7, and *pays*, which is not a thing at all, only 2.
+# - The *sum of products* gives the stronger *debts* 18 instead of 6. And what is not asked for costs nothing, because it
+#   is multiplied by 0; a distance would count it as a difference.
+#
+# Rewarding strength has a danger: a word $(9, 9, 9)$ says yes to everything, and beats the plain *debts*, 18 to 6. (In
+# [chapter 3](03_softmax.ipynb) words compete, and such a word takes weight from the right ones.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it four words with their rows, debts in two strengths, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts, three times as strongly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
@@ -58,7 +60,7 @@ offers = {
     "always": [0, 0, 3],
     "pays": [0, 0, 0],
     "debts": [0, 3, 0],
-    "debts, insisting": [0, 9, 0],
+    "debts, stronger": [0, 9, 0],
 }
 drawing = Diagram(7.8, 3.3)
 for n, name in enumerate(["person", "thing", "often"]):
@@ -84,26 +86,25 @@ plt.show()
 
 # %% tags=["proof"]
 assert list(agreements.values()) == [0, 0, 0, 6, 18]
-assert distances["debts"] == 1 and distances["debts, insisting"] == 7
+assert distances["debts"] == 1 and distances["debts, stronger"] == 7
 assert distances["pays"] == 2 and question not in offers.values()
 
 # %% [markdown]
-# Equality has a second fault. The numbers of a question must be *learned*, in small steps, and after a small step
-# unequal vectors are almost always still unequal, so nothing says whether the step was good. The sum of products does
-# (and so would a distance). Add 0.1 to the question's number under *thing*, and the score of *debts* rises by $0.1
-# \cdot 3 = 0.3$. In general, moving the question a little along a word's vector (unless it is zero) raises that word's
-# score.
+# Equality fails for a second reason, besides finding only what is identical. The numbers of a question must be
+# *learned*, in small steps, and after a small step unequal vectors are almost always still unequal, so nothing says
+# whether the step was good. The sum of products does (and so would a distance). Add 0.1 to the question's number
+# under *thing*, and the score of *debts* rises by $0.1 \cdot 3 = 0.3$. In general, moving the question a little along
+# a word's vector (unless it is zero) raises that word's score.
 #
 # In attention the question is called the **query**. A word is compared through its **key**, and what it hands over is
-# its **value**. Here the question $(0, 2, 0)$ is the query and $(0, 3, 0)$ the key of *debts*; its value might be any
-# vector that stands for the word (chapter 4 learns it). This chapter is about the comparison.
+# its **value**. Here the question $(0, 2, 0)$ is the query and $(0, 3, 0)$ the key of *debts*; its value, what it
+# hands over, must wait for chapter 4. This chapter is about the comparison.
 #
 # ## A word as a row of numbers
 #
 # What does the sum of products measure? To learn that, leave the look-up for a moment and use it for likeness, where
-# common sense knows the answer: *tea* is more like *coffee* than like *train*. Let the query be a word, too. Give
-# each word three numbers, our own rough answers: how *warm* is it, how readily do you *drink* it, how fast does it
-# *move*?
+# common sense knows the answer: *tea* is more like *coffee* than like *train*. So let a word play the query, too.
+# Give each word three numbers, our own rough answers: how *warm* is it, how *drinkable*, how fast does it *move*?
 
 # %%
 import numpy as np
@@ -127,12 +128,7 @@ tea, coffee, ice, train = vectors
 #
 # ## Multiply and add
 #
-# You have used this sum already. Here are its name, its formula and its code. For tea and coffee:
-#
-# $$2 \cdot 3 \;+\; 3 \cdot 3 \;+\; 0 \cdot 0 \;=\; 15 .$$
-#
-# A zero adds nothing. Tea and ice disagree about warmth, and a product of opposite signs is negative:
-# $2 \cdot (-3) + 3 \cdot 1 + 0 \cdot 0 = -3$. The same in a loop:
+# The sum from the first section, in a loop:
 
 
 # %% tags=["nbval-check-output"]
@@ -147,12 +143,14 @@ for word, vector in zip(words[1:], vectors[1:], strict=True):
     print(f"tea and {word:7}{multiply_and_add(tea, vector):3}")
 
 # %% [markdown]
-# This sum of products is the **dot product**, or inner product:
+# Tea and ice disagree about warmth, and a product of opposite signs is negative: $2 \cdot (-3) + 3 \cdot 1 + 0 \cdot 0 =
+# -3$. This sum of products is called the **dot product**, or inner product:
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
 #
 # Below is the version that the rest of the book imports. (NumPy has it as `a @ b`; here it is spelled out because it
-# is the subject.)
+# is the subject. `Real` allows integers and decimals, `" D"` names the length of an axis, and `@shapes` checks that
+# one name means one length.)
 
 # %% tags=["export"] module="by_hand.similarity"
 import numpy as np
@@ -221,15 +219,15 @@ axes.axvline(0, color=plots.GREY, lw=0.8)
 plt.show()
 
 # %% [markdown]
-# Tea and coffee point almost the same way, and coffee goes further. Ice points away, more than a right angle from tea,
-# and beyond a right angle the dot product is negative.
+# Tea and coffee point almost the same way, and coffee goes further. Ice points away, more than a right angle from
+# tea, and its dot product with tea was negative. That is no accident.
 #
 # The **length** of an arrow, the (L2) **norm** of its vector, comes from Pythagoras in $D$ dimensions, and is the
 # root of a dot product: $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
 #
-# What does the dot product have to do with the angle $\theta$ between two arrows? However wide the vectors, two arrows
-# lie in one plane. There they span a triangle, whose third side is $a - b$. Compute its square in two ways. The dot
-# product is symmetric and distributes over sums, so it expands as with ordinary numbers:
+# What does the dot product have to do with the angle $\theta$ between two arrows? However wide the vectors, two
+# arrows lie in one plane. There they span a triangle, whose third side is $a - b$. Compute the square of its length
+# in two ways. The dot product is symmetric and distributes over sums, so it expands as with ordinary numbers:
 #
 # $$\|a - b\|^2 = (a - b) \cdot (a - b) = \|a\|^2 + \|b\|^2 - 2\, a \cdot b .$$
 #
@@ -245,8 +243,7 @@ plt.show()
 # For the angle alone, divide by both lengths. What is left is the **cosine similarity**: 1 for the same direction, 0
 # for a right angle, $-1$ for opposite directions.
 #
-# For tea and coffee, $\|a\| = \sqrt{4 + 9} = \sqrt{13}$ and $\|b\| = \sqrt{9 + 9} = \sqrt{18}$, so the cosine is
-# $15 / \sqrt{13 \cdot 18} \approx 0.981$, and the angle about 11 degrees.
+# For tea and coffee it is $15 / \sqrt{13 \cdot 18} \approx 0.981$, an angle of about 11 degrees.
 #
 # In code, the division comes first: scale every vector to length 1, which makes it a **unit vector**, then take the
 # dot product. (In `normalize` the idea is the last line; the rest guards against overflow and zeros. `*batch` means
@@ -289,7 +286,6 @@ for word, vector in zip(words, vectors, strict=True):
 # %% tags=["proof"]
 assert abs(cosine_similarity(tea, coffee) - 15 / np.sqrt(13 * 18)) < 1e-12
 assert round(cosine_similarity(tea, coffee), 3) == 0.981
-assert round(cosine_similarity(tea, train), 3) == 0.135
 assert (
     round(dot(tea, coffee) * np.linalg.norm(tea) / np.linalg.norm(coffee), 1)
     == 12.7
@@ -297,7 +293,7 @@ assert (
 assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 
 # %% [markdown]
-# Now tea is most like itself, with a cosine of 1. Coffee has 0.981 and the train 0.135.
+# Now tea is most like itself.
 #
 # ### Dot product or cosine: which does a transformer use?
 #
@@ -309,41 +305,14 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # | dot product | direction and length | attention, where training also learns how long each key is |
 # | cosine | direction only | search, usually: a text should not win because its vector is long |
 #
-# For one query, its length changes no ranking, because it multiplies all the scores by the same number (only the choice
-# becomes sharper: [chapter 3](03_softmax.ipynb#temperature)). A key's length may: coffee, cut to tea's length, would
-# score $\sqrt{13} \sqrt{13} \cos\theta \approx 12.7$, and tea's own 13 would win. For likeness the influence of length
-# is a fault; in a look-up, training can use it to make a word easy to find. (Some newer models normalise queries and
-# keys before the product, *QK-norm*.) A cosine is also undefined for a vector of zeros, such as that of *pays* above.
+# For one query, its length changes no ranking, because it multiplies all the scores by the same number (only the
+# choice becomes sharper: [chapter 3](03_softmax.ipynb#temperature)). A key's length may: coffee, cut to tea's length,
+# would score $15 \sqrt{13} / \sqrt{18} \approx 12.7$, and tea's own 13 would win. For likeness the influence of
+# length is a fault; in a look-up, training can use it to make a word easier to find for the queries that agree with
+# it. A cosine is also undefined for a vector of zeros, such as that of *pays* in the first section.
 #
-# If all keys are equally long, dot product, cosine and distance rank them alike: in $\|q - k\|^2 = \|q\|^2 + \|k\|^2 -
-# 2 \, q \cdot k$ only the last term changes from key to key. A [search by
-# meaning](15_pretrained.ipynb#search-by-meaning), as in a vector database, ranks texts by such a number and returns the
-# best few, from vectors that were trained beforehand. Attention returns a blend of all its values, and is trained
-# together with the model around it.
-
-# %% tags=["quiz"]
-quiz.one_choice(
-    "How does the transformer turn two vectors into one number that says how well they match?",
-    quiz.wrong(
-        "It subtracts one from the other, entry by entry",
-        "A difference is again a vector, not a number. Its length would be a distance, which does measure likeness, but the "
-        "original transformer does not use it.",
-    ),
-    quiz.wrong(
-        "It joins the two end to end and feeds them to a small network",
-        "That is a real design, called additive attention: Bahdanau, Cho and Bengio used it in 2014. The transformer "
-        "uses the dot product instead, because a matrix product computes it for all pairs at once.",
-    ),
-    quiz.right(
-        "It multiplies entry by entry and adds up",
-        "Yes: the dot product, as in `multiply_and_add`. Chapter 3 adds a division by a number that depends on the width alone.",
-    ),
-    quiz.wrong(
-        "It adds them, entry by entry",
-        "A sum of two vectors is a vector. You would still need a rule that turns it into one number, and a long sum does "
-        "not mean that the two agree: (9, 0) + (0, 9) = (9, 9) is long, and their dot product is 0.",
-    ),
-)
+# If all keys are equally long, dot product, cosine and distance rank them alike: in
+# $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2 \, q \cdot k$ only the last term changes from key to key.
 
 # %% tags=["quiz"]
 longer = np.array([4, 6, 0])  # tea, twice as long
@@ -368,9 +337,10 @@ quiz.number(
 # %% [markdown]
 # ## How alike are strangers?
 #
-# Our vectors had three entries; in the original transformer words have 512, queries and keys 64. Is a cosine of 0.5 a
-# lot? It depends on what two vectors have in common by accident. Take vectors that have nothing to do with each other,
-# every entry drawn from a normal distribution with mean 0 and variance 1.
+# Our vectors had three entries; in the original transformer words have 512, and the queries and keys made from them
+# (chapter 4) have 64. Is a cosine of 0.5 a lot? That depends on how alike two vectors are by accident. So take
+# strangers, vectors that have nothing to do with each other, every entry drawn from a normal distribution with mean 0
+# and variance 1.
 #
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
@@ -398,22 +368,22 @@ for width in widths:
     )
 
 # %% [markdown]
-# They gather around 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0, and the typical size of a cosine,
-# the root of the mean square (**RMS**), is $1/\sqrt{D}$ (± is the standard deviation over 20 seeds). Four times the
-# width, half the size.
+# They gather around 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0, and the typical size of a
+# cosine, the root of the mean square (**RMS**), is $1/\sqrt{D}$ (± is the standard deviation, sd, over 20 repetitions
+# with different random numbers). Four times the width, half the size.
 #
-# Why? Scale both vectors of a pair to length 1, and turn the pair until the first is $(1, 0, \dots, 0)$. The angle does
-# not change, so the cosine is now the first entry of the second vector. That vector still points in every direction
-# with equal chance: it was drawn independently of the first, and its density, a product of factors proportional to
-# $e^{-x_i^2 / 2}$, is proportional to $e^{-\lVert x \rVert^2 / 2}$, which depends on its length alone. So its $D$
-# squared entries have the same mean. They sum to 1, so this mean is $1/D$. The root of it is the typical size, $1/\sqrt
-# D$. (The dot product of the two as drawn is the cosine times both lengths, each about $\sqrt D$, so its typical size
-# is $\sqrt D$. Chapter 3 will need that.)
+# Why? Scale both vectors of a pair to length 1, and turn the pair until the first is $(1, 0, \dots, 0)$. The angle
+# does not change, so the cosine is now the first entry of the second vector. That vector still points in every
+# direction with equal chance, because it was drawn independently of the first, and its density, proportional to
+# $e^{-\lVert x \rVert^2 / 2}$, depends on its length alone. So its $D$ squared entries have the same mean. They sum
+# to 1, so this mean is $1/D$. The root of it is the typical size, $1/\sqrt D$. (The dot product of the two as drawn
+# is the cosine times both lengths, each about $\sqrt D$ as the root of a sum of $D$ squares of mean 1, so its typical
+# size is $\sqrt D$. Chapter 3 will need that.)
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly **orthogonal**. A cosine of 0.5 between random vectors is common at
-# width 2 and practically never happens at width 512. That is good for a look-up: if the keys were random, a query along
-# one of them would have a cosine of 1 with that key, and near 0 with very many others.
+# width 2 and practically never happens at width 512. That is good for a look-up: if the keys were random, a query
+# along one of them would have a cosine of 1 with that key, and near 0 with almost all others.
 
 # %% tags=["proof"]
 assert all(abs(cosines[width] * width**0.5 - 1) < 0.03 for width in widths)
@@ -428,15 +398,13 @@ assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 # word from its neighbours, ends up with similar vectors for them, presumably because they call for the same guesses:
 # *cup* is a good guess next to either.
 #
-# From here on our vectors come from all-MiniLM-L6-v2, a small published model that is installed with this book;
-# [chapter 15](15_pretrained.ipynb) runs all of it. Here we need only its first part, the **embedding table**: 30,522
-# rows of 384 learned numbers. Each row is the **embedding** of one **token**, which is a word, part of a word or a
-# character. Looking up a word means picking its row. (This model was trained in several steps, the last of them on
-# pairs of sentences.)
+# The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book;
+# [chapter 15](15_pretrained.ipynb) runs all of it. We need only its first part, the **embedding table**: 30,522 rows
+# of 384 learned numbers. Each row is the **embedding** of one **token**, which is a word, part of a word or a
+# character. Looking up a word means picking its row.
 #
-# Why learn such rows? The obvious alternative is a **one-hot** vector for word $i$, 0 everywhere and 1 in entry $i$.
-# But then any two different words have the dot product 0, and no word is like any other. Multiplied by the embedding
-# table, a one-hot vector becomes row $i$, whose numbers are learned.
+# Why learn such rows? The obvious alternative, a **one-hot** vector with a single 1, would make any two words equally
+# unlike. (Multiplied by the embedding table, a one-hot vector picks a row.)
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -462,22 +430,19 @@ for word in ("tea", "monday", "debts", "python"):
     )
 
 # %% [markdown]
-# Out of some 21,000 words of three or more letters, the nearest to *tea* is *coffee*. Nobody told the model which words
-# are drinks.
+# Out of some 21,000 words of three or more letters, the nearest to *tea* is *coffee*. No label told the model which
+# words are drinks.
 #
 # Two rows deserve a second look. The neighbours of *debts* include *creditors* and *owed*, words that go with debts
 # but do not mean the same: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say which it
 # has found. And the neighbours of *python* include *snake* and *serpent* as well as *import* and *pip*: several
-# senses, one vector (**polysemy**). (*Panda*, the first of them, may be the animal, or a trace of the library
-# *pandas*.) These are **static** embeddings: one vector for each word, whatever the sentence. To find out which
-# python is meant, a model has to look at the other words. That is what attention is for, and with these very vectors
-# chapter 4 does it.
+# senses, one vector (**polysemy**). (*Panda*: the animal, or the library *pandas*?) These are **static** embeddings:
+# one vector for each word, whatever the sentence. To find out which python is meant, a model has to look at the other
+# words. That is what attention is for, and with these very vectors chapter 4 does it.
 #
-# Is a cosine of 0.44 high? Two words drawn at random typically have 0.07. But *coffee* is the best of 21,000, and the
-# best of so many is high even by chance: vectors that mean nothing, drawn with the mean and covariance of these word
-# vectors, have an average cosine of 0.29 with their nearest word. And the typical word has a neighbour at 0.58
-# ([measured below](#how-high-is-high)). So 0.44 is hardly an accident, and not much for a nearest word. Before you call
-# two words alike, compare their cosine with those of other words from the same model.
+# Is a cosine of 0.44 high? Two words drawn at random typically have 0.07, and the best of 21,000 reaches 0.29 by
+# chance ([measured below](#how-high-is-high)). Before you call two words alike, compare their cosine with those of
+# other words from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -488,8 +453,8 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # %% [markdown]
 # ## A whole sentence at once
 #
-# Now compare every word of a sentence with every word. In each comparison one word is the query and the other the key.
-# In every such matrix of this book, **each query has a row and each key has a column**.
+# Now compare every word of a sentence with every other, and with itself. In each comparison one word is the query and
+# the other the key. In every such matrix of this book, **each query has a row and each key has a column**.
 
 # %%
 sentence = "they drink hot coffee or tea".split()
@@ -501,14 +466,14 @@ for row, query in enumerate(x):
         similarities[row, column] = dot(query, key)
 
 # %% [markdown]
-# Two loops, 36 dot products; for 1,000 words it would be a million, one at a time in Python. An entry of a matrix
-# product is a dot product too, of a row with a column. Stack the queries as the rows of $Q$ and the keys as the rows
-# of $K$. Transposed, the keys are columns, and all the dot products at once are
+# Two loops, 36 dot products; 1,000 words would need a million, one at a time in Python. An entry of a matrix product
+# is a dot product too, of a row with a column. Stack the queries as the rows of $Q$ and the keys as the rows of $K$.
+# Transposed, the keys are columns, and all the dot products at once are
 #
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
 #
-# Take the four words from the beginning, *Lannister*, *always*, *pays* and *debts*, as keys, and two questions, *what
-# gets paid?* and *how often?*:
+# Take the four words from the beginning (toy vectors again, to check by hand) as keys, and two questions, *what gets
+# paid?* and *how often?*:
 #
 # $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 2 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 6 & 0 & 0 \end{pmatrix} .$$
 #
@@ -517,14 +482,14 @@ for row, query in enumerate(x):
 # | what gets paid? $(0, 2, 0)$ | 0 | 0 | 0 | **6** |
 # | how often? $(0, 0, 2)$ | 0 | **6** | 0 | 0 |
 #
-# The first question finds *debts*, the second *always*. The multiplications are those of the loops, but run in compiled
-# code, several at once. That is one reason why the transformer compares by dot products. (Cosines and distances can be
-# had from the same matrix product, as exercises 2 and 3 show; comparing by a small network, as [chapter
-# 1](01_why_attention.ipynb#the-network-of-2014)'s decoder does, cannot.)
+# The first question finds *debts*, the second *always*. The multiplications are the same, but now the loops run in
+# compiled code, too, several at once. That is one reason to compare by dot products, and not by a small network, as
+# [chapter 1](01_why_attention.ipynb#the-network-of-2014)'s decoder does. (Cosines and distances can be computed from
+# the same product, as exercises 2 and 3 show.)
 #
 # Shapes: $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. The `#` in `*#batch` says
 # that the axes in front *broadcast* as in NumPy: one of size 1 is stretched to fit. (`swapaxes(-1, -2)` is a
-# transpose that leaves them alone.)
+# transpose that leaves the axes in front as they are.)
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -540,32 +505,28 @@ def similarity_matrix(
     return queries.astype(float) @ keys.swapaxes(-1, -2)
 
 
-# %%
-same = np.allclose(similarity_matrix(x, x), similarities, rtol=0, atol=1e-12)
-print("as the two loops, to within 1e-12:", same)
-
 # %% tags=["proof"]
 assert np.allclose(similarity_matrix(x, x), similarities, rtol=0, atol=1e-12)
 found = similarity_matrix(
-    np.array([[0, 2, 0], [0, 0, 1]]), np.array([*offers.values()][:4])
+    np.array([[0, 2, 0], [0, 0, 2]]), np.array([*offers.values()][:4])
 )
-assert found.tolist() == [[0, 0, 0, 6], [0, 3, 0, 0]]
-assert round(similarities[0, 4], 2) == 0.19 and similarities[0, 1:4].max() < 0.05
+assert found.tolist() == [[0, 0, 0, 6], [0, 6, 0, 0]]
+assert similarities[0, 1:].max() < 0.2
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Six by six matrix of cosines for the words they, drink, hot, coffee, or, tea. The diagonal is 1. Coffee and tea have 0.44, drink has 0.33 with coffee and 0.28 with tea; they and or have 0.19; nearly all others are close to 0. The matrix is the same above and below its diagonal."}}
 plots.score_map(similarity_matrix(x, x), sentence, sentence)
 plt.show()
 
 # %% [markdown]
-# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about as much as two unrelated words, although
-# tea is often hot. *They* and *or* are not close to any of these; with each other their cosine is 0.19.
+# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about as much as two unrelated words,
+# although tea is often hot. *They* is close to none of the others.
 #
-# Now read the last column: the same numbers as the last row. The matrix is **symmetric**, because $a \cdot b = b \cdot
-# a$. For likeness that is right. For a look-up two things are wrong. *Hot* should find the noun that it belongs to, and
-# that noun need not look back. And, where all vectors are equally long, every word finds itself: on the diagonal stand
-# the squared lengths $x_i \cdot x_i$, here 1, the largest cosine that there is. Both come from using one vector as
-# query *and* as key. So [chapter 4](04_self_attention.ipynb#queries-keys-and-values) gives each word one of each, through two
-# learned matrices.
+# Now read the last column: the same numbers as the last row. The matrix is **symmetric**, because
+# $a \cdot b = b \cdot a$. For likeness that is right. For a look-up two things are wrong. First, *hot* should find
+# the noun that it belongs to, and that noun need not look back. Second, where all vectors are equally long, every
+# word finds itself: on the diagonal stand the squared lengths $x_i \cdot x_i$, here 1, the largest cosine that there
+# is. Both come from using one vector as query *and* as key. So [chapter
+# 4](04_self_attention.ipynb#queries-keys-and-values) gives each word one of each, through two learned matrices.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -573,12 +534,12 @@ quiz.one_choice(
     "with the question's words as queries?",
     quiz.wrong(
         "64 × 64",
-        "That is the shape of $Q^\\top K$ where both have the same number of rows: it compares the 64 *properties* with each "
+        "That would be the shape of $Q^\\top K$ if both had the same number of rows: it compares the 64 *properties* with each "
         "other, not the words. The width is what gets summed away.",
     ),
     quiz.wrong(
         "100 × 4",
-        "Right numbers, wrong order. In this book, and in the paper, queries are rows.",
+        "Right numbers, wrong order. In this book, and in the paper on the original transformer, queries are rows.",
     ),
     quiz.right(
         "4 × 100",
@@ -610,8 +571,8 @@ print("the row of 'tea', reshaped:  ", wrong[5].round(2))
 # to look for: the last, tea's likeness to itself, which is not 1.
 #
 # Where the same vectors are queries and keys, the matrix must be symmetric, and with vectors of length 1 its diagonal
-# must be ones. Where queries and keys differ, neither helps. There, compare one entry with the definition: row 2,
-# column 5 must hold the dot product of query 2 with key 5.
+# must be ones. Where queries and keys differ, neither helps. There, compare one entry with the definition: entry
+# `[2, 5]` must be the dot product of `queries[2]` with `keys[5]`.
 
 # %% tags=["proof"]
 assert np.allclose(right, right.T) and np.allclose(np.diag(right), 1)
@@ -656,7 +617,7 @@ quiz.several_choices(
 
 # %% tags=["exercise"]
 def nearest_word(similarities, word):
-    """Column of the largest entry in row `word` of `similarities` (T, T), not `word`."""
+    """Column, other than `word`, of the largest entry in row `word` of (T, T)."""
     ...
 
 

@@ -14,8 +14,8 @@
 # Any two words are then one step apart; in a recurrent network the number of steps is their distance in the text. And
 # the outputs for all words of a given text are computed at once. The price is a weight for every pair of words.
 #
-# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 30 minutes to read, and 45 for
-# the exercises. [Going further](#going-further), at the end, takes 6 more minutes. If you are here to *write* a
+# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 29 minutes to read, and 45 for
+# the exercises. [Going further](#going-further), at the end, takes 4 more minutes. If you are here to *write* a
 # transformer, take [the route of an afternoon](../index.md#how-to-read-it).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
@@ -178,8 +178,8 @@ assert np.round([cosines[:2] for cosines in moved.values()], 2).tolist() == [
 # %% [markdown]
 # With what it received, *python* has moved towards *imports* in one sentence, from 0.21 to 0.53, and towards
 # *serpent* in the other, from 0.29 to 0.53. The plain average, scaled to the same length, moves it less. But it has
-# received the word *import*, and not what that implies: towards *pip* (0.34) and *programming* (0.25 before, 0.21
-# after) it has not moved.
+# received the word *import*, and not what that implies: its cosine with *pip* stays at 0.34, and with *programming*
+# it falls from 0.25 to 0.21.
 #
 # The rest of this chapter adds three matrices, the same for every word. Two let training decide what is chosen, and
 # the third what is handed over.
@@ -205,8 +205,9 @@ assert np.round([cosines[:2] for cosines in moved.values()], 2).tolist() == [
 #
 # $$q_i = x_i W_Q , \qquad k_i = x_i W_K , \qquad v_i = x_i W_V .$$
 #
-# Such a multiplication by a matrix is called a **projection**. For a sentence $X$ of $T$ words, $Q = X W_Q$, $K = X
-# W_K$ and $V = X W_V$ are three matrices with a row for each word.
+# Such a multiplication by a matrix is called a **projection**. For a sentence $X$ of $T$ words, $Q = X W_Q$,
+# $K = X W_K$ and $V = X W_V$ are three matrices with a row for each word. (Every vector is a row, so $q_i k_j^\top$
+# is a dot product.)
 #
 # A projection may change the width. Queries and keys have $d_k$ numbers each, and values $d_v$. So for word vectors of
 # width $D$ (in papers $d_\text{model}$), $W_Q$ and $W_K$ have the shape $(D, d_k)$ and $W_V$ has $(D, d_v)$. Together
@@ -216,9 +217,9 @@ assert np.round([cosines[:2] for cosines in moved.values()], 2).tolist() == [
 # *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries and keys have two
 # numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word can be found by.
 #
-# Let an action ask for something alive, and what is alive for an action, each with a 2, so that the choice is clear.
-# We want *bites* to prefer a human, so in a key *human* adds another 1 to *alive*. The value says whether a word is
-# alive and whether it is human; of an action it says nothing. Each cell below is one row of a matrix:
+# An action asks for something alive, and a living thing asks for an action; both ask with a 2, so that the choice is
+# clear. We want *bites* to prefer a human, so in a key *human* adds another 1 to *alive*. The value says whether a
+# word is alive and whether it is human; of an action it says nothing. Each cell below is one row of a matrix:
 #
 # | a 1 in | $W_Q$ adds to the query (*alive*, *action*) | $W_K$ adds to the key (*alive*, *action*) | $W_V$ adds to the value (*alive*, *human*) |
 # |---|---|---|---|
@@ -246,8 +247,8 @@ for token, *vectors in zip(small_tokens, q, k, v, strict=True):
     print(f"{token:6} query {vectors[0]}   key {vectors[1]}   value {vectors[2]}")
 
 # %% [markdown]
-# We chose these matrices; a transformer learns them (chapter 7). Follow the query of *bites* on paper, from left to
-# right, in the row of *man*:
+# We chose these matrices; a transformer learns them (chapter 7). Follow the query of *bites* along the row of *man*
+# in the figure below, from left to right:
 #
 # 1. The score is the dot product of query and key: $2 \cdot 2 + 0 \cdot 0 = 4$.
 # 2. As in [chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) it is divided by $\sqrt{d_k}$, here
@@ -337,9 +338,9 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # and the other word entry $b$. An action asks for *alive* and for *human*, 2 each (row 2), so *man* gets $2 + 2 = 4$
 # from *bites*. Only *alive* asks for an action (column 2), so *bites* gets 2 from *man*.
 #
-# Three questions are measured at the end: [why this product is not trained as one
+# Three questions are answered at the end: [why this product is not trained as one
 # matrix](#why-two-matrices-and-not-their-product), [whether queries and keys could share a
-# matrix](#would-one-shared-matrix-do), and [what $W_V$ does for the layers above](#what-is-the-third-matrix-for).
+# matrix](#would-one-shared-matrix-do), and [what $W_V$ does for what comes later](#what-is-the-third-matrix-for).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -447,9 +448,9 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 # one sequence, keys and values from another: exercise 1 builds it, and in [chapter 9](09_decoder.ipynb) the part that
 # writes (the *decoder*) uses it to query the part that has read (the *encoder*).
 #
-# The folded cell holds what later chapters import: `self_attention`, and `attention` under PyTorch's name,
-# `scaled_dot_product_attention`. They use the whole `softmax` of chapter 3, which raises an error where a query has no
-# key left.
+# The next folded cell holds what later chapters import: `self_attention`, and `attention` under PyTorch's name,
+# `scaled_dot_product_attention`. They use the whole `softmax` of chapter 3, which raises an error where a query has
+# no key left.
 
 # %% tags=["export", "hide-input"] module="by_hand.attention"
 import numpy as np
@@ -555,9 +556,9 @@ quiz.number(
 # %% [markdown]
 # ## Masks: leaving a word out
 #
-# Some words must not be seen: those not yet written, and those that only fill up a row. A **mask** is a boolean
-# matrix, with a row for each query and a column for each key. In this book, as in PyTorch's
-# `scaled_dot_product_attention`, **True means *may attend***.
+# Some words must not be seen: those not yet written, and *padding*, which only makes short sentences as long as the
+# others. A **mask** is a boolean matrix, with a row for each query and a column for each key. In this book, as in
+# PyTorch's `scaled_dot_product_attention`, **True means *may attend***.
 #
 # A **causal mask** hides the future: query $t$ may attend to keys $0$ to $t$ and to none that comes later. A model that
 # writes a text word by word (an **autoregressive** model) does not have the later words yet. In training the whole text
@@ -615,10 +616,11 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# The mask has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats it. Whatever finite numbers
-# the padding holds, its column of weights is 0. Its *row* is computed like any other, and does no harm as long as
-# nobody reads it: hide the padding in every layer, and leave its rows out when you average, or compare with right
-# answers ([chapter 9](09_decoder.ipynb)). To hide both the future and the padding, combine the two masks with `&`.
+# The padding mask, `real[:, None, :]`, has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats
+# it. Whatever finite numbers the padding holds, its column of weights is 0. Its *row* is computed like any other, and
+# does no harm as long as nobody reads it: hide the padding in every layer, and leave its rows out when you average,
+# or compare with right answers ([chapter 9](09_decoder.ipynb)). To hide both the future and the padding, combine the
+# two masks with `&`.
 
 # %% [markdown]
 # ### Why minus infinity?
@@ -639,8 +641,8 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # %% [markdown]
 # Multiplying the scaled scores by the mask is wrong, because 0 there is not a weight of 0: the hidden word still gets
 # 0.09. Multiplying the weights is only half right, because they no longer sum to 1. And the hidden word still decides
-# how much is left for the others. In *dog bites man* under a causal mask, *bites* would keep 0.187 for *dog*; if the
-# last word is a second *dog*, 0.446. So the future leaks.
+# how much is left for the others. With the weights multiplied by the causal mask, *bites* would give *dog* 0.187 in
+# *dog bites man*, but 0.446 if the last word were a second *dog*. So the future leaks.
 #
 # Divided by their sum, the weights agree with the first line, and for a reason: dropping a term of $\sum_j e^{s_j}$ and
 # dividing by what remains *is* the softmax of the others. Minus infinity does it in one step, and is safer: where a hidden score is far larger, the other weights have already
@@ -664,8 +666,8 @@ assert second_dog[1, 0].round(3) == 0.446
 # weight of 0 times NaN is NaN. It happens, for example, where padding stands *before* a text (*left padding*). The
 # causal mask lets a padding token see only padding, and the padding mask hides that too.
 #
-# In a model you want the weights of such a row to be 0, as in chapter 7's module. The short `softmax` above and the
-# [module below](#the-same-as-a-pytorch-module) give NaN; chapter 3's refuses such a row with an error.
+# In a model you want the weights of such a row to be 0; chapter 7's module gives that. The short `softmax` above and
+# the [module below](#the-same-as-a-pytorch-module) give NaN; chapter 3's refuses such a row with an error.
 
 # %% tags=["nbval-check-output"]
 hidden = np.full(3, -np.inf)
@@ -679,7 +681,7 @@ except ValueError as error:
 # %% [markdown]
 # ## Does the order of the words matter?
 #
-# *Bites* could not tell who bites. Was it our choice of matrices? Take nine words with random vectors of width 16, and
+# *Bites* could not tell who bites. Was that due to our matrices? Take nine words with random vectors of width 16, and
 # three random matrices. Compute their attention, shuffle the words, and compute it again.
 #
 # **Predict first.** The fourth token, *Language*, becomes the last. Its output vector
@@ -757,8 +759,8 @@ quiz.several_choices(
 # %% [markdown]
 # ## The same as a PyTorch module
 #
-# From chapter 7 on this book trains models, in PyTorch. `nn.Linear` without bias is a matrix that training can change,
-# and `.mT` swaps the last two axes.
+# From chapter 7 on this book trains models, in PyTorch. `nn.Linear` without bias is a matrix that training can
+# change, and `.mT` swaps the last two axes. In a module `__init__` makes the matrices, and calling it runs `forward`.
 
 # %%
 import torch
@@ -814,9 +816,9 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # words a million weights, for 2,000 four million. ([Chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)
 # computes the same without storing the weights, as *FlashAttention* does; then only the time is quadratic.)
 #
-# The three projections take $T D (2 d_k + d_v)$, in proportion to the length. In one head of the original transformer,
-# with $D = 512$ and $d_k = d_v = 64$, the two parts take equally many multiplications at $T = \tfrac32 D = 768$ words.
-# (Chapter 6 adds a fourth matrix.)
+# The three projections take $T D (2 d_k + d_v)$, in proportion to the length. In one head of the original
+# transformer, with $D = 512$ and $d_k = d_v = 64$, projections and pairs take equally many multiplications at
+# $T = \tfrac32 D = 768$ words. (Chapter 6 adds a fourth matrix.)
 
 # %% [markdown]
 # ## Layers above the first
@@ -875,8 +877,8 @@ for name, version in versions.items():
 
 # %% [markdown]
 # Shape and shuffle catch nothing. The sum catches the wrong axis. So does leaving queries out: with the wrong axis
-# each weight depends on the other queries. (Under a causal mask that includes later queries, so the future leaks.) It
-# catches the root of the number of queries as well, because that number changes.
+# each weight depends on the other queries. (Under a causal mask that includes later queries, so the future leaks.)
+# Leaving queries out also catches the root of the number of queries, because that number changes.
 #
 # No division at all passes every check but the last: its weights are positive, sum to 1 and follow the words around. It
 # takes known numbers or an independent reference to detect it.
@@ -1142,7 +1144,8 @@ verdict
 # ### Why two matrices, and not their product?
 #
 # For the scores only the product $W_Q W_K^\top$ matters. It is a sum of $d_k$ matrices of rank 1, each made of a
-# column of $W_Q$ (a question) and the same column of $W_K$ (what answers it). So its rank is at most $d_k$.
+# column of $W_Q$ (a question) and the same column of $W_K$ (what answers it). So its rank, the number of independent
+# directions that it uses, is at most $d_k$.
 #
 # Why not train it as one $(D, D)$ matrix? Because two narrow ones are cheaper. With $D = 512$ and $d_k = 64$ they hold
 # $2 D d_k = 65{,}536$ numbers, and one would hold $D^2 = 262{,}144$. Each word's short key is computed once, and then a
@@ -1153,8 +1156,8 @@ verdict
 # ### Would one shared matrix do?
 #
 # A compromise looks tempting: one matrix for both queries and keys. Draw two thousand sentences, in 20 batches, each
-# sentence of nine random vectors of width 16 and with its own random $16 \times 16$ projections. Count how often a word
-# attends most to itself. By chance it would be 1/9, about 11 percent; with no matrix at all it is nearly every word.
+# sentence of nine random vectors of width 16 and with its own random $16 \times 16$ projections. Count how often a
+# word attends most to itself. By chance it would be 1/9, about 11 percent.
 #
 # **Predict first.** For *one shared* matrix, do you expect a number near 11 percent, near 100, or half-way?
 
@@ -1192,10 +1195,10 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 # scatter around 0. And the scores $X W_Q (X W_Q)^\top$ stay symmetric, whatever training does. With two random matrices
 # a word's query has no more to do with its own key than with any other.
 #
-# An attention that picks its own word fetches nothing new. Can a shared matrix work? Yes, with three changes: [Kitaev
-# and others (2020)](https://arxiv.org/abs/2001.04451) share the matrix, scale the keys, but not the queries, to
-# length 1, so that scores are no longer mutual, let words attend to themselves only where there is nobody else, and
-# lose nothing in their tasks.
+# An attention that picks its own word fetches nothing new. Can a shared matrix work? Yes, with two changes: [Kitaev
+# and others (2020)](https://arxiv.org/abs/2001.04451) scale the keys, but not the queries, to length 1, so that
+# scores are no longer mutual, and let words attend to themselves only where there is nobody else. They lose nothing
+# in their tasks.
 #
 # ### What is the third matrix for?
 #

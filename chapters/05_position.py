@@ -14,7 +14,7 @@
 # **positional encoding**, and the verb can tell which word stands before it. In these two sentences that is the one
 # who bites.
 #
-# You need chapter 4, and sine and cosine. It takes about 27 minutes to read, and 45 for the exercises. [Going
+# You need chapter 4, and sine and cosine. It takes about 26 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One attention block is built. This chapter adds the two boxes named positions, under the encoder and under the decoder."}}
@@ -27,12 +27,9 @@ plots.book_style()
 transformer_map(built=5)
 
 # %% [markdown]
-# In the transformer of 2017 positions are added once, before the first layer.
-#
 # ## The same words in another order
 #
-# As chapter 4 showed, without a mask the verb receives the same in both orders, whatever the matrices. Here are three
-# words with random vectors, and three random projections:
+# Here are three words with random vectors, and three random projections:
 
 # %%
 import numpy as np
@@ -59,9 +56,10 @@ assert same
 
 # %% [markdown]
 # Each score depends on what its two words *are* and not on where they stand. A weight is the exponential of one such
-# score, divided by the sum of all the exponentials, and the weighted values are then summed, in whatever order. So the
-# order must enter elsewhere, and the simplest way is through the input vectors: give every **position** in the sentence
-# a vector of its own, $p_t$ for position $t$ (counted from 0), and add it to the word that stands there: $x_t + p_t$.
+# score, divided by the sum of all the exponentials, and the weighted values are then summed, in whatever order. So
+# the order must enter elsewhere, and the simplest way is through the input vectors: give every **position** in the
+# sentence a vector of its own, $p_t$ for position $t$ (counted from 0), and add it to the word that stands there:
+# $x_t + p_t$. (The transformer of 2017 adds them once, before the first layer.)
 #
 # ## Three ideas that break
 #
@@ -88,12 +86,10 @@ for t in (0, 1, 10, 100):
 # **One-hot** tells positions apart, but makes all of them equally far apart: position 0 has the dot product 0 with
 # position 1 and with position 50. And a code of 100 columns ends at position 99.
 #
-# What about a small step of fixed size, say $t / 1{,}000$? A key at position $t$ then contains $t$ times a fixed
-# vector, and the query's product with it adds $c \, t$ to the score, where $c$ depends on the query: a straight line,
-# which is highest at one of its ends. So the first or the last position can win, and never one between, such as the one
-# before. Use instead a point on a circle, like the tip of a clock's hand of length 1. The dot product of two hands is
-# the cosine of the angle between them, largest where they agree and lower on both sides. So a query that points to
-# three o'clock finds three, and likewise for any other time. Several hands, fast and slow, tell the times apart.
+# A fourth idea, a small step of fixed size, say $t / 1{,}000$, repairs the first two, but shares a fault with them. A
+# key at position $t$ then contains $t$ times a fixed vector, and the query's product with it adds $c \, t$ to the
+# score, where $c$ depends on the query: a straight line, which is highest at one of its ends. So, as far as the
+# position decides, the first or the last can win, and never one between, such as the one before.
 #
 # So here is the wish list:
 #
@@ -109,60 +105,25 @@ assert round(cosine_similarity(dog + 100, man + 100), 3) == 1.000
 assert cosine_similarity(dog, man) < 0.5
 
 # %% [markdown]
-# ## A counter with smooth digits
-#
-# A binary counter grants some of these wishes. In binary, the last digit flips at every step, the one before it at
-# every second step, the next at every fourth. With $n$ digits of 0 or 1, each at its own pace, it tells $2^n$ positions
-# apart, with bounded numbers. But neighbours need not be similar: from 7 to 8, 0111 to 1000, every digit changes.
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over positions 0 to 15. Above, four binary digits as black and white cells; the lowest flips at every step, the highest once. Below, four cosine waves with the same periods, 2, 4, 8 and 16, running smoothly between 1 and -1."}}
-positions = np.arange(16)
-figure, (above, below) = plt.subplots(
-    2, 1, figsize=(6, 5), sharex=True, height_ratios=[1, 1.6]
-)
-digits = np.array([(positions >> k) & 1 for k in range(4)])
-above.pcolormesh(
-    np.arange(17) - 0.5,
-    np.arange(5),
-    digits,
-    cmap=plots.WEIGHTS,
-    edgecolors="white",
-    lw=1,
-)
-above.set_yticks(np.arange(4) + 0.5, ["ones", "twos", "fours", "eights"])
-fine = np.linspace(0, 15, 400)
-for k, (color, name) in enumerate(
-    zip(
-        [plots.BLUE, plots.RED, plots.TEAL, plots.GOLD],
-        ["ones", "twos", "fours", "eights"],
-        strict=True,
-    )
-):
-    below.plot(fine, -np.cos(np.pi * fine / 2**k) / 2 - 1.3 * (3 - k), color=color)
-    below.text(15.3, -1.3 * (3 - k) - 0.15, name, color=color)
-below.set(xlabel="position", xlim=(-0.6, 17.4))
-below.set_yticks([])
-below.spines["left"].set_visible(False)
-plt.show()
-
-# %% [markdown]
-# The waves below are smooth digits: a slow one changes little between neighbours. (The fastest here, of period 2,
-# still jumps, so the encoding that follows starts with a slower one.)
-#
 # ## Sines and cosines
 #
-# The original transformer uses such waves in pairs, a sine and a cosine (together they are called **sinusoids**). A
-# sine alone has the same value twice in each period; the two together tell where in the period you are. A position gets
-# $D$ numbers, as many as a word, so there are $D/2$ pairs, $i = 0, 1, \dots$. In each step the angle of pair $i$ grows
-# by $\omega_i$, its **frequency**:
+# A point on a circle grants several wishes at once. Think of a clock's hand of length 1. The dot product of two hands
+# is the cosine of the angle between them, largest where they agree and lower on both sides. So a query that points to
+# three o'clock finds three, and likewise for any other time. One hand comes round again; several hands, fast and
+# slow, tell the times apart, as the digits of a counter do. From 199 to 200 all the digits jump at once, but a hand
+# moves smoothly, so neighbours stay similar.
+#
+# The original transformer uses such hands. Each is a pair of numbers, a sine and a cosine (both are **sinusoids**).
+# There are two reasons for pairs; here is the first: a sine alone has the same value twice in each turn, and the two
+# together tell where in the turn you are. A position gets $D$ numbers, as many as a word, so there are $D/2$ pairs, $i =
+# 0, 1, \dots$. In each step the angle of pair $i$ grows by $\omega_i$, its **frequency**:
 #
 # $$p_{t, 2i} = \sin(\omega_i t), \qquad p_{t, 2i+1} = \cos(\omega_i t), \qquad \omega_i = 10000^{-2i/D} .$$
 #
-# As in the counter, each pair is slower than the one before by a constant factor, here $10000^{2/D}$ instead of 2.
-# The first, like the hand of a clock, turns by $\omega_0 = 1$ radian a step, and has come full circle after $2\pi
-# \approx 6.3$. The last, for a large $D$, turns by nearly 1/10000 a step ([further on](#why-10000): why this number).
-# Work out $D = 4$ on paper (`d_model` is $D$ in the code): two pairs, with $\omega_0 = 1$ and $\omega_1 =
-# 10000^{-2/4} = \frac{1}{100}$:
+# Each pair is slower than the one before by the factor $10000^{2/D}$. The first turns by $\omega_0 = 1$ radian a
+# step, and has come full circle after $2\pi \approx 6.3$. The last, for a large $D$, turns by little more than
+# 1/10000 a step. ([Why 10,000?](#why-10000)) Work out $D = 4$ on paper: two pairs, with $\omega_0 = 1$ and
+# $\omega_1 = 10000^{-2/4} = \frac{1}{100}$:
 #
 # | position $t$ | $\sin t$ | $\cos t$ | $\sin \frac{t}{100}$ | $\cos \frac{t}{100}$ |
 # |---|---|---|---|---|
@@ -174,10 +135,17 @@ plt.show()
 # | 5 | −0.959 | 0.284 | 0.050 | 0.999 |
 #
 # Take the word $x = (1, 0, 2, 0)$. At position 0 the model reads $(1, 1, 2, 1)$, at position 2 $(1.909, -0.416, 2.020,
-# 1.000)$.
+# 1.000)$. In code:
 
 
-# %%
+# %% tags=["nbval-check-output"]
+positions, D = np.arange(6), 4
+angles = np.outer(positions, 10000 ** (-np.arange(0, D, 2) / D))  # (6, D/2)
+pairs = np.stack([np.sin(angles), np.cos(angles)], axis=-1)  # (6, D/2, 2)
+print(pairs.reshape(6, D).round(3))
+
+
+# %% tags=["proof"]
 def position_by_loop(t, d_model):
     row = []
     for i in range(d_model // 2):
@@ -220,8 +188,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# For the rest of the book there are three functions: `frequencies(D)`, `sinusoidal_encoding(positions, D)` for any
-# positions, and `sinusoidal_positions(T, D)` for those from 0 to $T - 1$.
+# The rest of the book uses three functions, which are folded (inside them $D$ is called `d_model`): `frequencies(D)`,
+# `sinusoidal_encoding(positions, D)` for any positions, and `sinusoidal_positions(T, D)` for those from 0 to $T - 1$.
 
 # %% tags=["export", "hide-input"] module="by_hand.positions"
 import numpy as np
@@ -275,7 +243,9 @@ lengths = np.linalg.norm(encodings, axis=1)
 assert np.allclose(lengths, np.sqrt(16))  # all equally long
 
 # %% [markdown]
-# Here are 48 positions of width 32, one row each. On the left the columns change fast, on the right hardly at all:
+# Here are 48 positions of width 32, one row each. Every entry lies between −1 and 1 (*bounded*), every row has the
+# norm $\sqrt{D/2}$, because each pair contributes $\sin^2 + \cos^2 = 1$, and the formula takes any $t$ (*no last*).
+# On the left the columns change fast, on the right hardly at all:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A map of 48 rows, one for each position, and 32 columns. On the left the colours change from row to row; further right the stripes grow longer; the right half hardly changes from the first row to the last."}}
 figure, axes = plt.subplots(figsize=(5, 3.4))
@@ -284,56 +254,6 @@ axes.imshow(
 )
 axes.set(xlabel="column: sine, cosine, sine, cosine, ...", ylabel="position")
 plt.show()
-
-# %% [markdown]
-# Does any later position come close to position 0? Find the nearest of the next 9,999:
-
-# %%
-found = {}
-print("from position 0   to position 1   to the nearest")
-for d_model in (4, 8, 16, 32):
-    table = sinusoidal_positions(10_000, d_model)
-    distances = np.linalg.norm(table[1:] - table[0], axis=1)  # to position 0
-    nearest, apart = 1 + distances.argmin(), distances.min()
-    found[d_model] = nearest
-    print(f"D = {d_model:2} {distances[0]:21.2f} {apart:14.2f}, position {nearest}")
-
-# %% [markdown]
-# Back to the wish list. *Similar* comes in the next section, *the same everywhere* and *any position* in the one after.
-# The other three:
-#
-# - *Bounded*: every entry lies between −1 and 1, and every row has the same norm, $\sqrt{D/2}$, because each pair
-#   contributes $\sin^2 + \cos^2 = 1$.
-# - *No last position*: the formula takes any $t$.
-# - *Different*: no two positions are equal, because the first pair turns by 1 a step, and no whole number of steps
-#   makes a whole number of turns ($\pi$ is irrational). But how far apart they are depends on the width. With $D = 4$
-#   position 1885 is nearly position 0, after 300 turns of the first pair and 3 of the second. With $D = 8$ the
-#   nearest is position 6283, and not the neighbour; with $D = 16$ or 32 it is the neighbour.
-
-# %% tags=["proof"]
-assert [found[d_model] for d_model in (4, 8, 16, 32)] == [1885, 6283, 1, 1]
-assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
-
-# %% tags=["quiz"]
-quiz.one_choice(
-    "Why does a transformer need to be told positions, when a recurrent network does not?",
-    quiz.wrong(
-        "Because it reads longer texts, in which positions are easily confused",
-        "Three words are enough to show the need: *dog bites man*. It is a matter of how attention reads, not of how much.",
-    ),
-    quiz.right(
-        "Because it reads all words at once and sums over them",
-        "Yes. A recurrent network meets the words one after another; attention sums over all of them, and a sum has no order.",
-    ),
-    quiz.wrong(
-        "Because its vectors would otherwise be too narrow to hold a sentence",
-        "The encoding does not widen the vectors: it is added to them. What was missing is not room but information.",
-    ),
-    quiz.wrong(
-        "Because training would otherwise take too long",
-        "A model without positions can be trained. Without a causal mask, it never learns what depends on order.",
-    ),
-)
 
 # %% tags=["quiz"]
 quiz.number(
@@ -366,8 +286,9 @@ quiz.number(
 #
 # $$p_t \cdot p_{t+r} = \sum_i \bigl( \sin \omega_i t \, \sin \omega_i (t + r) + \cos \omega_i t \, \cos \omega_i (t + r) \bigr) = \sum_i \cos \omega_i r .$$
 #
-# Only the *distance* $r$ is left. For $D = 4$, from the rows [above](#sines-and-cosines): $p_1 \cdot p_2 = \cos 1 +
-# \cos 0.01 = 1.54$, and so is $p_4 \cdot p_5$. Move the position below: the curve slides along and keeps its shape.
+# Only the *distance* $r$ is left. For $D = 4$, from the rows [above](#sines-and-cosines):
+# $p_1 \cdot p_2 = \cos 1 + \cos 0.01 = 1.54$, and so is $p_4 \cdot p_5$. Move the position below (width 16): the
+# curve slides along and keeps its shape.
 
 # %% tags=["plot"]
 movable.position(sinusoidal_positions(48, 16), position=12)
@@ -393,7 +314,8 @@ assert (
 # The peak is the position itself. From there the curve falls for a few words, and then it ripples: in this picture,
 # whose width is 16, the product at a distance of six, 6.445, is a little higher than at two, 6.368. On the whole, and
 # the more so the wider the encoding, near positions are more alike than far ones. And the curve is its own mirror
-# image: one word *before* and one word *after* give the same product. What tells them apart comes next.
+# image: one word *before* and one word *after* give the same product. What tells them apart is in [A step is a
+# rotation](#a-step-is-a-rotation).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -417,6 +339,31 @@ quiz.one_choice(
 )
 
 # %% [markdown]
+# Does any other position come close to a given one? As all rows have the same norm, $\lVert p_t - p_{t+r} \rVert^2 = D -
+# 2 \sum_i \cos \omega_i r$ depends on the distance alone, so it is enough to look from position 0. Find the nearest of
+# the next 9,999:
+
+# %%
+found = {}
+print("from position 0   to position 1   to the nearest")
+for d_model in (4, 8, 16, 32):
+    table = sinusoidal_positions(10_000, d_model)
+    distances = np.linalg.norm(table[1:] - table[0], axis=1)  # to position 0
+    nearest, apart = 1 + distances.argmin(), distances.min()
+    found[d_model] = nearest
+    print(f"D = {d_model:2} {distances[0]:21.2f} {apart:14.2f}, position {nearest}")
+
+# %% [markdown]
+# *Different*: no two positions are equal, because the first pair turns by 1 a step, and no whole number of steps makes a
+# whole number of turns ($\pi$ is irrational). But how far apart they are depends on the width. With $D = 4$ position
+# 1885 is nearly position 0, after 300 turns of the first pair and 3 of the second. With $D = 8$ the nearest is position
+# 6283, and not the neighbour; with $D = 16$ or 32 it is the neighbour.
+
+# %% tags=["proof"]
+assert [found[d_model] for d_model in (4, 8, 16, 32)] == [1885, 6283, 1, 1]
+assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
+
+# %% [markdown]
 # ## A step is a rotation
 #
 # Look at one pair as a point in the plane, $(\sin \omega t, \cos \omega t)$. It runs around a circle, by the angle
@@ -430,14 +377,14 @@ quiz.one_choice(
 #
 # $$\bigl(\sin \omega (t + r),\; \cos \omega (t + r)\bigr) = \bigl(\sin \omega t,\; \cos \omega t\bigr) \begin{pmatrix} \cos \omega r & -\sin \omega r \\ \sin \omega r & \cos \omega r \end{pmatrix} .$$
 #
-# From the rows above, position 1 to position 2:
+# From [the rows for $D = 4$](#sines-and-cosines), position 1 to position 2:
 #
 # $$(0.841,\; 0.540) \begin{pmatrix} 0.540 & -0.841 \\ 0.841 & 0.540 \end{pmatrix} = (0.909,\; -0.416) .$$
 #
 # The same matrix takes position 4 to 5. Put one such block for each pair on the diagonal of a $D \times D$ matrix,
 # and call it $R_r$. Then $p_{t+r} = p_t R_r$: one matrix moves *every* position by $r$. So a step looks *the same
-# everywhere*. That is the second reason why each sine has its cosine: with sines alone there is no such matrix,
-# because at $t = 0$ all of them are 0, and 0 times any matrix is 0.
+# everywhere*. That is the second reason for pairs: with sines alone there is no such matrix, because at $t = 0$ all
+# of them are 0, and 0 times any matrix is 0.
 
 
 # %% tags=["export"] module="by_hand.positions"
@@ -485,17 +432,19 @@ _, plain = self_attention(
     sinusoidal_positions(8, 32), look_back / 20, np.eye(32), np.eye(32)
 )
 assert np.allclose(weights[[1, 2, 7], [0, 1, 6]], [0.92, 0.85, 0.85], atol=0.005)
+assert round(20 / 32**0.5, 1) == 3.5
 assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 
 # %% [markdown]
 # At $D = 32$ each position from 2 on gives 0.85 to the one before it, all by the same matrix. With $R_1$ in its place
 # each position looks one word ahead, with $R_{-r}$ it looks $r$ words back. So *any* position can win, and before and
 # after are told apart, although the dot products of the encodings alone are the same. Position 1 gives 0.92: the
-# position that it looks for, 0, has a neighbour on one side only to take a share. Position 0 looks for position −1, and
-# the nearest to it is position 0 itself. The factor 20 is the price of similar neighbours: their scores differ by
-# little, and without it no weight would be above 0.21.
+# position that it looks for, 0, has a neighbour on one side only to take a share. Position 0 looks for position −1,
+# and the nearest to it is position 0 itself. The factor 20 is the price of similar neighbours: their scores differ by
+# little, and without it no weight would be above 0.21. (With the division by $\sqrt{d_k} = \sqrt{32}$ it multiplies
+# the plain products by about 3.5.)
 #
-# So sinusoids grant all the wishes:
+# Wide enough, sinusoids grant all the wishes:
 #
 # | | different | bounded | same step | any can win | similar | no last |
 # |---|---|---|---|---|---|---|
@@ -504,13 +453,16 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # | one-hot | yes | yes | yes | yes | no | no |
 # | sinusoids | yes | yes | yes | yes | yes | yes |
 #
+# (Two of the yeses for one-hot: one matrix can shift every code by one, and a query that equals a code picks that
+# position.)
+#
 # ### The dog and the man
 #
 # Now add words, and the verb can tell which one stands before it. The words are vectors of the published model from
 # [chapter 2](02_similarity.ipynb#real-vectors), 384 numbers and after them 32 zeros; the positions are 384 zeros and
-# after them 32 sines and cosines. So their sum $x_t + p_t$ really sets them side by side. $W_Q$ and $W_K$ read the
-# positions, as above, since they are 0 in their first 384 rows; $W_V$ reads the words, since it is 0 in its last 32.
-# Which word is nearest to what *bites* receives?
+# after them 32 sines and cosines. (So word and position keep to entries of their own for now, and you can see which
+# matrix reads what.) $W_Q$ and $W_K$ read the positions, as above, since they are 0 in their first 384 rows; $W_V$
+# reads the words, since it is 0 in its last 32. Of all the model's words, which is nearest to what *bites* receives?
 
 # %% tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize
@@ -529,13 +481,12 @@ for sentence in ("dog bites man", "man bites dog"):
     p = np.hstack([np.zeros((3, 384)), sinusoidal_positions(3, 32)])
     received, _ = self_attention(x + p, looks_back, reads_positions, reads_words)
     biter = token_of[(embeddings @ received[1]).argmax()]
-    print(f"{sentence}: bites receives something near to {biter!r}")
+    print(f"{sentence}: what bites receives is nearest to {biter!r}")
     assert biter == sentence.split()[0]
 
 # %% [markdown]
-# What *bites* receives is nearest to *dog* in the first sentence and to *man* in the second. In these sums word and
-# position had entries of their own. Now let them share the *same* 16 entries, for the random words and matrices of
-# the beginning, where the verb received the same in both orders:
+# Now let word and position share the *same* 16 entries, for the random words and matrices of the beginning, where the
+# verb received the same in both orders:
 
 # %%
 p = sinusoidal_positions(3, 16)
@@ -551,9 +502,9 @@ assert round(apart, 1) == 0.2 and 1 < size < 1.1
 # They were equal before; now they differ, on average by about a fifth of an entry's size. Making use of the difference
 # is left to training.
 #
-# The subject of a verb is not always the word before it. But in trained translators it is easy to find heads
-# (attentions side by side, chapter 6) that attend to the word before, or after: [Voita and others,
-# 2019](https://aclanthology.org/P19-1580/), call them positional heads. Chapter 6 shows one.
+# In trained translators it is easy to find heads (attentions side by side) that attend to the word before, or after
+# ([Voita and others, 2019](https://aclanthology.org/P19-1580/)); [chapter 6](06_many_heads.ipynb#heads-at-work) shows
+# one.
 
 # %% tags=["proof"]
 assert all(weights[t].argmax() == t - 1 for t in range(1, 8))
@@ -562,9 +513,10 @@ assert all(weights[t].argmax() == t - 1 for t in range(1, 8))
 # ## Does adding destroy the word?
 #
 # After adding, the model sees only the sum. Can it be taken apart? Take all 32,000 sums of 1,000 random words and 32
-# positions. On half of them, fit two linear maps by least squares, one from the sum to the word, one to the position.
-# On the other half, apply the maps, and take the nearest of the 1,000 words and of the 32 positions. How often is it
-# the right one? (In the last column random vectors of the same length take the place of the sinusoids.)
+# positions. On half of them, find the matrix that brings the sums as close as possible to their words (least
+# squares), and another that brings them to their positions. On the other half, apply these, and take the nearest of
+# the 1,000 words and of the 32 positions. How often is it the right one? (In the last column random vectors of the
+# same length take the place of the sinusoids.)
 
 # %% tags=["hide-input"]
 word_of, position_of = np.repeat(np.arange(1000), 32), np.tile(np.arange(32), 1000)
@@ -587,7 +539,7 @@ for d_model in (256, 128, 64, 32):
         sums, wanted = np.column_stack([sums, np.ones(len(sums))]), table[answer]
         linear_map = np.linalg.lstsq(sums[fitted], wanted[fitted], rcond=None)[0]
         found = sums[held_out] @ linear_map
-        # squared distances, but for the length of what was found
+        # squared distances, minus a term that is the same for all rows
         apart = (table**2).sum(axis=1) - 2 * found @ table.T
         off = np.abs(apart.argmin(axis=1) - answer[held_out])
         shares.append(np.mean(off == 0))
@@ -599,10 +551,11 @@ assert all(shares[0] > 0.995 and shares[2] > 0.89 for shares in right.values())
 assert right[256][1] > 0.8 > 0.4 > right[32][1] and min(near.values()) > 0.6
 
 # %% [markdown]
-# Adding does not destroy the word: words come back at every width. So do most positions, if their vectors are random
-# (last column): in a wide space random directions are nearly at right angles ([chapter 2](02_similarity.ipynb)), so
-# word and position hardly disturb each other. Sinusoids come back less often, because neighbours are similar: where the
-# answer is wrong, it is mostly off by one or two.
+# Adding does not destroy the word: it is recovered at every width. So is nearly every position, if the position
+# vectors are random (last column): in a wide space random directions are nearly at right angles ([chapter
+# 2](02_similarity.ipynb)), so word and position hardly disturb each other. Sinusoidal positions are recovered less
+# often, because neighbours are similar: where the answer is wrong, it is mostly off by one or two. (All this with
+# words $\sqrt 2$ times as long as positions.)
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**) and make the vector wider? The next
 # thing that happens to it is a projection, and
@@ -619,13 +572,14 @@ assert right[256][1] > 0.8 > 0.4 > right[32][1] and min(near.values()) > 0.6
 # A model could also start with a random vector for every position and train it, like the word vectors. BERT and GPT-2
 # have such **learned position embeddings**.
 #
-# Take a small task: every position must attend to the one before it. There are no words; the encodings are the rows of
-# a matrix $E$, and the scores are $E A E^\top$, with $A$ learned (in place of $W_Q W_K^\top$). We compare two kinds of
-# $E$. Sinusoids are fixed, and $A = R_{-1}$ would solve the task. An embedding table starts at random and is trained
-# along with $A$ ([chapter 7](07_learning.ipynb) says how). Training shows positions 0 to 23. The test asks about 24 to
-# 47, with all 48 to choose from: going beyond what was trained is **extrapolation**. Each number is the mean of three
-# runs from different random matrices. We try several sizes of the training's steps (*learning rates*), and report the
-# one that does best on 24 to 47, which flatters both kinds. Chance is one in 48, 2 percent.
+# Take a small task: every position must attend to the one before it. There are no words; the encodings are the rows
+# of a matrix $E$, and the scores are $E A E^\top$, with $A$ learned (in place of $W_Q W_K^\top$). We compare two
+# kinds of $E$. Sinusoids are fixed, and $A = R_{-1}$ would solve the task. An embedding table starts at random and is
+# trained along with $A$ ([chapter 7](07_learning.ipynb) says how). Training shows positions 0 to 23. The test asks
+# about 24 to 47, with all 48 to choose from: going beyond what was trained is **extrapolation**. Each number is the
+# mean of three runs from different random matrices. We try several sizes of the training's steps (*learning rates*),
+# and report the one that does best on 24 to 47, which makes both kinds look a little better than they are. Chance is
+# one in 48, 2 percent.
 #
 # **Predict first.** With each kind, what share of positions 24 to 47 give most weight to the one before?
 
@@ -688,7 +642,7 @@ for d_model in (16, 32, 64, 128):
         practised, beyond = runs[runs[:, 1].argmax()]
         beyond_of[learned, d_model] = beyond
         practised_of[learned, d_model] = practised
-        assert practised > 0.99 and (beyond < 0.15) == (learned or d_model == 128)
+        assert practised == 1 and (beyond < 0.15) == (learned or d_model == 128)
         assert not learned or beyond < 0.03
     print(
         f"width {d_model:3}     "
@@ -702,20 +656,17 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 
 
 # %% [markdown]
-# At positions 1 to 23, with the first 24 to choose from, both are right more than 99 percent of the time. Beyond, the
-# learned table is at chance or below: its rows there are still the random numbers they started as, because no gradient
-# ever reached them. A learned table ends where training ended. In practice an `nn.Embedding(max_length, D)` has no rows
-# beyond it, so a longer text raises an error. It also costs parameters, a row of width $D$ for each position (in BERT
-# $512 \cdot 768$, some 393,000), and sinusoids cost none.
+# At positions 1 to 23, with the first 24 to choose from, both are always right. Beyond, the learned table is no
+# better than chance: its rows there are still the random numbers they started as, because no gradient ever reached
+# them. A learned table ends where training ended. In practice an `nn.Embedding(max_length, D)` has no rows beyond it,
+# so a longer text raises an error.
 #
-# Sinusoids may extrapolate. Here, at widths 16 and 32, nearly every position beyond is right; at 64 two thirds; at 128
-# hardly any. The rotation $R_{-1}$ would be right everywhere, at any width. Why is it not found? Neighbouring pairs
-# turn at similar speeds: at width 128 each is only 1.15 times as fast as the next, at width 16 3.2 times. Over 24
-# positions even the fastest pair turns fewer than four times, and the slow ones hardly move. So whatever the width, the
-# 24 encodings nearly fit into a space of about ten directions (8, 10, 11 and 12 of their *singular values* exceed a
-# thousandth of the largest). Beyond, pairs that looked alike drift apart, and positions 24 to 47 leave that space: 0,
-# 13, 33 and 39 percent of their squared length lie outside. Training never decided what $A$ does there. (The random
-# start is not to blame: with $A = 0$ at the start, 100, 100, some 70 and 0 percent are right.)
+# Sinusoids may extrapolate. Here, beyond, they are right nearly everywhere at width 16 and 32, two times in three at
+# 64, and hardly ever at 128. The rotation $R_{-1}$ would be right everywhere, at any width. Why is it not found? The
+# slow pairs hardly move in 24 steps, so whatever the width the 24 encodings nearly fit into a space of about ten
+# dimensions. Positions 24 to 47 leave that space: at the four widths 0, 13, 33 and 39 percent of their squared length
+# lie outside, and there training never decided what $A$ does. (The random start of $A$ is not to blame: from $A = 0$
+# it is 100, 100, some 70 and 0 percent right.)
 
 # %% tags=["proof"]
 strong, outside, zero = [], [], []
@@ -729,12 +680,40 @@ for d_model in (16, 32, 64, 128):
     zero.append(max(share_right(*result, 24, 48) for result in from_zero))
 assert np.allclose(zero, [1, 1, 0.7, 0], atol=0.06)
 assert strong == [8, 10, 11, 12]
-assert [round(10000 ** (2 / D), 2) for D in (128, 16)] == [1.15, 3.16]
 assert np.round(outside, 2).tolist() == [0, 0.13, 0.33, 0.39]
 
 # %% [markdown]
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
 # table 3, row E), and preferred sinusoids in the hope of longer texts.
+
+# %% [markdown]
+# ## Break it: one word at a time
+#
+# A model that generates text produces its words one at a time. It keeps the keys and values of the earlier words
+# ([chapter 12](12_generation.ipynb)), so only the new word goes in. It seems natural to encode each word as it comes:
+# add `sinusoidal_positions(1, D)` to a sequence of length 1. **Predict first:** what is wrong with it?
+
+# %% tags=["nbval-check-output"]
+words = np.random.default_rng(9).standard_normal((4, 8))
+at_once = words + sinusoidal_positions(4, 8)
+one_by_one = np.concatenate(
+    [word[None] + sinusoidal_positions(1, 8) for word in words]
+)
+print("shapes:", at_once.shape, one_by_one.shape)
+for t in range(4):
+    print(f"word {t}: same vector? {np.allclose(at_once[t], one_by_one[t])}")
+
+# %% [markdown]
+# Each sequence of length 1 begins at position 0, so every word gets that encoding. Only the first is right. Nothing
+# crashes, and training never reveals the mistake, since it encodes whole sentences.
+#
+# The check that finds it: **one at a time must equal all at once**. Chapter 12 applies it to a whole model. The cure
+# is to say where the word stands, which is why `sinusoidal_encoding` takes positions. (In Hugging Face's code they
+# are called `position_ids`.)
+
+# %%
+counted = np.stack([words[t] + sinusoidal_encoding(t, 8) for t in range(4)])
+assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 
 # %% [markdown]
 # ## Rotary positions: turning instead of adding
@@ -745,16 +724,16 @@ assert np.round(outside, 2).tolist() == [0, 0.13, 0.33, 0.39]
 # terms but the first may depend on where a word stands in the text, though mostly the difference $t - s$ should count:
 # how far before or after.
 #
-# With rotations the positions enter the score by this difference alone. Add nothing to the words. Instead, turn each
-# pair of entries of a *query* by its angle at the query's position, and each pair of a *key* by its angle at the key's
+# Sinusoids are vectors that a rotation moves. **Rotary position embedding** (RoPE) drops the vectors and keeps the
+# rotation, and the positions enter the score by $t - s$ alone. Add nothing to the words. Instead, turn each pair of
+# entries of a *query* by its angle at the query's position, and each pair of a *key* by its angle at the key's
 # position. (The angles are as before, with the width of a query, $d_k$, in place of $D$.) A query $q$ at position $t$
 # becomes $q R_t$, a key $k$ at position $s$ becomes $k R_s$, and their score is
 #
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #
 # because for a rotation the transpose turns back, $R_s^\top = R_{-s}$, and turning back by $s$ undoes $s$ of the $t$
-# steps. This is called **rotary** position encoding (RoPE). The values are not turned, because only the scores need the
-# positions.
+# steps. The values are not turned, because only the scores need the positions.
 #
 # **By hand.** Take one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$:
 #
@@ -764,8 +743,7 @@ assert np.round(outside, 2).tolist() == [0, 0.13, 0.33, 0.39]
 # | 107, 103 | (0.185, 0.983) | (0.623, −0.782) | −0.654 |
 #
 # Both scores are $\cos 4$, the cosine of the angle between two vectors of length 1, since $7 - 3 = 107 - 103 = 4$.
-# Exchange the two positions, and $\cos(-4)$ is the same, but only because query and key lie on one line. With the key
-# $(1, 0)$ the score is $\sin 4 = -0.757$, and exchanged $\sin(-4) = 0.757$.
+# (Exchanged, $\cos(-4)$ is the same, but only because query and key are the same vector.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two circles, each with two arrows from the middle. On the left the query at position 7 and the key at position 3, on the right the query at 107 and the key at 103. On the right both arrows point another way, but the angle between them is the same: from the key to the query it is a clockwise turn of 4 radians, more than half a circle."}}
 figure, panels = plt.subplots(1, 2, figsize=(6, 2.9))
@@ -806,51 +784,20 @@ turned = [rotation_matrix(t, 2)[1] for t in (7, 3, 107, 103)]  # (0, 1), turned
 expected = [[0.657, 0.754], [0.141, -0.990], [0.185, 0.983], [0.623, -0.782]]
 assert np.allclose(turned, expected, atol=5e-4)
 assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
-sines = [turned[0] @ rotation_matrix(3, 2)[0], turned[1] @ rotation_matrix(7, 2)[0]]
-assert np.allclose(sines, [-0.757, 0.757], atol=5e-4)
 
 # %% [markdown]
 # Swap the two positions and the score changes: before and after are told apart.
 #
-# Can rotations look *one word back*? Yes. Suppose that every key is $k$ and every query $k R_{-1}$, whatever the word.
-# ($W_Q$ and $W_K$ are 0, and constant vectors, *biases*, are added.) After turning, they score $k R_{t-s-1} \, k^\top$,
-# which is largest where nothing is turned: at $s = t - 1$.
+# Can rotary positions look *one word back*? Yes. Suppose that before turning every key is $k$ and every query
+# $k R_{-1}$, whatever the word. ($W_Q$ and $W_K$ are 0, and constant vectors, *biases*, are added.) After turning,
+# they score $k R_{t-s-1} \, k^\top$, which is largest where nothing is turned: at $s = t - 1$.
 #
-# How do rotations differ from sinusoids? With rotations the score depends on the two words and on the difference of
-# their positions: the encoding is **relative**. Sinusoids are **absolute**: what is added to a word depends on where it
-# stands, and $W_Q$ and $W_K$ must find the difference in the sum. And rotations are applied in every layer, so that no
-# layer has to remember positions. Most open language models of today use them, Llama ([Touvron and others,
-# 2023](https://arxiv.org/abs/2302.13971)) among them, and [chapter 19](19_modern.ipynb) builds one. ([Other
-# ways](#other-ways-to-encode-the-distance) to encode the distance.)
-
-# %% [markdown]
-# ## Break it: one word at a time
-#
-# A model that generates text produces its words one at a time. It keeps the keys and values of the earlier words
-# ([chapter 12](12_generation.ipynb)), so only the new word goes in. It is natural to encode each as it comes: add
-# `sinusoidal_positions(1, D)` to a sequence of length 1. **Predict first:** what is wrong with it?
-
-# %% tags=["nbval-check-output"]
-words = np.random.default_rng(9).standard_normal((4, 8))
-at_once = words + sinusoidal_positions(4, 8)
-one_by_one = np.concatenate(
-    [word[None] + sinusoidal_positions(1, 8) for word in words]
-)
-print("shapes:", at_once.shape, one_by_one.shape)
-for t in range(4):
-    print(f"word {t}: same vector? {np.allclose(at_once[t], one_by_one[t])}")
-
-# %% [markdown]
-# Each sequence of length 1 begins at position 0, so every word gets that encoding. Only the first is right. Training
-# never reveals the mistake, since training encodes whole sentences, and nothing crashes.
-#
-# The check that finds it: **one at a time must equal all at once**. Chapter 12 applies it to a whole decoder. The
-# cure is to say where the word stands, which is why `sinusoidal_encoding` takes positions. (In Hugging Face's code
-# they are called `position_ids`.)
-
-# %%
-counted = np.stack([words[t] + sinusoidal_encoding(t, 8) for t in range(4)])
-assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
+# How do rotary positions differ from sinusoids? With them the score depends on the two words and on the difference of
+# their positions: the encoding is **relative**. Sinusoids are **absolute**: what is added to a word depends on where
+# it stands, and $W_Q$ and $W_K$ must find the difference in the sum. And rotary positions are applied in every layer,
+# so that no layer has to remember positions. Most open language models of today use rotary positions, Llama ([Touvron
+# and others, 2023](https://arxiv.org/abs/2302.13971)) among them, and [chapter 19](19_modern.ipynb) builds one.
+# ([Other ways](#other-ways-to-encode-the-distance) to encode the distance.)
 
 # %% [markdown]
 # ## Exercises
@@ -1084,8 +1031,8 @@ plt.show()
 # 1,000. A large base has too few fast ones: 10 words away, the similarity is 0.66 with 10,000 and still 0.76 with a
 # million, so near positions are a little harder to tell apart. Models for long texts accept that.
 #
-# The paper of 2017 gives no reason for its 10,000. Llama 3 has a base of 500,000 (`rope_theta` in many libraries),
-# for the rotary positions [above](#rotary-positions-turning-instead-of-adding) ([Grattafiori and others,
+# The paper of 2017 gives no reason for its 10,000. Llama 3 has 500,000, for [rotary
+# positions](#rotary-positions-turning-instead-of-adding) (`rope_theta` in many libraries; [Grattafiori and others,
 # 2024](https://arxiv.org/abs/2407.21783)).
 
 # %% tags=["hide-input"]
@@ -1108,8 +1055,8 @@ assert round(2 * np.pi * 1e4 ** (62 / 64), -3) == 47_000
 #
 # In the paper (section 3.4) the word vectors are multiplied by $\sqrt{D}$ before the positions are added. The paper
 # shares the word vectors with its output layer, which needs them small (chapter 9), and says no more about the
-# factor. The factor decides whether the word or the position has the larger norm at the start, and that depends on
-# how the word vectors start.
+# factor. Whether the word or the position is longer at the start depends on this factor and on how the word vectors
+# are initialised.
 
 # %%
 D = 512
@@ -1155,9 +1102,9 @@ quiz.several_choices(
 # %% [markdown]
 # ### Other ways to encode the distance
 #
-# Beyond the trained length rotary positions often fail, too, because slow pairs there turn by angles that no score has
-# seen. So for longer texts the angles are rescaled (*position interpolation*, [Chen and others,
-# 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)).
+# Beyond the trained length not only sinusoids but also rotary positions often fail, because slow pairs there turn by
+# angles that no score has seen. So for longer texts the angles are rescaled (*position interpolation*, [Chen and
+# others, 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)).
 #
 # Rotations are not the only way to encode the distance:
 #

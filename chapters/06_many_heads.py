@@ -8,7 +8,7 @@
 # %% [markdown]
 # # 6. Why more than one head?
 #
-# *Dog bites man.* To know who bit whom, the verb must look at two words and keep the two answers apart. One **head**,
+# *Dog bites man.* To know who bit whom, the verb must look at two words and know which came from where. One **head**,
 # as in chapter 4, gives it a single average. **Multi-head attention**, the form that transformers use, runs several
 # side by side. This chapter builds it in eight lines, then as a [PyTorch module](#the-same-as-a-pytorch-module), and
 # inspects the heads of a published model.
@@ -103,12 +103,13 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # and whatever uses it must work out both nouns from that. Take $\alpha = \tfrac23$: the nouns $(1, 1)$ and $(2, 0)$
 # give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
 #
-# Test it with two thousand pairs of nouns, whose entries are independent random numbers with mean 0. A word has $D =
-# 16$ numbers, and a noun fills 8 of them (the other 8 are for verbs and so on). The verb receives 16 numbers, so two
-# nouns would fit. One head hands over 16 numbers, and we vary its weight $\alpha$ on the first noun. Two heads hand
-# over 8 each: one has all of its weight on the first noun, the other on the last. On the first thousand pairs we find
-# the matrix that guesses both nouns with the least squared error (**least squares**). On the others we measure its
-# squared error, as a share of what guessing zero would give.
+# Test it with two thousand pairs of nouns, whose entries are independent normal numbers with mean 0. A word has
+# $D = 16$ numbers, and a noun fills 8 of them (the other 8 are for verbs and so on). The verb receives 16 numbers, so
+# two nouns would fit. One head hands over 16 numbers, the average times a random $W_V$, and we vary its weight
+# $\alpha$ on the first noun. Two heads, each with a random $W_V$ of its own, hand over 8 each: one has all of its
+# weight on the first noun, the other on the last. On the first thousand pairs we find the matrix that guesses both
+# nouns with the least squared error (**least squares**). On the others we measure its squared error, as a share of
+# what guessing zero would give.
 #
 # **Predict first.** What share of the nouns does it miss, given one head's average?
 #
@@ -156,15 +157,15 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# One head misses half, whatever $\alpha$ is (the red band is the spread over ten seeds). Why? Two nouns are 16 numbers
-# and their average only 8, and projecting 8 numbers to 16 adds nothing. The other 8 numbers are $(1 - \alpha) \, a -
-# \alpha \, b$. For independent nouns the average says nothing about these, so the best guess for them is 0. One half is
-# known, the other lost ([the proof](#why-exactly-half), and [three ways
-# out](#could-one-head-escape-by-other-means)).
+# One head misses half, whatever $\alpha$ is (the red band is the spread over ten seeds). Why? Two nouns are 16
+# numbers and their average only 8, and projecting 8 numbers to 16 adds nothing. The other 8 numbers are
+# $(1 - \alpha) \, a - \alpha \, b$. For independent nouns drawn alike these are uncorrelated with the average, so a
+# matrix learns nothing about them, and its best guess is 0. One half is known, the other lost ([the
+# proof](#why-exactly-half), and [four attempts to escape](#could-one-head-escape-by-other-means)).
 #
-# The two heads need not look at one noun each: two averages of different $\alpha$ are two equations for two unknowns.
-# With $\alpha = \tfrac13$, the two pairs of nouns from above give $(\tfrac53, \tfrac13)$ and $(\tfrac23, \tfrac13)$,
-# so they can be told apart.
+# Neither head needs a noun to itself: two averages of different $\alpha$ are two equations for two unknowns. With
+# $\alpha = \tfrac13$, the two pairs of nouns from above give $(\tfrac53, \tfrac13)$ and $(\tfrac23, \tfrac13)$, so
+# they can be told apart.
 #
 # Two heads won because a noun fits into half of the width. If nouns filled all 16 numbers, two heads of width 8 would
 # hand over half of each noun, and one head of width 16 an average from which half can be recovered: a tie. That is the
@@ -198,8 +199,9 @@ for alpha, thirds in ((2 / 3, [[4, 2], [4, 2]]), (1 / 3, [[5, 1], [2, 1]])):
 #
 # $$\operatorname{MultiHead}(X) = \bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O .$$
 #
-# The brackets **concatenate** the heads' outputs (*Concat* in the paper), which gives $(T, D)$ again. The last
-# matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. Until then the heads are independent.
+# The brackets **concatenate** the heads' outputs (*Concat* in the paper that introduced it, [Vaswani and others,
+# 2017](https://arxiv.org/abs/1706.03762)), which gives $(T, D)$ again. The last matrix, the **output projection**
+# $W_O$ of shape $(D, D)$, mixes them. Until then the heads are independent.
 #
 # Why $d_k = D / H$? Because $H$ heads then have as many parameters and multiplications as a single wide one ([counted
 # below](#what-do-eight-heads-cost)). The price is that a narrower head compares words by fewer numbers ([what it then
@@ -208,7 +210,8 @@ for alpha, thirds in ((2 / 3, [[4, 2], [4, 2]]), (1 / 3, [[5, 1], [2, 1]])):
 # %% [markdown]
 # ### Heads are a sum
 #
-# Multiplying concatenated vectors by a matrix is the same as multiplying each by its own rows of it and adding:
+# Multiplying the concatenated heads by $W_O$ is the same as multiplying each head by its own $d_k$ rows, $W_O^{(h)}$,
+# and adding the results:
 #
 # $$\bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O \;=\; \sum_{h} \text{head}_h \, W_O^{(h)} .$$
 #
@@ -243,10 +246,10 @@ plt.show()
 # %% [markdown]
 # ### What $W_O$ joins
 #
-# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. Could a later layer not mix
-# them? It could. But the output is added to the word's own vector, number by number ([chapter 8](08_encoder.ipynb)).
-# Without $W_O$, head 1 could change only the first $d_k$ numbers of a word, whatever the model keeps there. With it,
-# each head can write into any of the $D$ numbers, and two heads into the same ones.
+# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. A later layer could mix them.
+# But in a transformer, as [chapter 8](08_encoder.ipynb) will show, the output is added to the word's own vector,
+# number by number. Without $W_O$, head 1 could change only the first $d_k$ numbers of a word, whatever the model
+# keeps there. With it, each head can write into any of the $D$ numbers, and two heads into the same ones.
 #
 # Does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites dog* and *dog bites dog*. One column of
 # $W_O$ can tell: the first entry of head 1 (*dog bites*) minus the first of head 2 (*dog is bitten*).
@@ -408,7 +411,7 @@ plt.show()
 # $(3, 4)$: the first word, cut in two, and attention takes its second half for word 2.
 
 # %% [markdown]
-# The folded cells hold `split_heads` and `merge_heads` as functions, and the full version in NumPy,
+# The next folded cell holds `split_heads` and `merge_heads` as functions, and the full version in NumPy,
 # `multi_head_attention`, with a mask, and with queries that need not come from the same words as the keys.
 
 # %% tags=["export", "hide-input"] module="by_hand.multihead"
@@ -553,9 +556,9 @@ assert not np.allclose(wrong(sequence[order])[0], wrong(sequence)[0][order])
 # ## The same as a PyTorch module
 #
 # In PyTorch the layer is a module: three large products, a split, one attention, a merge, and $W_O$. (Its projections
-# have biases, as those of `nn.MultiheadAttention`.) The $T$ queries may come from other words than the $S$ keys and
-# values, as when a translation looks at its source ([chapter 9](09_decoder.ipynb)), so it serves as self-attention and
-# as cross-attention.
+# have biases, as do those of `nn.MultiheadAttention`.) The $T$ queries may come from other words than the $S$ keys
+# and values, as when a translation looks at its source ([chapter 9](09_decoder.ipynb)), so it serves as
+# self-attention and as cross-attention.
 
 # %%
 import torch
@@ -583,10 +586,10 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown]
-# Here `d_model` is our $D$. All heads share a mask. Its shape is $(T, S)$ or, with a mask for each sentence, $(B, 1, T,
-# S)$, where the 1 stands for all heads ([what happens without the
-# 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)). The folded cell checks the module against a loop over heads,
-# each the module of chapter 4. And PyTorch's own?
+# Here `d_model` is our $D$. All heads share one mask. Its shape is $(T, S)$ or, with a mask for each sentence,
+# $(B, 1, T, S)$, where the 1 stands for all heads ([what happens without the
+# 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)). The folded cell checks the module against a loop over
+# heads, each the module of chapter 4. And PyTorch's own?
 
 
 # %% tags=["hide-input"]
@@ -629,6 +632,7 @@ causal = torch.ones(5, 5, dtype=torch.bool).tril()
 assert torch.allclose(ours(x, x, x, causal), loop(x, causal), atol=1e-6)
 
 # %%
+# ours: 16 wide, 4 heads; x (2, 5, 16); causal (5, 5)
 pytorchs = nn.MultiheadAttention(16, 4, batch_first=True)
 with torch.no_grad():  # the same matrices: PyTorch has the first three in one
     three = (ours.w_q, ours.w_k, ours.w_v)
@@ -643,19 +647,18 @@ theirs, _ = pytorchs(x, memory, memory)
 assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 
 # %% [markdown]
-# With a causal mask it matches both, and used for cross-attention it matches PyTorch's. PyTorch calls $D$ `embed_dim`
-# and returns the weights as well, *averaged over the heads* unless you pass `average_attn_weights=False`. (Many files
-# of trained parameters **fuse** the three matrices into one, as PyTorch does. Most store all queries, then all keys,
-# then all values; some, such as GPT-NeoX, go head by head. The wrong cut has the same shape, and raises no error.)
-# [Chapter 7](07_learning.ipynb)'s version adds dropout and checks of shapes, and returns a pair: the output, and on
-# request the weights.
+# With a causal mask our module matches the loop and PyTorch's; used for cross-attention, PyTorch's. PyTorch calls $D$
+# `embed_dim` and returns the weights as well, *averaged over the heads* unless you pass `average_attn_weights=False`.
+# (Many files of trained parameters **fuse** the three matrices into one, as PyTorch does. Most store all queries,
+# then all keys, then all values; some, such as GPT-NeoX, go head by head. The wrong cut has the same shape, and
+# raises no error.) [Chapter 7](07_learning.ipynb)'s version adds dropout and checks of shapes, and returns a pair:
+# the output, and on request the weights.
 
 # %% [markdown]
 # ## What do eight heads cost?
 #
-# **Predict first.** The original transformer has $D = 512$ and 8 heads of 64. Compared with a single head of 512,
-# does it have more parameters, fewer, or the same number? And does it do more multiplications? Count them for a
-# sentence of 100 words:
+# **Predict first.** The original transformer has $D = 512$ and 8 heads of 64. Parameters and multiplications are
+# those of a single head of 512, as said. Does anything grow with the number of heads? For a sentence of 100 words:
 
 
 # %% tags=["nbval-check-output", "hide-input"]
@@ -795,9 +798,9 @@ assert parted < 0.005
 #
 # Nobody assigned them. The two start from different random matrices, so their gradients differ. And a head that
 # brings what is still missing lowers the error more than one that repeats the other. Two that start equal get equal
-# gradients and stay equal. They do the work of one head at the price of two. What drives heads apart is a task that
-# one average cannot solve. Where one would do, nothing forces them to differ, and in trained models many can be
-# removed ([below](#what-else-do-heads-do-and-can-they-be-removed)).
+# gradients and stay equal. They do the work of one head of width 8 at the price of two such heads. What drives heads
+# apart is a task that one average cannot solve. Where one would do, nothing forces them to differ, and in trained
+# models many can be removed ([below](#what-else-do-heads-do-and-can-they-be-removed)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -826,10 +829,10 @@ quiz.one_choice(
 # Many heads, says the paper, let the model "jointly attend to information from different representation subspaces at
 # different positions". Here a *subspace* means the $d_k$ directions that a head's projection keeps of each word.
 #
-# What do they find in a real model? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2, and look at its
+# What do heads find in a real model? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2, and look at its
 # first layer, of twelve heads of width 32 ($D = 384$). The model adds two tokens that are not words, `[CLS]` before
-# each text and `[SEP]` after it. Give it three sentences: *the cat sat on the mat and it slept*, *she gave the book to
-# her brother because he wanted it* and *the dog that bit the man ran*. For each head, average two weights over the
+# each text and `[SEP]` after it. Give it three sentences: *the cat sat on the mat and it slept*, *she gave the book
+# to her brother because he wanted it* and *the dog that bit the man ran*. For each head, average two weights over the
 # words: a word's weight on the one before it, from the second word on, and its weight on `[CLS]`.
 #
 # **Predict first.** Chapter 5 wired a head that looks one word back. Does training find one, too? How large is the
@@ -896,10 +899,10 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # have `[CLS]` before them.) So here training has found what chapter 5 wired by hand.
 #
 # Look through the others. Seven of the twelve give more than a quarter of their weight to `[CLS]`. [Clark and others
-# (2019)](https://aclanthology.org/W19-4828/) found that in BERT, an encoder of the same kind, early heads often
-# attend to `[CLS]`, and those of middle layers to `[SEP]`. They suspect that a head looks there, at `[SEP]` above
-# all, when it finds nothing relevant: its weights sum to 1, so they must go somewhere. Such a token has since been
-# called an *attention sink*.
+# (2019)](https://aclanthology.org/W19-4828/) found that in BERT, a larger model made of the same layers, early heads
+# often attend to `[CLS]`, and those of middle layers to `[SEP]`. They suspect that a head looks there, at `[SEP]`
+# above all, when it finds nothing relevant: its weights sum to 1, so they must go somewhere. Such a token has since
+# been called an *attention sink*.
 #
 # A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off (an
@@ -1112,8 +1115,8 @@ verdict
 # [Voita and others (2019)](https://arxiv.org/abs/1905.09418), [Michel, Levy and Neubig
 # (2019)](https://arxiv.org/abs/1905.10650).
 #
-# **Next.** Part I ends here: attention, positions, heads, by hand and with matrices that we chose. Part II lets them
-# learn. (What is often said of attention, and which chapter tests it, is in a [list of
+# **Next.** Part I ends here: attention, positions, heads, by hand and mostly with matrices that we chose. Part II
+# shows how they learn. (What is often said of attention, and which chapter tests it, is in a [list of
 # misconceptions](../misconceptions.md).)
 
 # %% [markdown]
@@ -1126,7 +1129,7 @@ verdict
 # Beside the average take the combination $(1 - \alpha) \, a - \alpha \, b$. Together the two give both nouns. If the
 # nouns are independent and drawn alike, with mean 0, the two are equally large on average, and uncorrelated. So no
 # matrix recovers anything of the second from the average: that half is lost. The average explains this share of each
-# noun's variance (the squared correlation of the two):
+# noun's variance (the squared correlation between an entry of the average and the same entry of the noun):
 #
 # $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
 #
@@ -1173,5 +1176,5 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 # Can heads be removed? Michel and others removed heads one at a time from a trained translator: of the 96 in its
 # encoder only 8 changed the BLEU score measurably, and half of these for the better. Many can be removed together:
 # Voita and others pruned 38 of the 48 heads in a translator's encoder, while training it further, and lost 0.15 BLEU.
-# Yet models built with so few heads from the start did worse than models pruned down to them ([Behnke and Heafield,
+# Yet models built with few heads from the start did worse than models pruned down to them ([Behnke and Heafield,
 # 2020](https://aclanthology.org/2020.emnlp-main.211/)).

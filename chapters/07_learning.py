@@ -15,7 +15,7 @@
 #
 # You need chapters [4](04_self_attention.ipynb) and [6](06_many_heads.ipynb), the softmax's derivative from [chapter
 # 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. The chapter takes about 26 minutes to read, and 45
-# for the exercises. [Going further](#going-further), at the end, takes 6 more minutes.
+# for the exercises. [Going further](#going-further), at the end, takes 7 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. All of one attention block is built: dot product, scaling, softmax, weighted average, projections, positions and heads. This chapter adds gradients, which flow back from the answer to every matrix."}}
 from functools import partial
@@ -88,7 +88,7 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
-# What is subtracted is the *average* of the weights' gradients, weighted like the blend. So a score is judged by
+# (The sum runs over all $j$; its term for $j = i$ is the $-w_i^2$ from above.) What is subtracted is the *average* of the weights' gradients, weighted like the blend. So a score is judged by
 # comparison. If more weight on its key would raise the loss more than average, the score's gradient is positive, and a
 # step against it lowers the score. If less than average, the score rises. And the result is multiplied by $w_i$.
 #
@@ -154,10 +154,10 @@ assert 0.5 * ((np.zeros(2) - [1, 0]) ** 2).sum() == 0.5  # at the value of bites
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
 # Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.012 and 2.668 (they were 1.414, 0
-# and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. One query cannot lift *dog* alone: the
-# score of *dog* fell, but that of *man* fell twice as far. The weight that *man* lost, 0.018, went to *dog* and
-# *bites* nearly equally. The loss was 0.296; now it is $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. The gradient had
-# predicted a fall of 0.013: a step of $-g$ changes the loss by about $g \cdot (-g) = -\lVert g \rVert^2$, and
+# and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The score of *dog* fell, but that of
+# *man* twice as far, and that of *bites* rose: of the 0.018 of weight that *man* lost, *dog* got 0.011 and *bites*
+# 0.007. The loss was 0.296; now it is $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. The gradient had predicted a fall of
+# 0.013: a step of $-g$ changes the loss by about $g \cdot (-g) = -\lVert g \rVert^2$, and
 # $0.113^2 + 0.018^2 = 0.013$. That is one step of **gradient descent**.
 #
 # [Further steps](#keep-going) with all three matrices bring the loss close to 0. With too large a learning rate each
@@ -214,7 +214,7 @@ assert np.allclose(new_scores, [1.334, 0.012, 2.668], rtol=0, atol=0.0006)
 assert np.allclose(new_weights[0], [0.197, 0.053, 0.750], rtol=0, atol=0.0006)
 assert np.allclose(better[0], [0.947, 0.750], rtol=0, atol=0.0006)
 shift = (new_weights - weights)[0]
-assert np.allclose(shift, [0.010, 0.008, -0.018], rtol=0, atol=0.001)
+assert np.allclose(shift, [0.011, 0.007, -0.018], rtol=0, atol=0.0006)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -240,11 +240,12 @@ quiz.one_choice(
 # %% [markdown]
 # ## The backward pass, for all queries
 #
-# Here are the same steps for all queries at once. Write $dX$ for the gradient of the loss with respect to $X$, of the
-# same shape. With a row for each query, the weights become a matrix $A$ and the scaled scores $Z = Q K^\top /
-# \sqrt{d_k}$, both with a column for each key. The sign $\circ$ multiplies entry by entry, and
-# $\operatorname{rowsum}$ adds up a row, so $\operatorname{rowsum}(A \circ dA)$ is the average from above, one number
-# for each query, subtracted from its whole row. From $dO$ of shape $(T, d_v)$:
+# Here are the same steps for all queries at once. Write $dM$ for the gradient of the loss with respect to a matrix
+# $M$, of the same shape. With a row for each query, the weights become a matrix $A$ and the scaled scores
+# $Z = Q K^\top / \sqrt{d_k}$, both with a column for each key. The sign $\circ$ multiplies entry by entry, and
+# $\operatorname{rowsum}$ adds up a row, so $\operatorname{rowsum}(A \circ dA)$ is the average of [the
+# softmax](#back-through-the-softmax), one number for each query, subtracted from its whole row. With $T$ queries and
+# $S$ keys, from $dO$ of shape $(T, d_v)$:
 #
 # $$dV = A^\top dO , \qquad dA = dO \, V^\top ,$$
 #
@@ -257,8 +258,9 @@ quiz.one_choice(
 # matrix that made the queries, $dW_Q = X^\top dQ$, and likewise for keys and values. (A masked key has the weight 0,
 # so it gets no gradient from that query. If it does, the mask leaks.)
 #
-# It also goes back to the words, and so to the layer below. In self-attention a word is query, key and value at once,
-# so the gradients that come back on the three paths are added: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
+# The gradient also goes back to the words, and so to the layer below. In self-attention a word is query, key and
+# value at once, so the gradients that come back on the three paths are added:
+# $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
 
 # %% tags=["export"] module="by_hand.gradients"
 import numpy as np
@@ -374,9 +376,10 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 # *how* to look.
 #
 # A token is a vector of 18 numbers: eight that say which name, ten that say which digit. A question has a name and no
-# digit. The layer has a single head, and questions attend to notes. After it, one linear map turns what it received
-# into ten scores, one for each digit. Such scores of possible answers are called **logits**, and their softmax is what
-# the model believes. (In the folded cell, `draw` makes random notes and `as_vectors` turns them into vectors.)
+# digit. The layer has a single head, and questions attend to notes. After it, one linear map turns what each question
+# received into ten scores, one for each digit. Such scores of possible answers are called **logits**, and their
+# softmax is what the model believes. (In the folded cell, `draw` makes random notes and `as_vectors` turns them into
+# vectors.)
 
 # %% tags=["hide-input"]
 from torch import nn
@@ -400,8 +403,8 @@ def draw(count, generator):
 
 
 # %% [markdown]
-# The layer is [chapter 6's](06_many_heads.ipynb#the-same-as-a-pytorch-module) `MultiHeadAttention`, and this folded
-# version is the one that all models of the book use. A query with nothing to attend to receives zeros
+# The layer is [chapter 6's](06_many_heads.ipynb#the-same-as-a-pytorch-module) `MultiHeadAttention`; the next two
+# folded cells hold the version that all models of the book use. A query with nothing to attend to receives zeros
 # ([how](#a-query-with-nothing-to-attend-to)). Chapter 8 explains its *dropout*.
 
 # %% tags=["hide-input", "export"] module="attention"
@@ -585,8 +588,8 @@ print(f"loss of the first batch: {loss:.2f}")
 # $-\ln \tfrac{1}{10} = \ln 10 = 2.30$.
 #
 # Now repeat this step a thousand times, each time with sixteen new notes (`train`, in the folded cell, with a new
-# model). Now and then we look at the weights for the note above (`shown`). The losses printed below are averages over
-# up to ten steps:
+# model). Now and then we look at the weights for the note of Ada to Eve (`shown`). The losses printed below are
+# averages over up to ten steps:
 
 # %% tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -667,9 +670,8 @@ for step in (0, 80, 100, 120, 140, 1000):
 #
 # You were also asked how large the weight would be: after 1,000 steps it is near two thirds, while all answers are
 # right. A weight is not a probability of being right. Once the answers are right and certain, the loss is near 0 and
-# so is its gradient ([exercise 3](#exercise-3-where-the-gradient-begins)), so hardly anything pushes the weight
-# further. The linear maps that come after the blend make a clear answer out of a mixture in which one digit is the
-# strongest.
+# so is its gradient ([why](#where-does-the-gradient-begin)), so hardly anything pushes the weight further. The linear
+# maps that come after the blend make a clear answer out of a mixture in which one digit is the strongest.
 #
 # Was it a fluke? Here are that run and two from other seeds, each tested on 2,000 new notes:
 
@@ -807,8 +809,9 @@ plt.show()
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. From the outside
 # the cut model looks like one that learns badly. Its loss stays near 1.6 (a **plateau**): it bets on the digits in
 # the note, and never learns which of them was asked for. The best that a linear map can do with an even blend costs
-# 1.58. A language model has a level of this kind, too: what guessing from the current token alone costs, the *bigram*
-# loss ([chapter 18](18_gpt.ipynb)). A loss that gets stuck there tells you that the context does not get through.
+# 1.58. A language model has such a level, too: what guessing from the current token alone costs, the *bigram* loss
+# ([chapter 18](18_gpt.ipynb)). A loss that gets stuck there tells you that the context does not get through; here it
+# is the question.
 #
 # One check finds the reason:
 
@@ -846,8 +849,8 @@ assert all(
 # ## The first number to look at
 #
 # The first loss tells you, before any training, whether a model starts sensibly. Ours was 2.33, near $\ln 10 = 2.30$.
-# With $V$ possible answers it should be near $\ln V$. ($e$ to the power of the loss is the **perplexity**; here about
-# 10.)
+# With $V$ possible answers (a number here, and no longer the values) it should be near $\ln V$. ($e$ to the power of
+# the loss is the **perplexity**; here about 10.)
 #
 # A language model has many more answers to choose from. Take $V = 1000$ tokens, vectors of width 64, and score each
 # token by the dot product with its embedding, as many models do (the output is **tied** to the embeddings).
@@ -883,11 +886,11 @@ for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
 # loss is about $\ln 1000 + \tfrac12 = 7.41$.
 #
 # And a first loss *below* $\ln V$? Before training a model should know nothing. So either it was given a fair head
-# start (the output's bias set to the logarithms of the tokens' frequencies), or the sum was divided by too many
-# targets, or the model sees what it should predict. A language model is asked for the *next* token, so its targets are
-# the text shifted by one. Forget the shift, and a tied model is asked for the very token that it was given. Let the
-# state be 8 times that token's embedding, again with entries of deviation 1. Its dot product with the embedding itself
-# is about $64 \cdot 8 / 64 = 8$, and with the others 0 ± 1:
+# start (the output's bias set to the logarithms of the tokens' frequencies), or the summed loss was divided by more
+# targets than were counted, or the model sees what it should predict. A language model is asked for the *next* token,
+# so its targets are the text shifted by one. Forget the shift, and a tied model is asked for the very token that it
+# was given. Let the state be 8 times that token's embedding, again with entries of deviation 1. Its dot product with
+# the embedding itself is 8 times that embedding's squared length of about 1, so 8, and with the others 0 ± 1:
 
 # %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(0)
@@ -1118,9 +1121,9 @@ verdict
 # ## In one breath
 #
 # A wrong answer is passed back by the chain rule: to each value in proportion to its weight, to each score by its
-# weight and by how its value compares with the average, and a little of what arrives at the matrices is subtracted from
-# them. Nobody labels attention. The matrices learn from the answers, and the weights are computed from them again for
-# every input.
+# weight and by how the gradient of that weight compares with the average, and a little of what arrives at the
+# matrices is subtracted from them. Nobody labels attention. The matrices learn from the answers, and the weights are
+# computed from these matrices again for every input.
 #
 # **Sources.** Backpropagation: [Rumelhart, Hinton and Williams (1986)](https://doi.org/10.1038/323533a0). Attention
 # trained by nothing but the task: [Bahdanau, Cho and Bengio (2015)](https://arxiv.org/abs/1409.0473). Autograd in
@@ -1289,7 +1292,7 @@ for seed in range(3):
 # %% [markdown]
 # ### Where does the gradient begin?
 #
-# The loss is the cross-entropy, $-\ln p_r$, with $r$ for the right digit. Its gradient for the logits $z_i$ follows
+# (This is the solution of exercise 3.) The loss is the cross-entropy, $-\ln p_r$, with $r$ for the right digit. Its gradient for the logits $z_i$ follows
 # from the formula of [the softmax](#back-through-the-softmax), where $p$ was called $w$, and $z$ was $s$. Let $y_i$
 # be 1 for the right digit and 0 for the others. Only the right digit's probability is in the loss, so
 # $\partial L / \partial p_i = -y_i / p_i$. The average of these derivatives, weighted by the $p_i$, has a single
@@ -1305,10 +1308,10 @@ for seed in range(3):
 # %% [markdown]
 # ### What if matrices start at zero?
 #
-# Zeros, or any other constant, look like an even start. But if all matrices and biases start constant, all columns of a
-# matrix stay equal: they read the same input, what they hand on is multiplied by equal parameters, and so they get the
-# same gradient. (Not in the last layer, where each column has a right answer of its own.) Two such heads are one head
-# for the price of two. A random start (**initialisation**) is there to **break the symmetry**.
+# Zeros, or any other constant, look like an even start. But if all matrices and biases start constant, all columns of
+# a matrix stay equal: they read the same input, what they hand on is multiplied by equal parameters, and so they get
+# the same gradient. (The last layer is an exception: each of its columns has a right answer of its own.) Two such
+# heads are one head for the price of two. A random start (**initialisation**) is there to **break the symmetry**.
 #
 # Zeros can do worse, as the formulas of [the backward pass](#the-backward-pass-for-all-queries) say: but for the
 # factor $1/\sqrt{d_k}$, $dQ$ is $dZ \, K$, and $dK$ is $dZ^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$ is not,

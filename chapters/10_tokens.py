@@ -10,10 +10,9 @@
 #
 # The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no
 # number for her name. By the end of this chapter you will have a **tokenizer** that turns any text into numbers and
-# back. With one that we have trained, a model sees *Straßenbahnhaltestelle* as *Straßenbahn | halt | estelle* and
+# back. With a tokenizer that we trained, a model sees *Straßenbahnhaltestelle* as *Straßenbahn | halt | estelle* and
 # 12345, after a space, as *12 | 3 | 4 | 5*. Such cuts are part of the reason why models miscount letters and slip at
-# adding. Then come an attack by text, and batches, in which sentences of different lengths go through a model
-# together.
+# adding. Then we attack a tokenizer with a text, and put sentences of different lengths into one batch.
 #
 # You need some Python and hardly any mathematics. It takes about 28 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes.
@@ -31,11 +30,11 @@ transformer_map(built=10)
 # ## Words are too many, letters too few
 #
 # A **token** is a piece of text that a model treats as one unit, and knows only by its number, the **token ID**. For
-# each number there is a row in the table of embeddings. All its tokens together are the model's **vocabulary**. What
+# each number there is a row in the table of embeddings. All tokens of a model together are its **vocabulary**. What
 # should be a token? There are two obvious answers, and each has its price.
 #
-# **A number for each word.** German writes numbers as single words: 21 is *einundzwanzig*, one-and-twenty. Here are
-# the first 10,000, with 500 of them set aside.
+# **An ID for each word.** Our test words are German numbers, since German writes each as one word: 21 is
+# *einundzwanzig*, one-and-twenty. Take the first 10,000, and set 500 aside.
 
 # %% tags=["hide-input"]
 import numpy as np
@@ -56,12 +55,12 @@ assert not known & set(unseen)
 
 # %% [markdown]
 # Each number is a word of its own, so none of the 500 is among the 9,500. They are **out of vocabulary**, although
-# nothing in them is new: *sechsunddreißig* is among them, and *sechs*, *und*, *dreißig* all occur in the others. Models
-# with such a vocabulary have one token, `<unk>`, for all unknown words, so the word itself is lost.
+# nothing in them is new: *sechsunddreißig* is one of the 500, and *sechs*, *und*, *dreißig* all occur in the 9,500.
+# Models with such a vocabulary have one token, `<unk>`, for all unknown words, so the word itself is lost.
 #
-# **A number for each letter.** These words then need only 21 numbers. But such a word is now 32 tokens long on
-# average (an ordinary English one about five), and the work of attention grows with the square of the length. Also, a
-# single letter carries little meaning, so the first layers must learn to assemble words from letters.
+# **An ID for each letter.** These words then need only 21 IDs. But such a word is now 32 tokens long on average (an
+# ordinary English one about five), and the work of attention grows with the square of the length. Also, a single
+# letter carries little meaning, so the first layers must learn to assemble words from letters.
 #
 # We want tokens between the two: **subwords**, so that a frequent word is one token and a rare one is several.
 #
@@ -163,15 +162,16 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 #
 # Usually no merge crosses the end of a word. Otherwise *dog.*, *dog,* and *dog!* would each become a token, and each
 # would have to learn *dog* for itself ([Radford and others,
-# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)). So the
-# text is first cut into words. This cut before any merge is called **pre-tokenization**. The space must be kept, or
-# *now here* and *nowhere* could be the same two tokens, and it goes with the word after it. Merges can then join the
-# two, and a frequent word with its space is one token. (In other tokenizers' files the space is written `Ġ`, or `▁` as
-# by SentencePiece, or a mark such as `</w>` ends the word.)
+# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)). So
+# the text is first cut into words. This cut before any merge is called **pre-tokenization**. The space must be kept,
+# or *now here* and *nowhere* could be the same two tokens, and it goes with the word after it. Merges can then join
+# the two, and a frequent word with its space is one token. (In the files of other tokenizers the space is written `Ġ`
+# or, in SentencePiece, `▁`.)
 #
 # The pattern below is that of GPT-2 without its rule for English contractions. (`\p{L}` is any letter, `\p{N}` any
-# numeral, and `[^...]` none of these.) At each point of the text the first part that fits takes what it can (*␣* is a
-# space):
+# numeral, `\s` white space, `\S` anything else, `[^...]` any character that is not listed; ` ?` is a space or none,
+# and `(?!...)` means *not followed by*.) At each point of the text the first part that fits takes what it can (*␣* is
+# a space):
 #
 # | part | takes | for example |
 # |---|---|---|
@@ -252,7 +252,7 @@ def merge_pair(word: Sequence[int], pair: tuple[int, int], new: int) -> list[int
 
 # %%
 def learn_slowly(texts, count):
-    """The loop from above, over bytes; of equally frequent pairs the one with the smaller numbers."""
+    """The merging by hand, over bytes; of equally frequent pairs the one with the smaller numbers."""
     words = [list(w.encode()) for text in texts for w in pretokenize(text)]
     merges = []
     for made in range(256, 256 + count):
@@ -346,8 +346,9 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # ### The tokenizer
 #
 # To encode, `_merge` looks at the pairs in the word, merges the one that was learnt first (of lowest *rank*), and
-# looks again. A word once cut is remembered, because frequent words come back all the time. Read `encode`, `_merge`
-# and `decode`; the rest checks, saves and loads.
+# looks again. A word once cut is remembered, because frequent words come back all the time. Read `__init__`,
+# `encode`, `_merge` and `decode`; the rest trains, saves, loads, or shows tokens. (In `_merge`, `&` keeps the word's
+# pairs that were learnt; the loop ends when there are none.)
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -392,7 +393,7 @@ class BPETokenizer:
         return cls(learn_merges(texts, vocab_size - smallest))
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """The tokens of a text. UnicodeEncodeError: one UTF-8 cannot write."""
+        """The tokens of a text. UnicodeEncodeError: a lone surrogate is in it."""
         shift, words = len(self.special_tokens), pretokenize(text)
         tokens = [n + shift for word in words for n in self._merge(word)]
         if add_special_tokens:
@@ -580,9 +581,9 @@ plt.show()
 # original transformer, 37,000 by 512, has 18.9 million of the model's 65.
 #
 # And a token's embedding learns mainly where the token occurs. Call a token *rare* if the training text uses it fewer
-# than 100 times, a limit of our choosing. Later tokens are on the whole rarer: every pair that a merge creates contains
-# the new symbol, so it cannot be more frequent than that symbol. An early token can become rare, too: *tea* occurred 9
-# times above, and only 4 once *tea m* is merged. Such tokens stay **undertrained**.
+# than 100 times, a limit of our choosing. Later tokens are on the whole rarer: a merge takes the most frequent pair,
+# and the pairs that it creates cannot be more frequent than its new symbol. An early token can become rare, too:
+# *tea* occurred 9 times above, and only 4 once *tea m* is merged. Such tokens stay **undertrained**.
 #
 # Large models have undertrained tokens, too, the *glitch tokens*: asked to repeat *SolidGoldMagikarp*, models with
 # GPT-2's tokenizer answered something else. This name of a forum user is one token, presumably because it was frequent
@@ -590,8 +591,8 @@ plt.show()
 # 2023](https://www.lesswrong.com/posts/aPeJE8bSo6rAFoLqg/solidgoldmagikarp-plus-prompt-generation); [Land and Bartolo,
 # 2024](https://arxiv.org/abs/2405.05417), find such tokens in many models).
 #
-# So a larger vocabulary has three prices: more rows, rarer tokens, and one more score to compute at every position for
-# each added token. It buys shorter texts. How much shorter? The average number of tokens per word is called
+# A larger vocabulary has three prices: more rows, rarer tokens, and more scores in the output layer, one for each
+# token at every position. It buys shorter texts. How much shorter? The average number of tokens per word is called
 # **fertility**. Here it is, counted on captions that were not used to learn the merges. A word is what stands between
 # two spaces, so *tea.* is one word and at least two tokens.
 
@@ -613,13 +614,13 @@ for row in captions["sizes"]:
 # saw least tend to cost most.
 #
 # Between vocabularies of 300 and of 4,000 English and German texts shrink to about a third; between 8,000 and 32,000
-# only by another 6 and 10 percent (before rounding), and 98 percent of the merged tokens are then rare. Only training
-# tells which matters more. Of our small models, that with 16,000 tokens, the most with which we trained, predicts
-# held-out captions best ([below](#which-vocabulary-is-best)), in part because its embedding table makes it larger, and
-# takes three times as long to train as that with 2,000. In translation, [Sennrich and Zhang
-# (2019)](https://arxiv.org/abs/1905.11901) found that small vocabularies help small corpora. So train models at two or
-# three sizes, and compare their loss summed over a text, not per token. The original transformer had 37,000 tokens for
-# English and German together; today's models often have 100,000 or more.
+# only by 6 percent and 10 (before rounding), and 98 percent of the merged tokens are then rare. Only training tells
+# which matters more. We trained small language models with vocabularies from 300 to 16,000. The largest predicts
+# held-out captions best ([below](#which-vocabulary-is-best)), in part because its model is larger, and takes three
+# times as long to train as 2,000. In translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901) found
+# that small vocabularies help small corpora. So train models at two or three sizes, and compare their loss summed
+# over a text, not per token. The original transformer had 37,000 tokens for English and German together; today's
+# models often have 100,000 or more.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -698,8 +699,9 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # ## Is it the same as the library's?
 #
 # The library `tokenizers`, written in Rust, stands behind Hugging Face's `transformers`. Give it our merges and our
-# pattern, and both must cut every text in the same way, strange texts included. We compare the tokenizer of the number
-# words, and one that was trained on made-up sentences with spaces, digits and punctuation.
+# pattern, and both must cut every text in the same way, strange ones included (an emoji, `<eos>`, fifty *x*). We
+# compare the tokenizer of the number words, and one that was trained on made-up sentences with spaces, digits and
+# punctuation.
 
 # %% tags=["hide-input"]
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
@@ -808,8 +810,9 @@ assert convenient.decode(convenient.encode(message)) != message
 # The user has put an end token into a sentence, which decoding hides, and a program that cuts its input at end tokens
 # loses the rest. Where special tokens separate the speakers of a chat, a user can speak in another's name, a form of
 # **prompt injection**. Tests on ordinary texts do not show it. The check: whatever the text, `encode` must make no
-# special token from it. (Libraries differ: Hugging Face's tokenizers recognise special tokens in a text unless told
-# otherwise, tiktoken raises an error. So know yours before you hand it what users type.)
+# special token from it (apart from those that the program itself adds). (Libraries differ: Hugging Face's tokenizers
+# recognise special tokens in a text unless told otherwise, tiktoken raises an error. So know yours before you hand it
+# what users type.)
 #
 # Also learn merges from the training text only, or the test is no longer held out (**data leakage**), and keep the
 # tokenizer with its model: with other merges the same numbers mean something else, mostly without an error.
@@ -828,8 +831,8 @@ assert convenient.decode(convenient.encode(message)) != message
 # Padding takes as much computation as any token, so in batches of mixed lengths much of the work is wasted. Instead,
 # sort the sentences by length (for a pair, the longer of source and target counts), and fill a batch by tokens, not
 # by sentences: add sentences until the batch's size with padding, their number times the longest, would exceed a
-# limit, and start the next. This is **bucketing**. Nearly all steps then have about the same number of tokens. The
-# price is that a batch is no longer a random sample of all lengths.
+# limit, and start the next. This is **bucketing**. Nearly all training steps then have about the same number of
+# tokens. The price is that a batch is no longer a random sample of all lengths.
 
 # %% tags=["export"] module="tokens"
 import torch
@@ -1196,8 +1199,8 @@ verdict
 # so the bits are an upper bound.) Dividing by $\ln 2$ turns **nats**, the unit of the natural logarithm, into bits.
 #
 # A loss *per token* cannot be compared, nor its exponential, the **perplexity**. Say that the losses of a text add up
-# to 60 nats. Cut into 20 tokens it has a perplexity of $e^3 = 20$, and into 15 of $e^4 = 55$. If it has 60 bytes, it
-# has $60 / 0.693 / 60 = 1.44$ bits per byte in either case.
+# to 60 nats. Cut into 20 tokens it has a perplexity of $e^3 = 20$, and into 15 of $e^4 = 55$. If it has 80 bytes, it
+# has $60 / 0.693 / 80 = 1.08$ bits per byte in either case.
 #
 # We trained small next-token models ([chapter 18](18_gpt.ipynb); two layers of width 128) on each caption of both
 # languages once, with three seeds, each model at the learning rate that suited it best on other captions (`python -m
@@ -1226,7 +1229,7 @@ for chosen in trials["models"]:
 # count of rare tokens would have misled us.
 #
 # Is the larger model the reason? Only in part: made wider until it has as many parameters, the model of 2,000 tokens
-# gets a quarter of the gain from 2,000 to 16,000. Either way training takes about three times as long as with 2,000
+# gets a quarter of the gain from 2,000 to 16,000. Either way training takes roughly three times as long as with 2,000
 # tokens at width 128.
 #
 # What this does not show is where the best size lies, since no model had more than 16,000, nor what holds for other
@@ -1239,6 +1242,7 @@ means = {name: np.mean(found) for name, found in bits.items()}
 sizes = (300, 1000, 2000, 4000, 8000, 16_000)
 assert all(means[a, 128] > means[b, 128] + 0.01 for a, b in pairwise(sizes))
 assert [round(means[size, 128], 2) for size in (2000, 16_000)] == [1.37, 1.25]
+assert round(60 / np.log(2) / 80, 2) == 1.08
 gained = means[2000, 128] - np.array([means[2000, 280], means[16_000, 128]])
 assert 0.2 < gained[0] / gained[1] < 0.3
 seconds = {

@@ -9,7 +9,7 @@
 # # 14. How well does it translate?
 #
 # The right translation says *the man gives the dog no apple*. Of two answers, one says *an apple* for *no apple*, and
-# the other is perfect, in another order. The score that the field reports gives the first 60 points of 100 and the
+# the other is perfect, in another order. The score that the field reports gives the first 59 points of 100 and the
 # second 31. This chapter takes such scores apart, shows how one can be raised without better translations, and asks
 # when a difference of two scores means something. Then it turns to real data: captions of pictures. By the end you
 # will have a translator that one command trains.
@@ -316,7 +316,7 @@ assert by_letters.argmax() == 1 and 11 < by_letters[0] - by_letters[3] < 13
 # | what BLEU does not see | here |
 # |---|---|
 # | a small word that turns the meaning around | *einen* for *keinen*: by far the best score |
-# | who does what | man and dog have changed roles: two points less than the good sentence in the line above |
+# | who does what | man and dog have changed roles: two points less than *dem Hund gibt der Mann*, which is right |
 # | that the same words may stand in another order | *dem Hund* in front is good German, and costs two thirds of the score |
 # | that the same may be said in other words | *bekommt vom Mann*: the lowest score |
 #
@@ -341,7 +341,7 @@ assert by_letters.argmax() == 1 and 11 < by_letters[0] - by_letters[3] < 13
 # ## Is one better than the other?
 #
 # Chapter 13 trained the GRU without attention three times. With seed 0 it gets 87.7 BLEU, with seed 2 only 84.5.
-# Counted by sentences the two are nearly equal: 133 and 144 of 500 are wrong. (BLEU also counts how wrong they are.) Is
+# Counted by sentences the two are nearly equal: 133 and 144 of 500 differ from their reference. (BLEU also counts how wrong they are.) Is
 # the model of seed 2 worse, or only unlucky with these 500?
 #
 # Ideally we would have more test sets. The **bootstrap** makes them from the one we have: draw 500 sentences with
@@ -443,7 +443,7 @@ assert as_far < 10 and 0.0005 < results["BLEU"][2].p_value < 0.003
 assert 0.05 < results["BLEU"][1].p_value < 0.15
 
 # %% [markdown]
-# So between seeds 0 and 2, chance alone makes such a gap two or three times in a thousand (the two programs toss
+# So between seeds 0 and 2, chance alone makes such a gap a few times in a thousand (the two programs toss
 # different coins). For seeds 0 and 1, 1.6 points apart, it does so in 9 of 100. By custom a difference is
 # **significant** if $p$ is below 0.05. Above it, nothing has been shown, not even that the two are equal. And of
 # twenty comparisons of equal systems, one falls below it by chance, on average. So whoever makes several, or picks
@@ -678,7 +678,7 @@ for one, other in (attending[:2], attending[1:], attending[::2]):
 # %% [markdown]
 # Of eleven values from 0 to 8 all nine models choose $\alpha = 1$. That changes their BLEU by 0.6 at most, and the
 # transformer still writes 0.93 words for each of the reference: beam search is not what separates the two. The GRU
-# with attention stays nearly 2 BLEU ahead. Three models of each kind make nine pairs, and each pair gets its own $p$
+# with attention stays about 2 BLEU ahead. Three models of each kind make nine pairs, and each pair gets its own $p$
 # by approximate randomisation, at least 1/10,001. A row of the lower half shows the smallest and the largest of the
 # nine. For transformer and GRU even the largest is below 0.02, by chrF below 0.001: all nine pairs differ. (No limit
 # is divided by nine, because we do not pick the best pair: every one has to pass.)
@@ -686,7 +686,7 @@ for one, other in (attending[:2], attending[1:], attending[::2]):
 # These tests compare trained models. To compare *kinds*, compare seeds: all three GRUs beat all three transformers.
 # If the kind made no difference, each of the 20 ways to split six scores into three and three would be equally
 # likely. Two of them separate the kinds completely, so $p = 2/20 = 0.1$, the smallest that three seeds a side can
-# give. So no test of seeds can decide here, and we look at the size of the gap: some 2, almost twice the range of the
+# give. So no test of seeds can decide here, and we look at the size of the gap: about 2, some twice the range of the
 # transformer's seeds. In this race, with little text, few parameters and few steps, **the GRU with attention is
 # ahead** in BLEU and chrF, though each of its steps takes roughly 30 percent longer, on one core. In the loss per
 # token the two are level (1.91 and 1.92). A loss is counted with the right words before each; BLEU judges what a

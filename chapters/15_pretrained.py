@@ -310,11 +310,11 @@ plt.show()
 # than averaging fixed word vectors, and using `[CLS]` worse still ([Reimers and Gurevych,
 # 2019](https://arxiv.org/abs/1908.10084)). 1.17 billion pairs were collected from where people put two texts side by
 # side: a question and its answer, a title and its abstract, two captions of one picture. Take 1,024 of them. In a
-# matrix, put the cosine of every first text (row) with every second one (column), divided by a temperature of $\tau =
-# 0.05$. A softmax over a row asks: which second text belongs to this first one? Over a column it asks the reverse.
-# The loss is cross-entropy over both. This is called **contrastive learning**, and the other 1,023 second texts are
-# the **in-batch negatives**. It is the look-up of [chapter 3](03_softmax.ipynb): a query, keys, a softmax, and a loss
-# that wants all weight on one key. For our three pairs:
+# matrix, put the cosine of every first text (row) with every second one (column), divided by a temperature of
+# $\tau = 0.05$. A softmax over a row asks: which second text belongs to this first one? Over a column it asks the
+# reverse. The loss is cross-entropy over both. This is called **contrastive learning**, and the other 1,023 second
+# texts are the **in-batch negatives**. It is the look-up of [chapter 3](03_softmax.ipynb): a query, keys, a softmax,
+# and a loss that wants all weight on one key. For our three pairs, the rows only:
 
 # %% tags=["hide-input"]
 cosines = torch.from_numpy(similarity[[0, 2, 4]][:, [1, 3, 5]])
@@ -621,11 +621,11 @@ assert 0.35 < within["weight on words"] < 0.45
 assert abs(within["clear map, words only"]) < 0.1
 
 # %% [markdown]
-# Layer 1, head 3 ranks 35th of 72, in the middle. (That does not make the head useless, since others may stand in for
+# Layer 1, head 3 ranks near the middle of the 72. (That does not make the head useless, since others may stand in for
 # it. Nor does a large change prove that a head is needed, since a zero there is an input that the later layers never
-# met in training.) For all heads the rank correlation is −0.35: the clearer the map, the *smaller* the change tends to
-# be. But a map is also clear when all its weight goes to a special token. Counted over the words only, each row scaled
-# to a sum of 1, it is −0.09, and with heads ranked within their own layer 0.01. So hardly anything remains.
+# met in training.) For all heads the rank correlation is −0.35: the clearer the map, the *smaller* the change tends
+# to be. But a map is also clear when all its weight goes to a special token. Counted over the words only, each row
+# scaled to a sum of 1, it is −0.09, and with heads ranked within their own layer 0.01. So hardly anything remains.
 #
 # What does go with the change is how much weight a head gives to words: 0.39. Among heads of one layer it is 0.40, so
 # this is not only the last layer's doing. (Part of this is built in: a head that fetches little has little to lose.)
@@ -955,13 +955,13 @@ for name, plant in mistakes.items():
 # %% [markdown]
 # Seven of the nine mistakes pass, and only the first two are harmless. With ReLU in every layer, with heads cut
 # wrongly, or blind to the order of words, the model still pairs all six sentences, and a demonstration would go well.
-# Yet one vector of the ReLU model has a cosine of only 0.43 with the right one. The segment vector, the same for
+# Yet one vector of the ReLU model has a cosine of only about 0.4 with the right one. The segment vector, the same for
 # every token, looks harmless, and leaving it out does more harm than leaving out all positions; why, we have not
 # tested. Six sentences on three subjects are a weak test.
 #
 # The last column is the strong test. Between our sentence vectors, of length 1, and the library's, the largest
-# difference is about one ten-millionth. Even the smallest of the mistakes makes a difference hundreds of times larger.
-# (Turn dropout off, use a padded batch, and if the numbers differ, compare layer by layer.)
+# difference is less than one millionth. Even the smallest of the mistakes makes a difference more than fifty times
+# larger. (Turn dropout off, use a padded batch, and if the numbers differ, compare layer by layer.)
 
 # %% tags=["proof"]
 assert sum(name != "none" and count == 6 for name, count in found.items()) == 7

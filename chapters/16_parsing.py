@@ -398,8 +398,9 @@ assert (len(outlines), round(float(known), 2)) == (2393, 0.97)
 assert min(tested.values()) == 100
 
 # %% [markdown]
-# All 500 held-out sentences, without a mistake. (`exact` is the share of sentences whose counted brackets are all
-# right, `parsed` that of texts that are a tree of their sentence.) Here is a sentence that is in none of the sets:
+# In all 500 held-out sentences every counted bracket is right. (`exact` is the share of sentences whose counted
+# brackets are all right, `parsed` that of texts that are a tree of their sentence.) Here is a sentence that is in
+# none of the sets:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The tree that the model has written for because the cat is hungry , she wants to buy an egg: an SBAR with its own S inside, a comma, an NP and a VP."}}
 sentence = "because the cat is hungry , she wants to buy an egg ."
@@ -525,10 +526,11 @@ assert 0.5 < right["NP"][0] < 0.6 and right["S"][1] < 0.9
 assert right["SBAR"][0] > 0.95 and right["VP"][0] > 0.95
 
 # %% [markdown]
-# Without its bracket no ADJP, few PPs and only half of the NPs are closed: there the bracket is needed. For an S it is
-# the other bracket that matters (85 percent), not its own. For an SBAR a head points at the bracket every time, and yet
-# nothing is lost without it. Something else must tell the decoder the same, as for VP and S. A map shows where a model
-# looks. An ablation shows whether it can do without what it sees there. Neither shows an algorithm, such as CKY, below.
+# Without its bracket no ADJP, few PPs and only half of the NPs are closed: there the bracket is needed. An inner S is
+# still closed without its own bracket; without another one, in some 85 percent. For an SBAR a head points at the
+# bracket every time, and yet nothing is lost without it. Something else must tell the decoder the same, as for VP and
+# S. A map shows where a model looks. An ablation shows whether it can do without what it sees there. Neither shows
+# whether it follows a rule; the next section tests that.
 #
 # ## Is that a grammar?
 #
@@ -736,10 +738,10 @@ for free, text, parse in zip(texts, held_texts, deep, strict=True):
 assert lacked_three == scored_right
 
 # %% [markdown]
-# Now each text is a tree. F1 rises to 64, and a third are counted as right: those that lacked only three brackets. They
-# have them now, but after the full stop, since only the early end was forbidden; EVALB ignores punctuation and does not
-# notice, since it leaves punctuation out. So no text equals gold. Constrained decoding repairs *form*: a text that is a
-# tree can still be the wrong tree, as valid JSON can hold wrong values.
+# Now each text is a tree. F1 rises to 64, and almost a third are counted as right: those that lacked only three
+# brackets. They have them now, but after the full stop, since only the early end was forbidden; EVALB ignores
+# punctuation and does not notice, since it leaves punctuation out. So no text equals gold. Constrained decoding
+# repairs *form*: a text that is a tree can still be the wrong tree, as valid JSON can hold wrong values.
 #
 # ## Count instead: a grammar
 #
@@ -985,7 +987,7 @@ class SpanParser(nn.Module):
 # (For a single word there is only the first term; *no constituent* is one of the labels $\ell$, with the score 0. Two
 # constituents over one span, such as an S that is a VP, have a joint label.)
 #
-# For the four words above, with scores that are made up:
+# For *she sees the cat*, with scores that are made up:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Ten cells in a triangle, one for each span of she sees the cat, with fenceposts 0 to 4 below. Each cell has its best label with its score, and below it the best sum: NP 3.0 and sum 3.0 for she, S 2.0 and sum 5.0 for she sees, NP 6.1 and sum 6.1 for the cat, VP 4.0 and sum 10.1 for sees the cat, S 5.0 and sum 18.1 for the whole, and all other cells have a dash for no constituent, with sum 5.0 for she sees the, and 0.0 for sees, the, cat and sees the. Arrows lead from the whole to she and sees the cat, from there to sees and the cat, and from there to the and cat. These seven cells are blue and the other three pale."}}
 words = ["she", "sees", "the", "cat"]
@@ -1289,11 +1291,12 @@ plt.show()
 # ### And in the paper?
 #
 # The paper's model wrote trees as well, and reached an F1 of 91.3 on the Wall Street Journal: four layers of width
-# 1024, trained on about 40,000 sentences. Kitaev and Klein's encoder, built of attention as well, with a chart, reached
-# 93.55 from the same sentences (and 95.13 on the vectors of a pretrained language model; such a layer on a pretrained
-# encoder is the usual parser of today). There the two are two points apart, here some forty. But our text is another,
-# with a fifth of the sentences, and our model has an eighth of the width. Would fewer or more sentences change that? We
-# trained all three again on a quarter and a sixteenth of the trees (half and a quarter of the steps):
+# 1024, trained on about 40,000 sentences. Kitaev and Klein's encoder, built of attention as well, with a chart,
+# reached 93.55 from the same sentences (and 95.13 on the vectors of a pretrained language model; such a layer on a
+# pretrained encoder is the usual parser of today). There the two are two points apart, here some forty. But our text
+# is another, with a fifth of the sentences, and our model has an eighth of the width. Does that depend on the number
+# of sentences? We trained all three again on a quarter and a sixteenth of the trees (half and a quarter of the
+# steps):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "F1 against the number of trees to learn from, 479, 1,915 and 7,661. Chart parser 59, 69, 78; grammar 58, 69, 75; translator 23, 28, 35. Right-branching is at 19."}}
 figure, axes = plt.subplots(figsize=(6.2, 3.4), layout="constrained")
@@ -1357,13 +1360,14 @@ assert [round(points) for points in behind] == [35, 42, 44]
 # %% [markdown]
 # From 479 to 1,915 trees the translator gains 4.2 points, from 1,915 to 7,661 it gains 7.0 (part of that may be the
 # steps). Grammar and chart parser gain less in the second step than in the first. In this range the translator falls
-# further behind the chart parser, from 35 points to 44 (before rounding); where it would catch up lies outside this
-# figure.
+# further behind the chart parser, from about 35 points to 43 or 44; whether it would catch up with more trees lies
+# outside this figure.
 #
-# The translator did not learn to keep count of the words, nor, on the made treebank, to put a third clause around two.
-# A chart has the count built in, and a grammar's rules the nesting. What is built in is a model's **inductive bias**.
-# With more of it a model needs less data. With less of it the data decide, and as computers grew, the models with less
-# of it have won time and again ([Sutton 2019](http://www.incompleteideas.net/IncIdeas/BitterLesson.html)).
+# The translator did not learn to keep count of the words, nor, on the artificial treebank, to put a third clause
+# around two. A chart has the count built in, and a grammar's rules the nesting. What is built in is a model's
+# **inductive bias**. With more of it a model needs less data. With less of it the data decide, and as computers grew,
+# the models with less of it have won time and again ([Sutton
+# 2019](http://www.incompleteideas.net/IncIdeas/BitterLesson.html)).
 #
 # ## Exercises
 #
@@ -1547,10 +1551,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# A tree is a text with brackets, so a translator can parse, and nothing in the model says what a bracket is. On a small
-# grammar's sentences it makes no mistake, and one clause deeper it gets none right: what it has learned of two clauses
-# does not carry over to three. On real sentences it loses count of the words. Ask an encoder for a label of each span
-# instead, let a search put the tree together, and the same data go much further.
+# A tree is a text with brackets, so a translator can parse, and nothing in the model says what a bracket is. On a
+# small grammar's sentences every bracket that counts is right, and one clause deeper it gets none right: what it has
+# learned of two clauses does not carry over to three. On real sentences it loses count of the words. Ask an encoder
+# for a label of each span instead, let a search put the tree together, and the same data go much further.
 #
 # **Sources.** Trees as text: [Vinyals and others (2015)](https://arxiv.org/abs/1412.7449). With a transformer: [Vaswani
 # and others (2017)](https://arxiv.org/abs/1706.03762), section 6.3. Spans and fenceposts: [Stern and others

@@ -680,8 +680,8 @@ once = np.mean([run["seconds"] for run in facts])
 assert 10.5 < longer["seconds"] / once < 11.5
 
 # %% [markdown]
-# Both stay at 51 percent or below, even with one hop, one of them after four times as many steps: about what naming the
-# most frequent room gives (46 and 47 percent). So for these models nearly everything depended on gathering words into
+# Both stay near one half, even with one hop, one of them after four times as many steps: about what naming the most
+# frequent room gives (46 and 47 percent). So for these models nearly everything depended on gathering words into
 # facts.
 #
 # ## Twenty tasks
@@ -796,8 +796,8 @@ most = sum(times for pair, times in counted if pair == "one > none")
 assert most > 0.6 * sum(times for _, times in counted)
 
 # %% [markdown]
-# It answers 82 percent, and passes six of nineteen tasks, those with 95 percent or more: 1, 6, 8, 9, 12 and 20 (`python
-# -m benchmarks.reading`). Of the six in question it passes none, though it comes near in 10.
+# Three models answer 81 to 82 percent, and each passes six of nineteen tasks, those with 95 percent or more
+# (`python -m benchmarks.reading`). Of the six in question it passes none, though it comes near in 10.
 #
 # - **Two facts** (2) and **counting** (7): things are handed on and put down, and the model seems to lose track of who
 #   has them. Its commonest mistake in counting is *none* instead of *one*.
@@ -805,8 +805,8 @@ assert most > 0.6 * sum(times for _, times in counted)
 #   fewer than one in five is right. (The best rule, *newest*, has 50.)
 # - **Positions** (17) are not far above a coin, and **paths** (19) no better than always giving the same answer. In
 #   both, relations must be composed, through things that the question does not name.
-# - **Who are they** (13) looks almost solved, with 94.4 percent, and the newest room of the story is right as often. In
-#   each model 99.9 percent or more of the answers are that room. So it has learned that rule, not whom the pronoun
+# - **Who are they** (13) looks almost solved, with 94 percent, and the newest room of the story is right as often. Nearly
+#   all of its answers are that room. So it has learned that rule, not whom the pronoun
 #   means. Where rule and meaning give the same answer, the loss cannot tell them apart; only stories in which they
 #   differ teach the difference, and test it, and these are few. (*He*, in task 11, it has learnt: where the rule is
 #   wrong, two thirds are right.)
@@ -1096,8 +1096,8 @@ assert shares["CopyingTransformer", "new names"] > 0.6
 assert shares["CopyingTransformer", "known names"] > 0.95
 
 # %% [markdown]
-# The transformer does not get a single pair of new names right. Its output layer has a row for each, but as none was
-# ever the right answer, training never linked a row to its name, and only pushed them all down. The pointer is asked
+# The transformer does not get a single pair of new names right. Its output layer has a row for each, which is the
+# name's embedding, but as none was ever the right answer, training only pushed these rows down. The pointer is asked
 # *where*, not *which*. Look at it for one pair of the test:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Pointer weights of the four tokens that are written on the words of the source. The first name has its weight on that name in the source, the second on the other."}}
@@ -1117,8 +1117,9 @@ plots.attention_map(weights[0].numpy(), labels, pair.source.split(), ax=axes)
 plt.show()
 
 # %% [markdown]
-# For both names $p_{\text{gen}}$ (behind each token) is 0: nothing comes from the vocabulary, and the pointer lies on
-# the right word. For *and* and for the end it is 1, and where the pointer lies does not matter.
+# For both names $p_{\text{gen}}$ (behind each token) is close to 0: almost nothing comes from the vocabulary, and the
+# pointer lies on the right word. For *and* and for the end it is close to 1, and where the pointer lies hardly
+# matters.
 
 # %% [markdown]
 # ### What does it change in real summaries?

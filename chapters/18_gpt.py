@@ -459,10 +459,10 @@ for run in runs:
     assert curve[400] < found["entropies"]["bigram"] < curve[300]
 
 # %% [markdown]
-# After 50 steps it has beaten the unigrams, and near step 370 it passes the bigrams. It ends at 3.1 nats a token. At
-# three characters a token and 1.44 bits a nat, that is 1.5 bits a character, a unit in which models with different
-# tokenizers can be compared ([why not in tokens](10_tokens.ipynb#which-vocabulary-is-best)), if the text is the same,
-# and none of them was trained on it.
+# After 50 steps it has beaten the unigrams, and between steps 300 and 400 it passes the bigrams. It ends at 3.1 nats
+# a token. At three characters a token and 1.44 bits a nat, that is 1.5 bits a character, a unit in which models with
+# different tokenizers can be compared ([why not in tokens](10_tokens.ipynb#which-vocabulary-is-best)), if the text is
+# the same, and none of them was trained on it.
 #
 # Above is what it wrote for the invented name `numpy.linalg.triangular_norm` (temperature 0.8, $p = 0.95$): at the
 # start, random subwords; after 200 steps, words and brackets of documentation, in no order; at the end, sections with
@@ -525,9 +525,10 @@ right = np.mean([run["names_found"]["model"] for run in runs])
 assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 
 # %% [markdown]
-# It finds the right one for six texts of seven, where guessing would find one of four. Comparing words does a little
-# better on this task, so nothing here takes understanding. But the model was never trained to compare or to choose. It
-# was trained to predict a text after its name, and for that it helps to know what belongs to such a name.
+# On average it finds the right one for about six texts of seven, where guessing would find one of four. Comparing
+# words does a little better on this task, so nothing here takes understanding. But the model was never trained to
+# compare or to choose. It was trained to predict a text after its name, and for that it helps to know what belongs to
+# such a name.
 #
 # That is the idea behind GPT-2 and GPT-3: whoever predicts enough text must learn much of what it is about, and can
 # then be asked by a prompt alone (**zero-shot**), or by a prompt with some examples in it (**few-shot**). The result of
@@ -690,11 +691,11 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# It does not. For 250 steps little happens. Within the next 200 the loss falls from 3.25 to between 0.4 and 0.7, in all
+# It does not. For 250 steps little happens. Within the next 200 the loss falls from over 3.2 to under 0.7, in all
 # three models of two layers with positions, and at the same steps the heads of layer 2 turn to what came after: a
-# weight of 0.04 becomes 0.6 and more. Such a sudden turn is called a **phase change**. Perhaps the layers need each
-# other: the second finds nothing until the first has written what came before, and writing it gains little until the
-# second looks for it.
+# weight below 0.05 becomes more than 0.6. Such a sudden turn is called a **phase change**. Perhaps the layers need
+# each other: the second finds nothing until the first has written what came before, and writing it gains little until
+# the second looks for it.
 #
 # [Olsson and others (2022)](https://arxiv.org/abs/2209.11895) found such a turn in language models of two and more
 # layers, at which induction heads form and in-context learning improves abruptly.
@@ -738,7 +739,7 @@ for run in runs:
     assert 12 < run["copying"]["first"] < run["copying"]["second"] < 12.7
 
 # %% [markdown]
-# Both heads of layer 2 have become induction heads, with 0.84 to 0.95 of their weight on what came after.
+# Both heads of layer 2 have become induction heads, with more than 0.8 of their weight on what came after.
 #
 # The heads of layer 1 are less tidy than the one wired by hand. They put 0.08 to 0.13 on the letter before, where even
 # weights over some thirty letters would give 0.03, and spread the rest over the whole text. How a letter's vector comes
@@ -914,9 +915,9 @@ assert not any(
 )
 
 # %% [markdown]
-# Fifteen, all of them with padding. After the other padded prompts the wrong positions changed no choice. Seen alone,
-# the second could pass for a weak model's text. The library `transformers` had this mistake in GPT-2's generation until
-# [2020](https://github.com/huggingface/transformers/pull/7552), and *nnsight*, built on it, [until
+# More than a quarter, all of them with padding. After the other padded prompts the wrong positions changed no choice.
+# Seen alone, the second could pass for a weak model's text. The library `transformers` had this mistake in GPT-2's
+# generation until [2020](https://github.com/huggingface/transformers/pull/7552), and *nnsight*, built on it, [until
 # 2026](https://github.com/ndif-team/nnsight/issues/672).
 #
 # The check that finds it is the one above: each prompt alone, and all in a batch, must give the same.
@@ -1130,13 +1131,13 @@ print({step: round(loss, 2) for step, loss in without.items()})
 assert abs(without[120] - 3.92) < 0.03
 
 # %% [markdown]
-# Better: 3.92 instead of 4.20 (one seed each). In a causal model the mask tells the order ([chapter
+# Better: about 3.9 instead of 4.2 (one seed each). In a causal model the mask tells the order ([chapter
 # 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). In one layer the tokens before are still a bag of words, but
-# each token has a bag of its own, the first of one token, the tenth of ten. A head that spreads its weight evenly gives
-# the first token of the text a weight of 1 where that is all there is, ½ one token later, and a tenth at the tenth
-# token: that tells the position, and a second layer can read it. [Haviv and others
-# (2022)](https://arxiv.org/abs/2203.16634) found that large language models without positions (later called *NoPE*) do
-# nearly as well as others, and that positions can be read from their vectors.
+# each token has a bag of its own, the first of one token, the tenth of ten. A head that spreads its weight evenly
+# gives the first token of the text a weight of 1 where that is all there is, ½ one token later, and a tenth at the
+# tenth token: that tells the position, and a second layer can read it. [Haviv and others
+# (2022)](https://arxiv.org/abs/2203.16634) found that large language models without positions (later called *NoPE*)
+# do nearly as well as others, and that positions can be read from their vectors.
 #
 # Our 512 vectors for positions start as noise, and 120 steps are few to learn them. So do not conclude that positions
 # are useless: in the [copying task](#found-in-a-trained-model), they make the difference between a loss of 0.2 and one
@@ -1187,11 +1188,11 @@ assert -0.07 < line[0] < -0.055
 # **power laws**, in parameters, in data and in computing, are the scaling laws that [Kaplan and others
 # (2020)](https://arxiv.org/abs/2001.08361) found, some over seven orders of magnitude.
 #
-# But our fourth point lies above the line, at 3.54 instead of 3.46, and its three seeds agree to 0.03. The law in size
-# holds while data and training suffice. All four models have read the same 1.5 million tokens in 750 steps (some of the
-# 1.2 million of the training texts twice), and the largest was not done: in the run of [a million
-# parameters](#a-million-parameters), of twice as many steps, it came to 3.13. (That may not be the whole reason: the
-# smaller models were not run longer, and a law with three points has little to stand on.)
+# But our fourth point lies above the line, at 3.54 instead of 3.46, and its three seeds agree to 0.03. The law in
+# size holds while data and training suffice. All four models have read the same 1.5 million tokens in 750 steps (some
+# of the 1.2 million of the training texts twice), and the largest was not done: in the run of [a million
+# parameters](#a-million-parameters), of twice as many steps, it came to about 3.1 (on the test texts). (That may not
+# be the whole reason: the smaller models were not run longer, and a law with three points has little to stand on.)
 #
 # Size and data must grow together. [Hoffmann and others (2022)](https://arxiv.org/abs/2203.15556) worked out how: with
 # more computing both should grow by the same factor, to about 20 tokens for each parameter. That spends the least on
@@ -1227,8 +1228,8 @@ quiz.number(
 # %% [markdown]
 # ### What does temperature do to this model?
 #
-# The samples above were drawn at 0.8, with $p = 0.95$. Here is `numpy.linalg.triangular_norm` at 0.1, with the same
-# $p$, and at 1.5, with all tokens:
+# The samples above were drawn at 0.8, with $p = 0.95$. Here is another invented name,
+# `networkx.algorithms.paths.longest_path`, at 0.1 with the same $p$, and at 1.5 with all tokens:
 
 # %% tags=["hide-input"]
 for name in ("colder", "hotter"):

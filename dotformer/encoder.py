@@ -37,7 +37,7 @@ class LayerConfig:
     layer_norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        check_settings(self, shares=("dropout",))  # refuses what cannot be
+        check_settings(self, shares=("dropout",))
 
 
 class FeedForward(nn.Module):

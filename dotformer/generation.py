@@ -23,14 +23,15 @@ def generate(
 ) -> list[list[int]]:
     """Write each sentence token by token, to its end or for `max_length` tokens.
 
-    `choose` takes logits (N, V) and returns tokens (N,). ValueError: a dead end.
+    `choose` takes logits (B, V) and returns tokens (B,). ValueError: a dead end,
+    where no token is possible.
 
     Defined in chapter 12, "One word at a time".
     """
     decoding.check_search(max_length)
     pad, begin, end = state.special_ids
     sentences: list[list[int]] = [[] for _ in range(len(state))]
-    unfinished = sentences
+    unfinished = sentences  # the same lists, not copies
     tokens = torch.full((len(state),), begin)
     for _ in range(max_length):
         logits = decoding.checked_logits(state.step(tokens))
@@ -130,7 +131,7 @@ def filter_logits(
     top_k: int | None = None,
     top_p: float = 1.0,
 ) -> Tensor:
-    """Logits (N, V) divided by `temperature`, those of unlikely tokens -inf.
+    """Logits (B, V) divided by `temperature`, those of unlikely tokens -inf.
 
     Unlikely: not among the `top_k` highest (Fan and others, 2018), then not needed
     for a share `top_p` of the probability left (Holtzman and others, 2020).

@@ -33,7 +33,7 @@ def sigmoid(z: Float[np.ndarray, "*batch H"]) -> Float[np.ndarray, "*batch H"]:
 
     Defined in chapter 1, "Two cells".
     """
-    return np.exp(-np.logaddexp(0, -z))  # ln(1 + e^-z), without overflow
+    return np.exp(-np.logaddexp(0, -z))  # e^(-ln(1 + e^-z)): no overflow
 
 
 @shapes
