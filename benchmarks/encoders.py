@@ -1,8 +1,8 @@
 """Chapter 8's small encoders, whole, with a part left out, with and without warm-up: `python -m benchmarks.encoders`.
 
 And stacks of one layer, with and without feed-forward network, and of twelve, in either order of norm and sum, with
-several starts, and without one of the two. The code is the chapter's own. Takes two hours of one core and writes
-book/measurements/encoders.json.
+several starts, and without norms or residual connections. The code is the chapter's own. Takes two hours of one core
+and writes book/measurements/encoders.json.
 """
 
 from itertools import product

@@ -78,8 +78,8 @@ print("moved by the word 0, 1, 2, 3 back:", np.round(influence, 3))
 assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 
 # %% [markdown]
-# An eighth. On paper, starting from $h_0 = 0$, $h_4 = x_4 + 0.5 \, x_3 + 0.25 \, x_2 + 0.125 \, x_1$, so $\partial h_4 /
-# \partial x_{4-k} = 0.5^k$.
+# An eighth. On paper, starting from $h_0 = 0$, $h_4 = x_4 + 0.5 \, x_3 + 0.25 \, x_2 + 0.125 \, x_1$, so
+# $\partial h_4 / \partial x_{4-k} = 0.5^k$.
 #
 # Why not multiply by 1? Then nothing fades, but after a thousand words the state is the sum of all thousand, and no
 # single one can be read off. With more than 1 the oldest word would drown the newest, and the derivative would grow
@@ -352,6 +352,10 @@ assert influence["plain, orthogonal"][20] > 3000 * influence["plain"][20]
 assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 assert 0.4 < influence["LSTM, gate open"][20] < 0.6
 open_gate = influence["LSTM, gate open"]
+plain, lstm = influence["plain"], influence["LSTM"]
+turned = influence["plain, orthogonal"]
+assert 1.5e-6 < plain[20] < 2.5e-6 and 25 < lstm[20] / plain[20] < 40
+assert round((turned[20] / turned[5]) ** (1 / 15), 1) == 0.8
 assert open_gate[1] < 0.85
 assert round((open_gate[20] / open_gate[5]) ** (1 / 15), 2) == 0.97
 
@@ -432,6 +436,7 @@ for name in names:
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)
+assert 1.4 < sums["LSTM, gate open"] / sums["LSTM"] < 1.6
 assert sums["plain"] > 18 and sums["plain, orthogonal"] > 18
 assert 0.01 < recall["LSTM, gate open"][40] < 0.03
 kept = [recall[name][[1, 3]] for name in ("plain", "plain, orthogonal")]
@@ -668,12 +673,12 @@ plt.show()
 # | layer | multiplications | sequential steps | longest path | numbers kept while reading |
 # |---|---|---|---|---|
 # | recurrent (plain cell) | $2 n d^2$ | $n$ | $n$ | one state, $d$ |
-# | recurrent, with the attention of 2014 | $2 n d^2$ + order of $n^2 d$ | $n$ | 1, from the target to the source | all states, $n \, d$ |
+# | recurrent, with the attention of 2014 | order of $n d^2 + n^2 d$ | $n$ | 1, from the target to the source | all states, $n \, d$ |
 # | convolution over $m$ words | $m \, n \, d^2$ | 1 | of the order of $n / m$, or $\log_m n$ if dilated | $m$ words, $m \, d$, more if dilated |
 # | attention, with its four matrices | $4 n d^2 + 2 n^2 d$ | 1 | 1 | all words, $n \, d$ |
 #
-# (The paper leaves out the constants and attention's four matrices; here they are counted. The second row and the
-# last column are ours. In training all states of a recurrent network must be kept, too.)
+# (The paper leaves out the constants and attention's four matrices; here they are counted, but for the second row.
+# The second row and the last column are ours. In training all states of a recurrent network must be kept, too.)
 #
 # A recurrent network needs 80 steps from word 1 to word 81. A layer of convolution with $m = 3$ reaches 2 words back,
 # so it takes 40 layers; dilated ones reach $2 + 6 + 18 + 54 = 80$ in 4, and attention does it in 1.
@@ -810,7 +815,8 @@ for size in (7, 32):  # as many sentences as words
 # %% [markdown]
 # ## Exercises
 #
-# Write your answer in the first cell of the exercise, run it, then run the check below it. The check tells you what it saw.
+# Write your answer in the first cell of the exercise, run it, then run the check below it. The check tells you what
+# it saw.
 #
 # ### Exercise 1: How long does it last?
 #

@@ -258,8 +258,8 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 
 # %% [markdown]
 # The answer costs 2.91. Nothing on the list does: it is a blend, mostly coffee and about a quarter tea. The train has
-# less than half a percent of the weight, and its price of 40 still puts 0.20 into the answer: every finite score gets
-# some weight, however small.
+# less than half a percent of the weight, and its price of 40 still puts 0.20 into the answer: but for rounding, every
+# finite score gets some weight, however small.
 #
 # A lead is therefore worth less in a longer list: a key that is 5 ahead of all others gets 0.94 of the weight among
 # 10 keys and 0.13 among 1,000.
@@ -358,11 +358,11 @@ plt.show()
 
 # %% [markdown]
 # All go to one quarter, because scores divided by a large $\tau$ are all near 0. The answer is then the plain average
-# of the values. At $\tau = 1$ you find those of the blend, 0.27 for tea and 0.73 for coffee. On the left edge, at low
-# temperature, coffee has everything, because it is 1 ahead of tea and gets $e^{1/\tau}$ times as much: 2.7 times at
-# $\tau = 1$, 22,026 times at 0.1. Towards 0 softmax becomes the hard choice again (keys that are tied for best share
-# equally). A longer query does the same as a lower temperature: its direction says what is sought, its length how
-# sharply. The order never changes, whatever the temperature.
+# of the values. At $\tau = 1$ you find the weights of the blend, 0.27 for tea and 0.73 for coffee. On the left edge,
+# at low temperature, coffee has everything, because it is 1 ahead of tea and gets $e^{1/\tau}$ times as much: 2.7
+# times at $\tau = 1$, 22,026 times at 0.1. Towards 0 softmax becomes the hard choice again (keys that are tied for
+# best share equally). A longer query does the same as a lower temperature: its direction says what is sought, its
+# length how sharply. The order never changes, whatever the temperature.
 
 # %% tags=["proof"]
 assert np.allclose(curves[-1], 0.25, atol=0.003) and curves[0, 1] > 0.9999
@@ -570,8 +570,8 @@ assert medians["unscaled", 1024] < 1e-18
 assert all(0.06 < medians["scaled", width] < 0.08 for width in (64, 1024))
 
 # %% [markdown]
-# So at this learning rate the division decides. At others, or from another start, the gap can shrink or vanish ([further
-# on](#when-does-it-matter-less)).
+# So at this learning rate the division decides. At others, or from another start, the gap can shrink, vanish or even
+# turn round ([further on](#when-does-it-matter-less)).
 #
 # Could training not do the division itself? It could. Queries come from a learned matrix (chapter 4), and if its
 # entries are smaller by a factor $\sqrt{d_k}$, the scores are too. The division lets training *begin* with scores of
@@ -581,7 +581,8 @@ assert all(0.06 < medians["scaled", width] < 0.08 for width in (64, 1024))
 # %% [markdown]
 # ### Scaled dot-product attention
 #
-# So here are all four steps together: dot product, scaling, softmax and blend. Stack the queries as rows of $Q$, $(T, d_k)$, the keys as rows of $K$, $(S, d_k)$, and the values as rows of $V$, $(S, D)$:
+# So here are all four steps together: dot product, scaling, softmax and blend. Stack the queries as rows of $Q$,
+# $(T, d_k)$, the keys as rows of $K$, $(S, d_k)$, and the values as rows of $V$, $(S, D)$:
 #
 # $$O = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
 
@@ -613,9 +614,9 @@ assert ahead.round(2).tolist() == [0.94, 0.13]
 # The width of one key, which is the number of products in one score. A transformer runs several attentions side by
 # side, called **heads** (chapter 6), each with narrow keys of its own, and that narrow width is $d_k$ (`head_dim` in
 # many libraries). So it is not the width of a word, in the original paper 512, nor the number of heads, nor the
-# number of words. A wrong choice is only a wrong temperature, so training may hide it, and then neither loss nor
-# accuracy reveals it. Comparing the output with a reference does ([chapter
-# 4](04_self_attention.ipynb#break-it-four-versions-one-correct)).
+# number of words. A wrong choice is only a wrong temperature (with the number of words, one that differs from text to
+# text), so training may hide it, and then neither loss nor accuracy reveals it. Comparing the output with a reference
+# does ([chapter 4](04_self_attention.ipynb#break-it-four-versions-one-correct)).
 
 # %% tags=["quiz"]
 d_model, num_heads, words = 768, 12, 100
@@ -890,9 +891,9 @@ for width in (64, 1024):
 # ### When does it matter less?
 #
 # The division cancels the growth with the width, but not the scale of the entries. Entries twice as large make
-# products, and so scores, four times as large: with variance $v$ in place of 1, unscaled scores have variance $v^2 d_k$.
-# From PyTorch's `nn.Linear` the queries and keys of words with entries of variance 1 have $v = \tfrac13$, so unscaled
-# scores at width 64 have variance $64 / 9 = 7.1$. Repeat the experiment from this start:
+# products, and so scores, four times as large: with variance $v$ in place of 1, unscaled scores have variance
+# $v^2 d_k$. From PyTorch's `nn.Linear` the queries and keys of words with entries of variance 1 have $v = \tfrac13$,
+# so unscaled scores at width 64 have variance $64 / 9 = 7.1$. Repeat the experiment from this start:
 
 # %%
 for width in (64, 1024):

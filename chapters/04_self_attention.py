@@ -227,9 +227,9 @@ assert np.round([cosines[:2] for cosines in moved.values()], 2).tolist() == [
 # | *action* | (2, 0) | (0, 1) | (0, 0) |
 # | *human* | (0, 0) | (1, 0) | (0, 1) |
 #
-# As entries of $x$ are 0 or 1, $x W_Q$ is the sum of the rows of $W_Q$ where $x$ has a 1. *Man*, $(1, 0, 1)$, takes rows
-# 1 and 3: its query is $(0, 2) + (0, 0) = (0, 2)$, and its key $(1, 0) + (1, 0) = (2, 0)$. So it is found more easily
-# than *dog*, whose key is $(1, 0)$.
+# As entries of $x$ are 0 or 1, $x W_Q$ is the sum of the rows of $W_Q$ where $x$ has a 1. *Man*, $(1, 0, 1)$, takes
+# rows 1 and 3: its query is $(0, 2) + (0, 0) = (0, 2)$, and its key $(1, 0) + (1, 0) = (2, 0)$. So it is found more
+# easily than *dog*, whose key is $(1, 0)$.
 
 # %% tags=["nbval-check-output"]
 import numpy as np
@@ -644,9 +644,9 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # how much is left for the others. With the weights multiplied by the causal mask, *bites* would give *dog* 0.187 in
 # *dog bites man*, but 0.446 if the last word were a second *dog*. So the future leaks.
 #
-# Divided by their sum, the weights agree with the first line, and for a reason: dropping a term of $\sum_j e^{s_j}$ and
-# dividing by what remains *is* the softmax of the others. Minus infinity does it in one step, and is safer: where a hidden score is far larger, the other weights have already
-# been rounded to 0, and dividing by their sum is 0/0.
+# Divided by their sum, the weights agree with the first line, and for a reason: dropping a term of $\sum_j e^{s_j}$
+# and dividing by what remains *is* the softmax of the others. Minus infinity does it in one step, and is safer: where
+# a hidden score is far larger, the other weights have already been rounded to 0, and dividing by their sum is 0/0.
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -667,7 +667,8 @@ assert second_dog[1, 0].round(3) == 0.446
 # causal mask lets a padding token see only padding, and the padding mask hides that too.
 #
 # In a model you want the weights of such a row to be 0; chapter 7's module gives that. The short `softmax` above and
-# the [module below](#the-same-as-a-pytorch-module) give NaN; chapter 3's refuses such a row with an error.
+# the [module below](#the-same-as-a-pytorch-module) give NaN; chapter 3's, which the folded cell has put in its place,
+# refuses such a row with an error.
 
 # %% tags=["nbval-check-output"]
 hidden = np.full(3, -np.inf)

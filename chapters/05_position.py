@@ -86,10 +86,11 @@ for t in (0, 1, 10, 100):
 # **One-hot** tells positions apart, but makes all of them equally far apart: position 0 has the dot product 0 with
 # position 1 and with position 50. And a code of 100 columns ends at position 99.
 #
-# A fourth idea, a small step of fixed size, say $t / 1{,}000$, repairs the first two, but shares a fault with them. A
-# key at position $t$ then contains $t$ times a fixed vector, and the query's product with it adds $c \, t$ to the
-# score, where $c$ depends on the query: a straight line, which is highest at one of its ends. So, as far as the
-# position decides, the first or the last can win, and never one between, such as the one before.
+# A fourth idea, a small step of fixed size, say $t / 1{,}000$, repairs the first two in texts of some hundred words,
+# but shares a fault with them. A key at position $t$ then contains $t$ times a fixed vector, and the query's product
+# with it adds $c \, t$ to the score, where $c$ depends on the query: a straight line, which is highest at one of its
+# ends. So, as far as the position decides, the first or the last can win, and never one between, such as the one
+# before.
 #
 # So here is the wish list:
 #
@@ -115,8 +116,8 @@ assert cosine_similarity(dog, man) < 0.5
 #
 # The original transformer uses such hands. Each is a pair of numbers, a sine and a cosine (both are **sinusoids**).
 # There are two reasons for pairs; here is the first: a sine alone has the same value twice in each turn, and the two
-# together tell where in the turn you are. A position gets $D$ numbers, as many as a word, so there are $D/2$ pairs, $i =
-# 0, 1, \dots$. In each step the angle of pair $i$ grows by $\omega_i$, its **frequency**:
+# together tell where in the turn you are. A position gets $D$ numbers, as many as a word, so there are $D/2$ pairs,
+# $i = 0, 1, \dots$. In each step the angle of pair $i$ grows by $\omega_i$, its **frequency**:
 #
 # $$p_{t, 2i} = \sin(\omega_i t), \qquad p_{t, 2i+1} = \cos(\omega_i t), \qquad \omega_i = 10000^{-2i/D} .$$
 #
@@ -339,9 +340,9 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# Does any other position come close to a given one? As all rows have the same norm, $\lVert p_t - p_{t+r} \rVert^2 = D -
-# 2 \sum_i \cos \omega_i r$ depends on the distance alone, so it is enough to look from position 0. Find the nearest of
-# the next 9,999:
+# Does any other position come close to a given one? As all rows have the same norm,
+# $\lVert p_t - p_{t+r} \rVert^2 = D - 2 \sum_i \cos \omega_i r$ depends on the distance alone, so it is enough to
+# look from position 0. Find the nearest of the next 9,999:
 
 # %%
 found = {}
@@ -743,7 +744,7 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # | 107, 103 | (0.185, 0.983) | (0.623, −0.782) | −0.654 |
 #
 # Both scores are $\cos 4$, the cosine of the angle between two vectors of length 1, since $7 - 3 = 107 - 103 = 4$.
-# (Exchanged, $\cos(-4)$ is the same, but only because query and key are the same vector.)
+# (Exchanged, $\cos(-4)$ is the same, but only because query and key lie on one line.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two circles, each with two arrows from the middle. On the left the query at position 7 and the key at position 3, on the right the query at 107 and the key at 103. On the right both arrows point another way, but the angle between them is the same: from the key to the query it is a clockwise turn of 4 radians, more than half a circle."}}
 figure, panels = plt.subplots(1, 2, figsize=(6, 2.9))

@@ -57,10 +57,10 @@ head_2 = head_1 | {"w_k": -head_1["w_k"]}  # looks for the last word
 # | head 2 | (9, 0) | (−1, 0), (0, 0), (1, 0) | the same |
 #
 # Follow the verb in head 1. Its scores with the three keys are 9, 0 and −9; divided by $\sqrt 2$ that is 6.364, 0 and
-# −6.364. The exponentials are about 580, 1 and 0.002, so the weights are 0.9983, 0.0017 and 0.0000, and the blend of the
-# values is $0.9983 \cdot (1, 0) + 0.0017 \cdot (0, 0) \approx (0.998, 0)$: *dog*. In head 2 the same happens from the
-# other end, and the blend is $(0, 0.998)$: *man*. (The nouns' queries are 0, so they spread their weight evenly. Only
-# the verb's row matters here.)
+# −6.364. The exponentials are about 580, 1 and 0.002, so the weights are 0.9983, 0.0017 and 0.0000, and the blend of
+# the values is $0.9983 \cdot (1, 0) + 0.0017 \cdot (0, 0) \approx (0.998, 0)$: *dog*. In head 2 the same happens from
+# the other end, and the blend is $(0, 0.998)$: *man*. (The nouns' queries are 0, so they spread their weight evenly.
+# Only the verb's row matters here.)
 
 # %% tags=["nbval-check-output"]
 from dotformer.by_hand.attention import self_attention
@@ -589,7 +589,7 @@ class MultiHeadAttention(nn.Module):
 # Here `d_model` is our $D$. All heads share one mask. Its shape is $(T, S)$ or, with a mask for each sentence,
 # $(B, 1, T, S)$, where the 1 stands for all heads ([what happens without the
 # 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)). The folded cell checks the module against a loop over
-# heads, each the module of chapter 4. And PyTorch's own?
+# heads, each like the module of chapter 4, but with biases. And PyTorch's own?
 
 
 # %% tags=["hide-input"]
@@ -925,7 +925,7 @@ def merge(heads):
 
 
 # %% tags=["check"]
-grid = np.arange(24.0)
+grid = np.arange(24.0) + 0.5
 check_merge = partial(
     checks.check,
     reference=lambda heads: np.concatenate(list(heads), axis=1),

@@ -29,9 +29,9 @@ transformer_map(built=7)
 # %% [markdown]
 # ## One answer, one gradient
 #
-# Take up the verb of [chapter 4](04_self_attention.ipynb#queries-keys-and-values) again. In *dog bites man*, the query of
-# *bites*, $(2, 0)$, met the keys of *dog*, *bites* and *man*, $(1, 0)$, $(0, 1)$ and $(2, 0)$, and the verb received
-# a blend of their values, $(1, 0)$, $(0, 0)$ and $(1, 1)$:
+# Take up the verb of [chapter 4](04_self_attention.ipynb#queries-keys-and-values) again. In *dog bites man*, the
+# query of *bites*, $(2, 0)$, met the keys of *dog*, *bites* and *man*, $(1, 0)$, $(0, 1)$ and $(2, 0)$, and the verb
+# received a blend of their values, $(1, 0)$, $(0, 0)$ and $(1, 1)$:
 
 # %% tags=["hide-input", "nbval-check-output"]
 import numpy as np
@@ -88,9 +88,10 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
-# (The sum runs over all $j$; its term for $j = i$ is the $-w_i^2$ from above.) What is subtracted is the *average* of the weights' gradients, weighted like the blend. So a score is judged by
-# comparison. If more weight on its key would raise the loss more than average, the score's gradient is positive, and a
-# step against it lowers the score. If less than average, the score rises. And the result is multiplied by $w_i$.
+# (The sum runs over all $j$; its term for $j = i$ is the $-w_i^2$ from above.) What is subtracted is the *average* of
+# the weights' gradients, weighted like the blend. So a score is judged by comparison. If more weight on its key would
+# raise the loss more than average, the score's gradient is positive, and a step against it lowers the score. If less
+# than average, the score rises. And the result is multiplied by $w_i$.
 #
 # | | dog | bites | man |
 # |---|---|---|---|
@@ -372,7 +373,7 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 # > Ada 3, Bo 7, Cleo 1, Dan 3, Eve 9. **Cleo?** 1.
 #
 # There are eight names, so more than five million such notes exist, even without regard to their order. The layer
-# will see 16,000 in training, hardly one of them twice, so it cannot remember answers note by note. It must find out
+# will see 16,000 in training, hardly any of them twice, so it cannot remember answers note by note. It must find out
 # *how* to look.
 #
 # A token is a vector of 18 numbers: eight that say which name, ten that say which digit. A question has a name and no
@@ -1292,11 +1293,11 @@ for seed in range(3):
 # %% [markdown]
 # ### Where does the gradient begin?
 #
-# (This is the solution of exercise 3.) The loss is the cross-entropy, $-\ln p_r$, with $r$ for the right digit. Its gradient for the logits $z_i$ follows
-# from the formula of [the softmax](#back-through-the-softmax), where $p$ was called $w$, and $z$ was $s$. Let $y_i$
-# be 1 for the right digit and 0 for the others. Only the right digit's probability is in the loss, so
-# $\partial L / \partial p_i = -y_i / p_i$. The average of these derivatives, weighted by the $p_i$, has a single
-# term, that of the right digit: $p_r \cdot (-1 / p_r) = -1$. So
+# (This is the solution of exercise 3.) The loss is the cross-entropy, $-\ln p_r$, with $r$ for the right digit. Its
+# gradient for the logits $z_i$ follows from the formula of [the softmax](#back-through-the-softmax), where $p$ was
+# called $w$, and $z$ was $s$. Let $y_i$ be 1 for the right digit and 0 for the others. Only the right digit's
+# probability is in the loss, so $\partial L / \partial p_i = -y_i / p_i$. The average of these derivatives, weighted
+# by the $p_i$, has a single term, that of the right digit: $p_r \cdot (-1 / p_r) = -1$. So
 #
 # $$\frac{\partial L}{\partial z_i} = p_i \left( \frac{\partial L}{\partial p_i} - (-1) \right) = p_i - y_i :$$
 #

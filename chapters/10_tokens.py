@@ -68,7 +68,8 @@ assert not known & set(unseen)
 #
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. (The name is that of a method to compress
 # bytes; we begin with letters.) Count all pairs of neighbours. Make the most frequent pair a new symbol. Repeat. Why
-# the most frequent? A merge makes the text one symbol shorter wherever the pair occurs, so this pair saves most.
+# the most frequent? A merge makes the text one symbol shorter wherever the pair occurs, so this pair nearly always
+# saves most (in *aaaa* the pair *a a* counts three times, and merging it saves two).
 #
 # Take four words, with how often each occurs:
 #
@@ -693,7 +694,7 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # tens and hundreds of two numbers need not line up. Many newer tokenizers therefore cut numbers into single digits,
 # or into groups of three (which line up only if they are counted from the right). *Case and spaces*: *␣tea*, *tea*
 # and *␣TEA* share no token, and their similarity must be learnt. *Writing*: *ë* can be one character or two, *e* and
-# the dots, which look alike and have different bytes (programs bring them to one form first, by **Unicode
+# the dots, which look alike and have different bytes (some programs bring them to one form first, by **Unicode
 # normalisation**).
 #
 # ## Is it the same as the library's?

@@ -88,7 +88,7 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 
 # %% [markdown]
 # The target stands between the special tokens `<bos>`, 1, and `<eos>`, 2. As in [chapter
-# 9](09_decoder.ipynb#does-training-run-token-by-token), the model gets all of it but the last token, and must predict
+# 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer), the model gets all of it but the last token, and must predict
 # all of it but the first.
 #
 # ## The loss
@@ -469,8 +469,8 @@ plt.show()
 # Chapter 7 subtracted from every parameter its gradient times a learning rate. But gradients differ in size, often by
 # orders of magnitude. At a learning rate of 0.01 a gradient of 100 moves its parameter by 1, one of 0.001 by 0.00001.
 # And that size says little about how far the parameter should go: multiply the loss by 1,000, and every gradient
-# grows a thousandfold, though the best parameters stay where they are. No single learning rate suits both of these
-# parameters.
+# grows a thousandfold, though the best parameters stay where they are. So a learning rate that suits one of these
+# parameters may be far too large or too small for the other.
 #
 # ### Adam
 #
@@ -736,7 +736,7 @@ assert 0.42 < right["none"] < 0.435 and right["weight decay 1"].round(2) == 0.93
 gains = by_seed["weight decay 0.1"] - by_seed["none"]
 assert 0.03 < gains.min() < gains.max() < 0.105
 smoothed = by_seed["label smoothing 0.1"] - by_seed["none"]
-assert (smoothed > 0).sum() == 2 and smoothed.mean() < 0.045
+assert (smoothed > 0).sum() == 2 and (smoothed < 0).sum() == 1
 assert abs(right["weight decay 3"] - right["weight decay 1"]) < 0.02
 on_test = [
     np.mean([run["test"]["exact"] for run in few[name]]).round(2)
@@ -1227,7 +1227,8 @@ for step in range(190, 201):
 assert shares[190][0] == shares[190][1] > 0.9
 assert shares[191][1] < 2 / 3 * shares[190][1]
 assert losses[191][1] > 1.3 * losses[190][1]
-assert min(kept for kept, _ in shares.values()) > 0.8 and shares[200][1] > 0.6
+assert min(kept for kept, _ in shares.values()) > 0.8
+assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 
 # %% [markdown]
 # One step, and more than a third of its right answers are gone. (Here most are back ten steps later. With the state
@@ -1252,12 +1253,12 @@ for name, move in steps_tried.items():
     print(f"{name:22} right {right[name]:4.0%}")
 assert right["new Adam, shortened"] > shares[190][0] > 0.8
 assert right["new Adam"] < 0.6
-assert right["state kept, stretched"] < right["state kept"] - 0.02
+assert right["state kept, stretched"] < 0.6
 assert 4 < longer < 10
 
 # %% [markdown]
 # It is the length. Short steps do little harm in either direction (they may even help), long ones much harm in both.
-# (Which of the two long steps harms more depends on the seed.)
+# (Which of the two long steps harms more differs from run to run.)
 #
 # Losing the RNG state or the position may not show in the curve at all: dropout draws other numbers, or some
 # sentences are read twice. Only the comparison with a run that never stopped finds that.

@@ -87,8 +87,8 @@ assert text_of(written) == "a cup"
 # | `state.select(rows)` | keeps these rows, in this order; so a finished sentence leaves the batch |
 # | `state.special_ids` | the numbers of padding, begin and end; the first two are never written |
 #
-# This chapter has three: `Table`, here, for the model above; `Recompute` for a transformer that reads everything again at
-# each step; and `KVCache`, [built below](#what-has-been-computed-before), for one that does not.
+# This chapter has three: `Table`, here, for the model above; `Recompute` for a transformer that reads everything
+# again at each step; and `KVCache`, [built below](#what-has-been-computed-before), for one that does not.
 
 
 # %%
@@ -111,8 +111,8 @@ class Table:
 
 
 # %% [markdown]
-# In this model `table[i, j]` is the probability that word $j$ follows word $i$. In the loop, `Decoding` is the type of all
-# such states, and the `decoding.check…` calls raise an error if something is wrong.
+# In this model `table[i, j]` is the probability that word $j$ follows word $i$. In the loop, `Decoding` is the type
+# of all such states, and the `decoding.check…` calls raise an error if something is wrong.
 
 # %% tags=["export"] module="generation"
 import math
@@ -327,11 +327,12 @@ assert np.allclose(
 # ## Should one search harder?
 #
 # For a real model the sentences are too many to list, but [Stahlberg and Byrne
-# (2019)](https://arxiv.org/abs/1908.10090), with a cleverer search, found the sentences that a trained translator scores
-# highest. For more than half of the sources that (without a length penalty) was the *empty* one. A good translation of
-# twenty words is a product of twenty-one factors, with the end. At 0.7 each that makes 0.0006, so a model that gives
-# the empty sentence 0.001 prefers it. That a long text has a small product is arithmetic; that the empty one has as
-# much as 0.001 is the model's error. The preference for short texts that results is called **length bias**.
+# (2019)](https://arxiv.org/abs/1908.10090), with a cleverer search, found the sentences that a trained translator
+# scores highest. For more than half of the sources that (without a length penalty) was the *empty* one. A good
+# translation of twenty words is a product of twenty-one factors, with the end. At 0.7 each that makes 0.0006, so a
+# model that gives the empty sentence 0.001 prefers it. That a long text has a small product is arithmetic; that the
+# empty one has as much as 0.001 is the model's error. The preference for short texts that results is called **length
+# bias**.
 #
 # To miss the sentence with the highest score is a **search error**; to give a bad one the highest score is a **model
 # error**. Here a search error can hide the model's. At the first step 0.001 is far behind the likely first words: say
@@ -484,6 +485,8 @@ print(
     f"of {len(wanted)} numbers the beam fixes {len(fixed)} and breaks {len(broken)}"
 )
 assert len(fixed) > len(broken) > 0
+shorter = spelled(wanted[broken[-1]]).replace("acht hundert ", "", 1)
+assert shorter == spelled(found_all[broken[-1]][0].tokens)
 
 # %% [markdown]
 # In the first, greedy decoding takes a wrong token and cannot go back. Its mistake was a search error: the right
@@ -696,8 +699,9 @@ plt.show()
 
 # %% [markdown]
 # Each triangle is one head's scores, queries by keys; dark cells are computed at that step, and pale ones were
-# computed earlier. Without a cache step $t$ computes $t(t+1)/2$ scores, with one only $t$. Here they are added up for
-# $n$ tokens, beside the vectors that go through all layers:
+# computed earlier. Without a cache step $t$ computes $t(t+1)/2$ scores, with one only $t$ (counting those that the
+# mask leaves; plain code computes the whole square, about twice as many). Here they are added up for $n$ tokens,
+# beside the vectors that go through all layers:
 #
 # | | without a cache | with a cache |
 # |---|---|---|
@@ -1015,8 +1019,8 @@ assert swapped[:20].max() < 1e-5 and swapped[20:].min() > 0.01
 # units that [a single sentence](#why-one-sentence-is-slow) leaves idle while the parameters are loaded. A small
 # **draft model** with the same vocabulary writes a few tokens ahead. The large one reads them in one pass, the newest
 # token and the drafted ones behind it, under [a causal mask](#several-tokens-at-once). Each row of its logits says
-# what the large model would write after the drafted tokens up to there. That pass takes hardly longer than one for a
-# single token, because the parameters are loaded once in either case.
+# what the large model would write after the drafted tokens up to there. Where loading the parameters takes longest,
+# that pass takes hardly longer than one for a single token, because they are loaded once in either case.
 #
 # With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
 # replaced by the large model's own, and what the cache kept of the rest is dropped. So the text is what the large model

@@ -341,8 +341,8 @@ assert by_letters.argmax() == 1 and 11 < by_letters[0] - by_letters[3] < 13
 # ## Is one better than the other?
 #
 # Chapter 13 trained the GRU without attention three times. With seed 0 it gets 87.7 BLEU, with seed 2 only 84.5.
-# Counted by sentences the two are nearly equal: 133 and 144 of 500 differ from their reference. (BLEU also counts how wrong they are.) Is
-# the model of seed 2 worse, or only unlucky with these 500?
+# Counted by sentences the two are nearly equal: 133 and 144 of 500 differ from their reference. (BLEU also counts how
+# wrong they are.) Is the model of seed 2 worse, or only unlucky with these 500?
 #
 # Ideally we would have more test sets. The **bootstrap** makes them from the one we have: draw 500 sentences with
 # replacement, so that some come twice and some not at all, and compute the score again, a thousand times. How much
@@ -686,7 +686,7 @@ for one, other in (attending[:2], attending[1:], attending[::2]):
 # These tests compare trained models. To compare *kinds*, compare seeds: all three GRUs beat all three transformers.
 # If the kind made no difference, each of the 20 ways to split six scores into three and three would be equally
 # likely. Two of them separate the kinds completely, so $p = 2/20 = 0.1$, the smallest that three seeds a side can
-# give. So no test of seeds can decide here, and we look at the size of the gap: about 2, some twice the range of the
+# give. So no test of seeds can decide here, and we look at the size of the gap: about 2, twice the range of the
 # transformer's seeds. In this race, with little text, few parameters and few steps, **the GRU with attention is
 # ahead** in BLEU and chrF, though each of its steps takes roughly 30 percent longer, on one core. In the loss per
 # token the two are level (1.91 and 1.92). A loss is counted with the right words before each; BLEU judges what a
@@ -997,8 +997,9 @@ assert max(averaged.values()) - min(averaged.values()) < 0.002
 # %% [markdown]
 # ### Where does it look?
 #
-# Take the first caption [above](#how-well-then) again. Its tokens are subwords (*starring* is *star* and *ring*), and nobody has aligned them.
-# Choose `Hut`: the decoder has read it last, and looks for what it needs to write *starrt*, the next token.
+# Take the first caption [above](#how-well-then) again. Its tokens are subwords (*starring* is *star* and *ring*), and
+# nobody has aligned them. Choose `Hut`: the decoder has read it last, and looks for what it needs to write *starrt*,
+# the next token.
 
 # %% tags=["plot"]
 sentence = measured("alignments")["sentences"][0]
@@ -1030,10 +1031,11 @@ assert agreed == [" orangefarbenen", " Hut", " starrt"]
 # %% [markdown]
 # ### One translator for every model
 #
-# Chapter 12's beam search should also serve the recurrent models of the last chapter, which [race](#which-kind-of-model-wins). It asks
-# four things of a model's state ([chapter 12](12_generation.ipynb#one-word-at-a-time)): `step` reads one token,
-# `select` keeps chosen rows, `len` says how many rows there are, and `special_ids` has the numbers of padding, begin
-# and end. Recurrent states are given these four here.
+# Chapter 12's beam search should also serve the recurrent models of the last chapter, which
+# [race](#which-kind-of-model-wins). It asks four things of a model's state ([chapter
+# 12](12_generation.ipynb#one-word-at-a-time)): `step` reads one token, `select` keeps chosen rows, `len` says how
+# many rows there are, and `special_ids` has the numbers of padding, begin and end. Recurrent states are given these
+# four here.
 
 # %% tags=["export", "hide-input"] module="recurrent"
 import torch

@@ -797,7 +797,7 @@ assert most > 0.6 * sum(times for _, times in counted)
 
 # %% [markdown]
 # Three models answer 81 to 82 percent, and each passes six of nineteen tasks, those with 95 percent or more
-# (`python -m benchmarks.reading`). Of the six in question it passes none, though it comes near in 10.
+# (`python -m benchmarks.reading`). Of the six in the table above they pass none, though they come near in 10.
 #
 # - **Two facts** (2) and **counting** (7): things are handed on and put down, and the model seems to lose track of who
 #   has them. Its commonest mistake in counting is *none* instead of *one*.

@@ -32,7 +32,7 @@ transformer_map(built=19)
 #
 # | | 2017, chapter 9 | GPT-2, chapter 18 | Llama 3, SmolLM2 and most others |
 # |---|---|---|---|
-# | where the norm stands | behind each sublayer (post-norm) | before it (pre-norm) | before it |
+# | where the norm stands | after each sublayer (post-norm) | before it (pre-norm) | before it |
 # | norm | LayerNorm | LayerNorm | RMSNorm |
 # | feed-forward | ReLU | GELU | SwiGLU |
 # | positions | sinusoids, added once | learned, added once | queries and keys turned in each layer (RoPE) |
@@ -40,7 +40,8 @@ transformer_map(built=19)
 # | biases | yes | yes | no |
 # | output matrix | the embedding table | the embedding table | the embedding table in small models, a matrix of its own in large ones |
 #
-# Here are a layer of 2017 and one of today. Whatever has changed is red.
+# Here are a layer of 2017 and one of today. New parts are red. (The norm has also moved; biases and output matrix are
+# not drawn.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two layers, drawn from bottom to top. Left, 2017: attention, whose output joins the residual stream, LayerNorm, feed-forward with ReLU, which joins too, LayerNorm. Sinusoids are added below, before the first layer. Right, today: RMSNorm, attention with turned queries and keys and shared heads, which joins, RMSNorm, SwiGLU, which joins. The norms stand on the branches, so that the line of the residual stream goes straight through."}}
 drawing = Diagram(8.2, 4.5)
@@ -151,7 +152,7 @@ class SwiGLU(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
-# %%
+# %% tags=["hide-input"]
 torch.manual_seed(0)
 network = SwiGLU(d_model=8, d_ff=20)
 with torch.no_grad():
@@ -183,11 +184,11 @@ quiz.number(
 # %% [markdown]
 # ## RoPE: turn the query and the key
 #
-# [Chapter 5](05_position.ipynb#a-step-is-a-rotation) found that a step of sinusoids is a rotation: each pair of entries
-# turns by its own angle. There, positions were *added* to the vectors, and the layers had to make what they could of
-# the sum. [Su and others (2021)](https://arxiv.org/abs/2104.09864) leave the vectors alone, and turn, as chapter 5 did
-# [by hand](05_position.ipynb#rotary-positions-turning-instead-of-adding), the *queries and keys* themselves, each by its own position:
-# **rotary position embedding**, **RoPE**.
+# [Chapter 5](05_position.ipynb#a-step-is-a-rotation) found that a step of sinusoids is a rotation: each pair of
+# entries turns by its own angle. There, positions were *added* to the vectors, and the layers had to make what they
+# could of the sum. [Su and others (2021)](https://arxiv.org/abs/2104.09864) leave the vectors alone, and turn, as
+# chapter 5 did [by hand](05_position.ipynb#rotary-positions-turning-instead-of-adding), the *queries and keys*
+# themselves, each by its own position: **rotary position embedding**, **RoPE**.
 #
 # A score then depends on what the two are *and on how far apart they stand*, not on where:
 #
@@ -296,8 +297,8 @@ assert [round(angle) for angle in slowest] == [63, 7]
 # different sets of keys? In **multi-query attention** ([Shazeer 2019](https://arxiv.org/abs/1911.02150)) all heads
 # share the same keys and values. In **grouped-query attention**, **GQA** ([Ainslie and others
 # 2023](https://arxiv.org/abs/2305.13245)), the heads of a group share one set. With three groups, 11,520 numbers are
-# left. Where reading the cache takes the time, writing is faster. Training gains little: it has no cache, and as many
-# scores as before.
+# left. Writing often waits for the cache to be read, so a smaller cache makes it faster. Training gains little: it
+# has no cache, and as many scores as before.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three ways to share, drawn as boxes. Left: nine queries above, nine pairs of keys and values below, each connected with its own. Middle, grouped: nine queries, three pairs below, each connected with three queries that stand side by side. Right, multi-query: nine queries, all connected with one pair."}}
 drawing = Diagram(8.6, 1.75)
@@ -330,7 +331,7 @@ plt.show()
 # writes, a layer's cache is a `KeptHeads`, which keeps the keys, already turned, and the values. Everything that fixes
 # the model's shape stands in one configuration:
 
-# %% tags=["export"] module="modern"
+# %% tags=["export", "hide-input"] module="modern"
 from dataclasses import dataclass
 
 from dotformer.support.settings import check_heads, check_settings
@@ -406,6 +407,7 @@ class GroupedAttention(nn.Module):
         return self.w_o(heads.transpose(-3, -2).flatten(-2))
 
 
+# %% tags=["export", "hide-input"] module="modern"
 class KeptHeads:
     """Keys, already turned, and values (B, num_kv_heads, S, d_k) of a layer."""
 
@@ -514,8 +516,9 @@ class ModernLayer(nn.Module):
 
 # %% [markdown]
 # The model is a stack of such layers. What padding and the causal mask hide, and the angles by which queries and keys
-# are turned, are the same for all layers, so `run` computes them once. It is given the last T of S tokens; the others
-# are in the cache. A token's position is the number of real tokens before it, so padding in front does not count.
+# are turned, are the same for all layers, so `run` computes them once. `run` may receive only the last T of S tokens;
+# the others are in the cache. A token's position is the number of real tokens before it, so padding in front does not
+# count.
 
 
 # %% tags=["export"] module="modern"
@@ -645,9 +648,9 @@ assert torch.allclose(last, expected[:, -1], atol=1e-5)
 # 18](18_gpt.ipynb#text-that-nobody-had-to-label), its texts cut after 64 tokens, 300 steps. Start with the parts of
 # 2017 and make one change after the other.
 #
-# Each model is trained with three seeds, at its own best learning rate, from a grid that was widened until the best no
-# longer lay at its edge (`python -m benchmarks.modern`, an hour and a half of one core). *Cached* are the numbers kept
-# for each token.
+# Each model is trained with three seeds, at its own best learning rate, from a grid that was widened until the best
+# no longer lay at its edge (`python -m benchmarks.modern`, some hours of one core). *Cached* are the numbers kept for
+# each token.
 #
 # **Predict first.** Which of these changes does most?
 
@@ -724,22 +727,21 @@ sizes = [runs_of(model)[0]["parameters"] for model in ("grouped heads", "untied"
 assert round(sizes[1] / sizes[0], 1) == 1.4
 
 # %% [markdown]
-# Three changes are worth most: pre-norm (0.34 nats), an output matrix of its own (0.28, for 40 percent more parameters)
-# and RoPE (0.26). SwiGLU is worth 0.11, at the same size. In each of these four steps all three seeds are better than
-# the three before.
+# Three changes are worth most, about 0.3 nats each: pre-norm (0.34), an output matrix of its own (0.28, for 40
+# percent more parameters) and RoPE (0.26). SwiGLU is worth 0.11, at the same size. In each of these four steps all
+# three seeds are better than the three before (with SwiGLU only just).
 #
-# Of RoPE's 0.26, leaving out the sinusoids alone gives 0.12 (last row). As in [chapter
-# 18](18_gpt.ipynb#does-a-causal-model-need-positions), so short a run does better with no positions than with positions
-# that are added.
+# Of RoPE's 0.26, dropping the sinusoids accounts for 0.12: the last row is SwiGLU without positions. As in [chapter
+# 18](18_gpt.ipynb#does-a-causal-model-need-positions), so short a run does better with no positions than with
+# positions that are added.
 #
 # Where does pre-norm's 0.34 come from? Presumably from the steps that a model can bear: post-norm does best at a
 # learning rate of 0.003, all the others at 0.012. With 0.006, one post-norm seed comes to 4.19, as good as pre-norm,
 # but the other two stay above 4.7. (All have 15 steps of warm-up; [a longer one](08_encoder.ipynb#does-it-need-warm-up)
 # might help post-norm.)
 #
-# RMSNorm and no biases leave the loss as it was, as far as three seeds can tell. They save some arithmetic, too little
-# to show in these times, which vary by a fifth. Shared heads cost 0.08 (the seeds overlap), and halve what the cache
-# keeps.
+# RMSNorm and no biases leave the loss as it was, as far as three seeds can tell. They save some arithmetic, too
+# little to show in these times. Shared heads cost 0.08 (the seeds overlap), and halve what the cache keeps.
 #
 # This is one order of the changes, one size and 300 steps. Do not carry the numbers over to a large model; what carries
 # over is how to ask.
@@ -814,9 +816,10 @@ assert len(published["story"]) == 464
 #
 # It comes with this book's installation as one file in the format *GGUF*, in which almost all matrices are
 # **quantised**: every block of 32 numbers shares a scale $s$ and a minimum $m$, and each number is one of the sixteen
-# values $m + s \cdot q$, with $q$ in four bits. With $s$ and $m$ that is five bits a number instead of 16. (The
-# embedding table has eight and a half.) So the file has 98 megabytes, where 16 bits would need 269, and what you load
-# is a coarser copy of the model that was trained.
+# values $m + s \cdot q$, with $q$ in four bits. With $s$ and $m$ in 16 bits for 32 numbers that is
+# $(32 \cdot 4 + 2 \cdot 16) / 32 = 5$ bits a number instead of 16. (The embedding table has eight and a half.) So the
+# file has 98 megabytes, where 16 bits would need 269, and what you load is a coarser copy of the model that was
+# trained.
 #
 # The library `gguf` turns the numbers back; the configuration stands in the file; and its queries and keys are stored
 # for pairs of neighbours, as ours are.
@@ -884,8 +887,7 @@ assert same["same_next_token"] == same["prompts"] == 100 and share < 1e-5
 
 # %% [markdown]
 # After each of a hundred prompts the likeliest token is that of the library's Llama, and all logits agree to a
-# hundred-thousandth of the largest. Both write equally fast, because for each token both make the same products with
-# 538 megabytes of float32 parameters.
+# hundred-thousandth of the largest.
 #
 # ### It chats
 #
@@ -1086,18 +1088,14 @@ assert round(np.log(49_152), 1) == 10.8
 assert ["Paris" in text for _, text in looks.values()] == [True] * 4 + [False]
 
 # %% [markdown]
-# Only the last mistake produces noise, and 14.76 nats is worse than a guess among all 49,152 tokens (10.8). With each
-# of the other three the model still says Paris. The first goes on in good English, and could pass for healthy; the two
-# after it repeat themselves, which small models do anyway. The loss on a short story of ours (in nats a token, first
-# column) tells, if you know what it should be: it rises from 3.67 to 4.54, 5.25 and 5.04.
+# Only the last mistake produces noise, and almost 15 nats is worse than a guess among all 49,152 tokens (10.8). With
+# each of the other three the model still says Paris. The first goes on in good English, and could pass for healthy;
+# the two after it repeat themselves, which small models do anyway. The loss on a short story of ours (in nats a
+# token, first column) tells, if you know what it should be: it rises by about 0.9, 1.6 and 1.4.
 #
-# The first of these mistakes is common. In 2025 readers found it in the [Llama
-# 2](https://github.com/rasbt/LLMs-from-scratch/pull/747) of the book *LLMs from Scratch*. The library *shainet*,
-# loading SmolLM2, paired neighbours where the weights were stored for halves, until [June
-# 2026](https://github.com/NeuraLegion/shainet/pull/111).
-#
-# The check that finds all four is the comparison above: the same tokens, another implementation, equal logits. (More
-# than one token: the first stands at position 0, where nothing is turned, and alone it gets all the weight.)
+# The check that finds all four is [the comparison with the library](#the-whole-model): the same tokens, another
+# implementation, equal logits. (Use several tokens. The first stands at position 0 and sees only itself, so the three
+# rotation mistakes do not show.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1126,7 +1124,7 @@ quiz.one_choice(
 # ### Exercise 1: Root mean square
 #
 # *Easy, 5 minutes.* Write RMSNorm without a gain: `x` has shape $(\ldots, D)$, each vector is divided by the root of
-# its mean square plus `eps`. In NumPy.
+# (its mean square + `eps`). In NumPy.
 
 
 # %% tags=["exercise"]
@@ -1361,8 +1359,8 @@ assert 1.7 < took[2] / took[1] < 2.2
 
 # %% [markdown]
 # The means fall from 4.14 with one head to 4.08 with four and 4.05 with sixteen, but seeds differ as much as that.
-# Sixteen heads took almost twice the time of four. (In the [paper of 2017](https://arxiv.org/abs/1706.03762), table 3,
-# one head was 0.9 BLEU worse than eight, and with 32 the score fell again.)
+# Sixteen heads took much longer than four. (In the [paper of 2017](https://arxiv.org/abs/1706.03762), table 3, one
+# head was 0.9 BLEU worse than eight, and with 32 the score fell again.)
 
 # %% [markdown]
 # ### Does it read farther than it has learnt?

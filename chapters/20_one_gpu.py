@@ -15,9 +15,9 @@
 # because it does very little very often, and each has its own remedies. You see these measured one on top of the
 # other, like the rungs of a ladder, each with a check that the model still computes the same.
 #
-# You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
-# 32 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 10 more minutes. No
-# GPU is needed.
+# You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes
+# about 30 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 10 more
+# minutes. No GPU is needed.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter makes all of it faster."}}
 from functools import partial
@@ -164,9 +164,9 @@ quiz.number(
 # **memory bandwidth** how many bytes it moves in a second between memory and its arithmetic units, in GB/s. Whichever
 # takes longer decides. Measure both: the first with a matrix product, the second with a copy.
 #
-# The clock is `benchmark`, one of the book's helpers: the seconds of each of some repetitions, after one to warm up. A
-# GPU is handed its work and reports back later, so the clock has to **synchronize** before each reading: to wait for
-# the device. Otherwise one measures how fast work can be handed over.
+# The clock is `benchmark`, one of the book's helpers: it runs the work once to warm up, and returns the seconds of
+# each repetition. A GPU is handed its work and reports back later, so the clock has to **synchronize** before each
+# reading: to wait for the device. Otherwise one measures how fast work can be handed over.
 
 # %% tags=["export"] module="devices"
 from statistics import median
@@ -268,12 +268,11 @@ plt.show()
 
 # %% [markdown]
 # The picture is called a **roofline**. The grey line is the limit, as measured: on the left as many FLOPs as the
-# bandwidth of a copy allows, on the right as many as a large product does. (A point above the line means a wrong
-# clock, a wrong line, or data that came from a cache.) The red dot is the sum, the blue ones are products, with their
-# size beside them. The green squares are parts of a transformer: softmax, layer norm and Adam do a few FLOPs for each
-# number; generating one token multiplies a matrix by a *vector*, half a FLOP per byte ([in 16 bits
-# one](12_generation.ipynb#why-one-sentence-is-slow)); and the projection of 1,536 tokens by a matrix of 512 rows and
-# columns is the kind of work that a machine is made for.
+# bandwidth of a copy allows, on the right as many as a large product does. The red dot is the sum, the blue ones are
+# products, with their size beside them. The green squares are parts of a transformer: softmax, layer norm and Adam do
+# a few FLOPs for each number; generating one token multiplies a matrix by a *vector*, half a FLOP per byte ([in 16
+# bits one](12_generation.ipynb#why-one-sentence-is-slow)); and the projection of 1,536 tokens by a matrix of 512 rows
+# and columns is the kind of work that a machine is made for.
 #
 # The smallest products lie far below even this line: to start any work at all takes a microsecond or more, its **launch
 # overhead**, and in that time a matrix of 8 rows is long finished. Work whose time goes there is **overhead-bound**,
@@ -336,9 +335,9 @@ for name, (taken, count) in costs.items():
 assert not is_kept or costs["kept"][1] < costs["as it comes"][1] / 10 + 100
 
 # %% [markdown]
-# The same arithmetic in less time, for some more memory: the difference was waiting for the operating system. From
-# here on this notebook keeps what it frees, and so does `python -m dotformer train`. On a GPU PyTorch has done the
-# same all along, with its **caching allocator**.
+# Nearly all page faults are gone, for some more memory. (How much time that saves depends on the machine, and two
+# runs may differ by as much.) From here on this notebook keeps what it frees, and so does
+# `python -m dotformer train`. On a GPU PyTorch has done the same all along, with its **caching allocator**.
 
 # %% [markdown]
 # Divide the FLOPs of the small model's step by the machine's peak: that is the time that the step would take if it
@@ -366,9 +365,10 @@ assert least < 1.1 * seconds
 # The time that the products would take at full speed, as a share of the whole step, is called the **model FLOPs
 # utilisation** (MFU).
 #
-# The products in the list are `mm` (without a bias), `addmm` (with one) and part of attention. They take most of the
-# time, and more than they would at full speed: that part is compute-bound, or nearly. Much of the rest goes into moving
-# many bytes for little arithmetic, such as the softmax over 6,001 logits and its gradient.
+# The products in the list are `mm` (without a bias), `addmm` (with one) and part of attention. They take about half
+# of the time, not far from what they would at full speed: that part is compute-bound, or nearly. Much of the rest
+# goes into moving many bytes for little arithmetic, such as adding up gradients (`add_`) and Adam's running means
+# (`lerp_`).
 
 # %% [markdown]
 # ## Fewer bits
@@ -677,10 +677,8 @@ plt.show()
 # %% [markdown]
 # With large kernels, Python runs ahead, and the GPU never waits. With small ones, the GPU waits for each launch: the
 # step is overhead-bound. And if Python asks for a number, such as the loss, both wait: first Python until the kernels
-# are done, then the GPU until the next launch. That is a **host-device synchronisation**. So keep `loss.detach()`, and
-# ask for its value now and then. (Where no backward pass has freed them, as in a validation without `torch.no_grad()`,
-# a kept loss holds all activations, what the forward pass leaves for the backward pass, and memory grows with every
-# batch.)
+# are done, then the GPU until the next launch. That is a **host-device synchronisation**. So keep `loss.detach()`,
+# and ask for its value now and then.
 
 # %% [markdown]
 # ## A ladder
@@ -709,7 +707,7 @@ plt.show()
 # Dropout is off, because two kernels would drop different entries. The learning rate is 0, so that every step finds the
 # same model.
 #
-# Most rungs are a single PyTorch call:
+# Half of the rungs are a single PyTorch call:
 #
 # - tf32: `torch.set_float32_matmul_precision("high")`
 # - bf16: `torch.autocast(device, torch.bfloat16)` around the forward pass
@@ -960,14 +958,12 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 
 # %% [markdown]
 # Read the gradients first. tf32 changes nothing on that machine, and numbers of 16 bits show 3 percent, on every rung
-# from there on. The column does not say whether that harms a training. A later rung with an error of several percent of
-# its own would raise the figure, and none does.
+# from there on.
 #
 # Then the speeds. Differences of a few percent may be chance. bf16 makes the step twice as fast. Fused attention then
-# loses a third of the speed, and compiling, which costs seconds before its first step, a seventh of what is left. (A
-# new shape of batch may cost such seconds again: with `TORCH_LOGS=recompiles` PyTorch says when.) A larger batch gains
-# 11 percent per token, and checkpointing, beside it, is slower and needs half of its memory. So bf16, with attention
-# written out, is the fastest rung on that CPU.
+# loses a third of the speed, and compiling, which costs seconds before its first step, a seventh of what is left. A
+# larger batch gains 11 percent per token, and checkpointing, beside it, is slower and needs little more than half of
+# its memory. So bf16, with attention written out, is the fastest rung on that CPU.
 
 # %% [markdown]
 # We have not tested why fused attention makes that machine slower. On a GPU, with long texts, it takes a tenth of the
@@ -976,7 +972,7 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 #
 # ### The same ladder on a GPU
 #
-# On an H200 it goes like this, with the paper's base model.
+# Here is the ladder on an H200, with the paper's base model.
 
 # %% tags=["hide-input"]
 on_gpu = measured("ladder-cuda")
@@ -1015,24 +1011,20 @@ assert round(per_pair, 2) == 0.09 and round(fixed) == 5
 assert round(fixed + 100 * per_pair) == 14
 
 # %% [markdown]
-# (The launched times are the ladder's: *no waiting* for 100 pairs, *batches prefetched* for 400. The recorded steps
-# have the padded vocabulary, too; with it the launched step of 100 pairs took 49 ms.) The recorded times are nearly a
-# line: 5 ms, and 0.09 for each pair. So for 100 pairs the GPU's own work takes about 14 ms, and the rest of the 45 is
-# mostly waiting. The compiled steps of 100 pairs were therefore overhead-bound, and those before them, from *tf32*
-# on, probably too. (Then *bf16* would lose because autocast launches more kernels, and *fused attention* win because
-# it launches fewer; we have not tested it.) So the gains and losses from *tf32* to *padded vocabulary* say little
-# about a GPU that is kept busy. Padding gains nothing here, and takes memory.
+# (The recorded steps have the padded vocabulary, too.) The three recorded times lie nearly on a line: 5 ms, and 0.09
+# for each pair. So for 100 pairs the GPU's own work takes about 14 ms, and the rest of the 45 is mostly waiting. The
+# compiled steps of 100 pairs were therefore overhead-bound, and those before them, from *tf32* on, probably too. So
+# the gains and losses from *tf32* to *padded vocabulary* say little about a GPU that is kept busy. Padding gains
+# nothing here, and takes memory.
 
 # %% [markdown]
 # Making batches between the steps cost a third of the speed, and prefetching brought most of that back.
 #
-# Now the hours of the introduction: a step of the paper's size is 400 pairs, 51,200 tokens of both sides. 100,000 such
-# steps take 9.4 hours at the first rung's 150,600 tokens a second, if 400 pairs are computed as fast as the 100
+# Now the hours of the introduction: a step of the paper's size is 400 pairs, 51,200 tokens of both sides. 100,000
+# such steps take 9.4 hours at the first rung's 150,600 tokens a second, if 400 pairs are computed as fast as the 100
 # measured, and 1.1 at the recorded step's 1,272,000. With 400 pairs the MFU of a recorded step is 32 percent, with
-# 1,600 pairs 35 percent, at 1.4 million tokens a second. We had aimed at 40. (Llama 3's largest model reached 38 to 43
-# percent of the *maker's* peak, on up to 16,384 H100s, [Grattafiori and others
-# 2024](https://arxiv.org/abs/2407.21783).) ([Is the model too narrow](#how-much-of-the-peak-can-a-narrow-model-use) for
-# more?)
+# 1,600 pairs 35 percent, at 1.4 million tokens a second. Our aim was 40. ([Is the model too
+# narrow](#how-much-of-the-peak-can-a-narrow-model-use) for more?)
 
 # %% tags=["proof"]
 assert 1 < changes["bf16"] < 1.2 and -0.16 < changes["compile"] < -0.13
@@ -1086,9 +1078,9 @@ assert 760e12 < peak_in_16_bits < 790e12
 # What the ladder has taught goes into `FastTrainer`, which `python -m dotformer train` uses, and which never waits for
 # the norm ([how](#a-trainer-that-does-not-wait)). CUDA graphs end the waiting for launches.
 #
-# The configuration has these switches: `compile`, `cuda_graphs` and `checkpointing` under `[training]`, and `multiple =
-# 64` under `[tokens]`, which pads the vocabulary. The log has tokens a second, the most memory in use, and the MFU, as
-# a share of the peak that it measures on your device (many papers take the maker's, which is higher).
+# The configuration has these switches: `compile`, `cuda_graphs` and `checkpointing` under `[training]`, and
+# `multiple = 64` under `[tokens]`, which pads the vocabulary. The log has tokens a second, the most memory in use,
+# and the MFU.
 
 # %% [markdown]
 # ## What if it does not fit?
@@ -1114,8 +1106,8 @@ assert 760e12 < peak_in_16_bits < 790e12
 #
 # $$4 \cdot \big( 6 \cdot (12 \cdot 64 + 18 \cdot 63) \cdot 512 + 4 \cdot 63 \cdot 37{,}000 \big) = 60.7 \text{ MB}.$$
 #
-# A helper adds up what PyTorch saves for the backward pass. Of the four arrays of a target PyTorch saves only the
-# logarithms, so the helper adds the other three itself, 28 of the 61 MB (on the safe side: not all four exist at once).
+# A helper adds up what PyTorch saves for the backward pass. (28 of the 61 MB are added by it, for arrays that PyTorch
+# does not save but that must exist.)
 
 # %% tags=["hide-input"]
 from dotformer.support.memory import training_memory
@@ -1154,8 +1146,7 @@ for pairs, length, available in ((400, 64, 24e9), (400, 64, 8e9), (1, 1024, 1.2e
 # [chapter 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: **activation checkpointing** (in Hugging
 # Face, *gradient checkpointing*) keeps only what goes into each layer, and computes the layer again when the backward
 # pass needs its activations. That is one more forward pass through the layers: a third more work for them, and none
-# for the output product. (On the H200 [above](#the-same-ladder-on-a-gpu) it cost half of the time again, more than
-# that; why, we have not tested.) (PyTorch restores the random state for it, so dropout drops the same entries.)
+# for the output product. (PyTorch restores the random state for it, so dropout drops the same entries.)
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -1181,7 +1172,7 @@ quiz.several_choices(
 # %% [markdown]
 # ### What to try, by what you see
 #
-# The three cases [above](#who-waits-for-whom), and the others:
+# The ways to be slow, and what to try:
 #
 # | what you see | the step is | try |
 # |---|---|---|
@@ -1305,11 +1296,12 @@ verdict
 #
 # ## In one breath
 #
-# Each part of a step is a known number of FLOPs and of bytes, and a machine does so many of each in a second. Whichever
-# takes longer is the part's floor; the step's floor is their sum, where parts run one after another. Part of what lies
-# above it is waiting, which recorded steps and prefetched batches win back. The floor itself sinks where fewer bytes
-# are moved (16 bits, fused attention). Each such change must leave the gradient as it was, but for rounding. Where
-# memory is short, computing activations twice takes the place of keeping them.
+# Each part of a step is a known number of FLOPs and of bytes, and a machine does so many of each in a second.
+# Whichever takes longer is the part's floor; the step's floor is their sum, where parts run one after another. Part
+# of what lies above it is waiting, which recorded steps and prefetched batches win back. The floor itself sinks where
+# fewer bytes are moved (fused attention), or arithmetic is faster, too (16 bits). Each such change must leave the
+# gradient as it was, but for rounding. Where memory is short, computing activations twice takes the place of keeping
+# them.
 #
 # **Sources.** The roofline: [Williams, Waterman and Patterson (2009)](https://doi.org/10.1145/1498765.1498785). Online
 # softmax: [Milakov and Gimelshein (2018)](https://arxiv.org/abs/1805.02867); attention in blocks: [Rabe and Staats
@@ -1376,8 +1368,8 @@ assert str(device) != "cpu" or borders[2] - borders[1] > borders[1]
 
 # %% [markdown]
 # The backward pass is longer than the forward pass, because each product has two there. The softmax stands where one
-# ends and the other begins, with 6,001 numbers for each target. Adam is made of many short operators. White is the time
-# between operators, in which Python or autograd's engine decides what is next.
+# ends and the other begins, with 6,001 numbers for each target. Adam is made of many short operators. White is the
+# time between operators, in which Python or autograd's engine decides what comes next.
 #
 # Here one operator follows the other. On a GPU there would be a second band below, for the kernels, and where that is
 # white the GPU waits.
@@ -1511,9 +1503,10 @@ print(f"these {len(kernels)}  {total:5.1f} ms of a step of {ms['CUDA graph']:.1f
 # Is the model too narrow for more? By the reckoning above, with the peak and the bandwidth measured on this GPU, an
 # encoder layer of width 512 could reach 65 percent, if every part lay on the roofline. None does: the projection
 # reaches 67 percent of the peak, and layer norm a quarter of the bandwidth. With the measured speeds of the green
-# squares in place of the roofline, and softmax's speed for attention and activation, the estimate is 40 percent for the
-# forward pass of such a layer, not far from the 35 of the whole measured step, which also has a decoder, a loss and an
-# optimiser. So the width may well be what limits it. (No wider model was timed.)
+# squares in place of the roofline, and softmax's speed for attention and activation, the estimate is 40 percent for
+# the forward pass of such a layer, not far from the 35 of the whole measured step, which also has a decoder, a loss
+# and an optimiser. So width and the speed of the kernels together may well be what limits it. (No wider model was
+# timed.)
 
 # %% tags=["proof"]
 assert [round(recorded[n]) for n in (64, 256, 400)] == [11, 28, 40]
@@ -1553,7 +1546,7 @@ assert [round(kinds[part]) for part in kinds] == [12, 5, 4, 2]
 # %% [markdown]
 # ### A trainer that does not wait
 #
-# Asking for a number that is on a GPU makes [both wait](#what-to-try-by-what-you-see). `train_step` does so once, to
+# Asking for a number that is on a GPU makes [both wait](#who-waits-for-whom). `train_step` does so once, to
 # see whether the norm of the gradient is finite.
 #
 # `FastTrainer`, which `python -m dotformer train` uses, need not wait. Its optimiser is fused. Such an optimiser can be
@@ -1882,9 +1875,9 @@ assert round(growth["written out"]) == 45 and round(growth["fused"]) == 8
 # out, part of it grows with the square (the weights before and after masking, and their masks) and part in proportion:
 # 45 times, between 8 and 64.
 #
-# Fused, all of it grows in proportion. On a CPU the two curves of time lie less than a factor of two apart at these
-# lengths, since the products, which both must do, take much of the time. On the H200 they part further, here for one
-# sentence and eight heads, in 16 bits:
+# Fused, all of it grows in proportion. On a CPU the two curves of time lie close together at these lengths, since the
+# products, which both must do, take much of the time. On the H200 they part further, here for one sentence and eight
+# heads, in 16 bits:
 
 # %% tags=["plot", "hide-input"] mystnb={"image": {"alt": "Seconds and bytes over length on an H200, from 1,024 to 16,384 tokens, all axes logarithmic. Written out is slowest and its bytes grow with the square. From 4,096 tokens on memory-efficient, FlashAttention and cuDNN follow in this order, with bytes that grow in proportion."}}
 ways = measured("attention-cuda")["measurements"]
@@ -1976,6 +1969,6 @@ for one, other in zip(whole[2:], chunked[2:], strict=True):
     assert (one - other).abs().max() < 1e-5 * one.abs().max()
 
 # %% [markdown]
-# The same gradients, in no more time here and with a third of the memory. (With all logits, three of their four arrays
-# exist at once.) In chunks, nearly all of the memory is two arrays as large as the output matrix, for its gradient.
-# They do not grow with the targets. (It cannot smooth labels in chunks, so our trainer does not use it.)
+# The same gradients, in about the same time and with a third of the memory. (With all logits, three of their four
+# arrays exist at once.) In chunks, nearly all of the memory is two arrays as large as the output matrix, for its
+# gradient. They do not grow with the targets. (It cannot smooth labels in chunks, so our trainer does not use it.)

@@ -1,5 +1,8 @@
 """The page of the comparison: that it shows what was measured, and that the committed one is fresh."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from benchmarks import comparison
@@ -19,12 +22,18 @@ def rows():
     return [row("generation, greedy", "batch 1", 0.1, 0.4), row("generation, beam 4", "batch 32", 0.3, 0.2)]
 
 
+def strokes(path: Path) -> str:
+    """A drawing without what differs from processor to processor: names of parts, the last digits of numbers."""
+    text = re.sub(r"\b[a-z][0-9a-f]{10}\b", "part", path.read_text(encoding="utf-8"))
+    return re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.2f}", text)
+
+
 def test_the_committed_page_is_what_was_measured(tmp_path):
     assert (BOOK / "comparison.md").read_text(encoding="utf-8") == comparison.page(tmp_path), "run `make bench`"
     drawn = sorted(path.name for path in tmp_path.iterdir())
     assert drawn == sorted(path.name for path in (BOOK / "_static").glob("peers-*.svg"))
     for name in drawn:
-        assert (tmp_path / name).read_bytes() == (BOOK / "_static" / name).read_bytes(), name
+        assert strokes(tmp_path / name) == strokes(BOOK / "_static" / name), name
 
 
 def test_everything_measured_is_on_the_page_once():
