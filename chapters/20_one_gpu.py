@@ -298,12 +298,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## Where does it go?
 #
-# We time a training step of the small model above, with 16 pairs. Before looking inside, take away a cost that is not
-# the model's. A large array, when freed, goes back to the operating system, and the next one comes from there in pages
-# (mostly of 4 KiB). At the first touch of a page the program waits until the system has filled it with zeros: a **page
-# fault**. `keep_freed_memory` tells the C library of Linux to keep what is freed.
-#
-# **Predict first.** How much of a step do the page faults take?
+# We time a training step of the small model above, with 16 pairs, after telling the C library to keep what is freed
+# ([why](#what-do-page-faults-cost)).
 
 # %% tags=["hide-input"]
 from dotformer.support.memory import keep_freed_memory, page_faults
@@ -330,14 +326,7 @@ def faults():
 costs = {"as it comes": (median(benchmark(step, device, 10)), faults())}
 is_kept = keep_freed_memory()
 costs["kept"] = median(benchmark(step, device, 10)), faults()
-for name, (taken, count) in costs.items():
-    print(f"{name:12}{1000 * taken:6.0f} ms {count:8,.0f} page faults a step")
 assert not is_kept or costs["kept"][1] < costs["as it comes"][1] / 10 + 100
-
-# %% [markdown]
-# Nearly all page faults are gone, for some more memory. (How much time that saves depends on the machine, and two
-# runs may differ by as much.) From here on this notebook keeps what it frees, and so does
-# `python -m dotformer train`. On a GPU PyTorch has done the same all along, with its **caching allocator**.
 
 # %% [markdown]
 # Divide the FLOPs of the small model's step by the machine's peak: that is the time that the step would take if it
@@ -1317,7 +1306,23 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Nine points about a step. Later chapters repeat what they need of them.
+# Ten points about a step. Later chapters repeat what they need of them.
+#
+# ### What do page faults cost?
+#
+# A large array, when freed, goes back to the operating system, and the next one comes from there in pages (mostly of 4
+# KiB). At the first touch of a page the program waits until the system has filled it with zeros: a **page fault**.
+# `keep_freed_memory` tells the C library of Linux to keep what is freed. The step [above](#where-does-it-go), before
+# and after that:
+
+# %% tags=["hide-input"]
+for name, (taken, count) in costs.items():
+    print(f"{name:12}{1000 * taken:6.0f} ms {count:8,.0f} page faults a step")
+
+# %% [markdown]
+# Nearly all page faults are gone, for some more memory. (How much time that saves depends on the machine, and two
+# runs may differ by as much.) From that step on this notebook keeps what it frees, and `python -m dotformer train`
+# does, too. On a GPU PyTorch has done the same all along, with its **caching allocator**.
 #
 # ### A step, from left to right
 #
