@@ -11,8 +11,9 @@
 # *You import a file with python.* *A python is a large snake.* To know which python is meant, look at the other
 # words. By the end of this chapter you will have a function of seven lines that lets every word of a sentence look at
 # all of them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
-# Any two words are then one step apart; in a recurrent network the number of steps is their distance in the text. And
-# the outputs for all words of a given text are computed at once. The price is a weight for every pair of words.
+# In attention any two words are one step apart; in a recurrent network the number of steps is their distance in the
+# text. And the outputs for all words of a given text are computed at once. The price is a weight for every pair of
+# words.
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 29 minutes to read, and 45 for
 # the exercises. [Going further](#going-further), at the end, takes 4 more minutes. If you are here to *write* a
@@ -161,9 +162,10 @@ for sentence, about in (
     ):
         found = found * np.linalg.norm(received) / np.linalg.norm(found)
         moved[f"{about}: plus {name}"] = asked @ normalize(own + found)
-print("cosine with                                imports  serpent")
+print(f"{'cosine with':42} imports  serpent    pip  programming")
 for name, cosines in moved.items():
-    print(f"{name:42}{cosines[0]:8.2f}{cosines[1]:9.2f}")
+    shown = "{:8.2f}{:9.2f}{:7.2f}{:13.2f}".format(*cosines)
+    print(f"{name:42}{shown}")
 before, after = list(moved.values())[:2]
 assert before[2:].round(2).tolist() == [0.34, 0.25]
 assert after[2:].round(2).tolist() == [0.34, 0.21]
@@ -177,12 +179,13 @@ assert np.round([cosines[:2] for cosines in moved.values()], 2).tolist() == [
 
 # %% [markdown]
 # With what it received, *python* has moved towards *imports* in one sentence, from 0.21 to 0.53, and towards
-# *serpent* in the other, from 0.29 to 0.53. The plain average, scaled to the same length, moves it less. But it has
-# received the word *import*, and not what that implies: its cosine with *pip* stays at 0.34, and with *programming*
-# it falls from 0.25 to 0.21.
+# *serpent* in the other, from 0.29 to 0.53. The plain average, scaled to the same length, moves it less. But
+# *imports* is hardly a new word. *Python* has received the word *import*, and not what that implies: its cosine with
+# *pip* stays at 0.34, and with *programming* it falls from 0.25 to 0.21.
 #
-# The rest of this chapter adds three matrices, the same for every word. Two let training decide what is chosen, and
-# the third what is handed over.
+# No choice of weights could help, since *pip* is not in the sentence. A matrix can, which turns the word that is
+# handed over into what it implies. The rest of this chapter adds three matrices, the same for every word: two let
+# training decide what is chosen, and the third what is handed over.
 #
 # ## Queries, keys and values
 #
@@ -322,7 +325,7 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # %% [markdown]
 # ### Are the four faults gone?
 #
-# - *A word finds itself first.* It need not: *bites* has a weight of 0.045 on itself, although nobody has left it out.
+# - *A word finds itself first.* It need not: *bites* has a weight of 0.045 on itself, although it was not left out.
 # - *It finds what is most like it.* It need not: *bites* finds what is alive.
 # - *Every score is mutual.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2.
 # - *It hands over its whole vector.* $W_V$ chooses: of *man* two numbers of three, of *bites* nothing.
@@ -423,7 +426,7 @@ plt.show()
 
 # %%
 def attention(query, key, value, mask=None):
-    scores = query @ key.swapaxes(-2, -1)  # (T, S)
+    scores = query @ key.swapaxes(-2, -1)  # K transposed: (T, S)
     scaled = scores / np.sqrt(query.shape[-1])  # (T, S)
     if mask is not None:
         scaled = np.where(mask, scaled, -np.inf)
@@ -449,8 +452,8 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 # writes (the *decoder*) uses it to query the part that has read (the *encoder*).
 #
 # The next folded cell holds what later chapters import: `self_attention`, and `attention` under PyTorch's name,
-# `scaled_dot_product_attention`. They use the whole `softmax` of chapter 3, which raises an error where a query has
-# no key left.
+# `scaled_dot_product_attention`. They use the full `softmax` of chapter 3, which raises an error where a query has no
+# key left.
 
 # %% tags=["export", "hide-input"] module="by_hand.attention"
 import numpy as np
@@ -576,8 +579,8 @@ print("weights", causal_weights.round(3), sep="\n")
 
 # %% [markdown]
 # *Dog* comes first and has only itself, with weight 1, so it receives its own value. *Bites* may attend to *dog* and
-# to itself. Their exponentials are 4.113 and 1, as on paper, and that of *man* is now 0. So the sum is 5.113, and the
-# weights are $4.113 / 5.113 = 0.804$ and 0.196. Only the last word sees every word.
+# to itself. Their exponentials are 4.113 and 1, as in the figure for *bites*, and that of *man* is now 0. So the sum
+# is 5.113, and the weights are $4.113 / 5.113 = 0.804$ and 0.196. Only the last word sees every word.
 #
 # To see that a causal mask works, change a later word: the outputs before it must not change, and its own must.
 
@@ -590,7 +593,8 @@ assert np.allclose(before[:2], after[:2]) and not np.allclose(before[2], after[2
 
 # %% [markdown]
 # Sentences in a batch must be equally long, so short ones are filled up with *padding*. A **padding mask** hides it:
-# no query may attend to it. The mask has one entry for each *key*, the same for all queries:
+# no query may attend to it. The mask has one entry for each *key*, the same for all queries (`None` adds an axis of
+# length 1, so (2, 3) becomes (2, 1, 3)):
 
 # %% tags=["nbval-check-output"]
 batch = np.stack([small, small])  # (2 sentences, 3 tokens, width 3)
@@ -616,11 +620,10 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# The padding mask, `real[:, None, :]`, has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats
-# it. Whatever finite numbers the padding holds, its column of weights is 0. Its *row* is computed like any other, and
-# does no harm as long as nobody reads it: hide the padding in every layer, and leave its rows out when you average,
-# or compare with right answers ([chapter 9](09_decoder.ipynb)). To hide both the future and the padding, combine the
-# two masks with `&`.
+# The 1 stands for "all queries", and broadcasting repeats it. Whatever numbers the padding holds, as long as they are
+# finite, its column of weights is 0. Its *row* is computed like any other, and does no harm as long as nobody reads
+# it: hide the padding in every attention of a model, and leave its rows out when you average, or compare with right
+# answers ([chapter 9](09_decoder.ipynb)). To hide both the future and the padding, combine the two masks with `&`.
 
 # %% [markdown]
 # ### Why minus infinity?
@@ -667,8 +670,8 @@ assert second_dog[1, 0].round(3) == 0.446
 # causal mask lets a padding token see only padding, and the padding mask hides that too.
 #
 # In a model you want the weights of such a row to be 0; chapter 7's module gives that. The short `softmax` above and
-# the [module below](#the-same-as-a-pytorch-module) give NaN; chapter 3's, which the folded cell has put in its place,
-# refuses such a row with an error.
+# the [module below](#the-same-as-a-pytorch-module) give NaN; chapter 3's, which the folded cell of [the
+# definition](#the-definition) has put in its place, refuses such a row with an error.
 
 # %% tags=["nbval-check-output"]
 hidden = np.full(3, -np.inf)
@@ -878,8 +881,8 @@ for name, version in versions.items():
 
 # %% [markdown]
 # Shape and shuffle catch nothing. The sum catches the wrong axis. So does leaving queries out: with the wrong axis
-# each weight depends on the other queries. (Under a causal mask that includes later queries, so the future leaks.)
-# Leaving queries out also catches the root of the number of queries, because that number changes.
+# each weight depends on the other queries. (Under a causal mask the other queries include later ones, so the future
+# leaks.) Leaving queries out also catches the root of the number of queries, because that number changes.
 #
 # No division at all passes every check but the last: its weights are positive, sum to 1 and follow the words around. It
 # takes known numbers or an independent reference to detect it.
@@ -1156,9 +1159,10 @@ verdict
 # %% [markdown]
 # ### Would one shared matrix do?
 #
-# A compromise looks tempting: one matrix for both queries and keys. Draw two thousand sentences, in 20 batches, each
-# sentence of nine random vectors of width 16 and with its own random $16 \times 16$ projections. Count how often a
-# word attends most to itself. By chance it would be 1/9, about 11 percent.
+# A compromise looks tempting: one matrix for both queries and keys. Compare no matrix at all, one shared matrix, and
+# two. Draw two thousand sentences, in 20 batches, each sentence of nine random vectors of width 16 and with its own
+# random $16 \times 16$ projections. Count how often a word attends most to itself. By chance it would be 1/9, about
+# 11 percent.
 #
 # **Predict first.** For *one shared* matrix, do you expect a number near 11 percent, near 100, or half-way?
 
@@ -1240,10 +1244,10 @@ for used in (8, 16):
 # directions. Where words use 8 of 16 entries, the new directions have none in common with the words' own, so nothing
 # is lost; for two full words there is not enough room.
 #
-# Why would a word hand over nothing? A value near zero can be useful, because a softmax cannot say *none*. A word that
-# needs nothing must still distribute a total weight of 1, and can give nearly all of it to a word whose value is near
-# zero. A token that collects much weight in this way, whatever is asked, is called an **attention sink** ([Xiao and
-# others, 2023](https://arxiv.org/abs/2309.17453)).
+# $W_V$ can also do the opposite: hand over nothing, as *bites* did. Why would that help? A value near zero can be
+# useful, because a softmax cannot say *none*. A word that needs nothing must still distribute a total weight of 1,
+# and can give nearly all of it to a word whose value is near zero. A token that collects much weight in this way,
+# whatever is asked, is called an **attention sink** ([Xiao and others, 2023](https://arxiv.org/abs/2309.17453)).
 
 # %% [markdown]
 # ### A mask over the wrong axis

@@ -158,14 +158,14 @@ plt.show()
 
 # %% [markdown]
 # One head misses half, whatever $\alpha$ is (the red band is the spread over ten seeds). Why? Two nouns are 16
-# numbers and their average only 8, and projecting 8 numbers to 16 adds nothing. The other 8 numbers are
-# $(1 - \alpha) \, a - \alpha \, b$. For independent nouns drawn alike these are uncorrelated with the average, so a
-# matrix learns nothing about them, and its best guess is 0. One half is known, the other lost ([the
+# numbers and their average only 8, and projecting 8 numbers to 16 adds nothing. To know both nouns one would need 8
+# more, for example $(1 - \alpha) \, a - \alpha \, b$. For independent nouns drawn alike these are uncorrelated with
+# the average, so a matrix learns nothing about them, and its best guess is 0. One half is known, the other lost ([the
 # proof](#why-exactly-half), and [four attempts to escape](#could-one-head-escape-by-other-means)).
 #
-# Neither head needs a noun to itself: two averages of different $\alpha$ are two equations for two unknowns. With
-# $\alpha = \tfrac13$, the two pairs of nouns from above give $(\tfrac53, \tfrac13)$ and $(\tfrac23, \tfrac13)$, so
-# they can be told apart.
+# Two heads miss nothing. Nor does either need a noun to itself: two averages of different $\alpha$ are two equations
+# for two unknowns. With $\alpha = \tfrac13$, the two pairs of nouns from above give $(\tfrac53, \tfrac13)$ and
+# $(\tfrac23, \tfrac13)$, so they can be told apart.
 #
 # Two heads won because a noun fits into half of the width. If nouns filled all 16 numbers, two heads of width 8 would
 # hand over half of each noun, and one head of width 16 an average from which half can be recovered: a tie. That is the
@@ -251,8 +251,9 @@ plt.show()
 # number by number. Without $W_O$, head 1 could change only the first $d_k$ numbers of a word, whatever the model
 # keeps there. With it, each head can write into any of the $D$ numbers, and two heads into the same ones.
 #
-# Does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites dog* and *dog bites dog*. One column of
-# $W_O$ can tell: the first entry of head 1 (*dog bites*) minus the first of head 2 (*dog is bitten*).
+# Does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites dog* and *dog bites dog*. One column
+# of $W_O$, $(1, 0, -1, 0)$, can tell: it takes the first entry of head 1 (*dog bites*) minus the first of head 2
+# (*dog is bitten*).
 
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One column of W_O as a row of four numbers, 1 and 0 for head 1, minus 1 and 0 for head 2. Under it what the two heads hand over, in blue and red. For dog bites man head 1 hands over 0.998 and 0, head 2 hands over 0 and 0.998, so head 1 writes 0.998, head 2 writes 0, and the sum is 0.998. For man bites dog head 1 writes 0, head 2 writes minus 0.998, and the sum is minus 0.998. For dog bites dog they write 0.998 and minus 0.998, and the sum is 0."}}
@@ -544,9 +545,9 @@ for name, merge in [
 
 # %% [markdown]
 # The check of the shape misses it, and so must that of the sums: the weights are computed before the merge. Shuffling
-# detects it, and needs no reference. Before $W_O$, the first row should hold four heads of the first word. It holds the
-# first head of the first *four words*, so a word's output depends on which words stand where. And a causal mask would
-# leak: words 2 to 4 are the first word's future.
+# detects it, and needs no reference. Before $W_O$, the first row should hold four heads of the first word. A row has
+# 16 numbers and a head gives 4 for each word, so it holds the first head of the first *four words*, so a word's
+# output depends on which words stand where. And a causal mask would leak: words 2 to 4 are the first word's future.
 
 # %% tags=["proof"]
 wrong = attention_with(lambda h: h.reshape(5, 16))
@@ -632,7 +633,7 @@ causal = torch.ones(5, 5, dtype=torch.bool).tril()
 assert torch.allclose(ours(x, x, x, causal), loop(x, causal), atol=1e-6)
 
 # %%
-# ours: 16 wide, 4 heads; x (2, 5, 16); causal (5, 5)
+# from the folded cell: ours (16 wide, 4 heads), x (2, 5, 16), causal (5, 5)
 pytorchs = nn.MultiheadAttention(16, 4, batch_first=True)
 with torch.no_grad():  # the same matrices: PyTorch has the first three in one
     three = (ours.w_q, ours.w_k, ours.w_v)
@@ -647,18 +648,18 @@ theirs, _ = pytorchs(x, memory, memory)
 assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 
 # %% [markdown]
-# With a causal mask our module matches the loop and PyTorch's; used for cross-attention, PyTorch's. PyTorch calls $D$
-# `embed_dim` and returns the weights as well, *averaged over the heads* unless you pass `average_attn_weights=False`.
-# (Many files of trained parameters **fuse** the three matrices into one, as PyTorch does. Most store all queries,
-# then all keys, then all values; some, such as GPT-NeoX, go head by head. The wrong cut has the same shape, and
-# raises no error.) [Chapter 7](07_learning.ipynb)'s version adds dropout and checks of shapes, and returns a pair:
-# the output, and on request the weights.
+# With a causal mask our module gives the same as the loop and as PyTorch's module, and the same as PyTorch's for
+# cross-attention. PyTorch calls $D$ `embed_dim` and returns the weights as well, *averaged over the heads* unless you
+# pass `average_attn_weights=False`. (Many files of trained parameters **fuse** the three matrices into one, as
+# PyTorch does. Most store all queries, then all keys, then all values; some, such as GPT-NeoX, go head by head. The
+# wrong cut has the same shape, and raises no error.) [Chapter 7](07_learning.ipynb)'s version adds dropout and checks
+# of shapes, and returns a pair: the output, and on request the weights.
 
 # %% [markdown]
 # ## What do eight heads cost?
 #
 # **Predict first.** The original transformer has $D = 512$ and 8 heads of 64. Parameters and multiplications are
-# those of a single head of 512, as said. Does anything grow with the number of heads? For a sentence of 100 words:
+# those of a single head of 512. Does anything grow with the number of heads? (Counted for a sentence of 100 words.)
 
 
 # %% tags=["nbval-check-output", "hide-input"]
@@ -680,11 +681,10 @@ for num_heads in (1, 8, 64):
     print(f"{num_heads * 100 * 100:7,} attention weights")
 
 # %% [markdown]
-# The same number of parameters, and the same number of multiplications. The four matrices $W_Q$, $W_K$, $W_V$ and
-# $W_O$ have $4 D^2$ numbers together, here 1,048,576, however they are cut (biases would add $4 D$). More heads are
-# narrower heads, and $H \cdot d_k$ stays 512. What grows is the number of attention weights, $H \, T^2$, and so the
-# time for their softmaxes and any memory to store them. (In newer models several heads share keys and values:
-# [chapter 19](19_modern.ipynb#heads-that-share-keys-and-values).)
+# The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$ have $4 D^2$ numbers together, here 1,048,576, however they are cut
+# (biases would add $4 D$). More heads are narrower heads, and $H \cdot d_k$ stays 512. What grows is the number of
+# attention weights, $H \, T^2$, and so the time for their softmaxes and any memory to store them. (In newer models
+# several heads share keys and values: [chapter 19](19_modern.ipynb#heads-that-share-keys-and-values).)
 #
 # The paper chose eight heads, which makes $d_k = 64$. Its table 3 (rows *base* and A) scores translations from 0 to 100
 # (BLEU, [chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with 16, 25.4 with 32. It
@@ -713,8 +713,9 @@ quiz.number(
 #
 # Nothing in the definition says that one head should look at the first noun and another at the last. Let training
 # decide. ([Chapter 7](07_learning.ipynb) explains how it works; here we look only at what it finds.) The sentences
-# are *noun, verb, noun*. A noun is six random numbers (six, to leave room), the verb has a number that says *verb*,
-# and the position is 1, 0 or −1. From what the verb receives, 16 numbers, the layer must give back both nouns.
+# are *noun, verb, noun*. A noun is six random numbers (six, so that one fits easily into a head of width 8), the verb
+# has a number that says *verb*, and the position is 1, 0 or −1. From what the verb receives, 16 numbers, the layer
+# must give back both nouns.
 #
 # **Predict first.** Train three layers: one head; two heads that start at random; two heads that start identical in
 # everything, their rows of $W_O$ included. What share of the nouns does each miss?
@@ -791,9 +792,9 @@ parted, _ = train_heads(seed=0, num_heads=2, equal="but W_O")
 assert parted < 0.005
 
 # %% [markdown]
-# Two heads miss nothing, and one misses some 40 percent. (Less than half, because its weights may depend on the
-# nouns: where its keys see the positions only, it misses half.) Of the two heads one has come to look mostly at the
-# first noun and the other mostly at the last, with each of the three seeds. (Their weights need not be 1 and 0: two
+# Two heads miss nothing, and one misses about 42 percent. (Less than half, because its weights may depend on the
+# nouns: where its keys see the positions only, it misses half.) With each of the three seeds one head has come to
+# give its largest weight to the first noun, and the other to the last. (Their weights need not be 1 and 0: two
 # different averages are enough.)
 #
 # Nobody assigned them. The two start from different random matrices, so their gradients differ. And a head that
@@ -899,10 +900,10 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # have `[CLS]` before them.) So here training has found what chapter 5 wired by hand.
 #
 # Look through the others. Seven of the twelve give more than a quarter of their weight to `[CLS]`. [Clark and others
-# (2019)](https://aclanthology.org/W19-4828/) found that in BERT, a larger model made of the same layers, early heads
-# often attend to `[CLS]`, and those of middle layers to `[SEP]`. They suspect that a head looks there, at `[SEP]`
-# above all, when it finds nothing relevant: its weights sum to 1, so they must go somewhere. Such a token has since
-# been called an *attention sink*.
+# (2019)](https://aclanthology.org/W19-4828/) found that in BERT, a larger model with layers of the same kind, early
+# heads often attend to `[CLS]`, and those of middle layers to `[SEP]`. They suspect that a head looks there, at
+# `[SEP]` above all, when it finds nothing relevant: its weights sum to 1, so they must go somewhere. Such a token has
+# since been called an *attention sink*.
 #
 # A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off (an
@@ -1116,7 +1117,7 @@ verdict
 # (2019)](https://arxiv.org/abs/1905.10650).
 #
 # **Next.** Part I ends here: attention, positions, heads, by hand and mostly with matrices that we chose. Part II
-# shows how they learn. (What is often said of attention, and which chapter tests it, is in a [list of
+# shows how such matrices are learned. (What is often said of attention, and which chapter tests it, is in a [list of
 # misconceptions](../misconceptions.md).)
 
 # %% [markdown]
@@ -1138,10 +1139,10 @@ verdict
 #
 # ### Could one head escape by other means?
 #
-# - *Could its weights depend on the nouns themselves?* Yes, and that gains a little: [trained](#why-do-heads-become-different)
-#   freely, one head misses 42 percent, and not 50.
+# - *Could its weights depend on the nouns themselves?* Yes, and that gains a little:
+#   [trained](#why-do-heads-become-different) freely, one head misses 42 percent, and not 50.
 # - *Could its $W_V$ write the first noun into other numbers than the last?* Not in the first layer. The matrix is the
-#   same for every word, and a position is only added, so all nouns land in the same 8 numbers.
+#   same for every word, and a position is only added, so both nouns are written into the same numbers.
 # - *Could a later part that is not linear tell them apart?* For a fixed list of nouns, yes, if no two pairs have the
 #   same average, as with *dog* and *man* above. For arbitrary new nouns, no.
 # - *Could two layers of one head fetch one noun after the other?* Yes, if the first is passed on beside the second
@@ -1169,9 +1170,10 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 # %% [markdown]
 # ### What else do heads do, and can they be removed?
 #
-# Clark and others (2019) also found heads of higher layers that follow *syntax*, from an object to its verb or from an
-# article to its noun, and one that leads from a pronoun to what it stands for. In language models some heads attend to
-# what followed an earlier copy of the same token (*induction heads*, [chapter 18](18_gpt.ipynb)).
+# Clark and others (2019) also found heads of middle and higher layers that follow *syntax*, from an object to its
+# verb or from an article to its noun, and one that leads from a pronoun to what it stands for. In language models
+# some heads attend to what followed an earlier copy of the same token (*induction heads*, [chapter
+# 18](18_gpt.ipynb)).
 #
 # Can heads be removed? Michel and others removed heads one at a time from a trained translator: of the 96 in its
 # encoder only 8 changed the BLEU score measurably, and half of these for the better. Many can be removed together:

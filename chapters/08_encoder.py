@@ -160,7 +160,7 @@ panels[1].plot([-0.5, 1.5], [1.5, -0.5], "--", color=plots.GREY)
 panels[0].set(xlabel="polarity", ylabel="affirmed", xlim=(-2, 2), ylim=(-1.6, 1.7))
 panels[1].set(
     xlabel="max(0, polarity + affirmed)",
-    ylabel="the same of minus the sum",
+    ylabel="max(0, −polarity − affirmed)",
     xlim=(-0.5, 3),
     ylim=(-0.5, 2.5),
 )
@@ -303,18 +303,19 @@ assert np.isclose(share, 2 / 3, atol=0.01) and parameters(network) == 2_099_712
 #
 # - **A word is handed on.** A sublayer need only compute what changes: *bad* kept its polarity, and nobody had to
 #   copy it.
-# - **So is the gradient.** The derivative of $x + f(x)$ is $I + f'$, and through $n$ sublayers these multiply:
-#   $(I + f_1')(I + f_2') \cdots (I + f_n')$. Multiply that out, and one term is $I$ alone: a path to the lowest layer
-#   that passes through no sublayer. Without the sums only $f_1' f_2' \cdots f_n'$ is left, which vanishes if its
-#   factors are small. With single numbers and $f' = 0.1$, twelve sublayers give $1.1^{12} = 3.1$ with the sums, and
-#   $0.1^{12} = 10^{-12}$ without.
+# - **So is the gradient.** The derivative of $x + f(x)$ is $I + f'$ ($I$ is the identity matrix), and through $n$
+#   sublayers these multiply: $(I + f_1')(I + f_2') \cdots (I + f_n')$. Multiply that out, and one term is $I$ alone:
+#   a path to the lowest layer that passes through no sublayer. Without the sums only $f_1' f_2' \cdots f_n'$ is left,
+#   which vanishes if its factors are small. With single numbers and $f' = 0.1$, twelve sublayers give
+#   $1.1^{12} = 3.1$ with the sums, and $0.1^{12} = 10^{-12}$ without.
 #
 # Stack twelve feed-forward networks and send back a gradient of length 1. Try three kinds of random initial weights
 # (**initialisation**). PyTorch's default for `nn.Linear` is small: here the entries of $W_1$ and $W_2$ have the
 # standard deviations 0.07 and 0.04. [Glorot and Bengio (2010)](https://proceedings.mlr.press/v9/glorot10a.html) take
 # 0.08 and 0.08, a compromise between keeping the size of vectors on the way up and that of gradients on the way down.
-# In the manner of [He and others (2015)](https://arxiv.org/abs/1502.01852) we take 0.18 and 0.06: $W_1$ is larger by
-# $\sqrt 2$ than the rule $1/\sqrt{\text{inputs}}$, because the ReLU then sets half of its results to 0.
+# In the manner of [He and others](https://arxiv.org/abs/1502.01852) we take 0.18 and 0.06: $W_2$ has the deviation
+# $1/\sqrt{\text{inputs}}$, which keeps the size of a vector, and $W_1$ is $\sqrt 2$ times that, because the ReLU then
+# sets half of its results to 0.
 
 
 # %% tags=["hide-input"]
@@ -378,7 +379,7 @@ assert all(0.5 < ratios[True, one] < 2 for one in (keep_as_is, glorot, he))
 #
 # [He and others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without
 # them deeper networks had trained worse than shallow ones (the **degradation problem**), although their gradients had
-# not vanished. The reason that they give is that a word is handed on: doing nothing becomes easy.
+# not vanished. The reason that they give is that the input is handed on: doing nothing becomes easy.
 #
 # There is a price. Every layer adds to the stream, so the sum grows, and each layer would receive larger numbers than
 # the one below. Something has to keep them within bounds.
@@ -422,9 +423,9 @@ nn.init.normal_(norm.bias)
 assert torch.allclose(layer_norm(x, norm.weight, norm.bias), norm(x), atol=1e-6)
 
 # %% [markdown]
-# No other token and no other sentence takes part. So layer norm does the same to a token in training and in use, alone
-# and in a batch. This is one reason why language models prefer it to batch normalisation, which takes mean and variance
-# of each entry over a batch, and so needs averages kept from training when it is used.
+# No other token and no other sentence takes part. So layer norm does the same to a token in training and in use,
+# alone and in a batch. This is one reason why language models prefer it to batch normalisation, which takes mean and
+# variance of each entry over a batch, and so needs averages kept from training once the model is in use.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -489,11 +490,12 @@ plt.show()
 # %% [markdown]
 # Follow the thick line, the stream. With post-norm it passes through every norm, and so does the gradient on its way
 # back: no path is a plain $I$ any more. With pre-norm it passes through nothing but additions, so that path is there,
-# and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. (Beware of `x =
-# norm(x)` followed by `x = x + f(x)`: the stream passes through the norm, as in post-norm.) The stream is normalised
-# once, after the last layer, by a **final norm**. Which to choose? Pre-norm, unless you repeat the paper (in
-# PyTorch's layers that is `norm_first=True`). [Experiments below](#does-training-agree) show why, and when post-norm
-# works as well. What we build now is the paper's post-norm, also PyTorch's default; in three layers both train.
+# and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. (Beware of
+# `x = norm(x)` followed by `x = x + f(x)`: the stream passes through the norm, as in post-norm.) In pre-norm a
+# **final norm** normalises the stream once, after the last layer. Which to choose? Pre-norm, unless you repeat the
+# paper (in PyTorch's layers that is `norm_first=True`). [Experiments below](#does-training-agree) show why, and when
+# post-norm works as well. What we build now is the paper's post-norm, also PyTorch's default; in the three-layer
+# models tested later both train.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -531,7 +533,7 @@ quiz.one_choice(
 # # after the last layer: x = final_norm(x)
 # ```
 #
-# We write the first as a module, with dropout on what each sublayer returns:
+# We write the post-norm layer as a module, with dropout on what each sublayer returns:
 
 # %%
 from dotformer.attention import MultiHeadAttention  # chapter 7's, not chapter 6's
@@ -986,7 +988,7 @@ for without in (None, *PARTS):
 #   how often each digit occurs (the best seed gets somewhat more). The connection around the feed-forward network can
 #   be spared here, perhaps because that network sees only the one word, and can learn to hand it on.
 # - These three layers can do without **norms**.
-# - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. As said, attention is linear only
+# - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. Attention is linear only
 #   for given weights, and these depend on the words; norms are not linear either. Three layers of that are enough. And
 #   one?
 
@@ -1162,18 +1164,18 @@ show_stacks(
 # Adding delays the collapse but, with Glorot's weights, before training, does not prevent it: once words are mostly
 # alike, attention returns nearly the same vector to all, so what they share grows and what is a word's own does not.
 # With pre-norm the shared part grows more slowly ([why](#how-fast-do-words-become-alike)), and 27 percent is left at
-# the top. Without the sum, training does not help: less than a tenth of a vector is its own after three trained
-# layers without the residual connection around attention. In the complete model it is 95 percent. (So with residual
-# connections collapse is possible and not forced, as Dong and others prove, too.)
+# the top. Without the sum, training does not help either: after three trained layers without the residual connection
+# around attention, less than a tenth of a vector is its own. In the complete model it is 95 percent. (So with
+# residual connections collapse is possible and not forced, as Dong and others prove, too.)
 #
 # ### What helps
 #
-# Two things do: pre-norm, and a smaller initialisation of what writes into the stream, here called a **small start**.
-# GPT-2 divides the matrices that write into the stream by the root of the number of sublayers, once, before training,
-# so that each adds little: 24 random additions of size $1/\sqrt{24}$ add up to size 1, since their squares add.
-# (Below it is less, since an average is smaller than the words.) Here are the four stacks at their top, and three in
-# which what attention adds is divided by $\sqrt{24}$. (*Size* is the root of the mean square of the entries: 1 after
-# a norm.)
+# Two things keep words apart: pre-norm, and a smaller initialisation of what writes into the stream, here called a
+# **small start**. GPT-2 divides the matrices that write into the stream by the root of the number of sublayers, once,
+# before training, so that each adds little: 24 random additions of size $1/\sqrt{24}$ add up to size 1, since their
+# squares add. (Below, the size includes the word's own 1, and what is added is less than 1, since an average is
+# smaller than the words.) Here are the four stacks at their top, and three in which what attention adds is divided by
+# $\sqrt{24}$. (*Size* is the root of the mean square of the entries: 1 after a norm.)
 
 # %% tags=["hide-input"]
 small_start = {
@@ -1280,9 +1282,10 @@ for name, rows in deep.items():
 # only pre-norm learns. Post-norm is stuck at 26 percent, which is what always answering the sequence's commonest
 # digit would score, and the two others are worse.
 #
-# So it is not only where the norm stands. Started small, or from PyTorch's smaller numbers, post-norm learns, and
-# started small even the stack without any norm. Why these four? Look at the stacks before they are trained: how much
-# of a word's vector is its own after the twelfth layer, and how large are the entries?
+# So it is not only where the norm stands that matters. Started small, or from PyTorch's smaller numbers, post-norm
+# learns, and started small even the stack without any norm. Why do these four learn, and the others not? Look at the
+# stacks before they are trained: how much of a word's vector is its own after the twelfth layer, and how large are
+# the entries?
 
 
 # %% tags=["hide-input"]
@@ -1737,7 +1740,7 @@ with torch.no_grad():
 print("layer   weight on the mirrored digit   right without its attention")
 for depth, (weight, share) in enumerate(zip(found, rights, strict=True), 1):
     print(f"{depth:5} {weight:20.2f} {share:30.0%}")
-print(f"without both, of layers 2 and 3: {right:.0%}")
+print(f"without the attention of layers 2 and 3: {right:.0%}")
 assert right < 0.15 and rights[2] > 0.99 and 0.8 < rights[0] < 1
 others = [probe(streams[1], digits.roll(shift, dims=1)) for shift in (1, 4, 8)]
 assert min(others) > 0.17 and max(others) < 0.23
@@ -1747,4 +1750,4 @@ assert 0.48 < rights[1] < 2 / 3 and found[1] > 0.9 > 0.2 > found[0]
 # It is the second layer's: some head gives the mirrored position nearly all of its weight, and in the first layer
 # none gives it more than a fifth, on average. Without that attention about half or more are still right, though fewer
 # than two thirds: in this run the third layer looks at the same position, a *backup*. Without both, the answers are
-# no better than chance.
+# hardly better than chance.

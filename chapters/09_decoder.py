@@ -11,10 +11,10 @@
 # *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. To write the answer, the
 # transformer of 2017 has a second stack, the **decoder**, which attends to the question and to its own words so far,
 # and never to words that it has not written yet. Together they are an **encoder-decoder**, or *sequence-to-sequence*,
-# model. In training the model is given the right answer. What stops it from copying? A model that can see the next
-# word does copy it: its loss is nearly perfect, and when it has to write by itself almost no answer is right. By the
-# end of this chapter the transformer of the paper is complete, and you have it twice: in seventy lines, and as the
-# module that this book uses.
+# model. In training the model is given the right answer. What stops it from copying? A mask. Without one its loss is
+# nearly perfect, and when it has to write by itself almost no answer is right. By the end of this chapter the
+# transformer of the paper is complete, and you have it twice: in seventy lines, and as the module that this book
+# uses.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
 # 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 30 minutes to read, and 50 for the
@@ -273,8 +273,8 @@ quiz.one_choice(
 # attention*.
 #
 # The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column for each
-# word of the question, $S$. With a batch of $B$ and $H$ heads the scores are $(B, H, T, S)$: for 2 pairs of these
-# lengths and 8 heads that is $(2, 8, 4, 6)$.
+# word of the question, $S$. With a batch of $B$ and $H$ heads the scores are $(B, H, T, S)$: with $T = 4$, $S = 6$, 2
+# pairs and 8 heads that is $(2, 8, 4, 6)$.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Drawing of cross-attention as a matrix of 4 rows and 6 columns, with invented weights as shades: begin looks at you, I at are, am at how, fine at the question mark. Above the columns stands the memory, a vector for each of Hi , how are you ?, and an arrow W_K leads down to their keys. Left of the rows stands the decoder, a vector for each of begin, I, am, fine, and an arrow W_Q leads to their queries. From the memory an arrow W_V leads right to six values, one below the other, and under these stand four results, what each row receives."}}
 question = ["Hi", ",", "how", "are", "you", "?"]
@@ -453,10 +453,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## All of it on one screen
 #
-# Here is the whole model, post-norm, without checks, as you would write it in an afternoon. From here to the first
-# answers only the checks are folded: pasted into one file, it runs with PyTorch alone. First the positions of
-# [chapter 5](05_position.ipynb), and the attention, which takes queries from `x`, keys and values from `context`: `x`
-# again, or the memory.
+# Here is the whole model, in the order of 2017 (*post-norm*), without checks, as you would write it in an afternoon.
+# From here to the first answers only the checks are folded: pasted into one file, it runs with PyTorch alone. First
+# the positions of [chapter 5](05_position.ipynb), and the attention, which takes queries from `x`, keys and values
+# from `context`: `x` again, or the memory.
 
 # %%
 import math
@@ -791,9 +791,9 @@ assert share_right(wide, unseen) > 0.95
 # %% [markdown]
 # ## The module that the book uses
 #
-# It has the same parts and methods. It also allows pre-norm, and padding in front of a target. There the first row
-# may attend to nothing: `OneScreen` gives NaN, which the next layer spreads over the sentence, and the module gives
-# [zeros](07_learning.ipynb#a-query-with-nothing-to-attend-to).
+# It has the same parts and methods. It also allows pre-norm, and padding in front of a target. With padding in front,
+# the first row may attend to nothing: `OneScreen` gives NaN, which the next layer spreads over the sentence, and the
+# module gives [zeros](07_learning.ipynb#a-query-with-nothing-to-attend-to).
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -940,7 +940,7 @@ for norm_first in (False, True):
 
 # %% [markdown]
 # And does it equal the model on one screen? We train it on the small talk in the same way, and then copy its
-# parameters there. From here on `screen` and `model` are the same.
+# parameters into `screen`. From here on `screen` and `model` are the same.
 
 # %% tags=["hide-input"]
 config = TransformerConfig(
@@ -976,8 +976,8 @@ assert words(generate(model, hello)[0]) == "I am fine"
 #
 # Take *Hi, how are you?* again. It has six tokens, which two encoder layers turn into the memory. Follow one head,
 # the first of the last cross-attention (width 16 in two heads: $d_k = 8$), and one query, that of `<bos>`, which must
-# predict the first word. The query is $W_Q$ times the vector that stands at `<bos>` after the first decoder layer and
-# the second one's self-attention (with its norm), plus a bias.
+# predict the first word. By then `<bos>` has passed the first decoder layer, and the self-attention and norm of the
+# second. $W_Q$ times that vector, plus a bias, is the query.
 
 # %% tags=["hide-input"]
 right = batch(["<bos> I am fine <eos>"])
@@ -1026,8 +1026,8 @@ assert vocabulary[best.indices[0]] == "I" and logits.softmax(-1).max() > 0.9
 
 # %% [markdown]
 # Read the row of *you*: its product is divided by $\sqrt 8$, $e$ to the result is about 17, and that is 0.73 of the
-# column's sum, some 23.6. The last column is the first entry of each value. Of the blend's 0.57, *you* contributes
-# $0.73 \cdot 0.77 = 0.56$.
+# column's sum, between 23 and 24. The last column is the first entry of each value. Of the blend's 0.57, *you*
+# contributes $0.73 \cdot 0.77 = 0.56$.
 #
 # The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`; norm and
 # feed-forward network follow. *I* has by far the largest logit, about 10, the dot product of its embedding with that
@@ -1372,8 +1372,8 @@ for name, make in variants.items():
 # - **Five see the future**, in training too, four of them the very word that is wanted, which is the next input. In
 #   writing the next input does not exist yet. The leak test finds all five.
 # - **One sees the future only outside training**, where it meets vectors that it was never trained on.
-# - **Two see too little.** Nothing leaks, and most of what they write is right; only the reference finds them for
-#   sure.
+# - **Two see too little** (*one word too few*, and the causal mask *on cross-attention*). Nothing leaks, and most of
+#   what they write is right; only the reference finds them for sure.
 # - **One sees padding**, so with more or less of it the same question may get another answer.
 #
 # ### What to check, and in which order
@@ -1568,9 +1568,10 @@ verdict
 # %% [markdown]
 # ### Exercise 3: A decoder layer
 #
-# *Medium, 25 minutes.* Write a decoder layer in the order that most models use today, **pre-norm**. You get its parts
-# as functions: `own(query, key, value, mask)` and `cross(query, key, value, mask)` are the two attentions, `feed(x)` is
-# the feed-forward network, and `norms` are three layer norms, in the order in which they are needed. Nothing in the
+# *Medium, 25 minutes.* Write a decoder layer in the order that most models use today, **pre-norm**:
+# $x + f(\operatorname{norm}(x))$ for each sublayer $f$. You get its parts as functions:
+# `own(query, key, value, mask)` and `cross(query, key, value, mask)` are the two attentions, `feed(x)` is the
+# feed-forward network, and `norms` are three layer norms, in the order in which they are needed. Nothing in the
 # memory is padding, so `cross` gets the mask `None`.
 
 
@@ -1712,9 +1713,9 @@ verdict
 #
 # ### A decoder-only model that answers
 #
-# Here is a small GPT: one stack, a causal mask, and **pre-norm**, with a norm at the top (positions and ReLU are those
-# of 2017). It builds on [the model on one screen](#all-of-it-on-one-screen), and takes `Attention`, `sinusoids`,
-# `batch` and the data from there:
+# Here is a small GPT: one stack, a causal mask, and **pre-norm**, with a norm at the top (positions and ReLU are
+# those of 2017). It builds on [the model on one screen](#all-of-it-on-one-screen), and takes `Attention`,
+# `sinusoids`, and the data with their split from there:
 
 
 # %%
@@ -1866,8 +1867,8 @@ for kind in (OneScreen, PreNorm):
 assert shares["OneScreen"] == 0 and shares["PreNorm"] > 0.95
 
 # %% [markdown]
-# With six layers and this peak of 0.01 post-norm gets no answer right (one seed). With a third of the peak and more
-# steps it learns, too. [Chapter 8](08_encoder.ipynb#does-training-agree) says why.
+# With six layers and `fit`'s peak of 0.01 post-norm gets no answer right (one seed). With a third of the peak and
+# more steps it learns, too. [Chapter 8](08_encoder.ipynb#does-training-agree) says why.
 #
 # ### Why does each mistake look as it does?
 #
@@ -2058,9 +2059,10 @@ for (lost, looked), count in groups.most_common():
 # %% [markdown]
 # Here the two agree about *you*: the model attends most to it, and without its position the probability of *I* falls
 # from 1.00 to 0.00. They disagree about *?*, which gets a fifth of the attention and can be hidden. In four of the
-# nine, too, *you* gets the most attention and *I* is lost without it. Three others lose *I* when either *how* or
-# *are* is hidden, but not when *you* is. The last two keep it whatever is hidden, presumably because the encoder has
-# carried what is needed to other positions.
+# nine other models, too, *you* gets the most attention and *I* is lost without it. Three others lose *I* when either
+# *how* or *are* is hidden, but not when *you* is. The last two keep it whatever is hidden, presumably because the
+# encoder has carried what is needed to other positions. So in six of the nine the word with most attention is one
+# that *I* needs, and in three it is not: a map alone does not say why.
 #
 # [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
 
