@@ -198,23 +198,30 @@ from torch.nn import functional as F
 answer = torch.tensor([[1, 5, 6, 0]])  # three tokens, then padding
 causal, padding = causal_mask(4), padding_mask(answer, pad_id=0)
 names = ["<bos>", "I", "am", "<pad>"]
-figure, panels = plt.subplots(1, 3, figsize=(6.6, 2.7))
+figure, panels = plt.subplots(1, 3, figsize=(8, 3))
 for axes, title, allowed in [
     (panels[0], "causal (T, T)", causal),
     (panels[1], "padding (B, 1, 1, T)", padding[0, 0].expand(4, 4)),
     (panels[2], "both (B, 1, T, T)", (causal & padding)[0, 0]),
 ]:
     axes.pcolormesh(allowed, cmap=plots.WEIGHTS, vmin=0, vmax=1.4, ec="white", lw=2)
-    axes.set(title=title, xlabel="key", ylabel="query", aspect="equal", ylim=(4, 0))
+    axes.set(xlabel="key", ylabel="query", aspect="equal", ylim=(4, 0))
+    axes.set_title(title, fontsize=10)
     axes.set_xticks(np.arange(4) + 0.5, names, fontsize=8)
-    axes.set_yticks(np.arange(4) + 0.5, names)
+    axes.set_yticks(np.arange(4) + 0.5, names, fontsize=8)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     for row, column in np.ndindex(4, 4):
         text = "yes" if allowed[row, column] else "–"
         color = "white" if allowed[row, column] else plots.GREY
         axes.text(
-            column + 0.5, row + 0.5, text, ha="center", va="center", color=color
+            column + 0.5,
+            row + 0.5,
+            text,
+            ha="center",
+            va="center",
+            color=color,
+            fontsize=9,
         )
 figure.tight_layout()
 plt.show()
