@@ -13,8 +13,7 @@
 # our encoder matched PyTorch's, but its numbers were random. Here you load 22.6 million trained ones, a published
 # model's, into code that you have read. It turns sentences that mean the same into vectors that point in similar
 # directions (**sentence embeddings**). Then you look at where its heads look, and test by experiment whether that
-# explains anything. (The published file has a further layer on `[CLS]`, the *pooler*, of 147,840 numbers, which this
-# model does not use.)
+# explains anything.
 #
 # You need [chapter 8](08_encoder.ipynb). It takes about 26 minutes to read, and 20 more for the exercises.
 
@@ -30,12 +29,11 @@ transformer_map(built=15)
 # %% [markdown]
 # ## BERT is the encoder, with other embeddings
 #
-# You have met this model: its embeddings in [chapter 2](02_similarity.ipynb), a head of its first layer in [chapter
-# 6](06_many_heads.ipynb#heads-at-work). Here all of it is loaded. *all-MiniLM-L6-v2* turns a sentence into 384 numbers
-# so that sentences of similar meaning lie close to each other. It has six layers, twelve heads, and 22.6 million
-# parameters. Its architecture is BERT's, whose encoder is that of chapter 8, post-norm, but for three things. The
-# activation is a GELU, not ReLU. The norms have a smaller $\varepsilon$. And an embedding is the sum of three learned
-# vectors, for token, position and *segment* (the first or the second of two sentences), normalised instead of scaled.
+# *all-MiniLM-L6-v2* turns a sentence into 384 numbers so that sentences of similar meaning lie close to each other.
+# It has six layers, twelve heads, and 22.6 million parameters. Its architecture is BERT's, whose encoder is that of
+# chapter 8, post-norm, but for three things. The activation is a GELU, not ReLU. The norms have a smaller
+# $\varepsilon$. And an embedding is the sum of three learned vectors, for token, position and *segment* (the first or
+# the second of two sentences), normalised instead of scaled.
 
 # %% tags=["export"] module="pretrained"
 import torch
@@ -245,9 +243,8 @@ print(f"largest difference of any number: {difference:.0e}")
 assert difference < 1e-5
 
 # %% [markdown]
-# No number of any token differs by more than a few millionths. What you read above is a BERT. (Its feed-forward
-# networks are 1,536 wide. A layer has 1.77 million parameters, and the embeddings with their norm have 11.9 million,
-# more than all six layers.)
+# No number of any token differs by more than one hundred-thousandth. What you have read, here and in chapter 8, is a
+# BERT.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -271,8 +268,8 @@ quiz.number(
 # %% [markdown]
 # ### Sentences that mean the same
 #
-# **Predict first.** Three pairs of sentences with different words and a similar meaning. Which pair will have the
-# lowest similarity?
+# **Predict first.** Three pairs of sentences with hardly a word in common and a similar meaning. Which pair will have
+# the lowest similarity?
 #
 # - *How old are you?* and *What is your age?*
 # - *A Lannister always pays his debts* and *He never owes anyone money*
@@ -295,8 +292,7 @@ axes.set(xlabel="", ylabel="")
 plt.show()
 
 # %% [markdown]
-# The pair about debts, with 0.51. Across pairs everything is near 0. [Chapter 2](02_similarity.ipynb) began with the
-# dot product of two words that we had described by hand. This is the same dot product.
+# The pair about debts, with 0.51. Across pairs everything is near 0.
 #
 # ### How was it trained?
 #
@@ -625,7 +621,8 @@ assert abs(within["clear map, words only"]) < 0.1
 # it. Nor does a large change prove that a head is needed, since a zero there is an input that the later layers never
 # met in training.) For all heads the rank correlation is −0.35: the clearer the map, the *smaller* the change tends
 # to be. But a map is also clear when all its weight goes to a special token. Counted over the words only, each row
-# scaled to a sum of 1, it is −0.09, and with heads ranked within their own layer 0.01. So hardly anything remains.
+# scaled to a sum of 1, the rank correlation is −0.09; with heads ranked within their own layer it is about 0. So
+# hardly anything remains.
 #
 # What does go with the change is how much weight a head gives to words: 0.39. Among heads of one layer it is 0.40, so
 # this is not only the last layer's doing. (Part of this is built in: a head that fetches little has little to lose.)
@@ -669,10 +666,9 @@ assert 6.9 < odds[:, 0].min() < odds[:, 0].max() < 8.3
 assert 1.05 < odds[:, 1].min() < odds[:, 1].max() < 1.55
 
 # %% [markdown]
-# The second row is the special tokens' share of these norms, for each row of each head, averaged. In layers 2 to 5 they
-# get nearly two thirds of the weight, and hand over 21 to 26 percent, not much more than the 19 of two tokens like all
-# others. So the two together get seven or eight times what two words get (nearly all of it goes to `[CLS]`), but hand
-# over only 1.1 to 1.5 times as much: the value of `[CLS]`, after $W_O$, is short.
+# The second row is the special tokens' share of these norms, for each row of each head, averaged. In layers 2 to 5
+# they get nearly two thirds of the weight, and hand over 21 to 26 percent, little more than the 19 percent that two
+# average tokens would: the value of `[CLS]`, after $W_O$, is short.
 #
 # ### Is the weight needed, or the value?
 #
@@ -681,10 +677,10 @@ assert 1.05 < odds[:, 1].min() < odds[:, 1].max() < 1.55
 # 2023](https://arxiv.org/abs/2309.17453); [chapter 4](04_self_attention.ipynb) described such sinks). So far that is a
 # hypothesis. It predicts that the *weight* on these tokens is needed, and their *values* are not.
 #
-# **Predict first.** Take both apart in layers 2 to 5. Hide the special tokens, so that softmax gives their weight to
-# the words. Or leave them in the softmax, and set their values to 0. Either way, nothing of them is handed over in
-# these layers. (They still count in the mean at the end.) How far does the sentence's vector turn? (For comparison,
-# do the same with two words chosen at random.)
+# **Predict first.** Separate weight from value, in layers 2 to 5. Hide the special tokens, so that softmax gives
+# their weight to the words. Or leave them in the softmax, and set their values to 0. Either way, nothing of them is
+# handed over in these layers. (They still count in the mean at the end.) How far does the sentence's vector turn?
+# (For comparison, do the same with two words chosen at random.)
 
 
 # %% tags=["hide-input"]
@@ -798,9 +794,7 @@ assert n != answers[3][0][1] and "finally" not in manual[n]
 # the vector to the answer, fitted on some sentences and tested on others. One probe chooses the position, among the
 # fifteen after `[CLS]`, so a guess is right once in fifteen. The other gives a vector, and answers with the nearest
 # of all 30,522 embeddings, so here a guess is hardly ever right; its 148 test words were not in the fitting. Success
-# means that the answer is easy to read there, not that the model reads it. (A strong probe may do the work itself;
-# the same probe on an untrained model shows how much. And one for parts of speech may just have learnt a list of
-# words.)
+# means that the answer is easy to read there, not that the model reads it.
 #
 # **Predict first.** The embeddings are a sum of word and position. Through six layers, does the word or the position
 # fade faster?
@@ -850,9 +844,9 @@ assert seen_words[1] > 0.95 and 0.5 < seen_words[6] < 0.8
 assert 0.75 < seen_words[5] < 0.87
 
 # %% [markdown]
-# At first both can be read. The position fades faster: from 87 to 32 percent, where the word falls from 100 to 64. So a
-# map of layer 6, which reads what layer 5 has left, points at vectors from which this probe still reads four words in
-# five.
+# At first both can be read. By this measure the position fades faster: from nearly nine in ten to about one in three,
+# where the word falls from all to about two in three. So a map of layer 6, which reads what layer 5 has left, points
+# at vectors from which this probe still reads four words in five.
 #
 # ### Is the length of the input fixed?
 #
@@ -872,7 +866,7 @@ quiz.one_choice(
     "A head of a translation model gives the word *not* a weight of 0.9. What may you conclude?",
     quiz.wrong(
         "The prediction depends mostly on *not*",
-        "The scatter plot showed otherwise: heads with large weights could be switched off with little change.",
+        "A large weight need not matter: with the values of `[CLS]` and `[SEP]` at 0, the vector hardly turned.",
     ),
     quiz.wrong(
         "The head is there to find negations",
@@ -953,11 +947,11 @@ for name, plant in mistakes.items():
     print(f"{name:24} {found[name]:9} of 6 {least:16.3f} {differences[name]:20.0e}")
 
 # %% [markdown]
-# Seven of the nine mistakes pass, and only the first two are harmless. With ReLU in every layer, with heads cut
-# wrongly, or blind to the order of words, the model still pairs all six sentences, and a demonstration would go well.
-# Yet one vector of the ReLU model has a cosine of only about 0.4 with the right one. The segment vector, the same for
-# every token, looks harmless, and leaving it out does more harm than leaving out all positions; why, we have not
-# tested. Six sentences on three subjects are a weak test.
+# With seven of the nine mistakes all six partners are found, and only the first two mistakes are harmless. With ReLU
+# in every layer, with heads cut wrongly, or blind to the order of words, the model still pairs all six sentences, and
+# a demonstration would go well. Yet one vector of the ReLU model has a cosine of only about 0.4 with the right one.
+# The segment vector, the same for every token, looks harmless, and leaving it out does more harm than leaving out all
+# positions; why, we have not tested. Six sentences on three subjects are a weak test.
 #
 # The last column is the strong test. Between our sentence vectors, of length 1, and the library's, the largest
 # difference is less than one millionth. Even the smallest of the mistakes makes a difference more than fifty times
@@ -1076,9 +1070,9 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Loaded with a published model's numbers, our encoder computes what the model computes, to a few millionths, and only
-# such a comparison finds every mistake that we planted in it. Its vectors tell what sentences are about. Its maps show
-# what is mixed, which is not yet why: much of the weight lies on tokens that need not hand anything over.
+# Loaded with a published model's numbers, our encoder computes what the model computes, but for rounding, and only
+# such a comparison finds every mistake that we planted in it. Its vectors tell what sentences are about. Its maps
+# show what is mixed, which is not yet why: much of the weight lies on tokens that need not hand anything over.
 #
 # **Sources.** BERT: [Devlin and others (2018)](https://arxiv.org/abs/1810.04805); MiniLM: [Wang and others
 # (2020)](https://arxiv.org/abs/2002.10957); sentence vectors: [Reimers and Gurevych
