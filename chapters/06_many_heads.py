@@ -29,8 +29,8 @@ transformer_map(built=6)
 # %% [markdown]
 # ## Two heads by hand
 #
-# Two heads with matrices of their own, small enough for paper. A word has four numbers: is it *dog*, is it *man*,
-# is it a *verb*, and its *position*: 1 for first, 0 in the middle, −1 for last.
+# Here are two heads with matrices of their own, small enough for paper. A word has four numbers: is it *dog*, is it
+# *man*, is it a *verb*, and its *position*: 1 for first, 0 in the middle, −1 for last.
 
 # %%
 import numpy as np
