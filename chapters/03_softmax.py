@@ -571,7 +571,7 @@ assert all(0.06 < medians["scaled", width] < 0.08 for width in (64, 1024))
 
 # %% [markdown]
 # So at this learning rate the division decides. At others, or from another start, the gap can shrink, vanish or even
-# turn round ([further on](#when-does-it-matter-less)).
+# turn round ([other learning rates](#can-a-query-still-learn), [another start](#when-does-it-matter-less)).
 #
 # Could training not do the division itself? It could. Queries come from a learned matrix (chapter 4), and if its
 # entries are smaller by a factor $\sqrt{d_k}$, the scores are too. The division lets training *begin* with scores of
@@ -886,7 +886,7 @@ for width in (64, 1024):
 #
 # (The softmax at the end of a model, which names the next word, does not stall like this, because it is trained on
 # $-\ln w$ and not on $w$: the $\frac1w$ of the logarithm cancels the factor $w$ in $w (1 - w)$ and $-w_i w_j$. See
-# [chapter 7](07_learning.ipynb#exercise-3-where-the-gradient-begins).)
+# [chapter 7](07_learning.ipynb#where-does-the-gradient-begin).)
 #
 # ### When does it matter less?
 #
