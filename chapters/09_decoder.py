@@ -586,15 +586,13 @@ for start in ("our", "PyTorch's"):
     assert (abs(first - np.log(1000) - 0.5) < 0.2) == (start == "our")
 
 # %% [markdown]
-# Three things in it are easy to miss:
+# Two things in it are easy to miss:
 #
 # - The output has no matrix of its own. At each position a token's logit is the dot product of its embedding with what
 #   the decoder returns there (**weight tying**, [Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)). So the
 #   embeddings start with entries of size $1/\sqrt D$ ([why](07_learning.ipynb#the-first-number-to-look-at)), and on the
 #   way in they are multiplied by $\sqrt D$, to be about as large as the positions.
-# - It accepts any length, since sinusoids exist for any position. That does not make it good at lengths which it was
-#   not trained on.
-# - Two things differ from the paper: biases in the attention, and two tables of embeddings.
+# - It differs from the paper in two points: biases in the attention, and two tables of embeddings.
 #
 # ## A model that has learnt to answer
 #
@@ -1190,24 +1188,6 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# ## With one stack, or two?
-#
-# Leave out the decoder, and you have an **encoder-only** model, for tasks where the whole text is there, such as
-# classification and search. Leave out the encoder, and with it the cross-attention, and you have a **decoder-only**
-# model: chapter 8's encoder layer with a causal mask. Question and answer stand in one sequence, and the causal
-# self-attention of the answer does what cross-attention did here.
-#
-# | | masks, besides padding | is trained to | for example |
-# |---|---|---|---|
-# | encoder-only | none | fill in words that were hidden (**masked language modelling**) | BERT, [chapter 15](15_pretrained.ipynb) |
-# | decoder-only | causal | predict the next token (**causal language modelling**) | GPT, [chapter 18](18_gpt.ipynb) |
-# | encoder-decoder | causal, on the target alone | predict the target's next token, given the source | this chapter, T5, Whisper |
-#
-# Most chat models are decoder-only ([chapter 18](18_gpt.ipynb) says why; one is [built and trained
-# below](#a-decoder-only-model-that-answers)). In translation and speech recognition two stacks remain in use, and the
-# encoder may look in both directions (it is *bidirectional*).
-
-# %% [markdown]
 # ## Break it: nine ways to get masking wrong
 #
 # With the correct masks, causal and padding, row $t$ sees words 0 to $t$. Here are nine mistakes:
@@ -1371,8 +1351,8 @@ for name, make in variants.items():
 # %% [markdown]
 # Two of the nine answer nearly everything with every seed: *one word too few* and *padding not hidden*; so does the
 # causal mask on cross-attention with seven seeds of nine. Without a causal mask only the writing is bad: a perfect
-# loss, and hardly an answer right. All losses but one are 0.003, and give no warning. The one of 0.041 would hardly
-# alarm anyone, either. Each of the nine differs from the reference, in training mode or out of it.
+# loss, and hardly an answer right. The losses give no warning: all but one are 0.003. Each of the nine differs from
+# the reference, in training mode or out of it.
 #
 # So the mistakes are of four kinds ([one by one](#why-does-each-mistake-look-as-it-does)):
 #
@@ -1396,7 +1376,7 @@ for name, make in variants.items():
 # | one batch of 32, trained alone, without dropout | if its loss does not come near 0, even at a smaller learning rate, the model or the loop is wrong; do not start the long run |
 # | *forced*, on held-out data | if it is low: overfitting (what was learnt holds for the training pairs only: chapter 11), a mask in training only, or a target that was not shifted |
 # | *loss*, with the questions of a held-out batch shuffled | if it hardly rises, the source is not used |
-# | *writing*, on held-out data | if it is low although the loss is low and *forced* high: most often the future was seen in training (run the leak test). If not, put what the model wrote back in, in one pass: where a row's likeliest word is not the one that was written, the loop that writes is wrong |
+# | *writing*, on held-out data | if it is low although *forced* is high: most often the future was seen in training (run the leak test). If not, put what the model wrote back in, in one pass: where a row's likeliest word is not the one that was written, the loop that writes is wrong |
 
 # %% tags=["proof"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}
@@ -1715,9 +1695,27 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# A second model, the other order of norms, a tenth mistake, and four questions. Later chapters repeat what they need
-# of them.
+# A model of one stack, the other order of norms, a tenth mistake, and four questions. Later chapters repeat what they
+# need of them.
 #
+# ### With one stack, or two?
+#
+# Leave out the decoder, and you have an **encoder-only** model, for tasks where the whole text is there, such as
+# classification and search. Leave out the encoder, and with it the cross-attention, and you have a **decoder-only**
+# model: chapter 8's encoder layer with a causal mask. Question and answer stand in one sequence, and the causal
+# self-attention of the answer does what cross-attention did here.
+#
+# | | masks, besides padding | is trained to | for example |
+# |---|---|---|---|
+# | encoder-only | none | fill in words that were hidden (**masked language modelling**) | BERT, [chapter 15](15_pretrained.ipynb) |
+# | decoder-only | causal | predict the next token (**causal language modelling**) | GPT, [chapter 18](18_gpt.ipynb) |
+# | encoder-decoder | causal, on the target alone | predict the target's next token, given the source | this chapter, T5, Whisper |
+#
+# Most chat models are decoder-only ([chapter 18](18_gpt.ipynb) says why; one is [built and trained
+# below](#a-decoder-only-model-that-answers)). In translation and speech recognition two stacks remain in use, and the
+# encoder may look in both directions (it is *bidirectional*).
+
+# %% [markdown]
 # ### A decoder-only model that answers
 #
 # Here is a small GPT: one stack, a causal mask, and **pre-norm**, with a norm at the top (positions and ReLU are
