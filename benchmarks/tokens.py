@@ -1,8 +1,7 @@
 """The tokenizer on Multi30k: `DOTFORMER_DATA=folder python -m benchmarks.tokens`.
 
-How it cuts a few texts, and how many tokens a word of new text needs, at several sizes of the vocabulary. And what
-becomes of a trained model whose text is cut otherwise than it has learnt. The result goes to
-book/measurements/tokens.json, which chapter 10 shows.
+How it cuts a few texts, and how many tokens a word of new text needs, at several sizes of the vocabulary. The result
+goes to book/measurements/tokens.json, which chapter 10 shows.
 """
 
 import gzip
@@ -12,10 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.results import save
-from classroom.measured import trained
-from dotformer.command_line.runs import Run
 from dotformer.tokens import BPETokenizer, pretokenize
-from dotformer.training import evaluate, pair_batches
 
 PATTERN = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 VOCAB_SIZE = 8000
@@ -85,25 +81,6 @@ def two_orders(tokenizer: BPETokenizer, tests: dict[str, list[str]]) -> dict[str
     return {"words": len(several), "differ": len(differ), "example": example}
 
 
-def one_word_in_letters() -> dict[str, float]:
-    """The share of test sentences that the translator of the grammar gets right, and that if a word is cut anew.
-
-    Its merges have made one token of each word; here the longest word of each source is cut into its bytes, for which
-    the tokenizer has numbers, too. Right: each next token of the target is the likeliest.
-    """
-    run = Run.load(trained("grammar"))
-    translator = run.trained("cpu")
-    pairs, cut = run.encode_part(translator, "test"), []
-    first = len(translator.source.special_tokens)
-    for pair, (source, target) in zip(run.corpus.test, pairs, strict=True):
-        longest = f" {max(pair.source.split(), key=len)}"
-        [token] = translator.source.encode(longest)
-        place = source.index(token)
-        cut.append((source[:place] + [first + byte for byte in longest.encode()] + source[place + 1 :], target))
-    ways = {"as learnt": pairs, "in letters": cut}
-    return {way: evaluate(translator.model, pair_batches(some))["exact"] for way, some in ways.items()}
-
-
 def main() -> None:
     """Measure and save, or say what is missing."""
     folder = os.environ.get("DOTFORMER_DATA", "")
@@ -118,7 +95,6 @@ def main() -> None:
         "vocab_size": VOCAB_SIZE,
         "sizes": by_size(sentences, tests),
         "orders": two_orders(ours, tests),
-        "grammar": one_word_in_letters(),
     }
     save("tokens", result)
 

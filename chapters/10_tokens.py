@@ -11,10 +11,11 @@
 # The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no
 # number for her name. By the end of this chapter you will have a **tokenizer** that turns any text into numbers and
 # back. With a tokenizer that we trained, a model sees *Straßenbahnhaltestelle* as *Straßenbahn | halt | estelle* and
-# 12345, after a space, as *12 | 3 | 4 | 5*. Such cuts are part of the reason why models miscount letters and slip at
-# adding. Then we attack a tokenizer with a text, and put sentences of different lengths into one batch.
+# 12345, after a space, as *12 | 3 | 4 | 5*. Such cuts are part of the reason why models miscount letters and make
+# mistakes in addition. You also see how a text can attack a tokenizer, and how sentences of different lengths become
+# one batch.
 #
-# You need some Python and hardly any mathematics. It takes about 28 minutes to read, and 45 for the exercises. [Going
+# You need some Python and almost no mathematics. It takes about 27 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
@@ -34,7 +35,8 @@ transformer_map(built=10)
 # should be a token? There are two obvious answers, and each has its price.
 #
 # **An ID for each word.** Our test words are German numbers, since German writes each as one word: 21 is
-# *einundzwanzig*, one-and-twenty. Take the first 10,000, and set 500 aside.
+# *einundzwanzig*, one-and-twenty. Write the numbers from 0 to 9,999. Of these, 9,500 make the vocabulary, and 500,
+# drawn at random, are new words.
 
 # %% tags=["hide-input"]
 import numpy as np
@@ -46,30 +48,27 @@ unseen, seen = [[spelled[n] for n in part] for part in (order[:500], order[500:]
 
 known = set(seen)
 print(
-    f"{len(known)} words known; {len(known & set(unseen))} of {len(unseen)} new ones among them"
-)
-print(
     f"letters: {len(set(''.join(seen)))} kinds, {np.mean([len(w) for w in seen]):.0f} per word"
 )
 assert not known & set(unseen)
 
 # %% [markdown]
-# Each number is a word of its own, so none of the 500 is among the 9,500. They are **out of vocabulary**, although
-# nothing in them is new: *sechsunddreißig* is one of the 500, and *sechs*, *und*, *dreißig* all occur in the 9,500.
-# Models with such a vocabulary have one token, `<unk>`, for all unknown words, so the word itself is lost.
+# None of the 500 is among the 9,500. They are **out of vocabulary**, although nothing in them is new:
+# *sechsunddreißig* is one of the 500, and *sechs*, *und*, *dreißig* all occur inside the 9,500. Models with such a
+# vocabulary have one token, `<unk>`, for all unknown words, so the word itself is lost.
 #
 # **An ID for each letter.** These words then need only 21 IDs. But such a word is now 32 tokens long on average (an
-# ordinary English one about five), and the work of attention grows with the square of the length. Also, a single
-# letter carries little meaning, so the first layers must learn to assemble words from letters.
+# ordinary English one about five), and the work of attention grows with the square of the length. And a single letter
+# carries little meaning, so the first layers must learn to assemble words from letters.
 #
 # We want tokens between the two: **subwords**, so that a frequent word is one token and a rare one is several.
 #
 # ## Merging, by hand
 #
-# **Byte-pair encoding**, BPE for short, finds the subwords by counting. (The name is that of a method to compress
-# bytes; we begin with letters.) Count all pairs of neighbours. Make the most frequent pair a new symbol. Repeat. Why
-# the most frequent? A merge makes the text one symbol shorter wherever the pair occurs, so this pair nearly always
-# saves most (in *aaaa* the pair *a a* counts three times, and merging it saves two).
+# **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters; while we merge, the units
+# are called **symbols**. Count all pairs of neighbouring symbols inside words, and join the most frequent pair into
+# one new symbol. Repeat. Why the most frequent? A merge makes the text one symbol shorter wherever the pair occurs,
+# so this pair nearly always saves most.
 #
 # Take four words, with how often each occurs:
 #
@@ -121,9 +120,8 @@ for step in range(1, 5):
 # *Sechsunddreißig* needs no row of its own where *sechs*, *und* and *dreißig* have theirs.
 #
 # The order matters. In *seateam*, where a space got lost, the first merge leaves *s ea t ea m*. As *t ea* was learnt
-# before *ea t*, the word becomes *s ea team*, and not *s eat ea m*. Cut new text in another way, and nothing fails, but
-# the model gets tokens that it has hardly ever met. (Cut the longest word of each test sentence into single letters,
-# and the translator of [chapter 13](13_alignment.ipynb) gets 9 of 500 right, where it had all.)
+# before *ea t*, the word becomes *s ea team*, and not *s eat ea m*. Cut new text in another way, and nothing fails,
+# but the model gets words in cuts that it has hardly ever met.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -161,25 +159,22 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # first 256 symbols (**byte-level BPE**) every text can be encoded, and survives the round trip from text to tokens
 # and back.
 #
-# Usually no merge crosses the end of a word. Otherwise *dog.*, *dog,* and *dog!* would each become a token, and each
+# Usually no merge crosses the end of a word. Otherwise *dog.*, *dog,* and *dog!* could each become a token, and each
 # would have to learn *dog* for itself ([Radford and others,
 # 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)). So
-# the text is first cut into words. This cut before any merge is called **pre-tokenization**. The space must be kept,
-# or *now here* and *nowhere* could be the same two tokens, and it goes with the word after it. Merges can then join
-# the two, and a frequent word with its space is one token. (In the files of other tokenizers the space is written `Ġ`
-# or, in SentencePiece, `▁`.)
+# the text is first cut into words. This cut before any merge is called **pre-tokenization**. The space must be kept
+# (without it, *now here* and *nowhere* could both be *now | here*), and it goes with the word after it. Merges can
+# then join the two, and a frequent word with its space is one token.
 #
-# The pattern below is that of GPT-2 without its rule for English contractions. (`\p{L}` is any letter, `\p{N}` any
-# numeral, `\s` white space, `\S` anything else, `[^...]` any character that is not listed; ` ?` is a space or none,
-# and `(?!...)` means *not followed by*.) At each point of the text the first part that fits takes what it can (*␣* is
-# a space):
+# The pattern below is that of GPT-2 without its rule for English contractions. At each point of the text, try the
+# parts from top to bottom; the first that matches takes as many characters as it can (*␣* is a space):
 #
 # | part | takes | for example |
 # |---|---|---|
 # | ` ?\p{L}+` | letters of any script, with one space before them | *␣pays* |
 # | ` ?\p{N}+` | numerals, likewise | *␣2* |
 # | ` ?[^\s\p{L}\p{N}]+` | other characters, likewise | *!* |
-# | `\s+(?!\S)` | white space; before a word, all of it but the last character | *a␣␣b* is cut into *a*, *␣*, *␣b* |
+# | `\s+(?!\S)` | extra white space; its last character before a word stays for that word | *a␣␣b* is cut into *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
 
 # %% tags=["export"] module="tokens"
@@ -218,22 +213,17 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 # %% [markdown]
 # Some languages pay twice, with more bytes for each character and with bad cuts. *Bytes*: before any merge each byte
 # is a token. So the Greek sentence starts out with nearly twice as many tokens as characters, the Hindi one as 2.7
-# times and the Chinese one as three times as many, and many early merges only join bytes into whole characters.
-# *Cuts*: Hindi writes most vowels, and the sign for no vowel, as characters attached to a consonant (`\p{M}`), which
-# this pattern does not count as letters (GPT-4o's does), so its first word falls into six; Chinese has no spaces, so
-# a whole clause is one "word", and merges can cross the real words' ends.
-#
-# Since the space goes with the word, *tea* at the beginning of a text and *␣tea* inside it are different tokens, and
-# so are the word *␣eat* and the *eat* of *seat*. (So do not end a *prompt*, the text that a model is to continue,
-# with a space: the next word usually brings its own.)
+# times and the Chinese one as three times as many, and where a tokenizer is trained on such languages, many early
+# merges only join bytes into whole characters. *Cuts*: Hindi writes most vowels, and the sign for no vowel, as
+# characters attached to a consonant, which this pattern does not count as letters, so its first word falls into six;
+# Chinese has no spaces, so a whole clause is one "word", and merges can cross the real words' ends.
 #
 # ## The definition
 #
 # ### Learning the merges
 #
 # Learning is what you did by hand, on bytes: count all pairs of neighbours, merge the most frequent everywhere, count
-# again. (Of equally frequent pairs our code takes the one with the smaller numbers, so that the result is always the
-# same.)
+# again.
 
 # %% tags=["export"] module="tokens"
 from collections.abc import Iterable, Sequence
@@ -331,25 +321,25 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # `<eos>` for the beginning and the end of a sequence. They stand for no text: whoever types `<eos>` gets ordinary
 # tokens, and only the program can insert the special one, by its number.
 #
-# So there are two numberings. *Symbols* count the 256 bytes and then the merges, and are what merges speak of. *Token
-# IDs* are what the model gets. With three special tokens in front, a token ID is its symbol's number plus 3:
+# Merges count symbols: the 256 bytes, then one for each merge. The model gets token IDs. With three special tokens in
+# front, a token ID is its symbol's number plus 3:
 #
-# | | symbol | token |
+# | | symbol | token ID |
 # |---|---|---|
 # | special tokens | | 0, 1, 2 |
 # | bytes | 0 to 255 | 3 to 258 |
 # | merges | from 256 on | from 259 on |
 #
-# For example, symbol 97, the letter *a*, is token 100. With the four merges from above, *ea* is symbol 256, *tea*
+# For example, symbol 97, the letter *a*, has the ID 100. With the four merges from above, *ea* is symbol 256, *tea*
 # 257, *team* 258 and *eat* 259. *Seat* is the bytes 115, 101, 97, 116. The merge learnt first makes 115, 256, 116,
-# and the next that fits makes 115, 259. So *seat* is the tokens 118 and 262.
+# and the next that fits makes 115, 259. So *seat* has the IDs 118 and 262.
 #
 # ### The tokenizer
 #
 # To encode, `_merge` looks at the pairs in the word, merges the one that was learnt first (of lowest *rank*), and
 # looks again. A word once cut is remembered, because frequent words come back all the time. Read `__init__`,
-# `encode`, `_merge` and `decode`; the rest trains, saves, loads, or shows tokens. (In `_merge`, `&` keeps the word's
-# pairs that were learnt; the loop ends when there are none.)
+# `encode`, `_merge` and `decode`; the rest trains, saves, loads, or shows tokens. (`files` checks, reads and writes.
+# In `_merge`, `&` keeps the word's pairs that were learnt; the loop ends when there are none.)
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -436,7 +426,8 @@ class BPETokenizer:
 
 
 # %% [markdown]
-# With the four merges from above, this is how a text gets into a model:
+# (The library `tokenizers` of Hugging Face, given our merges, cuts 1,008 test texts [exactly as ours
+# does](#is-it-the-same-as-the-librarys).) With the four merges from above, this is how a text gets into a model:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The text Zoë eats on its way into a model, in five rows of boxes, with arrows from each unit down to what it becomes. Its eight characters are two words, Zoë and ␣eats, and these are nine bytes, since ë is the two bytes 195 and 171. These two bytes stay apart, as tokens 198 and 174, while the bytes 101, 97 and 116 become one token, eat, with the number 262. The other tokens are Z 93, o 114, the space 35 and s 118, and each of the seven has one vector below it, drawn as four shaded cells."}}
 from classroom.diagram import Diagram
@@ -522,10 +513,9 @@ assert tokenizer.tokenize("sechsunddreißig") == ["sechs", "und", "dreißig"]
 
 # %% [markdown]
 # It has found many parts of German number words, *hundert*, *tausend*, *und*, *zig* (60 merges do not reach
-# *zwanzig*). It also has stepping stones: *ert* and *ausend* make *ertausend*, and that makes *viertausend*. What it
-# never met, Zoë and the tea, falls apart into letters and bytes, but nothing is lost. The 500 words that were out of
-# vocabulary come back as they were, in 5.6 tokens each, where letters needed 32: *sechsunddreißig* is *sechs | und |
-# dreißig*.
+# *zwanzig*). What it never met, such as *Zoë*, *Tassen* (cups) and 茶, falls apart into letters and bytes, but nothing
+# is lost. The 500 words that were out of vocabulary come back as they were, in 5.6 tokens each, where letters needed
+# 32: *sechsunddreißig* is *sechs | und | dreißig*.
 #
 # ## A real sentence, with a vocabulary of 300 and of 8,000
 #
@@ -574,102 +564,6 @@ plt.show()
 # of the letters stand alone; *dog* is three tokens, and *the* is *t* and *he*. With one of 8,000 nearly every word is
 # one token. The exceptions show what captions of photographs are about: *tea* and the form *bites* are too rare to
 # have a token of their own; German *beißt* has one, and *Tee* does not.
-#
-# ### How many merges?
-#
-# Each merge makes texts shorter, so there are fewer positions to compute. But it adds a row to the embedding table,
-# which must be learnt. An embedding table of 50,000 tokens by 768 numbers has 38.4 million parameters; that of the
-# original transformer, 37,000 by 512, has 18.9 million of the model's 65.
-#
-# And a token's embedding learns mainly where the token occurs. Call a token *rare* if the training text uses it fewer
-# than 100 times, a limit of our choosing. Later tokens are on the whole rarer: a merge takes the most frequent pair,
-# and the pairs that it creates cannot be more frequent than its new symbol. An early token can become rare, too:
-# *tea* occurred 9 times above, and only 4 once *tea m* is merged. Such tokens stay **undertrained**.
-#
-# Large models have undertrained tokens, too, the *glitch tokens*: asked to repeat *SolidGoldMagikarp*, models with
-# GPT-2's tokenizer answered something else. This name of a forum user is one token, presumably because it was frequent
-# in the text of the tokenizer, and rare in that of the models ([Rumbelow and Watkins,
-# 2023](https://www.lesswrong.com/posts/aPeJE8bSo6rAFoLqg/solidgoldmagikarp-plus-prompt-generation); [Land and Bartolo,
-# 2024](https://arxiv.org/abs/2405.05417), find such tokens in many models).
-#
-# A larger vocabulary has three prices: more rows, rarer tokens, and more scores in the output layer, one for each
-# token at every position. It buys shorter texts. How much shorter? The average number of tokens per word is called
-# **fertility**. Here it is, counted on captions that were not used to learn the merges. A word is what stands between
-# two spaces, so *tea.* is one word and at least two tokens.
-
-# %% tags=["hide-input"]
-print("            tokens per word                 of the merged")
-print("vocabulary   English  German  French      tokens rare")
-for row in captions["sizes"]:
-    words = "".join(
-        f"{row['tokens_per_word'][lang]:8.2f}" for lang in ("en", "de", "fr")
-    )
-    print(f"{row['vocab_size']:10,}  {words}{row['rare']:17.0%}")
-
-# %% [markdown]
-# The last of the three languages is French, which was absent from the training text. The tokenizer can still encode
-# it, but fewer merges fit: from 2,000 on it needs about twice as many tokens per word as English. (Part of that is
-# the language: with 300 tokens, and so few merges, French needs 25 percent more.) Twice the tokens for each word mean
-# about twice the computation or more, and half as many words among the tokens that a model can read at once, its
-# **context window**. Tokenizers of large models have read many languages, but unequally, and the languages that they
-# saw least tend to cost most.
-#
-# Between vocabularies of 300 and of 4,000 English and German texts shrink to about a third; between 8,000 and 32,000
-# only by 6 percent and 10 (before rounding), and 98 percent of the merged tokens are then rare. Only training tells
-# which matters more. We trained small language models with vocabularies from 300 to 16,000. The largest predicts
-# held-out captions best ([below](#which-vocabulary-is-best)), in part because its model is larger, and takes three
-# times as long to train as 2,000. In translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901) found
-# that small vocabularies help small corpora. So train models at two or three sizes, and compare their loss summed
-# over a text, not per token. The original transformer had 37,000 tokens for English and German together; today's
-# models often have 100,000 or more.
-
-# %% tags=["proof"]
-by_size = {row["vocab_size"]: row for row in captions["sizes"]}
-assert captions["grammar"] == {"as learnt": 1, "in letters": 9 / 500}
-words_of = {size: row["tokens_per_word"] for size, row in by_size.items()}
-assert all(
-    2.7 < words_of[300][lang] / words_of[4000][lang] < 3.1 for lang in ("en", "de")
-)
-later = [1 - words_of[32_000][lang] / words_of[8000][lang] for lang in ("en", "de")]
-assert [round(share, 2) for share in later] == [0.06, 0.10]
-assert round(by_size[32_000]["rare"], 2) == 0.98
-assert all(
-    1.9 <= words_of[size]["fr"] / words_of[size]["en"] < 2.1
-    for size in words_of
-    if size >= 2000
-)
-assert 1.24 < words_of[300]["fr"] / words_of[300]["en"] < 1.26
-assert [round(by_size[size]["rare"], 2) for size in (2000, 4000)] == [0.15, 0.65]
-counts_of = {
-    size: [len(cut) for cut in list(cuts[size].values())[:2]]
-    for size in (300, 8000)
-}
-orders = captions["orders"]
-assert (orders["words"], round(orders["differ"] / orders["words"], 2)) == (
-    1741,
-    0.36,
-)
-assert counts_of == {300: [31, 38], 8000: [15, 14]}
-
-# %% tags=["quiz"]
-quiz.number(
-    "A tokenizer has 3 special tokens and 6,000 merges. How many token numbers are there, and so rows in the embedding table?",
-    3 + 256 + 6000,
-    tolerance=0.5,
-    feedback="Yes: the special tokens, the 256 bytes, and one for each merge.",
-    mistakes=[
-        (
-            6003,
-            "The bytes have numbers too: there are 256, and they are why nothing is unknown.",
-        ),
-        (6256, "The special tokens are numbers as well."),
-        (
-            6000,
-            "That counts the merges only. Each makes one symbol *more* than the 256 bytes and the special tokens.",
-        ),
-    ],
-    otherwise="Special tokens, bytes, merges: add them up.",
-)
 
 # %% [markdown]
 # ### What a model does not see
@@ -692,84 +586,91 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # letters, so it can know only from training how many *a*'s it contains (or write the word letter by letter first).
 # *Arithmetic*: 12345 begins with *12*, because that is frequent, and another number may be cut elsewhere, so units,
 # tens and hundreds of two numbers need not line up. Many newer tokenizers therefore cut numbers into single digits,
-# or into groups of three (which line up only if they are counted from the right). *Case and spaces*: *␣tea*, *tea*
-# and *␣TEA* share no token, and their similarity must be learnt. *Writing*: *ë* can be one character or two, *e* and
-# the dots, which look alike and have different bytes (some programs bring them to one form first, by **Unicode
-# normalisation**).
+# or into groups of three. *Case and spaces*: *␣tea*, *tea* and *␣TEA* share no token, and their similarity must be
+# learnt. (So do not end a *prompt*, the text that a model is to continue, with a space: the next word usually brings
+# its own.)
 #
-# ## Is it the same as the library's?
+# ### How many merges?
 #
-# The library `tokenizers`, written in Rust, stands behind Hugging Face's `transformers`. Give it our merges and our
-# pattern, and both must cut every text in the same way, strange ones included (an emoji, `<eos>`, fifty *x*). We
-# compare the tokenizer of the number words, and one that was trained on made-up sentences with spaces, digits and
-# punctuation.
+# Each merge makes texts shorter, so there are fewer positions to compute. But it adds a row to the embedding table,
+# which must be learnt, and a score to the output layer at every position.
+#
+# And a token's embedding learns mainly where the token occurs. Call a token *rare* if the training text uses it fewer
+# than 100 times, a limit of our choosing. Later tokens are on the whole rarer: every pair that a merge creates
+# contains its new symbol, so it cannot occur more often than that symbol. Rare tokens stay **undertrained**.
+#
+# What a larger vocabulary buys is shorter texts. How much shorter? The average number of tokens per word is called
+# **fertility**. Here it is, counted on captions that were not used to learn the merges. A word is what stands between
+# two spaces, so *tea.* is one word and at least two tokens.
 
 # %% tags=["hide-input"]
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-
-# bytes that are visible as characters are written as these, the others as 256, 257, ...
-kept = [
-    n for n in range(256) if 33 <= n <= 126 or 161 <= n <= 172 or 174 <= n <= 255
-]
-characters = {n: chr(n) for n in kept}
-moved = [n for n in range(256) if n not in characters]
-characters |= {n: chr(256 + place) for place, n in enumerate(moved)}
-
-
-def as_characters(symbol):
-    return "".join(characters[byte] for byte in symbol)
-
-
-assert set(pre_tokenizers.ByteLevel.alphabet()) == set(characters.values())
-
-# %% tags=["hide-input"]
-pattern = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-
-
-def in_library(ours, pattern):
-    """The library's tokenizer with our merges and numbers."""
-    names = [as_characters(symbol) for symbol in ours.symbols]
-    library = Tokenizer(
-        models.BPE(
-            vocab={name: n + 3 for n, name in enumerate(names)},
-            merges=[(names[left], names[right]) for left, right in ours.merges],
-        )
+print("            tokens per word                 share of merged")
+print("vocabulary   English  German  French        tokens rare")
+for row in captions["sizes"]:
+    words = "".join(
+        f"{row['tokens_per_word'][lang]:8.2f}" for lang in ("en", "de", "fr")
     )
-    library.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    return library
+    print(f"{row['vocab_size']:10,}  {words}{row['rare']:19.0%}")
 
+# %% [markdown]
+# The last of the three languages is French, which was absent from the training text. The tokenizer can still encode
+# it, but fewer merges fit: from 2,000 on it needs, mostly for that reason, about twice as many tokens per word as
+# English. Twice the tokens for each word mean about twice the computation or more, and half as many words among the
+# tokens that a model can read at once, its **context window**. Tokenizers of large models have read many languages,
+# but unequally, and the languages that they saw least tend to cost most.
+#
+# Between vocabularies of 300 and of 4,000 English and German texts shrink to about a third; between 8,000 and 32,000
+# only by a tenth at most, and 98 percent of the merged tokens are then rare. Only training tells which matters more.
+# In our trials the largest vocabulary of 300 to 16,000 predicted best, in part because its model is larger
+# ([below](#which-vocabulary-is-best)); in translation, small vocabularies help small corpora ([Sennrich and Zhang,
+# 2019](https://arxiv.org/abs/1905.11901)). The original transformer had 37,000 tokens for English and German
+# together; today's models often have 100,000 or more.
 
-strange = [
-    "",
-    " ",
-    "a\n\n b",
-    "Zoë 🙂 茶",
-    "<eos>",
-    "x" * 50,
-    "1.000,50 €",
-    "ﬁ½Ⅷ\u0301",
-]
-running = [  # text with spaces, digits and punctuation
-    f"Zug {n}: {word} Leute, {n % 24} Uhr {n % 60}!"
-    for n, word in enumerate(spelled)
-]
-on_running = BPETokenizer.train(running[:2000], vocab_size=3 + 256 + 200)
-assert any(symbol.startswith(b" ") for symbol in on_running.symbols[256:])
-compared = [*unseen, *strange, *running[2000:2500]]
-for ours in (tokenizer, on_running):
-    library = in_library(ours, pattern)
-    for text in compared:
-        assert ours.encode(text) == library.encode(text).ids
-        assert ours.decode(ours.encode(text)) == text
-print(f"the same for {len(compared)} texts, and all come back as they were")
-# the comparison can fail: without the optional spaces in the pattern it does
-without = in_library(on_running, pattern.replace(" ?", ""))
-assert on_running.encode(running[2000]) != without.encode(running[2000]).ids
+# %% tags=["proof"]
+by_size = {row["vocab_size"]: row for row in captions["sizes"]}
+words_of = {size: row["tokens_per_word"] for size, row in by_size.items()}
+assert all(
+    2.7 < words_of[300][lang] / words_of[4000][lang] < 3.1 for lang in ("en", "de")
+)
+later = [1 - words_of[32_000][lang] / words_of[8000][lang] for lang in ("en", "de")]
+assert max(later) < 0.105
+assert round(by_size[32_000]["rare"], 2) == 0.98
+assert all(
+    1.9 <= words_of[size]["fr"] / words_of[size]["en"] < 2.1
+    for size in words_of
+    if size >= 2000
+)
+assert [round(by_size[size]["rare"], 2) for size in (2000, 4000)] == [0.15, 0.65]
+counts_of = {
+    size: [len(cut) for cut in list(cuts[size].values())[:2]]
+    for size in (300, 8000)
+}
+orders = captions["orders"]
+assert (orders["words"], round(orders["differ"] / orders["words"], 2)) == (
+    1741,
+    0.36,
+)
+assert counts_of == {300: [31, 38], 8000: [15, 14]}
+
+# %% tags=["quiz"]
+quiz.number(
+    "A tokenizer has 3 special tokens and 6,000 merges. How many token IDs are there, and so rows in the embedding table?",
+    3 + 256 + 6000,
+    tolerance=0.5,
+    feedback="Yes: the special tokens, the 256 bytes, and one for each merge.",
+    mistakes=[
+        (
+            6003,
+            "The bytes have IDs too: there are 256, and they are why nothing is unknown.",
+        ),
+        (6256, "The special tokens have IDs as well."),
+        (
+            6000,
+            "That counts the merges only. Each makes one symbol *more* than the 256 bytes and the special tokens.",
+        ),
+    ],
+    otherwise="Special tokens, bytes, merges: add them up.",
+)
 
 # %% [markdown]
 # ## Break it: text that acts as a command
@@ -808,32 +709,28 @@ assert convenient.eos_id in convenient.encode(message)
 assert convenient.decode(convenient.encode(message)) != message
 
 # %% [markdown]
-# The user has put an end token into a sentence, which decoding hides, and a program that cuts its input at end tokens
-# loses the rest. Where special tokens separate the speakers of a chat, a user can speak in another's name, a form of
-# **prompt injection**. Tests on ordinary texts do not show it. The check: whatever the text, `encode` must make no
-# special token from it (apart from those that the program itself adds). (Libraries differ: Hugging Face's tokenizers
-# recognise special tokens in a text unless told otherwise, tiktoken raises an error. So know yours before you hand it
-# what users type.)
-#
-# Also learn merges from the training text only, or the test is no longer held out (**data leakage**), and keep the
-# tokenizer with its model: with other merges the same numbers mean something else, mostly without an error.
+# The user has put an end token into a sentence, which decoding does not show, since a special token stands for no
+# text. And a program that cuts its input at end tokens loses the rest. Where special tokens separate the speakers of
+# a chat, a user can speak in another's name, a form of **prompt injection**. Tests on ordinary texts do not show it.
+# The check: whatever the text, `encode` must make no special token from it (apart from those that the program itself
+# adds). (Libraries differ: Hugging Face's tokenizers recognise special tokens in a text unless told otherwise,
+# tiktoken raises an error. So know yours before you hand it what users type.)
 
 # %% [markdown]
 # ## Batches with little padding
 #
-# Sentences are now lists of numbers of different lengths, and a model is trained on many at once. A batch is one
-# tensor, so its sentences are filled up to the longest with `<pad>`. The padding mask of [chapter
-# 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it. The loss leaves padding out, too;
-# otherwise `<pad>` would be the easiest token to predict, and the mean loss would fall as padding is added. The mask
-# (Hugging Face's `attention_mask`) is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
-# Here padding stands on the right; for prompts that a language model continues it is put on the left ([chapter
-# 18](18_gpt.ipynb#break-it-the-position-of-padding)).
+# One practical step is left before training. Sentences are now lists of numbers of different lengths, and a model is
+# trained on many at once. A batch is one tensor, so its sentences are filled up to the longest with `<pad>`. The
+# padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding. The loss
+# leaves it out, too; otherwise `<pad>` would be the easiest token to predict, and the mean loss would fall as padding
+# is added. The mask is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
 #
 # Padding takes as much computation as any token, so in batches of mixed lengths much of the work is wasted. Instead,
 # sort the sentences by length (for a pair, the longer of source and target counts), and fill a batch by tokens, not
-# by sentences: add sentences until the batch's size with padding, their number times the longest, would exceed a
-# limit, and start the next. This is **bucketing**. Nearly all training steps then have about the same number of
-# tokens. The price is that a batch is no longer a random sample of all lengths.
+# by sentences: add sentences until the batch's size with padding (the number of sentences times the length of the
+# longest) would exceed a limit, and start the next. This is **bucketing**. The sorting saves padding; the limit in
+# tokens makes nearly all training steps about equally large. The price is that a batch is no longer a random sample
+# of all lengths.
 
 # %% tags=["export"] module="tokens"
 import torch
@@ -907,8 +804,8 @@ print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
 # At random nearly half of the tokens are padding, by length two percent. Every sentence is in exactly one batch. The
-# order of the batches is random, or the model would get all short sentences first, and it is drawn again for each
-# pass through the data. Here are sixteen of the texts in batches of four:
+# order of the batches is random, or the model would get all short sentences first. Here are sixteen of the texts in
+# batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: about as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)
@@ -924,11 +821,6 @@ for axes, drawn, title in (
     axes.set(title=title, xlabel="tokens", yticks=[], ylim=(19, -1))
 figure.tight_layout()
 plt.show()
-
-# %% [markdown]
-# Language models avoid padding in another way: they **pack** texts one behind the other into rows of equal length, with
-# an end token between. A *document mask* keeps a text from attending to the one before it, which a causal mask alone
-# would allow.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -957,9 +849,9 @@ quiz.one_choice(
 #
 # *Medium, 20 minutes.* A model writes token after token, and each stands for some bytes. Given the bytes so far that
 # are not printed yet, return the text that can be printed, and the bytes that must wait, because they begin a
-# character of which more is to come. (A hint, which you may not need: the bytes of UTF-8 say how long a character is:
-# below 128 it is one byte; a first byte from 192 on announces two, from 224 on three, from 240 on four; the others
-# lie from 128 to 191. You may assume that the bytes are right as far as they go.)
+# character of which more is to come. The bytes of UTF-8 say how long a character is: below 128 it is one byte; a
+# first byte from 192 on begins a character of two bytes, from 224 on of three, from 240 on of four; the others lie
+# from 128 to 191. You may assume that the bytes are right as far as they go.
 
 
 # %% tags=["exercise"]
@@ -1186,7 +1078,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Two questions about tokens. Later chapters repeat what they need of them.
+# Three questions about tokens. Later chapters repeat what they need of them.
 #
 # ### Which vocabulary is best?
 #
@@ -1195,9 +1087,10 @@ verdict
 #
 # $$\text{bits per byte} = \frac{1}{\ln 2} \cdot \frac{\text{loss, summed over the tokens}}{\text{bytes of the text}} .$$
 #
-# The sum is minus the logarithm of the probability that the model gives to the text, cut as the tokenizer cuts it, and
-# can be compared between tokenizers. (The same text could be cut in other ways, and these have some probability, too,
-# so the bits are an upper bound.) Dividing by $\ln 2$ turns **nats**, the unit of the natural logarithm, into bits.
+# The sum is minus the logarithm of the probability that the model gives to the text, cut as the tokenizer cuts it. So
+# it can be compared between tokenizers. (The same text could be cut in other ways, and these have some probability,
+# too, so the bits are an upper bound.) Dividing by $\ln 2$ turns **nats**, the unit of the natural logarithm, into
+# bits.
 #
 # A loss *per token* cannot be compared, nor its exponential, the **perplexity**. Say that the losses of a text add up
 # to 60 nats. Cut into 20 tokens it has a perplexity of $e^3 = 20$, and into 15 of $e^4 = 55$. If it has 80 bytes, it
@@ -1233,8 +1126,7 @@ for chosen in trials["models"]:
 # gets a quarter of the gain from 2,000 to 16,000. Either way training takes roughly three times as long as with 2,000
 # tokens at width 128.
 #
-# What this does not show is where the best size lies, since no model had more than 16,000, nor what holds for other
-# texts, or in equal time.
+# No model had more than 16,000, so where the best size lies stays open.
 
 # %% tags=["proof"]
 from itertools import pairwise
@@ -1258,7 +1150,6 @@ seconds = {
     for size in (2000, 16_000)
 }
 assert 2.8 < seconds[16_000] / seconds[2000] < 3.5
-assert [n * d / 1e6 for n, d in ((50_000, 768), (37_000, 512))] == [38.4, 18.944]
 
 # %% [markdown]
 # ### How do WordPiece and Unigram differ?
@@ -1266,12 +1157,87 @@ assert [n * d / 1e6 for n, d in ((50_000, 768), (37_000, 512))] == [38.4, 18.944
 # Two relatives of BPE are in wide use.
 #
 # **WordPiece**, which BERT uses, is usually described as follows: it merges the pair whose count is highest *when
-# divided by the counts of its two parts*, and cuts a new word from the left, taking each time the longest known subword
-# that fits. With our own 8,000 tokens, 1,741 words of the test text are cut into several, and 36 percent of these come
-# out differently that way: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and
-# *Bau fahrzeug* from the left.
+# divided by the product of the counts of its two parts*, and cuts a new word from the left, taking each time the
+# longest known subword that fits. With our own 8,000 tokens, 1,741 words of the test text are cut into several, and
+# 36 percent of these come out differently that way: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the
+# order of the merges, and *Bau fahrzeug* from the left.
 #
 # **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords
 # and drops those whose removal lowers the likelihood of the training text least; a new word gets its most probable
 # segmentation. It can also draw one of several at random while a model is trained (**subword regularisation**);
 # *BPE-dropout* does that with merges.
+
+# %% [markdown]
+# ### Is it the same as the library's?
+#
+# The library `tokenizers`, written in Rust, stands behind Hugging Face's `transformers`. Give it our merges and our
+# pattern, and both must cut every text in the same way, strange ones included (an emoji, `<eos>`, fifty *x*). We
+# compare the tokenizer of the number words, and one that was trained on made-up sentences with spaces, digits and
+# punctuation.
+
+# %% tags=["hide-input"]
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+# bytes that are visible as characters are written as these, the others as 256, 257, ...
+kept = [
+    n for n in range(256) if 33 <= n <= 126 or 161 <= n <= 172 or 174 <= n <= 255
+]
+characters = {n: chr(n) for n in kept}
+moved = [n for n in range(256) if n not in characters]
+characters |= {n: chr(256 + place) for place, n in enumerate(moved)}
+
+
+def as_characters(symbol):
+    return "".join(characters[byte] for byte in symbol)
+
+
+assert set(pre_tokenizers.ByteLevel.alphabet()) == set(characters.values())
+
+# %% tags=["hide-input"]
+pattern = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+def in_library(ours, pattern):
+    """The library's tokenizer with our merges and numbers."""
+    names = [as_characters(symbol) for symbol in ours.symbols]
+    library = Tokenizer(
+        models.BPE(
+            vocab={name: n + 3 for n, name in enumerate(names)},
+            merges=[(names[left], names[right]) for left, right in ours.merges],
+        )
+    )
+    library.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    return library
+
+
+strange = [
+    "",
+    " ",
+    "a\n\n b",
+    "Zoë 🙂 茶",
+    "<eos>",
+    "x" * 50,
+    "1.000,50 €",
+    "ﬁ½Ⅷ\u0301",
+]
+running = [  # text with spaces, digits and punctuation
+    f"Zug {n}: {word} Leute, {n % 24} Uhr {n % 60}!"
+    for n, word in enumerate(spelled)
+]
+on_running = BPETokenizer.train(running[:2000], vocab_size=3 + 256 + 200)
+assert any(symbol.startswith(b" ") for symbol in on_running.symbols[256:])
+compared = [*unseen, *strange, *running[2000:2500]]
+for ours in (tokenizer, on_running):
+    library = in_library(ours, pattern)
+    for text in compared:
+        assert ours.encode(text) == library.encode(text).ids
+        assert ours.decode(ours.encode(text)) == text
+print(f"the same for {len(compared)} texts, and all come back as they were")
+# the comparison can fail: without the optional spaces in the pattern it does
+without = in_library(on_running, pattern.replace(" ?", ""))
+assert on_running.encode(running[2000]) != without.encode(running[2000]).ids
