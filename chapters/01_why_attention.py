@@ -13,7 +13,7 @@
 # untrained, and measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation. It
-# takes about 24 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 2 more
+# takes about 21 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 4 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
@@ -33,15 +33,13 @@ transformer_map(built=1)
 #
 # *A Lannister always pays his debts.* You may keep a single word of this sentence. Which?
 #
-# *Lannister* is a good choice: it carries most of what is special here. But suppose that somebody asks what it is that
-# gets paid. Now you want *debts*. And how often? *Always*. No word is the most important one in itself: that depends on
-# the question, and the question comes *after* the sentence.
+# *Lannister* is a good choice: it carries most of what is special here. But suppose that somebody then asks what it
+# is that gets paid. Now you want *debts*. And how often? *Always*. No word is the most important one in itself: that
+# depends on the question, and the question comes *after* the sentence.
 #
 # People answer such questions by looking back at what they have read. A network can look back only if the words are
-# still there, and in the networks of the next four sections they are not: these read a word, change a small memory, and
-# drop the word. In 2014 attention was added to such a network, so that it could look back while it wrote a translation
-# ([below](#the-network-of-2014)). In 2017 the transformer kept the attention and dropped the recurrent network around
-# it. The rest of this book builds it.
+# still there, and in the networks of the next four sections they are not: these read a word, change a small memory,
+# and drop the word. Attention was invented so that a network could look back.
 #
 # ## One number of memory
 #
@@ -53,9 +51,10 @@ transformer_map(built=1)
 #
 # $$h_t = 0.5 \, h_{t-1} + x_t .$$
 #
-# **Predict first.** After four words, how much of the first is left in $h_4$? How much the state depends on the word $k$
-# steps back is a derivative: it says how far the state moves when that word changes a little. The code finds it by
-# trial: it nudges a word, reads again, and sees how far the state moves.
+# **Predict first.** After four words, how much of the first is left in $h_4$?
+#
+# The code nudges one word, reads again, and sees how far the state moves. That ratio is a derivative: it says how
+# much the state depends on the word.
 
 # %%
 import numpy as np
@@ -96,8 +95,9 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # The same $W_x$, $W_h$ and $b$ (the **bias**) serve at every step. So the number of parameters does not depend on the
 # length of the sequence, and the cell reads texts of any length.
 #
-# The **LSTM** (long short-term memory) has a second state, the **cell state** $c$. A step keeps a share of it and adds
-# something new:
+# In the plain cell the whole memory goes through a matrix and a $\tanh$ at every step. The **LSTM** (long short-term
+# memory) adds a second state that does not, the **cell state** $c$. A step keeps a share of it and adds something
+# new:
 #
 # $$c' = f \odot c + i \odot g .$$
 #
@@ -106,9 +106,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # $f$ says what share of $c$ stays, the **input gate** $i$ what share of $g$ is let in. For example, with $c = 2$,
 # $f = 0.9$, $i = 0.1$ and $g = -1$ the cell state becomes $1.8 - 0.1 = 1.7$.
 #
-# The third gate, the **output gate** $o$, says what share of the result is shown, as the **hidden state**: $h' = o
-# \odot \tanh c'$. So a cell can store a number now and use it later. With $o = 0.5$ the hidden state of the entry
-# above is $0.5 \tanh 1.7 = 0.47$.
+# The third gate, the **output gate** $o$, says what share of the result is shown, as the **hidden state**:
+# $h' = o \odot \tanh c'$. So a cell can store a number now and use it later.
 #
 # Gates and candidate are computed from the word and the hidden state. Each gate is $\sigma(x W_x + h W_h + b)$ with
 # matrices of its own, where $\sigma(z) = 1 / (1 + e^{-z})$. As a picture:
@@ -126,7 +125,7 @@ drawing.arrow((3.65, 2.1), (6.55, 2.1), color=plots.BLUE)
 drawing.text(6.8, 2.1, "c′")
 drawing.text(0.45, 0.7, "x, h")
 drawing.arrow((0.8, 0.7), (1.45, 0.7))
-drawing.box(2.6, 0.7, "gates from x and h", 2.2, 0.44)
+drawing.box(2.6, 0.7, "gates and g, from x and h", 2.2, 0.44)
 drawing.arrow((1.95, 0.95), (1.95, 1.88), color=plots.RED)
 drawing.text(1.72, 1.4, "f", color=plots.RED)
 drawing.arrow((3.5, 0.95), (3.5, 1.93), color=plots.RED)
@@ -148,10 +147,9 @@ plt.show()
 # $10^{-30}$, $0.9$ keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37.
 #
 # Here is the plain cell in code. As in PyTorch, there are two biases, whose sum is the $b$ of the formula. **The
-# signature says which shapes fit**: `Float[np.ndarray, "*batch D"]` is an array of floating-point numbers with an
-# axis of size $D$, after any number of other axes ([jaxtyping](https://docs.kidger.site/jaxtyping/)'s notation). Each
-# letter stands for one size throughout a call, and `@shapes` checks each call (with
-# [beartype](https://beartype.readthedocs.io)).
+# signature says which shapes fit**: `Float[np.ndarray, "*batch D"]` is an array with an axis of size $D$ after any
+# others ([jaxtyping](https://docs.kidger.site/jaxtyping/)'s notation), and `@shapes` checks that each letter stands
+# for one size throughout a call.
 
 # %% tags=["export"] module="by_hand.recurrence"
 import numpy as np
@@ -210,8 +208,9 @@ def lstm_cell(
 # %% [markdown]
 # ## How fast do they forget?
 #
-# We measure networks that nobody has trained yet, because training starts there: a word without influence sends back
-# nothing to learn from. (The limit of the next section, on how much they hold, no training can lift.)
+# We measure networks that nobody has trained yet, because a network learns to use a word only if that word has some
+# effect on the result; the end of this section says why. (The limit of the next section, on how much they hold, no
+# training can lift.)
 #
 # Run each network over 100 random words, vectors of 8 standard normal numbers, and ask of the last state what we
 # asked of $h_4$: how far does it move when the word $k$ steps back is nudged? State and word are vectors now, so the
@@ -222,9 +221,9 @@ def lstm_cell(
 # \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \; \frac{\partial h_{t-k}}{\partial x_{t-k}} .$$
 #
 # Here $h_t$ stands for all that a cell hands on: 24 numbers in the plain cell, and in an LSTM 48, its $h$ and its $c$
-# side by side, of $H = 24$ numbers each. The *size* of a matrix is the root of the sum of its squared entries. The
-# output below shows the size of the Jacobian for the word $k$ steps back, divided by that for the latest word: the
-# median of eight networks with different random weights.
+# side by side, of $H = 24$ numbers each. The *size* of a matrix is the root of the sum of its squared entries. We
+# divide the size of the Jacobian for the word $k$ steps back by that for the latest word, so each row of the output
+# starts from 1, and show the median of eight networks with different random weights.
 #
 # Matrices and biases are drawn as PyTorch draws them, uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$ (the
 # **initialisation**).
@@ -264,8 +263,6 @@ def network(name, rng):
     weights = start_parameters(rng, blocks=1)
     if name == "plain, orthogonal":
         weights[1] = np.linalg.qr(rng.standard_normal((24, 24)))[0]
-    if name == "plain, tripled":
-        weights[1] *= 3
     return rnn_cell, weights, 24
 
 
@@ -302,16 +299,13 @@ for name in names:
     print(f"{name:18}", *(f"{k} back {m[k]:.0e}  " for k in (1, 5, 20, 40)))
 
 # %% [markdown]
-# Less than a ten-thousandth: the plain cell keeps about two millionths, and the LSTM some thirty times as much, which
-# is still next to nothing. Twenty words is one sentence: at its end, its first word would have almost no effect any
-# more.
+# Less than a ten-thousandth: the plain cell keeps about two millionths, and the LSTM some sixty. A sentence has about
+# twenty words. At its end, its first word would have almost no effect any more.
 #
-# Why so little? Each step back multiplies by $W_h$ and by the slope of $\tanh$. A uniform number between $-a$ and $a$
-# has the variance $a^2 / 3$, so the entries of $W_h$ have $1/(3H)$, and each entry of a product with it sums $H$
-# terms, so a vector keeps about $\sqrt{H/(3H)} = 0.58$ of its length. The slope is 0.86 on average. Together that is
-# 0.5 a step (measured below: 0.52), and $0.5^{20}$ is a millionth. The LSTM keeps some 0.6 a step: its biases are
-# near 0, so its forget gate stands half open, at $\sigma(0) = \frac12$. It keeps a little more than half, because
-# some entries' gates are further open, and these last longest, and because some comes back through the candidate.
+# Why so little? Each step back multiplies by $W_h$ and by the slope of $\tanh$. PyTorch's $W_h$ leaves a typical
+# vector about $1/\sqrt 3 = 0.58$ of its length, and the slope is 0.86 on average. Together that is 0.5 a step
+# (measured below: 0.52), and $0.5^{20}$ is a millionth. The LSTM keeps some 0.6 a step: its biases are near 0, so its
+# forget gate stands about half open, at $\sigma(0) = \frac12$.
 
 # %% tags=["hide-input"]
 slopes, shrinks = [], []
@@ -332,21 +326,19 @@ assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
 # The last two rows start from better weights, which postpone the fading. An orthogonal $W_h$ keeps every length, so
-# only the slope of $\tanh$ is left, some 0.8 a step (the entries of its state are larger, so the slope is smaller).
-# The open gate holds on. The first step back loses 15 percent or more, because part of a word's effect is on the
-# output gate, which is computed afresh. After that it keeps 0.97 a step, even more than its forget gate alone would,
-# $\sigma(3) = 0.953$, because a second path leads from $c$ through $h$ into the next $c$.
+# only the slope of $\tanh$ is left, some 0.8 a step. (That is less than 0.86, because this network's states are
+# larger, and the $\tanh$ is flatter there.) The open gate holds on: after the first step it keeps 0.97 a step.
 #
 # Influence decides what can be learned. Training moves each parameter against the derivative of the error, the
 # **gradient**. If the error depends on the last state, the gradient is a sum with a term for each step, and the term
 # of the step $k$ back contains the chain of Jacobians from the start of this section. At $10^{-6}$ that term is next
-# to nothing beside the others: the **vanishing gradient**. If each step multiplies by 1.1 instead, 50 steps make 117:
-# the **exploding gradient**, which can be clipped ([chapter 11](11_training.ipynb#clipping)). A vanished gradient
-# cannot be repaired that way. It made plain networks hard to train on **long-range dependencies**, and the LSTM was
-# invented to overcome it.
+# to nothing beside the others: the **vanishing gradient**. It made plain networks hard to train on **long-range
+# dependencies**, and the LSTM was invented to overcome it. (Factors above 1 give the **exploding gradient**: 50 steps
+# of 1.1 make 117. That can be clipped, [chapter 11](11_training.ipynb#clipping).)
+#
+# So a better start makes a state remember *longer*. Can it remember *more*?
 
 # %% tags=["proof"]
-assert round(0.5 * np.tanh(0.9 * 2 - 0.1), 2) == 0.47  # one entry of an LSTM
 assert influence["plain"][20] < 1e-5 and influence["LSTM"][20] < 1e-4
 assert influence["plain, orthogonal"][20] > 3000 * influence["plain"][20]
 assert 0.25 < influence["LSTM, gate open"][40] < 0.45
@@ -354,7 +346,11 @@ assert 0.4 < influence["LSTM, gate open"][20] < 0.6
 open_gate = influence["LSTM, gate open"]
 plain, lstm = influence["plain"], influence["LSTM"]
 turned = influence["plain, orthogonal"]
-assert 1.5e-6 < plain[20] < 2.5e-6 and 25 < lstm[20] / plain[20] < 40
+assert (
+    1.5e-6 < plain[20] < 2.5e-6
+    and 5e-5 < lstm[20] < 7e-5
+    and 25 < lstm[20] / plain[20] < 40
+)
 assert round((turned[20] / turned[5]) ** (1 / 15), 1) == 0.8
 assert open_gate[1] < 0.85
 assert round((open_gate[20] / open_gate[5]) ** (1 / 15), 2) == 0.97
@@ -365,10 +361,9 @@ assert round((open_gate[20] / open_gate[5]) ** (1 / 15), 2) == 0.97
 # A gradient that arrives is not yet a memory: the last state *depends* on the word 40 back, but can you tell from it
 # what the word was? Let each cell read 4,000 random texts of 50 words, each of 8 independent numbers. Then predict
 # the word $k$ back from the last state, with one matrix fitted by least squares. $R^2$ is the share of a number's
-# variance that the prediction explains: 1 is perfect recall, 0 is none. (Even a fit to pure noise explains a little,
-# which is taken off, as in the *adjusted* $R^2$.) The table shows its mean over a word's 8 numbers: 0.98, in the
-# first row, stands for $0.98 \cdot 8 = 7.8$ numbers of the latest word. The last column adds up all words (**memory
-# capacity**).
+# variance that the prediction explains: 1 is perfect recall, 0 is none. The table shows its mean over a word's 8
+# numbers: 0.98, in the first row, stands for $0.98 \cdot 8 = 7.8$ numbers of the latest word. The last column adds up
+# all words (**memory capacity**).
 #
 # **Predict first.** A word has 8 numbers, and the state of a plain cell 24. (Halves count: two numbers with an $R^2$ of
 # 0.5 make one.) How many numbers can a linear fit recall from it, at most?
@@ -394,7 +389,8 @@ def recall_by_distance(name, seed, texts=4000, words=50, part=slice(None)):
     basis, _ = np.linalg.qr(state - state.mean(axis=0))
     read = read - read.mean(axis=1, keepdims=True)
     explained = ((basis.T @ read) ** 2).sum(axis=1) / (read**2).sum(axis=1)
-    chance = size / texts  # this share is explained by chance alone
+    # even a fit to noise explains a share; it is taken off, as in the adjusted R²
+    chance = size / texts
     return ((explained - chance) / (1 - chance)).mean(axis=1)[::-1]
 
 
@@ -410,29 +406,28 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# At most 24. A single number such as $x_1 + x_2$ explains half the variance of each, so 1 in all. Whatever it mixes, it
-# is never more than 1, so 24 numbers recall at most 24 ([proof](#why-not-more-than-24)).
+# At most 24. A single number such as $x_1 + x_2$ explains half the variance of each, so 1 in all. Whatever it mixes,
+# the total is never more than 1, so 24 numbers recall at most 24 ([proof](#why-not-more-than-24)).
 #
 # Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, and recalls hardly more, 21. What
 # differs is *which* numbers: of the word 1 back the plain cell recalls 81 percent and the orthogonal one 56, of the
-# word 3 back 14 and 33. Forgetting slowly means spreading the same memory over more words. (Nor do large weights help:
-# with $W_h$ three times as large the influence hardly fades, but the state recalls 9 numbers, as the folded cell
-# checks.)
+# word 3 back 14 and 33. For the plain cell, to forget more slowly is to spread nearly the same memory over more
+# words.
 #
 # The LSTM with its gate open still has 2 percent of the word 40 back, and recalls one and a half times as many
-# numbers as with PyTorch's initialisation. It stays far below its 48, because much of the rest goes to products of
-# the numbers read (counted, for PyTorch's initialisation, [below](#why-not-more-than-24)).
+# numbers as with PyTorch's initialisation. ([Why so far below its 48?](#why-not-more-than-24))
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever
-# the weights. From a state of 24 it recalls at most three words of 8. Training can bring the total nearer to $N$ and
-# choose what is worth keeping on average, *Lannister* rather than *a*. But it chooses before the question comes. A
-# larger state holds more, at a price: 50 words of 8 need 400 numbers, so a step takes more than $400^2$
-# multiplications, and the 51st word costs another word its room. A gate can choose which; it cannot make room.
+# the weights. From a state of 24 it recalls at most three words of 8.
+#
+# Training may bring the total nearer to $N$ and choose what is worth keeping on average, *Lannister* rather than *a*.
+# But it chooses before the question comes. A gate can choose which words stay. It cannot make room for more.
+#
+# Why not a larger state, then? It holds more, at a price: 50 words of 8 need 400 numbers, so a step takes more than
+# $400^2$ multiplications, and the 51st word costs another word its room.
 #
 # Real words are not independent numbers. They depend on one another, so more of them fit, and a nonlinear fit can
-# recover more. What remains is that the state stays as wide as it is, however long the text. The same is true of
-# newer recurrent networks such as Mamba, a *state space model* ([Gu and Dao,
-# 2023](https://arxiv.org/abs/2312.00752)).
+# recover more. What remains is that the state stays as wide as it is, however long the text.
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)
@@ -442,9 +437,6 @@ assert 0.01 < recall["LSTM, gate open"][40] < 0.03
 kept = [recall[name][[1, 3]] for name in ("plain", "plain, orthogonal")]
 assert np.round(kept, 2).tolist() == [[0.81, 0.14], [0.56, 0.33]]
 assert 1 < sums["plain, orthogonal"] - sums["plain"] < 2.5 and round(1.1**50) == 117
-far = [influence_by_distance("plain, tripled", seed)[20] for seed in range(8)]
-held = [8 * recall_by_distance("plain, tripled", s).sum() for s in range(3)]
-assert 0.65 < np.median(far) < 0.85 and 8.5 < np.median(held) < 9.5
 
 
 def with_products(name, texts=6000, back=6):
@@ -522,7 +514,8 @@ plt.show()
 # their sum (a *softmax*; [chapter 3](03_softmax.ipynb) says why the exponential). For *what gets paid?* give *debts*
 # the score 9 and the other five words 0: *debts* gets $e^9 / (e^9 + 5) = 0.9994$ of the weight, and each other word
 # 0.0001. For *how often?* give the 9 to *always*. The words stay, and only the scores change. So far this is only
-# indexing, since we say where to look; chapters 2 to 4 let the network find out. Here, with 50 random words:
+# indexing, since we say where to look; chapters 2 to 4 let the network find out. Does it work at any distance? Take
+# 50 random words, and ask for those 1, 10 and 40 back:
 
 
 # %%
@@ -578,7 +571,7 @@ quiz.one_choice(
     "What can attention do that a recurrent network cannot?",
     quiz.wrong(
         "Learn more, because it has more parameters",
-        "A layer of attention will have four matrices, a plain cell two, an LSTM eight. It is not the number of parameters: the LSTM has more than attention, and its memory is as small as its state.",
+        "A layer of attention will have four matrices, a plain cell two, an LSTM eight. It is not the number of parameters: the LSTM has more than attention, and it remembers no more than its state holds.",
     ),
     quiz.wrong(
         "Throw away the words that do not matter",
@@ -604,12 +597,15 @@ quiz.one_choice(
 # 2014](https://arxiv.org/abs/1409.1259)).
 #
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. The decoder's own state $s$ is the
-# query. Before each word that it writes, a small network compares $s$ with every $h_j$, which gets the score
+# query. Before each word that it writes, a small network compares $s$ with each $h_j$ and gives it a score,
 # $r_j = v \cdot \tanh(s W + h_j U)$, with learned $W$, $U$ and $v$ (**additive attention**). Softmax turns the scores
 # into weights $\alpha_j$. The weights say where to look, and the weighted sum of the states, the **context vector**
 # $c$ (no longer an LSTM's), is what comes back:
 #
 # $$\alpha_j = \frac{e^{r_j}}{\sum_k e^{r_k}}, \qquad c = \sum_{j} \alpha_j \, h_j .$$
+#
+# The encoder reads in both directions (a **bidirectional** network), so each $h_j$ knows the words on both sides of
+# its own. Here the decoder is about to write *beißt*, German for *bites*. A thicker arrow is a larger weight:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The network of 2014. Below, four encoder states, h1 to h4, one for each word of the source sentence, with arrows between neighbours in both directions. Above them the decoder's state s, which asks. From each h an arrow leads to the context vector c, the weighted sum; the one from bites is thick, the others are thin. Both c and s lead to the next state, which writes the word beißt."}}
 drawing = Diagram(6.8, 3.0)
@@ -643,85 +639,58 @@ plt.show()
 # The decoder computes its next state from $s$, from $c$ and from the word that it wrote last, and these give the next
 # word. So with each word that is written $s$ changes, and with it the scores, the weights and $c$: the decoder looks
 # elsewhere, mostly at the source words that it is about to translate (an **alignment**; [chapter
-# 13](13_alignment.ipynb)). Nobody tells it which. But every step from the scores to the next word is differentiable,
-# so the gradient reaches the scores, and training raises a source word's score wherever more weight on it makes the
-# right next word likelier. Take 40 source words, and 256 numbers in each $h_j$. The decoder still gets 256 numbers at
-# a time, but for each word that it writes they are another blend of all $40 \cdot 256 = 10{,}240$.
+# 13](13_alignment.ipynb)).
 #
-# The sum is not over bare words. A state $h_j$ knows its word and those before it. To know those after it as well,
-# the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$ side by side (a
-# **bidirectional** network).
+# Nobody tells it where to look. It learns this: every step from the scores to the next word is differentiable, so the
+# gradient reaches the scores, and training raises a source word's score wherever more weight on it makes the right next
+# word likelier.
 #
-# Because the decoder can look at every $h_j$, no single state has to hold everything. Two troubles remain. Each state
-# is computed from the one before it, so the words must be taken one after another. And within the source, and within
-# the target, the path from one word to another is still long.
+# But is $c$ not one small vector again? Yes, and a new one for each word that is written. With 40 source words and 256
+# numbers in each $h_j$ it is each time another blend of all $40 \cdot 256 = 10{,}240$ numbers, so no single state has
+# to hold everything.
 #
-# The transformer removes both. There each word asks a question of its own and looks at the words of its *own* sentence,
-# as the decoder above looks at the source: **self-attention**. In each layer, a word looks at the vectors that the
-# layer below has computed, and all of these are there before the layer begins. No word waits for another word of its
-# own layer. So a layer computes all words at once, and any two of them are one step apart. What is lost is their order,
-# since a weighted sum has none; [chapter 5](05_position.ipynb) puts it back.
+# ## The transformer: no state at all
+#
+# Two troubles remain. Each state is computed from the one before it, so the words must be taken one after another. And
+# within the source, and within the translation, the path from one word to another is still long.
+#
+# The transformer of 2017 removes both: it keeps the attention and drops the recurrent network around it. It is a stack
+# of **layers**; each takes a vector for every word and returns a new one. In a layer each word asks a question of its
+# own and looks at the words of its *own* sentence, as the decoder above looks at the source: **self-attention**. All
+# the vectors that it looks at are there before the layer begins, so no word waits for another. A layer computes all
+# words at once, and any two of them are one step apart. What is lost is their order, since a weighted sum has none;
+# [chapter 5](05_position.ipynb) puts it back.
 #
 # ## What does it cost?
 #
 # The paper that introduced the transformer compares ways to let $n$ words of width $d$ exchange information: by work
 # (*complexity per layer*), by steps that must wait for one another (*sequential operations*), and by the longest path
-# between two words, the number of steps that a signal passes (*maximum path length*), along which a gradient may fade.
-# One of these ways, a **convolution** (here a *causal* one), mixes each word with the $m - 1$ before it; a **dilated**
-# one skips words, more in each layer.
+# between two words, the number of steps that a signal passes (*maximum path length*), along which a gradient may
+# fade:
 #
 # | layer | multiplications | sequential steps | longest path | numbers kept while reading |
 # |---|---|---|---|---|
 # | recurrent (plain cell) | $2 n d^2$ | $n$ | $n$ | one state, $d$ |
-# | recurrent, with the attention of 2014 | order of $n d^2 + n^2 d$ | $n$ | 1, from the target to the source | all states, $n \, d$ |
-# | convolution over $m$ words | $m \, n \, d^2$ | 1 | of the order of $n / m$, or $\log_m n$ if dilated | $m$ words, $m \, d$, more if dilated |
 # | attention, with its four matrices | $4 n d^2 + 2 n^2 d$ | 1 | 1 | all words, $n \, d$ |
 #
-# (The paper leaves out the constants and attention's four matrices; here they are counted, but for the second row.
-# The second row and the last column are ours. In training all states of a recurrent network must be kept, too.)
+# (The paper drops the constants and attention's four matrices, of which chapters 4 and 6 say more. The last column is
+# ours.)
 #
-# A recurrent network needs 80 steps from word 1 to word 81. A layer of convolution with $m = 3$ reaches 2 words back,
-# so it takes 40 layers; dilated ones reach $2 + 6 + 18 + 54 = 80$ in 4, and attention does it in 1.
-
-
-# %% tags=["proof"]
-def layers_needed(connections):
-    """How many layers until the last word has heard of the first.
-
-    `connections(layer)` is a boolean matrix (n, n): which word reads which in that
-    layer.
-    """
-    reached, layer = connections(0), 1
-    while not reached[-1, 0]:
-        reached = connections(layer).astype(int) @ reached.astype(int) > 0
-        layer += 1
-    return layer
-
-
-n, k = 81, 3
-distance = np.arange(n)[:, None] - np.arange(n)
-neighbours = layers_needed(lambda layer: (distance >= 0) & (distance < k))
-dilated = layers_needed(lambda layer: np.isin(distance, np.arange(k) * k**layer))
-everybody = layers_needed(lambda layer: distance >= 0)
-assert (neighbours, dilated, everybody) == (40, 4, 1)
-
-# %% [markdown]
-# By these counts attention does more work than a plain cell at any length. An LSTM, with its eight matrices, takes
-# $8 n d^2$: at the original transformer's width, 512, attention costs more from about a thousand words on ([counted
-# below](#how-much-work-is-it)). What it saves in training is the *waiting*. It computes all words at once, where a
-# recurrent network with a $\tanh$ must take them one after another, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot
-# begin before $h_{t-1}$ is there. A GPU has thousands of units that work side by side, and the step of a single word
-# is too little work to fill them. When attention *writes* a text, it too must produce its words one at a time
-# ([chapter 12](12_generation.ipynb)).
+# From word 1 to word 81 a recurrent network needs 80 steps, attention one. But attention often does *more* work: more
+# than a plain cell at any length, and at the original transformer's width, 512, more than an LSTM from about a
+# thousand words on ([counted below](#how-much-work-is-it)). What it saves in training is the *waiting*. It computes
+# all words at once, where a recurrent network with a $\tanh$ must take them one after another, since
+# $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before $h_{t-1}$ is there. A GPU has thousands of units that work
+# side by side, and the step of a single word is too little work to fill them. When attention *writes* a text, it too
+# must produce its words one at a time ([chapter 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #
-# No, though it is sometimes called one. It is true that in attention nothing fades with distance, and that, as in a
-# recurrent network, **the number of parameters does not depend on the number of words**. But all the words must be
-# kept, and there are $n^2$ weights to compute. And weight that is shared among more words is *diluted*: the score 9,
-# against zeros, gets 0.994 of the weight among 50 words, 0.62 among 5,000, and 0.14 among 50,000. Nearly every
-# transformer has a maximum text length (its **context length**), set by memory, by cost, or by the positions that it
-# was trained on.
+# No. **The number of parameters does not depend on the number of words**, as in a recurrent network. But all the
+# words must be kept, and there are $n^2$ weights to compute. And weight that is shared among more words is *diluted*:
+# one word with the score 9, when all the others have 0, gets 0.994 of the weight among 50 words, 0.62 among 5,000,
+# and 0.14 among 50,000. Nearly every transformer has a maximum text length (its **context length**), set by memory,
+# by cost, or by the positions that it was trained on.
 
 # %% tags=["proof"]
 shares = [np.exp(9) / (np.exp(9) + n - 1) for n in (50, 5_000, 50_000)]
@@ -747,70 +716,6 @@ quiz.one_choice(
         "Distance plays no part in attention. Shared among more words, the weight of each is smaller on average, but a good enough match still wins.",
     ),
 )
-
-# %% [markdown]
-# ## Break it: someone else's memory
-#
-# Texts are processed in batches, several sentences at once: an array of shape (sentences, words, width). PyTorch's
-# recurrent layers, unless made with `batch_first=True`, expect (words, sentences, width). Forget that argument, and
-# no error is raised, but a sentence reads another one's memory.
-
-
-# %% tags=["nbval-check-output"]
-def run(text, parameters):
-    """Plain cells over the first axis of text, as PyTorch's default has it."""
-    state = np.zeros((text.shape[1], 24))
-    for step in text:
-        state = rnn_cell(step, state, *parameters)
-    return state
-
-
-rng = np.random.default_rng(0)
-parameters = start_parameters(rng, blocks=1)  # W_x, W_h and two biases
-batch = rng.standard_normal((4, 7, 8))  # 4 sentences of 7 words
-right = run(batch.swapaxes(0, 1), parameters)  # (4, 24): a state for each sentence
-wrong = run(batch, parameters)  # (7, 24)?
-print("right:", right.shape, "  wrong:", wrong.shape)
-
-# %% [markdown]
-# The shape gives it away, if you look. With 7 sentences of 7 words it would not, yet the loop runs over *sentences*:
-# row 1 of the result has read the first word of sentence 1, then the first word of sentence 2, and so on.
-#
-# The check: change one sentence, and the results of the others must stay as they were. Which one should we change? In
-# the wrong layout the sentences act as time steps. The first is then read longest ago, and we have seen what happens
-# to the oldest.
-
-
-# %% tags=["hide-input"]
-def reaches_others(run, batch, sentence):
-    """Whether changing one sentence changes the results of the others."""
-    changed = batch.copy()
-    changed[sentence] += 1
-    difference = np.abs(run(changed) - run(batch)).max(axis=1)
-    return np.delete(difference, sentence).max() > 1e-8
-
-
-def right_layout(batch):
-    return run(batch.swapaxes(0, 1), parameters)
-
-
-def wrong_layout(batch):
-    return run(batch, parameters)
-
-
-print("is the wrong layout noticed, if the changed sentence is")
-for size in (7, 32):  # as many sentences as words
-    batch = rng.standard_normal((size, size, 8))
-    first, last = (reaches_others(wrong_layout, batch, at) for at in (0, -1))
-    shape = f"{size} sentences of {size} words:"
-    print(f"   in {shape:28} the first {first!s:5}   the last {last}")
-    assert last and not reaches_others(right_layout, batch, -1)
-    assert first == (size == 7)
-
-# %% [markdown]
-# Changing the first sentence finds the mistake in a batch of 7 and misses it, here and with most seeds, in one of 32:
-# its trace in the state is by then smaller than the 1e-8 that the check allows for rounding. So change the last. And
-# before you trust a check, plant the mistake that it is meant to find.
 
 # %% [markdown]
 # ## Exercises
@@ -945,7 +850,8 @@ verdict
 # (1997)](https://doi.org/10.1162/neco.1997.9.8.1735), its forget gate: [Gers, Schmidhuber and Cummins
 # (2000)](https://doi.org/10.1162/089976600300015015). Sentences in one vector: [Cho and others
 # (2014)](https://arxiv.org/abs/1409.1259). Attention in a recurrent network: [Bahdanau, Cho and Bengio
-# (2015)](https://arxiv.org/abs/1409.0473). The comparison of costs: [Vaswani and others
+# (2015)](https://arxiv.org/abs/1409.0473), posted in 2014. A newer recurrent network, whose state is of fixed size,
+# too: Mamba ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)). The comparison of costs: [Vaswani and others
 # (2017)](https://arxiv.org/abs/1706.03762), table 1.
 #
 # **Next.** To look back at the right words, the network must find out which words go together. [Chapter
@@ -954,7 +860,8 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# The chapter used the answers to two questions without deriving them.
+# Two answers that the chapter used without deriving them, and a mistake that makes a recurrent network read the wrong
+# memory.
 
 # %% [markdown]
 # ### Why not more than 24?
@@ -969,10 +876,10 @@ verdict
 # column's sum is what the whole state recalls of that number, because over uncorrelated ones the $R^2$ add up. So all
 # that is recalled sums to at most $N$.
 #
-# Why is the LSTM, with PyTorch's start, so far below its 48? $c$ alone recalls only some 12 of 24. The other half of
-# its budget goes mostly to products of two of the numbers read, and $x_1 x_2$ is correlated with neither factor. What
-# $h = o \odot \tanh c$ adds to $c$ is mostly products again; it adds only about 2 numbers. Asked for such products,
-# too, the fit recalls some 45 of 48.
+# Why is the LSTM, with PyTorch's initialisation, so far below its 48? $c$ alone recalls only some 12 of 24. The other
+# half of its budget goes mostly to products of two of the numbers read, and $x_1 x_2$ is correlated with neither
+# factor. What $h = o \odot \tanh c$ adds to $c$ is mostly products again; it adds only about 2 numbers. Asked for
+# such products, too, the fit recalls some 45 of 48.
 #
 # ### How much work is it?
 #
@@ -990,4 +897,68 @@ for n in (50, 512, 5000):
     )
 
 # %% [markdown]
-# At $n = 2d$, a thousand words, attention costs as much as the LSTM, and at ten thousand five times as much.
+# At $n = 2d$, a thousand words, attention costs as much as the LSTM.
+
+# %% [markdown]
+# ### Break it: someone else's memory
+#
+# Texts are processed in batches, several sentences at once: an array of shape (sentences, words, width). PyTorch's
+# recurrent layers, unless made with `batch_first=True`, expect (words, sentences, width). Forget that argument, and
+# no error is raised, but a sentence reads another one's memory.
+
+
+# %% tags=["nbval-check-output"]
+def run(text, parameters):
+    """Plain cells over the first axis of text, as PyTorch's default has it."""
+    state = np.zeros((text.shape[1], 24))
+    for step in text:
+        state = rnn_cell(step, state, *parameters)
+    return state
+
+
+rng = np.random.default_rng(0)
+parameters = start_parameters(rng, blocks=1)  # W_x, W_h and two biases
+batch = rng.standard_normal((4, 7, 8))  # 4 sentences of 7 words
+right = run(batch.swapaxes(0, 1), parameters)  # (4, 24): a state for each sentence
+wrong = run(batch, parameters)  # (7, 24)?
+print("right:", right.shape, "  wrong:", wrong.shape)
+
+# %% [markdown]
+# The shape gives it away, if you look. With 7 sentences of 7 words it would not, yet the loop runs over *sentences*:
+# the first row of the result has read the first word of sentence 1, then the first word of sentence 2, and so on.
+#
+# The check: change one sentence, and the results of the others must stay as they were. Which one should we change? In
+# the wrong layout the sentences act as time steps. The first is then read longest ago, and we have seen what happens
+# to the oldest.
+
+
+# %% tags=["hide-input"]
+def reaches_others(run, batch, sentence):
+    """Whether changing one sentence changes the results of the others."""
+    changed = batch.copy()
+    changed[sentence] += 1
+    difference = np.abs(run(changed) - run(batch)).max(axis=1)
+    return np.delete(difference, sentence).max() > 1e-8
+
+
+def right_layout(batch):
+    return run(batch.swapaxes(0, 1), parameters)
+
+
+def wrong_layout(batch):
+    return run(batch, parameters)
+
+
+print("is the wrong layout noticed, if the changed sentence is")
+for size in (7, 32):  # as many sentences as words
+    batch = rng.standard_normal((size, size, 8))
+    first, last = (reaches_others(wrong_layout, batch, at) for at in (0, -1))
+    shape = f"{size} sentences of {size} words:"
+    print(f"   in {shape:28} the first {first!s:5}   the last {last}")
+    assert last and not reaches_others(right_layout, batch, -1)
+    assert first == (size == 7)
+
+# %% [markdown]
+# Changing the first sentence finds the mistake in a batch of 7 and misses it in one of 32:
+# its trace in the state is by then smaller than the 1e-8 that the check allows for rounding. So change the last. And
+# before you trust a check, plant the mistake that it is meant to find.
