@@ -93,11 +93,11 @@ def new_model(width: int, vocab_size: int, seed: int) -> GPT:
 
 
 @torch.no_grad()
-def write(model: GPT, tokenizer: BPETokenizer, name: str, **options: Any) -> str:
+def write(model: GPT, tokenizer: BPETokenizer, name: str) -> str:
     """A text for a name, sampled."""
     prompt = torch.tensor([tokenizer.encode(f" {name}")])
     generator = torch.Generator().manual_seed(0)
-    [tokens] = sample(GPTCache(model.eval(), prompt), 150, generator, **(WRITING | options))
+    [tokens] = sample(GPTCache(model.eval(), prompt), 150, generator, **WRITING)
     return tokenizer.decode(tokens).strip()
 
 
@@ -230,8 +230,6 @@ def looked_into(model: GPT, tokenizer: BPETokenizer, corpus: Corpus) -> dict[str
         "copying": nats,
         "ablations": ablations(model, test, before, after),
         "written": {name: write(model, tokenizer, name) for name in PROMPTS},
-        "colder": {name: write(model, tokenizer, name, temperature=0.1) for name in PROMPTS},
-        "hotter": {name: write(model, tokenizer, name, temperature=1.5, top_p=1.0) for name in PROMPTS},
     }
 
 
@@ -294,8 +292,6 @@ def main() -> None:
         "characters": sum(len(pair.target) for pair in corpus.train),
         "tokens": sum(len(text) - 1 for _, text in pairs),
         "vocab_size": len(tokenizer),
-        "characters_a_token": sum(len(p.target) for p in corpus.test)
-        / sum(len(text) - 1 for _, text in encoded(tokenizer, corpus.test)),
         "entropies": entropies(pairs, held_out, len(tokenizer)),
         "example": dict(zip(("name", "text"), corpus.test[0], strict=False)),
     }

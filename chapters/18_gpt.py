@@ -12,10 +12,10 @@
 # **decoder-only** model, a **GPT** (*generative pre-trained transformer*). Most language models of today are of this
 # kind.
 #
-# By the end of this chapter you have written one, counted GPT-2's parameters to the last one, seen a small one learn to
-# write documentation, and found the heads with which a model copies from what it has read.
+# By the end of this chapter you have written one, counted GPT-2's parameters to the last one, seen a small one learn
+# to write documentation, and found, in a still smaller one, the heads that copy what the model has read.
 #
-# You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 31
+# You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 27
 # minutes to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. A GPT is the decoder's half of it, without cross-attention."}}
@@ -42,17 +42,17 @@ transformer_map(built=18)
 # A word of the answer attends to all words before it, and the question is among them. So self-attention does what
 # cross-attention did. What stands in front is called the **prompt**. Compare:
 #
-# | | two stacks | one stack |
+# | | encoder and decoder | GPT |
 # |---|---|---|
 # | a word of the question sees | the whole question | the question up to itself |
-# | in layer 3, a word of the answer sees of the question | what the *last* encoder layer made of it | what layer 2 made of it |
+# | what the answer's layer 3 reads of the question | what the *last* encoder layer made of it | what layer 2 made of it |
 # | question and answer have | parameters of their own | the same parameters |
 #
 # And the question can be left out. In any text each word comes after others, so any text can be learnt from as it is,
-# and nobody has to translate or label it (**self-supervised** learning). A model that gives a probability to every next
-# token of a text is a **language model**. Most are built this way. Three reasons are often given: every token of any
-# text is a target, one set of parameters serves question and answer, and a conversation only grows at its end, so
-# cached keys and values stay valid.
+# and nobody has to translate or label it (**self-supervised** learning). A model that gives a probability to every
+# next token of a text is a **language model**. Most are built this way, for three reasons: every token of any text is
+# a target, one set of parameters serves question and answer, and a conversation only grows at its end, so what the
+# cache keeps stays valid.
 #
 # **Predict first.** The model reads the nine tokens from *why* to *much*. Of the 81 scores of a head, how many does the
 # causal mask leave? And how many targets are there to learn from, if only the answer counts?
@@ -79,17 +79,18 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# 45 scores are left ($9 \cdot 10 / 2$), and five rows have a target. The red block is the old cross-attention: queries
-# from the answer, keys and values from the question. The words of the prompt are no targets, since they are given and
-# need not be written; leaving them out is called **loss masking**. A language model that reads plain text has no
-# prompt, and learns from all rows.
+# 45 scores are left ($9 \cdot 10 / 2$), and five rows have a target. The red block is the old cross-attention:
+# queries from the answer, keys and values from the question. The words of the prompt are not targets, since they are
+# given and need not be written; leaving them out is called **loss masking**. A language model that reads plain text
+# has no prompt, and learns from all rows.
 #
 # In code: embeddings, a stack of chapter 8's layers, and a score for every token from the embedding table, as in
 # chapter 9. Three choices are GPT-2's ([Radford and others
 # 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)): the
-# positions are learned, the norms stand before the sublayers ([pre-norm](08_encoder.ipynb#post-norm-or-pre-norm)), and
-# the activation is GELU. The start is GPT-2's as well: the matrices with which the $2L$ sublayers of $L$ layers write
-# to the stream are divided by $\sqrt{2L}$, so that what they add up to is no larger in a deeper model.
+# positions are learned, the norms stand before the sublayers ([pre-norm](08_encoder.ipynb#post-norm-or-pre-norm)),
+# and the activation is GELU. So is one thing about the initial weights: the matrices with which the $2L$ sublayers of
+# $L$ layers write to the [residual stream](08_encoder.ipynb#add-what-each-part-returns) are divided by $\sqrt{2L}$,
+# so that what they add up to is no larger in a deeper model.
 
 # %% tags=["export"] module="gpt"
 from dataclasses import dataclass
@@ -106,7 +107,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig(LayerConfig):
-    """All that fixes a GPT's shape. Defaults: the smallest GPT-2."""
+    """All that fixes a GPT's shape. Defaults: the smallest GPT-2, token 0 padding."""
 
     vocab_size: int
     num_layers: int = 12
@@ -124,9 +125,9 @@ class GPTConfig(LayerConfig):
 
 
 # %% [markdown]
-# The model itself. It is given prompt and text apart, because only the text is scored: row $t$ of the result says what
-# may follow the prompt and the text up to its token $t$. (The text begins with `<bos>`, so row 0 scores its first
-# word.)
+# The model itself. Prompt and text are one sequence inside it. They come as two arguments only because the text alone
+# is scored: row $t$ of the result says what may follow the prompt and the text up to its token $t$. (The text begins
+# with `<bos>`, so row 0 scores its first word.)
 
 
 # %% tags=["export"] module="gpt"
@@ -198,17 +199,14 @@ class GPT(nn.Module):
 
 
 # %% [markdown]
-# Shorter prompts of a batch are padded, on the left. The padding is masked, and it must not shift the positions: in
-# `embed`, `cumsum` counts the real tokens alone, so that two pads and three tokens get 0 0 0 1 2. Without padding
-# (`pad_id=None`) the mask is the word `"causal"`, which tells PyTorch's kernel which half it can skip ([chapter
-# 20](20_one_gpu.ipynb#is-fused-attention-an-approximation)).
+# Shorter prompts of a batch are padded on the left, so that all prompts end in the same column and the text follows
+# directly. The padding is masked, and it must not shift the positions: in `embed`, `cumsum` counts the real tokens
+# alone, so that two pads and three tokens get 0 0 0 1 2.
 
 # %% [markdown]
-# Is it the same model as the published one? The library `transformers` has GPT-2. Make a small one with random numbers,
-# put its parameters into ours, under the names that they have here, and compare all logits. (GPT-2 computes its GELU by
-# an approximation with tanh; here the library is told to take the exact one, as we do. And it stores its matrices
-# transposed, with query, key and value in one. The attention's output matrix is square, so untransposed it still fits,
-# and only the logits tell.)
+# Is it the same model as the published one? The library `transformers` has GPT-2. Make a small one with random
+# numbers, put its parameters into ours, under the names that they have here, and compare all logits. (GPT-2
+# approximates its GELU; here the library is told to take the exact one, as we do.)
 
 # %% tags=["hide-input"]
 import warnings
@@ -234,61 +232,12 @@ with torch.no_grad():
     theirs = gpt2(tokens).logits
     no_prompt = ours(tokens[:, :0], tokens)
     with_prompt = ours(tokens[:, :7], tokens[:, 7:])
-print("largest difference of a logit")
-print(f"without a prompt: {(no_prompt - theirs).abs().max():.0e}")
-print(f"after seven as a prompt: {(with_prompt - theirs[:, 7:]).abs().max():.0e}")
+print(f"largest difference of a logit: {(no_prompt - theirs).abs().max():.0e}")
 assert torch.allclose(no_prompt, theirs, atol=1e-5)
 assert torch.allclose(with_prompt, theirs[:, 7:], atol=1e-5)
 
 # %% [markdown]
-# The same, to the last digits. Moving the cut between prompt and text changes no logit. It only decides which rows are
-# returned.
-
-# %% [markdown]
-# ### Is the decoder an encoder with a mask?
-#
-# It is often said that a decoder is an encoder with a mask. Of a GPT that is true. The decoder of 2017 has one sublayer
-# more, and only through that sublayer does it know of the source. Switch it off in chapter 9's model, and give the
-# model two different questions:
-
-# %% tags=["hide-input"]
-from dotformer.transformer import Transformer, TransformerConfig
-
-config = TransformerConfig(
-    50, 50, num_encoder_layers=2, num_decoder_layers=2, d_model=32, num_heads=4
-)
-translator = Transformer(config).eval()
-sources, target = torch.randint(1, 50, (2, 6)), tokens[:1, :5].expand(2, -1)
-with torch.no_grad():
-    one, other = translator(sources, target)
-    print(f"two sources: logits differ by {(one - other).abs().max():.2f}")
-    assert (one - other).abs().max() > 0.1
-    for layer in translator.decoder.layers:
-        for parameter in layer.cross_attention.w_o.parameters():
-            parameter.zero_()
-    one, other = translator(sources, target)
-    print(f"without cross-attention: {(one - other).abs().max():.2f}")
-assert torch.equal(one, other)
-
-# %% [markdown]
-# Without cross-attention the 2017 model writes the same, whatever it was asked. A GPT needs none, because the question
-# stands in its own sequence.
-
-# %% tags=["quiz"]
-quiz.number(
-    "A decoder layer of 2017 has $d_{ff} = 4 D$. Leaving out cross-attention takes away what share of its matrices' numbers, in percent?",
-    100 * 4 / (4 + 4 + 8),
-    tolerance=0.5,
-    feedback="Yes: $4 D^2$ of $16 D^2$. Self-attention has as many, and the feed-forward network twice that.",
-    mistakes=[
-        (
-            100 / 3,
-            "One of three sublayers, but they differ in size: the feed-forward network has $8 D^2$.",
-        ),
-        (50, "That would be true if there were only the two attentions."),
-    ],
-    otherwise="Four matrices $D \\times D$ for each attention, two of $D \\times 4D$ for the feed-forward network.",
-)
+# The same, to the last digits.
 
 # %% [markdown]
 # ## GPT-2, counted
@@ -315,15 +264,34 @@ layer = gpt2.stack.layers[0].parameters()
 assert sum(parameter.numel() for parameter in layer) == 7_087_872
 
 # %% [markdown]
-# That is the size of the published model, which the paper puts at 117 million. Two thirds of a layer are its
-# feed-forward network. GPT-3 is nearly the same design, with $D = 12{,}288$ and 96 layers ([Brown and others
+# That is the size of the published model. (The paper says 117 million, a miscount; the [published
+# code](https://github.com/openai/gpt-2) calls this size 124M.) Two thirds of a layer are its feed-forward network.
+# GPT-3 is nearly the same design, with $D = 12{,}288$ and 96 layers ([Brown and others
 # 2020](https://arxiv.org/abs/2005.14165)).
-#
+
+# %% tags=["quiz"]
+quiz.number(
+    "A decoder layer of 2017 has $d_{ff} = 4 D$. Leaving out cross-attention takes away what share of its matrices' numbers, in percent?",
+    100 * 4 / (4 + 4 + 8),
+    tolerance=0.5,
+    feedback="Yes: $4 D^2$ of $16 D^2$. Self-attention has as many, and the feed-forward network twice that.",
+    mistakes=[
+        (
+            100 / 3,
+            "One of three sublayers, but they differ in size: the feed-forward network has $8 D^2$.",
+        ),
+        (50, "That would be true if there were only the two attentions."),
+    ],
+    otherwise="Four matrices $D \\times D$ for each attention, two of $D \\times 4D$ for the feed-forward network.",
+)
+
+# %% [markdown]
 # ## Text that nobody had to label
 #
 # What can you train on without downloading anything? The packages that came with this book are documented, and that
 # documentation lies in their code. `docstrings` reads five of them, NumPy, SciPy, NetworkX, Matplotlib and
-# scikit-learn, and gives each function's name as a prompt and its documentation as the text. Here is one pair:
+# scikit-learn, and gives each function's name as a prompt and its documentation as the text. (The code supplies both;
+# the loss counts the documentation alone.) Here is one pair:
 
 # %% tags=["hide-input"]
 from classroom.measured import measured
@@ -363,8 +331,8 @@ train = encoded(corpus.train)
 held_out = list(pair_batches(encoded(corpus.validation)))
 
 # %% [markdown]
-# Now the model, of width 64. `trained`, folded, makes 120 steps from a fixed seed, and prints the loss on texts held
-# out after 40, 80 and 120:
+# Now the model, of width 64. `trained`, folded, makes 120 steps from a fixed seed. Every 40 steps the loss on
+# held-out texts is measured:
 
 # %% tags=["hide-input"]
 shape = {"d_model": 64, "num_heads": 4, "d_ff": 256, "num_layers": 2}
@@ -398,20 +366,19 @@ assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 # %% [markdown]
 # From 6.4 to 4.2 in 120 steps, a [perplexity](11_training.ipynb#the-loss) of 67: it is as unsure as if it
 # chose among that many tokens, all equally likely.
-#
-# ([Does it need its positions](#does-a-causal-model-need-positions), under a causal mask?)
 
 # %% [markdown]
 # ### A million parameters
 #
-# `configs/gpt-docstrings.toml` is a model of four layers, of width 128, with a vocabulary of 2,000 tokens: 1.2 million
-# parameters. It reads the 1.2 million tokens of all five packages two and a half times, in 1,500 steps and ten minutes
-# of one core. A program trains it with three seeds and measures all that follows (`python -m benchmarks.docstrings`,
-# half an hour).
+# `configs/gpt-docstrings.toml` is a model of four layers, of width 128, with a vocabulary of 2,000 tokens: 1.2
+# million parameters. It reads the 1.2 million tokens of all five packages two and a half times, in 1,500 steps and
+# ten minutes on one core (`python -m benchmarks.docstrings` does it with three seeds, and measures all that follows,
+# in half an hour). In the end it is asked to write about an invented name, `numpy.linalg.triangular_norm`
+# (temperature 0.8, top-p 0.95).
 #
-# How low a loss can mere counting reach? The same probability for every token costs $\ln 2000 = 7.6$ nats. Knowing how
-# often each token occurs, one pays the **unigram entropy**; knowing also what tends to follow each token, the **bigram
-# entropy**.
+# How low a loss can mere counting reach? The same probability for every token costs $\ln 2000 = 7.6$ nats. Whoever
+# knows how often each token occurs in the text pays the **unigram entropy**, and who also knows what follows each
+# token how often, the **bigram entropy** ([exercise 1](#exercise-1-how-much-does-counting-tell)).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Validation loss of three seeds over 1,500 steps, from 5.9 at step 50 to 3.1. Three horizontal lines: a guess 7.6, unigrams 6.2, bigrams 4.0. The curves are below unigrams by step 50, and cross the line of bigrams near step 370."}}
 runs = [run for run in found["runs"] if run["corpus"] == "model"]
@@ -438,8 +405,6 @@ print("nats a token:")
 print("   test loss, three seeds:", *(f"{loss:.2f}" for loss in test))
 for name, nats in found["entropies"].items():
     print(f"   {name} entropy: {nats:.2f}")
-bits = np.mean(test) / np.log(2) / found["characters_a_token"]
-print(f"bits a character, mean of the seeds: {bits:.2f}")
 for text in runs[0]["while_learning"]:
     lines = [line for line in text["text"].splitlines() if line.strip()][:9]
     print(
@@ -451,7 +416,7 @@ assert (
     sum(found["texts"].values()) == 12_880 and round(found["tokens"], -5) == 1.2e6
 )
 assert found["steps"]["model"] * found["max_tokens"] < 3.1e6
-assert round(bits, 1) == 1.5 and 3.1 <= min(test) < max(test) < 3.15
+assert 3.1 <= min(test) < max(test) < 3.15
 for run in runs:
     assert round(run["parameters"], -5) == 1.2e6 and run["seconds"] < 660
     curve = dict(run["validation_losses"])
@@ -460,322 +425,21 @@ for run in runs:
 
 # %% [markdown]
 # After 50 steps it has beaten the unigrams, and between steps 300 and 400 it passes the bigrams. It ends at 3.1 nats
-# a token. At three characters a token and 1.44 bits a nat, that is 1.5 bits a character, a unit in which models with
-# different tokenizers can be compared ([why not in tokens](10_tokens.ipynb#which-vocabulary-is-best)), if the text is
-# the same, and none of them was trained on it.
+# a token.
 #
-# Above is what it wrote for the invented name `numpy.linalg.triangular_norm` (temperature 0.8, $p = 0.95$): at the
-# start, random subwords; after 200 steps, words and brackets of documentation, in no order; at the end, sections with
-# their headings and dashes, an array with a shape, and sentences that have the rhythm of English and mean nothing.
-
-# %% [markdown]
-# Larger models do better, and by a rule: each time the parameters are multiplied by the same factor, the loss falls by
-# the same percentage, as long as data and training suffice (the **scaling laws** of [Kaplan and others
-# (2020)](https://arxiv.org/abs/2001.08361)). So small models foretell the loss of a large one. (It cannot fall to 0
-# like this: Hoffmann and others add a constant that no model can avoid. [Below](#larger-models), the largest of four
-# sizes shows what happens where training does not suffice.)
-
-# %% [markdown]
-# ### Learning while it reads
-#
-# The trained model's parameters no longer change, and yet in a sense it goes on learning: the same token is easier for
-# it if it has seen more of the text. This is **in-context learning** in the wide sense. ([Brown and others
-# 2020](https://arxiv.org/abs/2005.14165), whose word it is, mean a task that is learnt from examples in the prompt, and
-# [chapter 19](19_modern.ipynb#learning-from-examples-in-the-prompt) measures that.)
-#
-# Take test texts of at least 160 tokens, and measure the loss on tokens 144 to 159 alone. Before them stand the right
-# name and 144 tokens. The last $n$ of these are the text's own; the others come from another text.
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Mean loss of tokens 144 to 159, against the number of tokens before them that are the text's own, for three seeds. 4.4 with none, 3.5 with 16, 3.0 with all 144; every doubling helps."}}
-figure, axes = plt.subplots(figsize=(5.8, 3))
-for run in runs:
-    lengths, nats = zip(*run["by_context"].items(), strict=True)
-    axes.plot(range(len(lengths)), nats, color=plots.BLUE, marker="o", ms=4, lw=1.2)
-axes.set_xticks(range(len(lengths)), [*lengths[:-1], "all"])
-axes.set(
-    xlabel="tokens before them from their own text", ylabel="loss, nats a token"
-)
-plt.show()
-
-# %% tags=["proof"]
-contexts = [list(run["by_context"].values()) for run in runs]
-assert all(np.all(np.diff(each) < 0) for each in contexts)
-assert round(np.mean([each[0] for each in contexts]), 1) == 4.4
-assert round(np.mean([each[5] for each in contexts]), 1) == 3.5
-assert round(np.mean([each[-1] for each in contexts]), 1) == 3.0
-
-# %% [markdown]
-# From 4.4 to 3.0, and each doubling helps. Part of this is plain grammar, which needs the last few words. The step from
-# 16 to all, half a nat, can hardly be that alone (though in part the other text may mislead). Farther back stand the
-# subject, the names of the arguments, the layout of this text.
-#
-# ### What does predicting the next token have to do with answering?
-#
-# The probabilities of a text's tokens, multiplied, are the probability of the whole text after its prompt. So a model
-# can choose between prompts. Put four names in front of a text of the test set, one at a time: its own, and three of
-# the same package. After which is the text likeliest? For comparison, a method without a model counts the words that
-# name and text share, rare ones more (*tf-idf*).
-
-# %% tags=["hide-input"]
-print("right name found   by the model   by comparing words")
-for run in runs:
-    found_by = run["names_found"]
-    print(f"seed {run['seed']}{found_by['model']:25.1%}{found_by['words']:21.1%}")
-right = np.mean([run["names_found"]["model"] for run in runs])
-assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
-
-# %% [markdown]
-# On average it finds the right one for about six texts of seven, where guessing would find one of four. Comparing
-# words does a little better on this task, so nothing here takes understanding. But the model was never trained to
-# compare or to choose. It was trained to predict a text after its name, and for that it helps to know what belongs to
-# such a name.
-#
-# That is the idea behind GPT-2 and GPT-3: whoever predicts enough text must learn much of what it is about, and can
-# then be asked by a prompt alone (**zero-shot**), or by a prompt with some examples in it (**few-shot**). The result of
-# such **pre-training**, a **base model**, continues text; it does not answer: after *What is the capital of France?* it
-# may well go on with *What is the capital of Spain?* One can write a text in which the answer comes next: *The capital
-# of France is*, without a space at the end, which belongs to the next token. Or it is **fine-tuned** on prompts with
-# good answers, with the loss of this chapter, which counts the answer's tokens alone. That is called **instruction
-# tuning**.
-#
-# Often a second stage follows: people say which of two answers they prefer. **RLHF** (reinforcement learning from human
-# feedback, [Ouyang and others 2022](https://arxiv.org/abs/2203.02155)) trains a second model to score answers as they
-# do, and then the first towards high scores. **DPO** ([Rafailov and others 2023](https://arxiv.org/abs/2305.18290))
-# trains no second one: the better answer's log-probability must gain on the worse one's, both compared with the model
-# before.
-
-# %% [markdown]
-# ## How does it copy?
-#
-# Earlier tokens of a text made later ones easier. One way to use them is to copy. We wire it by hand, and then train a
-# small model that learns it. (The model of documentation [shows no sign of it](#does-the-larger-model-copy).)
-#
-# *The dog sees the man. The dog* ... You would go on with *sees*, because that is what came after *the dog* a moment
-# ago. No count made on other texts could know that. How would a stack of attention layers do it? With the word as query
-# and key, a head finds the earlier *dog*. But we want the word after it, *sees*, and the key of *sees* does not know of
-# *dog*.
-#
-# It takes two layers, and both can be wired by hand. Give each vector four blocks. Two are filled: the **word**
-# (one-hot) and its **position** (the waves of chapter 5). Two are empty: the word **before** it, and a **guess** at the
-# next. A head's rows of $W_O$ decide into which block it writes ([chapter 6](06_many_heads.ipynb#heads-are-a-sum)).
-#
-# 1. A **previous-token head** in layer 1. Its query is the position, turned back by one step ([a
-#    rotation](05_position.ipynb#a-step-is-a-rotation)), its key the position, its value the word. It writes to
-#    *before*.
-# 2. An **induction head** in layer 2. Its query is the word, its key the block *before*: so *dog* attends to the words
-#    that had *dog* before them. Its value is the word there, and it writes to *guess*.
-#
-# **Predict first.** In *the dog sees the man the dog*, the guess at the last *dog* is *sees*. What is it at the *the*
-# before that? And at *man*, which is new?
-
-# %% tags=["plot"] mystnb={"image": {"alt": "The words the dog sees the man the dog in a row. Layer 1: from each word a short arrow to the word before it; under sees stands: before = dog. Layer 2: from the last word, dog, a long arrow back to sees, whose block before says dog; what comes back is the guess sees."}}
-from classroom.diagram import Diagram
-
-text = "<bos> the dog sees the man the dog".split()
-drawing = Diagram(8.6, 2.2)
-for n, word in enumerate(text):
-    x = 0.6 + 1.07 * n
-    drawing.text(x, 1.1, word)
-    if n:
-        drawing.arc(x - 0.1, x - 0.97, 1.25, plots.BLUE)
-        drawing.text(x, 0.78, f"before: {text[n - 1]}", plots.BLUE, size=9)
-drawing.arc(0.6 + 7.49, 0.6 + 3.21, 1.3, plots.RED)
-drawing.text(0.6 + 7.49, 0.45, "guess: sees", plots.RED, size=9)
-drawing.text(0.6, 2.05, "layer 1", plots.BLUE, size=9)
-drawing.text(1.4, 2.05, "layer 2", plots.RED, size=9)
-plt.show()
-
-# %%
-from dotformer.by_hand.attention import scaled_dot_product_attention
-from dotformer.by_hand.positions import rotation_matrix, sinusoidal_positions
-
-words = "<bos> dog man sees the".split()
-blocks = {"word": 5, "position": 16, "before": 5, "guess": 5}
-starts = np.cumsum([0, *blocks.values()])
-D = starts[-1]
-
-
-def block(name):
-    """A matrix (D, width) that reads one block of a vector; its transpose writes."""
-    start = starts[list(blocks).index(name)]
-    return np.eye(D)[:, start : start + blocks[name]]
-
-
-def head(x, w_q, w_k, w_v, w_o):
-    """What a head adds to each vector, and its weights, under the causal mask."""
-    causal = np.tril(np.ones((len(x), len(x)), dtype=bool))
-    out, weights = scaled_dot_product_attention(x @ w_q, x @ w_k, x @ w_v, causal)
-    return out @ w_o, weights
-
-
-x = np.zeros((len(text), D))  # `text`: <bos> and the words above
-x += np.eye(5)[[words.index(word) for word in text]] @ block("word").T
-x += sinusoidal_positions(len(text), 16) @ block("position").T
-
-# %% [markdown]
-# Each head is four matrices, and each of them reads or writes a block. (The factors of 200 make each softmax choose.) A
-# row of the output is a word, and how its *guess* is divided among the five words:
-
-# %%
-position, word = block("position"), block("word")
-back = 200 * position @ rotation_matrix(-1, 16)
-added, _ = head(x, back, position, word, block("before").T)
-x = x + added
-added, _ = head(x, 200 * word, block("before"), word, block("guess").T)
-guess = (x + added) @ block("guess")
-print("word  guess at the next")
-for n, name in enumerate(text):
-    best = ", ".join(f"{w} {g:.2f}" for w, g in zip(words, guess[n], strict=True))
-    print(f"{name:5} {best}")
-assert words[guess[-1].argmax()] == "sees" and guess[-1].max() > 0.99
-assert np.allclose(guess[6], [0, 0.5, 0.5, 0, 0], atol=0.01)
-
-# %% [markdown]
-# After the last *dog* the guess is *sees*, with a weight of 1.00. After the *the* before it, it is *dog* or *man*, half
-# and half, since both have followed *the*. And where a word is new, as at *sees* or at *man*, nothing matches, so all
-# scores are 0, and the softmax spreads the weight evenly over all words so far. Such a pair of heads is an **induction
-# circuit** ([Elhage and others 2021](https://transformer-circuits.pub/2021/framework/index.html)). It knows no word and
-# no grammar: *AB ... A*, therefore *B*.
-#
-# This mechanism needs two layers: the key of *sees* must know of the *dog* before it, and before any layer has run it
-# knows only itself and its position.
-
-# %% tags=["quiz"]
-quiz.one_choice(
-    "The induction head of layer 2 has the *word* as its query. What would it do with the word as its key, too?",
-    quiz.right(
-        "Attend to itself and to earlier occurrences of the same word, and guess that word again",
-        "Yes: equal words match equal words. Only a key that knows the word *before* it shifts the answer by one.",
-    ),
-    quiz.wrong(
-        "The same, a little less sharply",
-        "The value comes from the position that matched. With the word as its key that is *dog*, not *sees*.",
-    ),
-    quiz.wrong(
-        "Nothing, since the causal mask hides earlier words",
-        "The mask hides later ones. All earlier words can be seen.",
-    ),
-)
-
-# %% [markdown]
-# ### Found in a trained model
-#
-# Does training find this? Train two layers of two heads on texts in which there is little else to learn. Each text has
-# four words of its own, of four, five, six and seven letters, drawn from an alphabet of 32. It repeats them in random
-# order, with a random letter after each.
-#
-# Such a text might begin *qxab* m *rtuzc* k *qxab* s. The first *qxab* can only be guessed, at $\ln 32 = 3.47$ nats a
-# letter. After the second *q*, the letters *x*, *a*, *b* are known to a reader who looks back. For comparison there are
-# models of one layer, and of two layers without positions (`python -m benchmarks.copying`, ten minutes; three seeds
-# each).
-#
-# **Predict first.** Will the loss on letters that can be known fall evenly?
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over 2,000 steps. Above, the loss on repeated letters: three models of two layers sink from 3.47 to 3.25 until step 250, fall to between 0.4 and 0.7 by step 450, and end below 0.2; three models of one layer stay above 3.1; three of two layers without positions sink slowly, to 1.1 or 1.2. Below, the largest weight of a head of layer 2 on what came after: 0.04 until step 250, between 0.6 and 0.9 at step 450, 0.86 to 0.95 in the end."}}
-copying = measured("copying")["runs"]
-figure, (above, below) = plt.subplots(2, 1, figsize=(6.4, 4.8), sharex=True)
-for run in copying:
-    steps = [row["step"] for row in run["rows"]]
-    usual = run["layers"] == 2 and run["positions"]
-    color = plots.BLUE if usual else plots.GREY if run["positions"] else plots.GOLD
-    above.plot(steps, [row["loss"] for row in run["rows"]], color=color, lw=1.2)
-    if usual:
-        after = [np.max(row["after"][1]) for row in run["rows"]]
-        below.plot(steps, after, color=plots.RED, lw=1.2)
-above.text(2000, 2.7, "one layer", color=plots.GREY, ha="right")
-above.text(2000, 0.35, "two layers", color=plots.BLUE, ha="right")
-above.text(2000, 1.5, "no positions", color=plots.GOLD, ha="right")
-above.set(ylabel="loss on known letters", ylim=(0, 3.7))
-below.set(xlabel="step", ylabel="weight on what\ncame after", ylim=(0, 1))
-figure.tight_layout()
-plt.show()
-
-# %% [markdown]
-# It does not. For 250 steps little happens. Within the next 200 the loss falls from over 3.2 to under 0.7, in all
-# three models of two layers with positions, and at the same steps the heads of layer 2 turn to what came after: a
-# weight below 0.05 becomes more than 0.6. Such a sudden turn is called a **phase change**. Perhaps the layers need
-# each other: the second finds nothing until the first has written what came before, and writing it gains little until
-# the second looks for it.
-#
-# [Olsson and others (2022)](https://arxiv.org/abs/2209.11895) found such a turn in language models of two and more
-# layers, at which induction heads form and in-context learning improves abruptly.
-#
-# For each head of the three trained models with two layers and positions, here are, over the letters whose next one is
-# known, its mean weight on the letter *before*, its total weight on the letters that came right *after* earlier
-# occurrences of the query's letter, and the loss with this head removed:
-
-# %% tags=["hide-input"]
-two_layers = [run for run in copying if "without" in run]
-print("seed  layer head  before  after  loss without it   (with all heads)")
-for run in two_layers:
-    last = run["rows"][-1]
-    for layer, head in np.ndindex(2, 2):
-        before, after = (last[name][layer][head] for name in ("before", "after"))
-        lost = run["without"][layer][head]
-        ending = f"   ({last['loss']:.2f})" if layer == head == 0 else ""
-        place = f"{run['seed']:4} {layer + 1:6} {head + 1:4}"
-        print(f"{place} {before:7.2f} {after:6.2f} {lost:16.2f}{ending}")
-        assert lost > 1.5 * last["loss"]
-        assert layer == 0 or after > 0.84
-
-# %% tags=["proof"]
-for run in copying:
-    rows, last = {row["step"]: row for row in run["rows"]}, run["rows"][-1]
-    if "without" in run:
-        assert rows[250]["loss"] > 3.2 and np.max(rows[250]["after"][1]) < 0.05
-        assert rows[450]["loss"] < 0.7 and np.max(rows[450]["after"][1]) > 0.6
-        assert 0.25 < max(np.max(row["before"][0]) for row in run["rows"]) < 0.3
-        assert last["loss"] < 0.19 and np.min(run["without"]) >= 0.28
-        tokens_before = np.array(last["before"][0])
-        assert tokens_before.min() > 0.08 and tokens_before.max() < 0.135
-        assert np.min(last["after"][1]) > 0.84 and np.max(last["after"][1]) < 0.96
-    elif run["layers"] == 1:
-        assert 3.1 < last["loss"] < 3.2
-    else:
-        assert 1.1 < last["loss"] < 1.2
-for run in runs:
-    scores = [row for row in run["ablations"] if len(row["heads"]) == 1]
-    assert len(scores) == 16 and max(row["after"] for row in scores) < 0.035
-    assert 12 < run["copying"]["first"] < run["copying"]["second"] < 12.7
-
-# %% [markdown]
-# Both heads of layer 2 have become induction heads, with more than 0.8 of their weight on what came after.
-#
-# The heads of layer 1 are less tidy than the one wired by hand. They put 0.08 to 0.13 on the letter before, where even
-# weights over some thirty letters would give 0.03, and spread the rest over the whole text. How a letter's vector comes
-# to tell of the one before it, these figures do not say. But the heads are needed: without one of them the loss is 0.6
-# to 2.3 instead of 0.16 to 0.18.
-#
-# And the controls: one layer has not learnt to copy at the end (3.1). Two layers without positions learn it slowly, and
-# not well in 2,000 steps (1.1 to 1.2).
-#
-# Here is a head of each layer in the first of the three models with two layers and positions, on one text, queries as
-# rows.
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Two maps of 48 queries by 48 keys. On the left, a head of layer 1: a band below the diagonal that fades after some letters. On the right, a head of layer 2: short dark diagonal lines far below the main diagonal, each as long as a word: a query attends to what followed its letter earlier."}}
-one = np.array(two_layers[0]["example"]["thousandths"])  # (layers, H, T, T)
-figure, panels = plt.subplots(1, 2, figsize=(7.6, 3.9))
-for layer, axes in enumerate(panels):
-    weights = one[layer, 1] / 1000
-    axes.imshow(weights, cmap=plots.WEIGHTS, vmin=0, vmax=1, interpolation="none")
-    axes.set(title=f"layer {layer + 1}, head 2", xlabel="key")
-panels[0].set_ylabel("query")
-figure.tight_layout()
-plt.show()
-
-# %% [markdown]
-# On the right, each line below the diagonal is a word that comes again: letter by letter, the head attends to what
-# followed the first time. Where nothing matches, this head attends mostly to the query itself or to the first letter.
+# What it wrote: at the start, random subwords; after 200 steps, words and brackets of documentation, in no order; at
+# the end, sections with their headings and dashes, an array with a shape, and sentences that have the rhythm of
+# English and mean nothing. ([Going further](#larger-models) compares models of four sizes.)
 
 # %% [markdown]
 # ## It writes
 #
 # [Chapter 12](12_generation.ipynb#what-has-been-computed-before)'s cache kept two kinds of keys and values in each
 # layer, those of the source and those of the target. Here there is one kind. The prompt goes through all layers at
-# once, the [prefill](12_generation.ipynb#what-has-been-computed-before), and after that one token at a time. `read`
-# does both. A new token sees all that has been kept, and of the new ones those up to itself.
+# once, the [prefill](12_generation.ipynb#what-has-been-computed-before), and after that one token at a time. `read`,
+# in the folded cell, does both: a new token sees all that has been kept, and of the new ones those up to itself.
 
-# %% tags=["export"] module="gpt"
+# %% tags=["export", "hide-input"] module="gpt"
 from dotformer.generation import KVAttention
 from dotformer.support import decoding
 
@@ -831,9 +495,9 @@ class GPTCache:
 
 
 # %% [markdown]
-# With `step` and `select` it is a `Decoding`, so greedy decoding, beam search and sampling need no new line. Does it
-# write what the model without a cache would? And does a text depend on its neighbours in a batch? Take forty prompts of
-# different lengths, padded on the left, and the small model, that of networkx:
+# `step` and `select` are what chapter 12's functions call, so greedy decoding, beam search and sampling need no new
+# line. Does it write what the model without a cache would? And does a text depend on its neighbours in a batch? Take
+# forty prompts of different lengths, padded on the left, and the small model, that of networkx:
 
 # %% tags=["hide-input"]
 from dotformer.generation import greedy
@@ -863,19 +527,16 @@ begin = torch.ones(len(prompts), dtype=torch.long)
 apart = (GPTCache(small, padded).step(begin) - torch.stack(first)).abs().max()
 print("without the cache, the same tokens:", all(same))
 print("in a batch, the same texts:", together == alone)
-print(f"the first token's logits, in a batch and alone: {apart:.0e} apart")
+print(f"first logits, cached in a batch and uncached alone: {apart:.0e} apart")
 assert all(same) and together == alone and apart < 1e-4
 assert 1 < len(set(map(tuple, alone))) < 10
 
 # %% [markdown]
-# Most of these texts are the same few words, so equal texts alone would show little; the logits are compared, too.
-#
 # On the command line, the model of 1.2 million parameters is trained and writes like this:
 #
 # ```bash
-# python -m dotformer train configs/gpt-docstrings.toml      # ten minutes of one core
+# python -m dotformer train configs/gpt-docstrings.toml      # ten minutes on one core
 # python -m dotformer write runs/gpt-docstrings numpy.linalg.triangular_norm
-# python -m dotformer write runs/gpt-docstrings numpy.linalg.triangular_norm --temperature 0.3 --top-p 0.9
 # ```
 
 # %% [markdown]
@@ -915,10 +576,9 @@ assert not any(
 )
 
 # %% [markdown]
-# More than a quarter, all of them with padding. After the other padded prompts the wrong positions changed no choice.
-# Seen alone, the second could pass for a weak model's text. The library `transformers` had this mistake in GPT-2's
-# generation until [2020](https://github.com/huggingface/transformers/pull/7552), and *nnsight*, built on it, [until
-# 2026](https://github.com/ndif-team/nnsight/issues/672).
+# Fifteen or so of the forty. Seen alone, the second could pass for a weak model's text. The library `transformers`
+# had this mistake in GPT-2's generation until [2020](https://github.com/huggingface/transformers/pull/7552), and
+# *nnsight*, built on it, [until 2026](https://github.com/ndif-team/nnsight/issues/672).
 #
 # The check that finds it is the one above: each prompt alone, and all in a batch, must give the same.
 
@@ -940,14 +600,301 @@ quiz.one_choice(
 )
 
 # %% [markdown]
+# ## Learning while it reads
+#
+# The trained model's parameters no longer change, and yet in a sense it goes on learning: the same token is easier
+# for it if it has seen more of the text. This is **in-context learning** in the wide sense. (Often the word is used
+# only for a task that is learnt from examples in the prompt: [chapter
+# 19](19_modern.ipynb#learning-from-examples-in-the-prompt).)
+#
+# Take test texts of at least 160 tokens, and measure the loss on tokens 144 to 159 alone. Before them stand the right
+# name and 144 tokens. The last $n$ of these are the text's own; the others come from another text.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Mean loss of tokens 144 to 159, against the number of tokens before them that are the text's own, for three seeds. 4.4 with none, 3.5 with 16, 3.0 with all 144; every step helps."}}
+figure, axes = plt.subplots(figsize=(5.8, 3))
+for run in runs:
+    lengths, nats = zip(*run["by_context"].items(), strict=True)
+    axes.plot(range(len(lengths)), nats, color=plots.BLUE, marker="o", ms=4, lw=1.2)
+axes.set_xticks(range(len(lengths)), [*lengths[:-1], "all"])
+axes.set(
+    xlabel="tokens before them from their own text", ylabel="loss, nats a token"
+)
+plt.show()
+
+# %% tags=["proof"]
+contexts = [list(run["by_context"].values()) for run in runs]
+assert all(np.all(np.diff(each) < 0) for each in contexts)
+assert round(np.mean([each[0] for each in contexts]), 1) == 4.4
+assert round(np.mean([each[5] for each in contexts]), 1) == 3.5
+assert round(np.mean([each[-1] for each in contexts]), 1) == 3.0
+
+# %% [markdown]
+# With none of their own text before them these tokens cost 4.4 nats each, with all 144 only 3.0. Part of this is
+# plain grammar, which needs the last few words. The step from 16 to all, half a nat, can hardly be that alone (though
+# in part the other text may mislead). Farther back stand the subject, the names of the arguments, the layout of this
+# text.
+#
+# ### What does predicting the next token have to do with answering?
+#
+# The probabilities of a text's tokens, multiplied, are the probability of the whole text after its prompt. So a model
+# can choose between prompts. Put four names in front of a text of the test set, one at a time: its own, and three of
+# the same package. With which name in front does the model give the text the highest probability? For comparison, a
+# method without a model counts the words that name and text share, rare ones more (*tf-idf*).
+
+# %% tags=["hide-input"]
+print("right name found   by the model   by comparing words")
+for run in runs:
+    found_by = run["names_found"]
+    print(f"seed {run['seed']}{found_by['model']:25.1%}{found_by['words']:21.1%}")
+right = np.mean([run["names_found"]["model"] for run in runs])
+assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
+
+# %% [markdown]
+# On average it finds the right one for about six texts of seven, where guessing would find one of four. Comparing
+# words does a little better on this task, so nothing here takes understanding. But the model was never trained to
+# compare or to choose. It was trained to predict a text after its name, and for that it helps to know what belongs to
+# such a name.
+#
+# That is the idea behind GPT-2 and GPT-3: whoever predicts enough text must learn much of what it is about, and can
+# then be asked by a prompt alone (**zero-shot**), or by a prompt with some examples in it (**few-shot**). The result
+# of such **pre-training**, a **base model**, continues text; it does not answer: after *What is the capital of
+# France?* it may well go on with *What is the capital of Spain?* One can write a text in which the answer comes next:
+# *The capital of France is*, without a space at the end, which belongs to the next token. Or the base model is
+# **fine-tuned** on prompts with good answers, with the loss of this chapter, which counts the answer's tokens alone.
+# That is called **instruction tuning**. (Often a second stage follows, in which people's preferences between two
+# answers decide: **RLHF**, [Ouyang and others 2022](https://arxiv.org/abs/2203.02155), or **DPO**, [Rafailov and
+# others 2023](https://arxiv.org/abs/2305.18290).)
+
+# %% [markdown]
+# ## How does it copy?
+#
+# Earlier tokens of a text made later ones easier. One way to use them is to copy. We wire it by hand, and then train
+# a small model that learns it.
+#
+# *The dog sees the man. The dog* ... You would go on with *sees*, because that is what came after *the dog* a moment
+# ago. No count made on other texts could know that. How would a stack of attention layers do it? With the word as query
+# and key, a head finds the earlier *dog*. But we want the word after it, *sees*, and the key of *sees* does not know of
+# *dog*.
+#
+# It takes two layers, and both can be wired by hand. Give each vector four blocks. Two are filled: the **word**
+# (one-hot) and its **position** (the waves of chapter 5). Two are empty: the word **before** it, and a **guess** at the
+# next. A head's rows of $W_O$ decide into which block it writes ([chapter 6](06_many_heads.ipynb#heads-are-a-sum)).
+#
+# 1. A **previous-token head** in layer 1. Its query is its own position, turned back by one step ([a
+#    rotation](05_position.ipynb#a-step-is-a-rotation)), so that it matches the key of the token before, whose key is
+#    its position. Its value is the word. It writes to *before*.
+# 2. An **induction head** in layer 2. Its query is the word, its key the block *before*: so *dog* attends to the words
+#    that had *dog* before them. Its value is the word there, and it writes to *guess*.
+#
+# **Predict first.** In *the dog sees the man the dog*, the guess at the last *dog* is *sees*. What is it at the *the*
+# before that? And at *man*, which is new?
+
+# %% tags=["plot"] mystnb={"image": {"alt": "The words the dog sees the man the dog in a row. Layer 1: from each word a short arrow to the word before it; under sees stands: before = dog. Layer 2: from the last word, dog, a long arrow back to sees, whose block before says dog; what comes back is the guess sees."}}
+from classroom.diagram import Diagram
+
+text = "<bos> the dog sees the man the dog".split()
+drawing = Diagram(8.6, 2.2)
+for n, word in enumerate(text):
+    x = 0.6 + 1.07 * n
+    drawing.text(x, 1.1, word)
+    if n:
+        drawing.arc(x - 0.1, x - 0.97, 1.25, plots.BLUE)
+        drawing.text(x, 0.78, f"before: {text[n - 1]}", plots.BLUE, size=9)
+drawing.arc(0.6 + 7.49, 0.6 + 3.21, 1.3, plots.RED)
+drawing.text(0.6 + 7.49, 0.45, "guess: sees", plots.RED, size=9)
+drawing.text(0.6, 2.05, "layer 1", plots.BLUE, size=9)
+drawing.text(1.4, 2.05, "layer 2", plots.RED, size=9)
+plt.show()
+
+# %%
+from dotformer.by_hand.attention import scaled_dot_product_attention
+from dotformer.by_hand.positions import rotation_matrix, sinusoidal_positions
+
+words = "<bos> dog man sees the".split()
+blocks = {"word": 5, "position": 16, "before": 5, "guess": 5}
+starts = np.cumsum([0, *blocks.values()])
+D = starts[-1]
+
+
+def block(name):
+    """A matrix (D, width) that reads one block of a vector; its transpose writes."""
+    start = starts[list(blocks).index(name)]
+    return np.eye(D)[:, start : start + blocks[name]]
+
+
+def head(x, w_q, w_k, w_v, w_o):
+    """What a head adds to each vector, and its weights, under the causal mask."""
+    causal = np.tril(np.ones((len(x), len(x)), dtype=bool))
+    out, weights = scaled_dot_product_attention(x @ w_q, x @ w_k, x @ w_v, causal)
+    return out @ w_o, weights
+
+
+x = np.zeros((len(text), D))  # `text`: <bos> and the words above
+x += np.eye(5)[[words.index(word) for word in text]] @ block("word").T
+x += sinusoidal_positions(len(text), 16) @ block("position").T
+
+# %% [markdown]
+# Each head is four matrices, and each of them reads or writes a block. (With scores as large as the factors of 200
+# make them, a softmax puts nearly all weight on the best match.) A row of the output is a word, and how its *guess*
+# is divided among the five words:
+
+# %%
+position, word = block("position"), block("word")
+back = 200 * position @ rotation_matrix(-1, 16)
+added, _ = head(x, back, position, word, block("before").T)
+x = x + added
+added, _ = head(x, 200 * word, block("before"), word, block("guess").T)
+guess = (x + added) @ block("guess")
+print("word  guess at the next")
+for n, name in enumerate(text):
+    best = ", ".join(f"{w} {g:.2f}" for w, g in zip(words, guess[n], strict=True))
+    print(f"{name:5} {best}")
+assert words[guess[-1].argmax()] == "sees" and guess[-1].max() > 0.99
+assert np.allclose(guess[6], [0, 0.5, 0.5, 0, 0], atol=0.01)
+
+# %% [markdown]
+# After the last *dog* the guess is *sees*, with a weight of 1.00. After the *the* before it, it is *dog* or *man*, half
+# and half, since both have followed *the*. And where a word is new, as at *sees* or at *man*, nothing matches, so all
+# scores are 0, and the softmax spreads the weight evenly over all words so far. Such a pair of heads is an **induction
+# circuit** ([Elhage and others 2021](https://transformer-circuits.pub/2021/framework/index.html)). It knows no word and
+# no grammar: *AB ... A*, therefore *B*.
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "The induction head of layer 2 has the *word* as its query. What would it do with the word as its key, too?",
+    quiz.right(
+        "Attend to itself and to earlier occurrences of the same word, and guess that word again",
+        "Yes: equal words match equal words. Only a key that knows the word *before* it shifts the answer by one.",
+    ),
+    quiz.wrong(
+        "The same, a little less sharply",
+        "The value comes from the position that matched. With the word as its key that is *dog*, not *sees*.",
+    ),
+    quiz.wrong(
+        "Nothing, since the causal mask hides earlier words",
+        "The mask hides later ones. All earlier words can be seen.",
+    ),
+)
+
+# %% [markdown]
+# ### Found in a trained model
+#
+# Does training find this? Train two layers of two heads on texts in which there is little else to learn. Each text has
+# four words of its own, of four, five, six and seven letters, drawn from an alphabet of 32. It repeats them in random
+# order, with a random letter after each.
+#
+# Such a text might begin *qxab* m *rtuzc* k *qxab* s. The first *qxab* can only be guessed, at $\ln 32 = 3.47$ nats a
+# letter. After the second *q*, the letters *x*, *a*, *b* are known to a reader who looks back. For comparison there are
+# models of one layer, and of two layers without positions (`python -m benchmarks.copying`, ten minutes; three seeds
+# each).
+#
+# **Predict first.** Will the loss on letters that can be known fall evenly?
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over 2,000 steps. Above, the loss on repeated letters: three models of two layers sink from 3.47 to 3.25 until step 250, fall to between 0.4 and 0.7 by step 450, and end below 0.2; three models of one layer stay above 3.1; three of two layers without positions sink slowly, to 1.1 or 1.2. Below, the largest weight of a head of layer 2 on what came after: 0.04 until step 250, between 0.6 and 0.9 at step 450, 0.86 to 0.95 in the end."}}
+copying = measured("copying")["runs"]
+figure, (above, below) = plt.subplots(2, 1, figsize=(6.4, 4.8), sharex=True)
+for run in copying:
+    steps = [row["step"] for row in run["rows"]]
+    usual = run["layers"] == 2 and run["positions"]
+    color = plots.BLUE if usual else plots.GREY if run["positions"] else plots.GOLD
+    above.plot(steps, [row["loss"] for row in run["rows"]], color=color, lw=1.2)
+    if usual:
+        after = [np.max(row["after"][1]) for row in run["rows"]]
+        below.plot(steps, after, color=plots.RED, lw=1.2)
+above.text(2000, 2.7, "one layer", color=plots.GREY, ha="right")
+above.text(2000, 0.35, "two layers", color=plots.BLUE, ha="right")
+above.text(2000, 1.5, "no positions", color=plots.GOLD, ha="right")
+above.set(ylabel="loss on known letters", ylim=(0, 3.7))
+below.set(xlabel="step", ylabel="weight on what\ncame after", ylim=(0, 1))
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# It does not. Take the three full models, those of two layers with positions. For 250 steps little happens. Within
+# the next 200 the loss falls from over 3.2 to under 0.7, and at the same steps the stronger head of layer 2 turns to
+# what came after: its weight of less than 0.05 becomes more than 0.6. Such a sudden turn is called a **phase
+# change**. Perhaps the layers need each other: the second finds nothing until the first has written what came before,
+# and writing it gains little until the second looks for it.
+#
+# [Olsson and others (2022)](https://arxiv.org/abs/2209.11895) found such a turn in language models of two and more
+# layers, at which induction heads form and in-context learning improves abruptly.
+#
+# Here is a row for each head of the three full models. *Before* is its mean weight on the previous letter, *after*
+# its total weight on the letters that followed earlier occurrences of the query's letter. The last column is the loss
+# with this head removed. All are measured at letters whose next one is known.
+
+# %% tags=["hide-input"]
+two_layers = [run for run in copying if "without" in run]
+print("seed  layer head  before  after  loss without it   (with all heads)")
+for run in two_layers:
+    last = run["rows"][-1]
+    for layer, head in np.ndindex(2, 2):
+        before, after = (last[name][layer][head] for name in ("before", "after"))
+        lost = run["without"][layer][head]
+        ending = f"   ({last['loss']:.2f})" if layer == head == 0 else ""
+        place = f"{run['seed']:4} {layer + 1:6} {head + 1:4}"
+        print(f"{place} {before:7.2f} {after:6.2f} {lost:16.2f}{ending}")
+        assert lost > 1.5 * last["loss"]
+        assert layer == 0 or after > 0.84
+
+# %% tags=["proof"]
+for run in copying:
+    rows, last = {row["step"]: row for row in run["rows"]}, run["rows"][-1]
+    if "without" in run:
+        assert rows[250]["loss"] > 3.2 and np.max(rows[250]["after"][1]) < 0.05
+        assert rows[450]["loss"] < 0.7 and np.max(rows[450]["after"][1]) > 0.6
+        assert 0.25 < max(np.max(row["before"][0]) for row in run["rows"]) < 0.3
+        assert last["loss"] < 0.19 and np.min(run["without"]) >= 0.28
+        tokens_before = np.array(last["before"][0])
+        assert tokens_before.min() > 0.08 and tokens_before.max() < 0.135
+        assert np.min(last["after"][1]) > 0.84 and np.max(last["after"][1]) < 0.96
+    elif run["layers"] == 1:
+        assert 3.1 < last["loss"] < 3.2
+    else:
+        assert 1.1 < last["loss"] < 1.2
+for run in runs:
+    scores = [row for row in run["ablations"] if len(row["heads"]) == 1]
+    assert len(scores) == 16 and max(row["after"] for row in scores) < 0.035
+    assert 12 < run["copying"]["first"] < run["copying"]["second"] < 12.7
+
+# %% [markdown]
+# Both heads of layer 2 have become induction heads, with more than 0.8 of their weight on what came after.
+#
+# Layer 1 did not become the previous-token head that we wired. Its heads put only 0.08 to 0.13 on the letter before,
+# some three times an even share, and spread the rest over the whole text. How a letter's vector comes to tell of the
+# one before it, these figures do not say. But the heads are needed: without one of them the loss is 0.6 to 2.3
+# instead of 0.16 to 0.18.
+#
+# And the controls: one layer has not learnt to copy at the end (3.1 to 3.2). Two layers without positions learn it
+# slowly, and not well in 2,000 steps (1.1 to 1.2). Nor does [the model of
+# documentation](#does-the-model-of-documentation-copy) copy, as far as we could find.
+#
+# Here is a head of each layer in the first of the full models, on one text, queries as rows.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two maps of 48 queries by 48 keys. On the left, a head of layer 1: a band below the diagonal that fades after some letters. On the right, a head of layer 2: short dark diagonal lines far below the main diagonal, each as long as a word: a query attends to what followed its letter earlier."}}
+one = np.array(two_layers[0]["example"]["thousandths"])  # (layers, H, T, T)
+figure, panels = plt.subplots(1, 2, figsize=(7.6, 3.9))
+for layer, axes in enumerate(panels):
+    weights = one[layer, 1] / 1000
+    axes.imshow(weights, cmap=plots.WEIGHTS, vmin=0, vmax=1, interpolation="none")
+    axes.set(title=f"layer {layer + 1}, head 2", xlabel="key")
+panels[0].set_ylabel("query")
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# On the right, each line below the diagonal is a word that comes again: letter by letter, the head attends to what
+# followed the first time.
+
+# %% [markdown]
 # ## Exercises
 #
 # ### Exercise 1: How much does counting tell?
 #
 # *Easy, 10 minutes.* An ideal guesser sees only the token before, and knows how often each *pair* occurs in this very
-# text. Given the text as whole numbers $(T,)$, return what he pays in nats a token: the mean of $-\ln p(b \mid a)$ over
-# all $T - 1$ pairs, with $p(b \mid a)$ the count of the pair $ab$ divided by the count of pairs that begin with $a$. In
-# NumPy.
+# text. Given the text as whole numbers $(T,)$, return what it pays in nats a token: the mean of $-\ln p(b \mid a)$
+# over all $T - 1$ pairs, with $p(b \mid a)$ the count of the pair $ab$ divided by the count of pairs that begin with
+# $a$. In NumPy.
 
 
 # %% tags=["exercise"]
@@ -1123,7 +1070,7 @@ verdict
 #
 # **Predict first.** Without positions an encoder takes a sentence for a bag of words ([chapter
 # 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)). Train the [small model](#a-small-one-here) again,
-# with all vectors of positions set to 0. How much worse is it?
+# with all vectors of positions set to 0. Is it worse, and by how much?
 
 # %%
 _, without = trained(positions=False)
@@ -1146,10 +1093,10 @@ assert abs(without[120] - 3.92) < 0.03
 # %% [markdown]
 # ### Larger models
 #
-# Would a larger one be better? `benchmarks.docstrings` trains models of four widths, too, 16 to 128, each with about
+# Would a larger one be better? `benchmarks.docstrings` also trains models of four widths, 16 to 128, each with about
 # four times the parameters of the one before it (those of the layers; embeddings are left aside), for 750 steps. A
-# small model likes larger steps, so each has a learning rate of its own: the best of a grid that goes on until the loss
-# rises again.
+# small model likes larger steps, so each has a learning rate of its own: the best of a grid that goes on until the
+# loss rises again.
 #
 # **Predict first.** From width 16 to 32 the loss falls from 4.47 to 4.11, and to 3.77 at 64. Where will it be at 128?
 
@@ -1190,15 +1137,14 @@ assert -0.07 < line[0] < -0.055
 #
 # But our fourth point lies above the line, at 3.54 instead of 3.46, and its three seeds agree to 0.03. The law in
 # size holds while data and training suffice. All four models have read the same 1.5 million tokens in 750 steps (some
-# of the 1.2 million of the training texts twice), and the largest was not done: in the run of [a million
-# parameters](#a-million-parameters), of twice as many steps, it came to about 3.1 (on the test texts). (That may not
-# be the whole reason: the smaller models were not run longer, and a law with three points has little to stand on.)
+# of the 1.2 million of the training texts twice), and the largest was not done: the same width, [trained twice as
+# long](#a-million-parameters), reached about 3.1 on the test texts. (That may not be the whole reason: the smaller
+# models were not run longer, and a law with three points has little to stand on.)
 #
-# Size and data must grow together. [Hoffmann and others (2022)](https://arxiv.org/abs/2203.15556) worked out how: with
-# more computing both should grow by the same factor, to about 20 tokens for each parameter. That spends the least on
-# *training*. Small models that are to be used a great deal read far more: SmolLM2-135M of [chapter
-# 19](19_modern.ipynb#smollm2) two trillion tokens, some 15,000 for each parameter. (To train $N$ parameters on $D$
-# tokens takes about $6 N D$ operations, [chapter 20](20_one_gpu.ipynb#how-much-work-is-a-step).)
+# Size and data must grow together. [Hoffmann and others (2022)](https://arxiv.org/abs/2203.15556) worked out how:
+# with more computing both should grow by the same factor, to about 20 tokens for each parameter. That spends the
+# least on *training*. Small models that are to be used a great deal read far more: SmolLM2-135M of [chapter
+# 19](19_modern.ipynb#smollm2) two trillion tokens, some 15,000 for each parameter.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -1214,7 +1160,7 @@ quiz.number(
 )
 
 # %% [markdown]
-# ### Does the larger model copy?
+# ### Does the model of documentation copy?
 #
 # Look for induction heads in the model that [writes documentation](#a-million-parameters). On random tokens that come
 # twice, where such heads are usually looked for, none shows. Its loss is no lower the second time than the first: over
@@ -1226,16 +1172,31 @@ quiz.number(
 # million. (Random tokens are unlike all that it has read, so the test says only that no head copies there.)
 
 # %% [markdown]
-# ### What does temperature do to this model?
+# ### Is the decoder an encoder with a mask?
 #
-# The samples above were drawn at 0.8, with $p = 0.95$. Here is another invented name,
-# `networkx.algorithms.paths.longest_path`, at 0.1 with the same $p$, and at 1.5 with all tokens:
+# It is often said that a decoder is an encoder with a mask. Of a GPT that is true. The decoder of 2017 has one sublayer
+# more, and only through that sublayer does it know of the source. Switch it off in chapter 9's model, and give the
+# model two different questions:
 
 # %% tags=["hide-input"]
-for name in ("colder", "hotter"):
-    written = runs[0][name]["networkx.algorithms.paths.longest_path"]
-    lines = [line for line in written.splitlines() if line.strip()][:8]
-    print(f"{name}:\n" + "\n".join(line[:78] for line in lines), "\n")
+from dotformer.transformer import Transformer, TransformerConfig
+
+config = TransformerConfig(
+    50, 50, num_encoder_layers=2, num_decoder_layers=2, d_model=32, num_heads=4
+)
+translator = Transformer(config).eval()
+sources, target = torch.randint(1, 50, (2, 6)), tokens[:1, :5].expand(2, -1)
+with torch.no_grad():
+    one, other = translator(sources, target)
+    print(f"two sources: logits differ by {(one - other).abs().max():.2f}")
+    assert (one - other).abs().max() > 0.1
+    for layer in translator.decoder.layers:
+        for parameter in layer.cross_attention.w_o.parameters():
+            parameter.zero_()
+    one, other = translator(sources, target)
+    print(f"without cross-attention: {(one - other).abs().max():.2f}")
+assert torch.equal(one, other)
 
 # %% [markdown]
-# At 0.1 it repeats itself. At 1.5, unlikely tokens are drawn, and what follows them is unlike anything in training.
+# Without cross-attention the 2017 model writes the same, whatever it was asked. A GPT needs none, because the question
+# stands in its own sequence.

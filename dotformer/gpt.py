@@ -20,7 +20,7 @@ from dotformer.support.shapes import shapes
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig(LayerConfig):
-    """All that fixes a GPT's shape. Defaults: the smallest GPT-2.
+    """All that fixes a GPT's shape. Defaults: the smallest GPT-2, token 0 padding.
 
     Defined in chapter 18, "One sequence".
     """
