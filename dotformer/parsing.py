@@ -246,7 +246,7 @@ def fill_chart(grammar: PCFG, words: Sequence[str]) -> tuple[np.ndarray, dict]:
     ways = {}
     for i, j in sorted(spans(length), key=lambda span: span[1] - span[0]):
         if j > i + 1:
-            # (cuts, rules)
+            # the left and the right part added up: (cuts, rules)
             halves = best[i, i + 1 : j][:, left] + best[i + 1 : j, j][:, right]
             scores = halves.max(axis=0) + grammar.log_p
             np.maximum.at(best[i, j], parents, scores)
@@ -286,7 +286,7 @@ def span_vectors(
     longest sentence; a shorter one has its own in front. After Kitaev and Klein
     (2018).
 
-    Defined in chapter 16, "Another head on the same encoder".
+    Defined in chapter 16, "Another head on an encoder".
     """
     firsts = [row.nonzero().flatten() for row in first]
     after = pad_sequence(firsts, batch_first=True, padding_value=1)
@@ -303,7 +303,7 @@ class SpanParser(nn.Module):
     Label 0 is padding, label 1 no constituent. After Kitaev and Klein (2018), but
     each span is classified by itself.
 
-    Defined in chapter 16, "Another head on the same encoder".
+    Defined in chapter 16, "Another head on an encoder".
     """
 
     def __init__(
@@ -362,7 +362,7 @@ def best_spans(scores: np.ndarray, length: int) -> dict[tuple[int, int], int]:
     Scores are (N, L) for `spans`; label 0 is no constituent, and scores 0. The
     whole sentence is a constituent in any case.
 
-    Defined in chapter 16, "Another head on the same encoder".
+    Defined in chapter 16, "Another head on an encoder".
     """
     row = dict(zip(spans(length), scores.copy(), strict=True))
     row[0, length][0] = -np.inf
