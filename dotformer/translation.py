@@ -47,13 +47,21 @@ def bleu(
     return corpus_score(metric, hypotheses, references)
 
 
+def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
+    """chrF with beta 2, and its signature: `corpus_score`. After Popović (2015).
+
+    Defined in chapter 14, "Letters instead of words".
+    """
+    return corpus_score(CHRF(), hypotheses, references)
+
+
 def exact_match(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> float:
     """The share of sources whose hypothesis equals one of their targets.
 
     A source with several targets is several pairs, with a hypothesis each, and
     counts once. Raises ValueError when there are none, or not equally many.
 
-    Defined in chapter 14, "How good is a translation?".
+    Defined in chapter 14, "Right or wrong".
     """
     if not pairs:
         raise ValueError("no pairs to compare with")
@@ -66,14 +74,6 @@ def exact_match(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> float:
     return sum(text in targets[source] for source, text in answers.items()) / len(
         answers
     )
-
-
-def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
-    """chrF with beta 2, and its signature: `corpus_score`. After Popović (2015).
-
-    Defined in chapter 14, "Letters instead of words".
-    """
-    return corpus_score(CHRF(), hypotheses, references)
 
 
 class Translator:
