@@ -13,9 +13,9 @@
 # word of a sentence with every other, and will have used a published model's vectors to find the words most like
 # *tea*, *debts* and *python*.
 #
-# You need Python with a little NumPy, the product of two matrices, the law of cosines, and from statistics mean,
-# variance and the normal distribution (covariance only at the end). It takes about 23 minutes to read, and 30 for the
-# exercises. [Going further](#going-further), at the end, takes 5 more minutes.
+# You need Python with a little NumPy, the product of two matrices, the law of cosines, and, from statistics, the
+# mean, the variance and the normal distribution (covariance only at the end). It takes about 19 minutes to read, and
+# 30 for the exercises. [Going further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
 from functools import partial
@@ -29,27 +29,25 @@ transformer_map(built=2)
 # %% [markdown]
 # ## A question is a vector too
 #
-# To find *debts* without understanding anything, describe the question and the words in the same terms. Here there
-# are three terms: is it a *person*, is it a *thing*, does it say how *often*? Each answer is a number, larger for a
-# stronger yes. The question asks for a thing: $(0, 2, 0)$ (how strongly it asks, 2 or 3, will not change which score
-# is highest). Four of the words are *Lannister* $(3, 0, 0)$, *always* $(0, 0, 3)$, *pays* $(0, 0, 0)$, which is none
-# of the three, and *debts* $(0, 3, 0)$.
+# To find *debts* without understanding anything, describe the question and the words by the same **features**. Here
+# there are three: is it a *person*, is it a *thing*, does it say how *often*? Each answer is a number, larger for a
+# stronger yes. The question asks for a thing: $(0, 2, 0)$. Four of the words are *Lannister* $(3, 0, 0)$, *always*
+# $(0, 0, 3)$, *pays* $(0, 0, 0)$, which is none of the three, and *debts* $(0, 3, 0)$.
 
 # %% [markdown]
 # Multiply the question by each, number by number, and add up: $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$ for *debts*, 0
 # for the others. This sum is the word's **score**. Where question and word both have large numbers of the same sign,
-# the product is large and positive. So a high score means that the two *agree* on what the question asks.
+# the product is large and positive. So a high score means that the word has much of what the question asks for.
 #
 # Why is agreement what a look-up needs? Compare three ways to look up:
 #
 # - *Equality*, as in a Python dictionary, finds only what is exactly the same, and no word is $(0, 2, 0)$.
 # - *Distance* finds the nearest word. But let *debts* be $(0, 9, 0)$, three times as strongly a thing: now its
 #   **Euclidean distance** from the question is 7, and *pays*, which is not a thing at all, only 2.
-# - The *sum of products* gives the stronger *debts* 18 instead of 6. And what is not asked for costs nothing, because it
-#   is multiplied by 0; a distance would count it as a difference.
+# - The *sum of products* gives the stronger *debts* 18 instead of 6: more of what was asked for, a higher score. And
+#   what is not asked for costs nothing, because it is multiplied by 0: a *debts* of $(0, 3, 3)$ would still score 6.
 #
-# Rewarding strength has a danger: a word $(9, 9, 9)$ says yes to everything, and beats the plain *debts*, 18 to 6. (In
-# [chapter 3](03_softmax.ipynb) words compete, and such a word takes weight from the right ones.)
+# Rewarding strength has a danger: a word $(9, 9, 9)$ says yes to everything, and beats the plain *debts*, 18 to 6.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it four words with their rows, debts in two strengths, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts, three times as strongly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
@@ -90,12 +88,6 @@ assert distances["debts"] == 1 and distances["debts, stronger"] == 7
 assert distances["pays"] == 2 and question not in offers.values()
 
 # %% [markdown]
-# Equality fails for a second reason, besides finding only what is identical. The numbers of a question must be
-# *learned*, in small steps, and after a small step unequal vectors are almost always still unequal, so nothing says
-# whether the step was good. The sum of products does (and so would a distance). Add 0.1 to the question's number
-# under *thing*, and the score of *debts* rises by $0.1 \cdot 3 = 0.3$. In general, moving the question a little along
-# a word's vector (unless it is zero) raises that word's score.
-#
 # In attention the question is called the **query**. A word is compared through its **key**, and what it hands over is
 # its **value**. Here the question $(0, 2, 0)$ is the query and $(0, 3, 0)$ the key of *debts*; its value, what it
 # hands over, must wait for chapter 4. This chapter is about the comparison.
@@ -103,8 +95,9 @@ assert distances["pays"] == 2 and question not in offers.values()
 # ## A word as a row of numbers
 #
 # What does the sum of products measure? To learn that, leave the look-up for a moment and use it for likeness, where
-# common sense knows the answer: *tea* is more like *coffee* than like *train*. So let a word play the query, too.
-# Give each word three numbers, our own rough answers: how *warm* is it, how *drinkable*, how fast does it *move*?
+# common sense knows the answer: *tea* is more like *coffee* than like *train*. Now the query is a word itself: we
+# compare *tea* with the others, by three new features, our own rough answers: how *warm* is it, how *drinkable*, how
+# fast does it *move*?
 
 # %%
 import numpy as np
@@ -122,35 +115,18 @@ vectors = np.array(
 tea, coffee, ice, train = vectors
 
 # %% [markdown]
-# Each row is a **vector**: a list of numbers in a fixed order. Its number of entries is its **dimension** or *width*,
-# here 3. In the original transformer the width is 512 (`d_model`, $d_\text{model}$), and nobody chooses the
-# properties (**features**): training finds the numbers ([chapter 7](07_learning.ipynb)), and they come without names.
+# Each row is a **vector**: a list of numbers in a fixed order. Its number of entries is its **dimension** or *width*
+# $D$, here 3. In the original transformer the width is 512 (`d_model`, $d_\text{model}$), and nobody chooses the
+# features: training finds the numbers ([chapter 7](07_learning.ipynb)), and they come without names.
 #
 # ## Multiply and add
 #
-# The sum from the first section, in a loop:
-
-
-# %% tags=["nbval-check-output"]
-def multiply_and_add(a, b):
-    total = 0
-    for a_i, b_i in zip(a, b, strict=True):
-        total = total + a_i * b_i
-    return total
-
-
-for word, vector in zip(words[1:], vectors[1:], strict=True):
-    print(f"tea and {word:7}{multiply_and_add(tea, vector):3}")
-
-# %% [markdown]
-# Tea and ice disagree about warmth, and a product of opposite signs is negative:
-# $2 \cdot (-3) + 3 \cdot 1 + 0 \cdot 0 = -3$. This sum of products is called the **dot product**, or inner product:
+# The sum of products is called the **dot product**, or inner product:
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
 #
-# Below is the version that the rest of the book imports. (NumPy has it as `a @ b`; here it is spelled out because it
-# is the subject. `Real` allows integers and decimals, `" D"` names the length of an axis, and `@shapes` checks that
-# one name means one length.)
+# Below is the version that the rest of the book imports. (The annotations only check types and shapes. NumPy has it as
+# `a @ b`; here it is spelled out because it is the subject.)
 
 # %% tags=["export"] module="by_hand.similarity"
 import numpy as np
@@ -164,8 +140,16 @@ def dot(a: Real[np.ndarray, " D"], b: Real[np.ndarray, " D"]) -> float:
     return float((a.astype(float) * b).sum())
 
 
+# %% tags=["nbval-check-output"]
+for word, vector in zip(words[1:], vectors[1:], strict=True):
+    print(f"tea and {word:7}{dot(tea, vector):5.0f}")
+
+# %% [markdown]
+# Tea and ice disagree about warmth, and a product of opposite signs is negative:
+# $2 \cdot (-3) + 3 \cdot 1 + 0 \cdot 0 = -3$.
+
 # %% tags=["proof"]
-assert dot(tea, coffee) == multiply_and_add(tea, coffee) == 15
+assert dot(tea, coffee) == 15
 assert dot(tea, ice) == -3
 assert dot(tea, train) == 2
 
@@ -220,10 +204,10 @@ plt.show()
 
 # %% [markdown]
 # Tea and coffee point almost the same way, and coffee goes further. Ice points away, more than a right angle from
-# tea, and its dot product with tea was negative. That is no accident.
+# tea, and its dot product with tea was negative. We can now see why.
 #
-# The **length** of an arrow, the (L2) **norm** of its vector, comes from Pythagoras in $D$ dimensions, and is the
-# root of a dot product: $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
+# The **length** of an arrow, also called the (L2) **norm** of its vector, comes from Pythagoras. It is the root of
+# the vector's dot product with itself: $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
 #
 # What does the dot product have to do with the angle $\theta$ between two arrows? However wide the vectors, two
 # arrows lie in one plane. There they span a triangle, whose third side is $a - b$. Compute the square of its length
@@ -236,9 +220,8 @@ plt.show()
 #
 # $$a \cdot b = \|a\| \, \|b\| \cos\theta .$$
 #
-# So the dot product depends on both lengths and on the angle. Let $a$ cast a shadow on the line through $b$: the shadow
-# is $\|a\| \cos\theta$ long, and the dot product is that times the length of $b$. At a right angle there is no shadow,
-# and beyond it the shadow points the other way and counts as negative.
+# So the dot product depends on both lengths and on the angle. Beyond a right angle the cosine is negative: that was
+# tea and ice.
 #
 # For the angle alone, divide by both lengths. What is left is the **cosine similarity**: 1 for the same direction, 0
 # for a right angle, $-1$ for opposite directions.
@@ -246,11 +229,11 @@ plt.show()
 # For tea and coffee it is $15 / \sqrt{13 \cdot 18} \approx 0.981$, an angle of about 11 degrees.
 #
 # In code, the division comes first: scale every vector to length 1, which makes it a **unit vector**, then take the
-# dot product. (In `normalize` the idea is the last line; the rest guards against overflow and zeros. `*batch` means
-# any number of axes in front, so it takes a whole matrix of vectors, too.)
+# dot product. (`normalize` and `cosine_similarity`, folded, do that and check their input. The idea is
+# `vectors / np.sqrt((vectors**2).sum(axis=-1, keepdims=True))`.)
 
 
-# %% tags=["export"] module="by_hand.similarity"
+# %% tags=["export", "hide-input"] module="by_hand.similarity"
 @shapes
 def normalize(
     vectors: Real[np.ndarray, "*batch D"],
@@ -300,19 +283,11 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # The original transformer uses the dot product, divided by a number that depends on the width of the keys alone;
 # chapter 3 derives it.
 #
-# | | depends on | used in |
-# |---|---|---|
-# | dot product | direction and length | attention, where training also learns how long each key is |
-# | cosine | direction only | search, usually: a text should not win because its vector is long |
-#
-# For one query, its length changes no ranking, because it multiplies all the scores by the same number (only the
-# choice becomes sharper: [chapter 3](03_softmax.ipynb#temperature)). A key's length may: coffee, cut to tea's length,
-# would score $15 \sqrt{13} / \sqrt{18} \approx 12.7$, and tea's own 13 would win. For likeness the influence of
-# length is a fault; in a look-up, training can use it to make a word easier to find for the queries that agree with
-# it. A cosine is also undefined for a vector of zeros, such as that of *pays* in the first section.
-#
-# If all keys are equally long, dot product, cosine and distance rank them alike: in
-# $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2 \, q \cdot k$ only the last term changes from key to key.
+# A longer query multiplies all its scores by the same number, so the ranking stays (only the choice becomes sharper:
+# [chapter 3](03_softmax.ipynb#temperature)). A longer key can change the ranking: with coffee cut to tea's length,
+# its score with tea is $15 \sqrt{13} / \sqrt{18} \approx 12.7$, and tea's own 13 wins. For likeness the influence of
+# length is a fault. In a look-up, training can use it to make a word easier to find for the queries that agree with
+# it. Search usually takes the cosine: a text should not win because its vector is long.
 
 # %% tags=["quiz"]
 longer = np.array([4, 6, 0])  # tea, twice as long
@@ -331,7 +306,7 @@ quiz.number(
             "Only one of the two vectors was doubled. Doubling both gives a factor of four.",
         ),
     ],
-    otherwise="Multiply property by property and add: $4 \\cdot 3 + 6 \\cdot 3 + 0 \\cdot 0$.",
+    otherwise="Multiply feature by feature and add: $4 \\cdot 3 + 6 \\cdot 3 + 0 \\cdot 0$.",
 )
 
 # %% [markdown]
@@ -352,33 +327,27 @@ quiz.number(
 widths = [2, 8, 32, 128, 512, 2048]
 
 
-def typical_cosine(width, seed, pairs=500):
-    """Root mean square of the cosines of random pairs of vectors."""
-    a, b = normalize(np.random.default_rng(seed).standard_normal((2, pairs, width)))
-    return np.sqrt(np.mean((a * b).sum(axis=1) ** 2))
-
-
-print("width   typical cosine ± sd   1/sqrt(width)")
+rng = np.random.default_rng(0)
+print("width   typical cosine   1/sqrt(width)")
 cosines = {}
 for width in widths:
-    runs = [typical_cosine(width, seed) for seed in range(20)]
-    cosines[width] = np.mean(runs)
-    print(
-        f"{width:5}   {np.mean(runs):.3f} ± {np.std(runs):.3f}{width**-0.5:16.3f}"
-    )
+    a, b = normalize(rng.standard_normal((2, 10_000, width)))  # 10,000 pairs
+    cosines[width] = np.sqrt(np.mean((a * b).sum(axis=1) ** 2))
+    print(f"{width:5}{cosines[width]:17.3f}{width**-0.5:16.3f}")
 
 # %% [markdown]
 # They gather around 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0, and the typical size of a
-# cosine, the root of the mean square (**RMS**), is $1/\sqrt{D}$ (± is the standard deviation, sd, over 20 repetitions
-# with different random numbers). Four times the width, half the size.
+# cosine, the root of the mean square (**RMS**), is $1/\sqrt{D}$. Four times the width, half the size.
 #
 # Why? Scale both vectors of a pair to length 1, and turn the pair until the first is $(1, 0, \dots, 0)$. The angle
-# does not change, so the cosine is now the first entry of the second vector. That vector still points in every
-# direction with equal chance, because it was drawn independently of the first, and its density, proportional to
-# $e^{-\lVert x \rVert^2 / 2}$, depends on its length alone. So its $D$ squared entries have the same mean. They sum
-# to 1, so this mean is $1/D$. The root of it is the typical size, $1/\sqrt D$. (The dot product of the two as drawn
-# is the cosine times both lengths, each about $\sqrt D$ as the root of a sum of $D$ squares of mean 1, so its typical
-# size is $\sqrt D$. Chapter 3 will need that.)
+# does not change, so the cosine is now the first entry of the second vector. Before the turn, every direction of the
+# second vector was equally likely, because the normal density, proportional to $e^{-\lVert x \rVert^2 / 2}$, depends
+# only on the length. The turn was chosen without looking at it, so this is still true. Then no entry is special: all
+# $D$ squared entries have the same mean. They sum to 1, so this mean is $1/D$, and its root, the typical size, is
+# $1/\sqrt D$.
+#
+# The dot product of the two *as drawn* is the cosine times two lengths of about $\sqrt D$ each (the root of a sum of
+# $D$ squares of mean 1), so its typical size is $\sqrt D$. Chapter 3 will need that.
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly **orthogonal**. A cosine of 0.5 between random vectors is common at
@@ -392,19 +361,17 @@ assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 # %% [markdown]
 # ## Real vectors
 #
-# Where do real vectors come from? Behind them is an old idea, the **distributional hypothesis** (Harris, 1954), which
-# J. R. Firth put in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the same kinds
-# of sentences, after *drink* and *a cup of*. A model that is trained on a lot of text, for example to guess a hidden
+# Where do real vectors come from? Behind them is an old idea, the **distributional hypothesis**, which J. R. Firth
+# put in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the same kinds of
+# sentences, after *drink* and *a cup of*. A model that is trained on a lot of text, for example to guess a hidden
 # word from its neighbours, ends up with similar vectors for them, presumably because they call for the same guesses:
 # *cup* is a good guess next to either.
 #
 # The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book;
 # [chapter 15](15_pretrained.ipynb) runs all of it. We need only its first part, the **embedding table**: 30,522 rows
 # of 384 learned numbers. Each row is the **embedding** of one **token**, which is a word, part of a word or a
-# character. Looking up a word means picking its row.
-#
-# Why learn such rows? The obvious alternative, a **one-hot** vector with a single 1, would make any two words equally
-# unlike. (Multiplied by the embedding table, a one-hot vector picks a row.)
+# character. Looking up a word means picking its row. (Multiplying a **one-hot** vector, all zeros but a single 1, by
+# the embedding table does the same.)
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -413,6 +380,7 @@ from dotformer.support.published import minilm_embeddings
 
 row_of, table = minilm_embeddings()  # row of each token, (30522, 384)
 table = normalize(table)
+# whole words of three or more letters
 known = sorted(word for word in row_of if word.isalpha() and len(word) > 2)
 rows = table[[row_of[word] for word in known]]
 
@@ -433,16 +401,16 @@ for word in ("tea", "monday", "debts", "python"):
 # Out of some 21,000 words of three or more letters, the nearest to *tea* is *coffee*. No label told the model which
 # words are drinks.
 #
-# Two rows deserve a second look. The neighbours of *debts* include *creditors* and *owed*, words that go with debts
-# but do not mean the same: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say which it
-# has found. And the neighbours of *python* include *snake* and *serpent* as well as *import* and *pip*: several
-# senses, one vector (**polysemy**). (*Panda*: the animal, or the library *pandas*?) These are **static** embeddings:
-# one vector for each word, whatever the sentence. To find out which python is meant, a model has to look at the other
-# words. That is what attention is for, and with these very vectors chapter 4 does it.
+# Two of these lists deserve a second look. The neighbours of *debts* include *creditors* and *owed*, words that go
+# with debts but do not mean the same: a high cosine can mean that two words are alike (*similarity*), or only that
+# they belong together (*relatedness*). And the neighbours of *python* include *snake* and *serpent* as well as
+# *import* and *pip*: several senses, one vector (**polysemy**). These are **static** embeddings: one vector for each
+# word, whatever the sentence. To find out which python is meant, a model has to look at the other words. That is what
+# attention is for, and with these very vectors chapter 4 does it.
 #
-# Is a cosine of 0.44 high? Two words drawn at random typically have 0.07, and the best of 21,000 reaches 0.29 by
-# chance ([measured below](#how-high-is-high)). Before you call two words alike, compare their cosine with those of
-# other words from the same model.
+# Is a cosine of 0.44 high? Two words drawn at random typically have 0.07, and a random vector and its nearest of the
+# 21,000 words have about 0.29 ([measured below](#how-high-is-high)). Before you call two words alike, compare their
+# cosine with those of other words from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -460,20 +428,16 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 sentence = "they drink hot coffee or tea".split()
 x = table[[row_of[word] for word in sentence]]  # (6, 384), each row of length 1
 
-similarities = np.zeros((len(sentence), len(sentence)))
-for row, query in enumerate(x):
-    for column, key in enumerate(x):
-        similarities[row, column] = dot(query, key)
 
 # %% [markdown]
-# Two loops, 36 dot products; 1,000 words would need a million, one at a time in Python. An entry of a matrix product
-# is a dot product too, of a row with a column. Stack the queries as the rows of $Q$ and the keys as the rows of $K$.
-# Transposed, the keys are columns, and all the dot products at once are
+# That is 36 dot products, and for 1,000 words a million. An entry of a matrix product is a dot product too, of a row
+# with a column. Stack the queries as the rows of $Q$ and the keys as the rows of $K$. Transposed, the keys are
+# columns, and all the dot products at once are
 #
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
 #
-# Take the four words from the beginning (toy vectors again, to check by hand) as keys, and two questions, *what gets
-# paid?* and *how often?*:
+# First by hand, with the toy vectors. The keys are the four words from the beginning, one a column; the queries are
+# two questions, *what gets paid?* and *how often?*, one a row:
 #
 # $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 2 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 6 & 0 & 0 \end{pmatrix} .$$
 #
@@ -482,14 +446,12 @@ for row, query in enumerate(x):
 # | what gets paid? $(0, 2, 0)$ | 0 | 0 | 0 | **6** |
 # | how often? $(0, 0, 2)$ | 0 | **6** | 0 | 0 |
 #
-# The first question finds *debts*, the second *always*. The multiplications are the same, but now the loops run in
-# compiled code, too, several at once. That is one reason to compare by dot products, and not by a small network, as
-# [chapter 1](01_why_attention.ipynb#the-network-of-2014)'s decoder does. (Cosines and distances can be computed from
-# the same product, as exercises 2 and 3 show.)
+# The first question finds *debts*, the second *always*. The number of multiplications is the same, but they run in
+# compiled code, many at a time. This speed is one reason to compare by dot products instead of a small network, as
+# [chapter 1](01_why_attention.ipynb#the-network-of-2014)'s decoder does.
 #
-# Shapes: $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. The `#` in `*#batch` says
-# that the axes in front *broadcast* as in NumPy: one of size 1 is stretched to fit. (`swapaxes(-1, -2)` is a
-# transpose that leaves the axes in front as they are.)
+# Shapes: $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. For two plain matrices,
+# the body is `queries @ keys.T`. (`swapaxes(-1, -2)` is a transpose that leaves axes in front as they are.)
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -506,12 +468,12 @@ def similarity_matrix(
 
 
 # %% tags=["proof"]
+similarities = np.array([[dot(query, key) for key in x] for query in x])
 assert np.allclose(similarity_matrix(x, x), similarities, rtol=0, atol=1e-12)
 found = similarity_matrix(
     np.array([[0, 2, 0], [0, 0, 2]]), np.array([*offers.values()][:4])
 )
 assert found.tolist() == [[0, 0, 0, 6], [0, 6, 0, 0]]
-assert round(similarities[0, 1:].max(), 2) == round(similarities[0, 4], 2) == 0.19
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Six by six matrix of cosines for the words they, drink, hot, coffee, or, tea. The diagonal is 1. Coffee and tea have 0.44, drink has 0.33 with coffee and 0.28 with tea; they and or have 0.19; nearly all others are close to 0. The matrix is the same above and below its diagonal."}}
 plots.score_map(similarity_matrix(x, x), sentence, sentence)
@@ -519,14 +481,14 @@ plt.show()
 
 # %% [markdown]
 # Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about as much as two unrelated words,
-# although tea is often hot. *They* is close to none of the others; the most that it has is 0.19, with *or*.
+# although tea is often hot.
 #
 # Now read the last column: the same numbers as the last row. The matrix is **symmetric**, because
 # $a \cdot b = b \cdot a$. For likeness that is right. For a look-up two things are wrong. First, *hot* should find
-# the noun that it belongs to, and that noun need not look back. Second, where all vectors are equally long, every
-# word finds itself: on the diagonal stand the squared lengths $x_i \cdot x_i$, here 1, the largest cosine that there
-# is. Both come from using one vector as query *and* as key. So [chapter
-# 4](04_self_attention.ipynb#queries-keys-and-values) gives each word one of each, through two learned matrices.
+# the noun that it belongs to, and that noun need not look back. Second, every word finds itself: the diagonal is 1,
+# and between vectors of length 1 no dot product is larger. Both come from using one vector as query *and* as key. So
+# [chapter 4](04_self_attention.ipynb#queries-keys-and-values) gives each word one of each, through two learned
+# matrices.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -551,35 +513,6 @@ quiz.one_choice(
         "question asks.",
     ),
 )
-
-# %% [markdown]
-# ## Break it: a reshape is not a transpose
-#
-# The keys came as $(S, D)$ and had to become $(D, S)$. Two expressions give that shape: `keys.T` and `keys.reshape(D,
-# S)`. They are easily confused.
-
-# %% tags=["nbval-check-output"]
-right = x @ x.T
-wrong = x @ x.reshape(x.shape[1], x.shape[0])
-print("shapes:", right.shape, wrong.shape)
-print("the row of 'tea', transposed:", right[5].round(2))
-print("the row of 'tea', reshaped:  ", wrong[5].round(2))
-
-# %% [markdown]
-# No error, the same shape, numbers of a believable size. `reshape` keeps the numbers in reading order and cuts them
-# into new rows, so that a "key" is now made of numbers from different words. One number gives it away, if you know what
-# to look for: the last, tea's likeness to itself, which is not 1.
-#
-# Where the same vectors are queries and keys, the matrix must be symmetric, and with vectors of length 1 its diagonal
-# must be ones. Where queries and keys differ, neither helps. There, compare one entry with the definition: entry
-# `[2, 5]` must be the dot product of `queries[2]` with `keys[5]`.
-
-# %% tags=["proof"]
-assert np.allclose(right, right.T) and np.allclose(np.diag(right), 1)
-assert not np.allclose(wrong, wrong.T) and not np.allclose(np.diag(wrong), 1)
-
-# %% [markdown]
-# After every function, ask what must hold *whatever the numbers are*, and write an assertion for it.
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -803,7 +736,8 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# When a cosine is high, how many features fit into a space, and what an analogy proves. No later chapter needs this.
+# This part asks when a cosine is high, how many features fit into a space, what an analogy proves, and whether a reshape
+# can replace a transpose. No later chapter needs it.
 #
 # ### How high is high?
 #
@@ -926,7 +860,9 @@ for word in ("king", "actor", "swim"):
 # and no word was nearer to *swim* before. And *rome* is still behind *italian*. So before you believe an analogy, look
 # at what is near its inputs ([Linzen, 2016](https://aclanthology.org/W16-2503/)).
 #
-# A high cosine does not mean *the same*, and a model's vectors repeat the habits of its texts:
+# ### Does a high cosine mean *the same*?
+#
+# No. And a model's vectors repeat the habits of its texts:
 
 # %%
 for pair in ["hot warm", "hot cold", "good great", "good bad"]:
@@ -955,3 +891,32 @@ assert [word for word, _ in nearest("king")][:2] == ["kings", "queen"]
 assert nearest("swim")[0][0] == "swimming" and nearest("actor")[1][0] == "actress"
 kings = [round(v @ table[row_of["kings"]], 2) for v in (king, queen)]
 assert kings == [0.69, 0.45] and nearest("actor")[0][0] == "actors"
+
+# %% [markdown]
+# ### Break it: a reshape is not a transpose
+#
+# The keys came as $(S, D)$ and had to become $(D, S)$. Two expressions give that shape: `keys.T` and
+# `keys.reshape(D, S)`.
+
+# %% tags=["nbval-check-output"]
+right = x @ x.T
+wrong = x @ x.reshape(x.shape[1], x.shape[0])
+print("shapes:", right.shape, wrong.shape)
+print("the row of 'tea', transposed:", right[5].round(2))
+print("the row of 'tea', reshaped:  ", wrong[5].round(2))
+
+# %% [markdown]
+# No error, the same shape, numbers of a believable size. `reshape` keeps the numbers in reading order and cuts them
+# into new rows, so that a "key" is now made of numbers from different words. One number gives it away, if you know what
+# to look for: the last, tea's likeness to itself, which is not 1.
+#
+# Where the same vectors are queries and keys, the matrix must be symmetric, and with vectors of length 1 its diagonal
+# must be ones. When queries and keys differ, neither test applies. Then compare one entry with the definition: entry
+# `[2, 5]` must be the dot product of `queries[2]` with `keys[5]`.
+
+# %% tags=["proof"]
+assert np.allclose(right, right.T) and np.allclose(np.diag(right), 1)
+assert not np.allclose(wrong, wrong.T) and not np.allclose(np.diag(wrong), 1)
+
+# %% [markdown]
+# After every function, ask what must hold *whatever the numbers are*, and write an assertion for it.
