@@ -13,7 +13,7 @@
 # from the best match. And it shows why transformers divide their scores by a square root.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. The chapter
-# takes about 24 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 4 more
+# takes about 22 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 6 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
@@ -32,7 +32,6 @@ transformer_map(built=3)
 
 # %% tags=["nbval-check-output"]
 import numpy as np
-from dotformer.by_hand.similarity import similarity_matrix
 
 drinks = ["tea", "coffee", "ice", "train"]
 # columns: warm, drink, move; a row for each of the four, as in chapter 2
@@ -73,26 +72,28 @@ with np.errstate(all="ignore"):
 # The second line has the same differences as the first, ten points higher, and the winner's share fell from 0.67 to
 # 0.36. But adding 10 to every score should change nothing. Suppose every key had a fourth entry of 1, and the query a
 # 10 there: every score rises by 10, and the keys differ no more than before. In the third line the sum is 0, and in
-# the last line, our drinks, ice gets a negative share.
+# the last line, our list, ice gets a negative share.
 #
 # We could subtract the lowest score first: then only differences count, and nothing is negative. But now a bad key
 # changes how two good ones share. Scores of 6 and 5 share 2 to 1 if the lowest is 4, but 106 to 105, almost equally,
 # if it is $-100$. So two demands join the first three: a common shift must not change the shares, and a third key
-# must not change the *ratio* of two others. **The ratio of two shares depends on the difference of their scores, and
-# on nothing else.**
+# must not change the *ratio* of two others. By the second, the ratio of two shares depends only on their own two
+# scores; by the first, only on the difference. In short: **the ratio of two shares depends on the difference of their
+# scores, and on nothing else.**
 #
-# That settles the formula: only the powers of a fixed number can do this. Let $f(x)$ be the ratio of two shares whose
-# scores differ by $x$, and take three keys, each 1 ahead of the next. The first gets $f(1)$ times the share of the
-# second, and the second $f(1)$ times that of the third. So the first, which is 2 ahead of the third, gets $f(1) f(1)$
-# times its share: $f(2) = f(1)^2$. In the same way $f(x + y) = f(x) f(y)$ for any two differences. Write $a$ for
-# $f(1)$, which is above 1, since a higher score must get more. Then $f(3) = a^3$, and $f(\tfrac12) = \sqrt a$, since
-# $f(\tfrac12)^2 = f(1)$. In the same way $f(x) = a^x$ for every fraction $x$, and $f(-x) = 1 / f(x)$. And since a
-# larger difference must give a larger ratio, $f$ is squeezed onto the curve $a^x$ at all numbers between the
+# That settles the formula: only the powers of a fixed number can do this. Let $f(x)$ be the share of one key divided
+# by the share of another whose score is lower by $x$. Take three keys, each 1 ahead of the next. The first gets
+# $f(1)$ times the share of the second, and the second $f(1)$ times that of the third. So the first, which is 2 ahead
+# of the third, gets $f(1) f(1)$ times its share: $f(2) = f(1)^2$. In the same way $f(x + y) = f(x) f(y)$ for any two
+# differences. Write $a$ for $f(1)$, which is above 1, since a higher score must get more. Then $f(3) = a^3$, and
+# $f(\tfrac12) = \sqrt a$, since $f(\tfrac12)^2 = f(1)$. In the same way $f(x) = a^x$ for every fraction $x$, and
+# $f(-x) = 1 / f(x)$, since swapping the two keys turns the ratio over. And since raising $x$ by some $y > 0$
+# multiplies $f$ by $f(y) > 1$, $f$ always grows, and is squeezed onto the curve $a^x$ at all numbers between the
 # fractions, too.
 #
 # To get such ratios, raise $a$ to the power of each score, and divide each result by the sum of all the results. The
 # shares are positive and sum to 1, like the probabilities of a **distribution**. We take $a = e$, the base with the
-# simplest derivative; another base would only rescale the scores. For the scores 0, 1, 2:
+# simplest derivative; another base would only rescale the scores ($a^s = e^{s \ln a}$). For the scores 0, 1, 2:
 #
 # | score | $e^{\text{score}}$ | share |
 # |---|---|---|
@@ -112,6 +113,7 @@ def shares_by_loop(scores):
     return [np.exp(score) / total for score in scores]
 
 
+# %% tags=["proof"]
 assert np.allclose(
     shares_by_loop([0, 1, 2]), [0.090, 0.245, 0.665], rtol=0, atol=0.0005
 )
@@ -127,7 +129,8 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 # In attention its results are called **weights**. Do not confuse them with the weights of a network: those are
 # learned, and these are computed afresh from the scores. Add a number $c$ to every score, and no weight changes
 # (**shift invariance**): $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ cancels. So the function below may
-# subtract from each row its largest score, `highest`; the next section says why it should.
+# subtract from each row its largest score, `highest`, because large scores would overflow
+# ([later](#break-it-scores-of-a-thousand) we break it).
 
 # %% tags=["export"] module="by_hand.softmax"
 import numpy as np
@@ -151,7 +154,7 @@ def softmax(
     return powers / powers.sum(axis=axis, keepdims=True)
 
 
-# %%
+# %% tags=["proof"]
 row = np.array([0, 1, 2])
 assert np.allclose(softmax(row), shares_by_loop(row), rtol=1e-14, atol=0)
 
@@ -178,30 +181,6 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# ## Break it: scores of a thousand
-#
-# **Predict first.** `shares_by_loop([1000, 1001, 1002])` has the same differences as 0, 1, 2. What does it return?
-
-# %% tags=["nbval-check-output"]
-with np.errstate(all="ignore"):
-    print("loop:   ", np.array(shares_by_loop([1000, 1001, 1002])))
-print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
-
-# %% [markdown]
-# `nan`, "not a number", three times. $e^{1000}$ is larger than any float64 (these end near $e^{709}$, float32 near
-# $e^{88}$, float16 near $e^{11}$), so it **overflows** to infinity, and infinity over infinity is undefined.
-#
-# Only differences count, so `softmax` subtracts the largest score from all. The largest exponential is then $e^0 = 1$,
-# no exponential can overflow, and the weights are the same. Very small exponentials may round to 0 (**underflow**),
-# which matters where somebody takes their logarithm (exercise 2) or divides by them.
-#
-# A score of minus infinity gets the weight 0, exactly. That is how chapter 4 leaves a word out (a **mask**). A row of
-# *nothing but* minus infinity has no answer (it would be 0/0), so `check_scores` refuses it.
-
-# %% tags=["proof"]
-assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
-
-# %% [markdown]
 # ## The blend
 #
 # Now use the weights: multiply each value by its weight and add up. Here is the whole look-up, for the drinks and their
@@ -215,10 +194,9 @@ assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
 # | train | 1 | 2.72 | 0.0049 | 40 | 0.196 |
 # | sum | | 554.70 | 1 | | 2.913 |
 #
-# A sum whose weights are not negative and sum to 1 is a **weighted average**, or convex combination. It always lies
-# between the values, never outside (for vectors, this holds entry by entry). For $T$ queries and $S$ keys, whose values
-# have the width $D$, the weights are a matrix $W$ of shape $(T, S)$ and the values a matrix $V$ of shape $(S, D)$. Then
-# the answers, a row $O_i$ for query $i$, are one more matrix product:
+# A sum whose weights are not negative and sum to 1 is a **weighted average**. It always lies between the values. For
+# $T$ queries and $S$ keys, whose values have the width $D$, the weights are a matrix $W$ of shape $(T, S)$ and the
+# values a matrix $V$ of shape $(S, D)$. Then the answers, a row $O_i$ for query $i$, are one more matrix product:
 #
 # $$O = W V , \qquad O_i = \sum_{j=1}^{S} W_{ij} \, V_j .$$
 #
@@ -260,15 +238,14 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 # The answer costs 2.91. Nothing on the list does: it is a blend, mostly coffee and about a quarter tea. The train has
 # less than half a percent of the weight, and its price of 40 still puts 0.20 into the answer: but for rounding, every
 # finite score gets some weight, however small.
-#
-# A lead is therefore worth less in a longer list: a key that is 5 ahead of all others gets 0.94 of the weight among
-# 10 keys and 0.13 among 1,000.
 
 # %% [markdown]
 # Ask with $(x, 1, 0)$ instead, and let $x$ run from $-2$ to 2. The hard look-up answers with the litres of ice, then of
 # tea, then of coffee. The blend (*soft*) has no jumps:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The litres of the answer against the first entry of the query, from -2 to 2. Hard: steps, 0.1 (ice) below -0.4, 0.3 (tea) up to 0, then 0.2 (coffee). Soft: a smooth curve from 0.1 up to 0.24 at 0.2 and down to 0.21."}}
+from dotformer.by_hand.similarity import similarity_matrix
+
 turn = np.linspace(-2, 2, 401)
 asked = np.stack([turn, np.ones_like(turn), np.zeros_like(turn)], axis=1)
 all_scores = similarity_matrix(asked, keys)  # (401 queries, 4 keys)
@@ -286,45 +263,33 @@ axes.set(xlabel="x, in the query (x, 1, 0)", ylabel="litres", ylim=(0, 0.35))
 plt.show()
 
 # %% [markdown]
-# This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a little.
-# It has a slope everywhere (it is **differentiable**), and a hard choice has a slope of 0, or none. So in a soft
-# look-up queries and keys can be learned (chapter 7). Attention is this look-up. In *self-attention* queries, keys and
-# values all come from the words of one sentence.
+# This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a
+# little. It has a slope everywhere (it is **differentiable**), and a hard choice has a slope of 0, or none. So in a
+# soft look-up queries and keys can be learned (chapter 7). Attention is this look-up. (The softmax runs over the
+# keys: each query shares out its own attention. [Over the wrong axis](#break-it-the-wrong-axis) nothing crashes.)
 
 # %% [markdown]
-# ## Break it: the wrong axis
+# ## Break it: scores of a thousand
 #
-# A matrix of scores has two axes, `softmax` takes an `axis`, and it is easy to name the wrong one. Here are three
-# queries and three keys:
+# **Predict first.** `shares_by_loop([1000, 1001, 1002])` has the same differences as 0, 1, 2. What does it return?
 
 # %% tags=["nbval-check-output"]
-three = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 0.0], [1.0, 0.0, 1.0]])
-over_keys, over_queries = softmax(three, axis=-1), softmax(three, axis=0)
-print(over_keys.round(2), "\n")
-print(over_queries.round(2))
+with np.errstate(all="ignore"):
+    print("loop:   ", np.array(shares_by_loop([1000, 1001, 1002])))
+print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 
 # %% [markdown]
-# The same shape, and positive numbers. But look at the first row of the second: its scores are 2, 1 and 0, and the key
-# with score 0 gets more than the key with score 1. In each *column* the order is right, because this matrix answers
-# another question: not "how does this query share out its attention?" but "how do the queries share out this key?" The
-# sums tell them apart.
-
-# %% tags=["nbval-check-output"]
-print("softmax over keys,    row sums:", over_keys.sum(axis=1).round(2))
-print("softmax over queries, row sums:", over_queries.sum(axis=1).round(2))
-try:
-    weighted_average(over_queries, np.eye(3))
-except ValueError as error:
-    print("weighted_average says:", error)
-
-# %% [markdown]
-# With equal scores, and as many keys as queries, all weights are $\frac1S$ over either axis, and nobody would notice.
-# So test with scores that differ, and with more keys than queries: over the wrong axis all weights together sum to
-# the number of keys, so the rows cannot all sum to 1.
+# `nan`, "not a number", three times. $e^{1000}$ is larger than any float64 (Python's usual decimal numbers, which end
+# near $e^{709}$), so it **overflows** to infinity, and infinity over infinity is undefined.
+#
+# Only differences count, so `softmax` subtracts the largest score from all. The largest exponential is then
+# $e^0 = 1$, no exponential can overflow, and the weights are the same. (Very small ones may round to 0, which is
+# called **underflow**: exercise 2.)
+#
+# A score of minus infinity gets the weight 0, exactly. That is how chapter 4 leaves a word out (a **mask**).
 
 # %% tags=["proof"]
-assert np.allclose(over_keys.sum(axis=1), 1)
-assert over_queries.sum(axis=1).round(2).tolist() == [0.99, 1.15, 0.86]
+assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
 
 # %% [markdown]
 # ## Temperature
@@ -332,7 +297,7 @@ assert over_queries.sum(axis=1).round(2).tolist() == [0.99, 1.15, 0.86]
 # How sharp should the choice be? Divide the scores by a positive number $\tau$ before the softmax, and you can set it.
 # The number is called **temperature**.
 #
-# **Predict first.** Raise $\tau$ until it is very large. Where do the weights of the four drinks go?
+# **Predict first.** Raise $\tau$ until it is very large. Where do the weights of the four entries go?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Weights of coffee, tea, train and ice against temperature from 0.1 to 1000 on a logarithmic axis. At 0.1 coffee has weight 1. With rising temperature the four curves approach each other and end together at one quarter."}}
 temperatures = np.geomspace(0.1, 1000, 200)
@@ -360,9 +325,8 @@ plt.show()
 # All go to one quarter, because scores divided by a large $\tau$ are all near 0. The answer is then the plain average
 # of the values. At $\tau = 1$ you find the weights of the blend, 0.27 for tea and 0.73 for coffee. On the left edge,
 # at low temperature, coffee has everything, because it is 1 ahead of tea and gets $e^{1/\tau}$ times as much: 2.7
-# times at $\tau = 1$, 22,026 times at 0.1. Towards 0 softmax becomes the hard choice again (keys that are tied for
-# best share equally). A longer query does the same as a lower temperature: its direction says what is sought, its
-# length how sharply. The order never changes, whatever the temperature.
+# times at $\tau = 1$, 22,026 times at 0.1. Towards 0 softmax becomes the hard choice again. A longer query does the
+# same as a lower temperature: its direction says what is sought, its length how sharply.
 
 # %% tags=["proof"]
 assert np.allclose(curves[-1], 0.25, atol=0.003) and curves[0, 1] > 0.9999
@@ -370,11 +334,11 @@ assert (curves.argsort(axis=1) == scores.argsort()).all()
 assert scores.argmax() == 1 and scores[1] - scores[0] == 1
 assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 
-# %% [markdown]
-# On the page you can move $\tau$ yourself.
-
 # %% tags=["plot"]
 movable.temperature(drinks, scores)
+
+# %% [markdown]
+# Which temperature is right? A very sharp softmax has a hidden cost. To see it, ask how far the weights move.
 
 # %% [markdown]
 # ## How far do weights move?
@@ -396,8 +360,9 @@ movable.temperature(drinks, scores)
 #
 # $$-0.665 \cdot 0.090, \quad -0.665 \cdot 0.245, \quad 0.665 \cdot 0.335 \quad=\quad -0.060, \quad -0.163, \quad 0.223 .$$
 #
-# $J$ is symmetric, so this is also its last column: as the last score rises, its own weight gains 0.223 and the others
-# lose 0.060 and 0.163, so that the total stays 1.
+# $J$ is symmetric, so this is also its last column: as the last score rises a little, its own weight gains 0.223
+# times that, and the others lose 0.060 and 0.163 times that, so that the total stays 1. (Nudging each score gives the
+# same numbers, as a folded cell asserts.)
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -407,13 +372,13 @@ def softmax_jacobian(
 ) -> Float[np.ndarray, "*batch S S"]:
     """Derivative of every weight with respect to every score: diag(w) - w w^T.
 
-    Entry (i, j) says how much weight i gains when score j rises.
+    Entry (i, j) says how fast weight i rises with score j.
     """
     # row i is w_i times (1 - w_i on the diagonal, -w_j elsewhere)
     return weights[..., None] * (np.eye(weights.shape[-1]) - weights[..., None, :])
 
 
-# %%
+# %% tags=["proof"]
 example = softmax(np.array([0, 1, 2]))
 jacobian = softmax_jacobian(example)
 assert np.allclose(jacobian[2], [-0.060, -0.163, 0.223], rtol=0, atol=0.0005)
@@ -461,23 +426,25 @@ quiz.one_choice(
 # %% [markdown]
 # ## Why divide by the square root of the width?
 #
-# Our vectors had three entries. A query or key of the original transformer has $d_k = 64$, so a score is a sum of 64
-# products. How large is it, before anything is learned? Take unrelated random vectors (the strangers of chapter 2):
-# all entries independent and normal (bell-shaped), with mean 0 and **variance** 1. (With mean 0 the variance is the
-# mean square.) For independent numbers the mean of a product is the product of the means. So $q_i k_i$ has mean 0.
-# Its square, $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$, and that is its variance. Now square the sum of all $d_k$
-# products and take the mean. The product of two different terms has mean 0, so only the $d_k$ squares remain, each
-# with mean 1:
+# Our vectors had three entries. A query or key of the original transformer has 64. This width is written $d_k$ ($k$
+# for key), and a score is a sum of $d_k$ products.
+#
+# What should the weights be like before anything is learned? They should not be nearly equal, or every answer is
+# nearly the plain average of the values. And no key should have nearly all, or the softmax is saturated before
+# learning starts. So how large are the scores then? Take unrelated random vectors (the strangers of chapter 2): all
+# entries independent and normal (bell-shaped), with mean 0 and **variance** 1 (the mean squared distance from the
+# mean). For independent numbers the mean of a product is the product of the means. So $q_i k_i$ has mean 0. Its
+# square, $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$, and that is its variance. Now square the sum of all $d_k$ products
+# and take the mean. The product of two different terms has mean 0, so only the $d_k$ squares remain, each with mean
+# 1:
 #
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
 # So the standard deviation of a score, its typical distance from 0, is $\sqrt{d_k}$, 8 for $d_k = 64$. The scores of
-# two keys easily differ by 10 (the variance of their difference is $2 d_k$), and then one gets $e^{10}$ times the
-# other's weight. Scores grow with the width, although each entry is as large as before. Dividing scores by $c$ divides
-# their variance by $c^2$, so $c = \sqrt{d_k}$ leaves 1 at every width: a temperature that the width sets.
+# two keys easily differ by 10 (their difference has standard deviation $\sqrt{128} \approx 11$), and then one gets
+# $e^{10}$ times the other's weight. Dividing scores by $c$ divides their variance by $c^2$, so $c = \sqrt{d_k}$
+# leaves 1 at every width: a temperature that the width sets.
 #
-# What should happen before anything is learned? The weights should not be nearly equal, or every answer is nearly the
-# plain average of the values; and no key should have nearly all, or the softmax is saturated before learning starts.
 # **Predict first.** One query, ten keys, all random, undivided scores. How much weight does the luckiest of the ten
 # get at width 64? At width 1024?
 
@@ -503,7 +470,7 @@ for width in widths:
 # Read the line for 64: the scores have a variance near 64, and on average the luckiest stranger takes 87 percent of
 # the weight. At 1024 it takes 97. Divided by $\sqrt{d_k}$, the scores have variance 1 at every width, so the luckiest
 # key gets about 0.3 from width 4 on. Why not divide by $d_k$ itself? Such scores have the standard deviation
-# $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys gets nearly a
+# $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys gets about a
 # tenth, whatever the query asks.
 
 # %% tags=["proof"]
@@ -514,17 +481,19 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # %% [markdown]
 # ### What does saturation cost?
 #
-# That large scores slow learning, the 2017 paper states only as a suspicion: "we suspect that for large values of
-# $d_k$, the dot products grow large in magnitude, pushing the softmax function into regions where it has extremely
-# small gradients". How does the first weight respond to the query? There are three links: query, scores, weights.
-# Move $q$ by a small $\delta$. The scaled score $q \cdot k_j / \tau$ changes by $\delta \cdot k_j / \tau$, and the
-# first weight by $J_{1j}$ times as much. As $q$ acts through all the scores, these contributions add up. So the
-# derivatives of the first weight with respect to all entries of $q$, its **gradient**, are
-# $\sum_j J_{1j} \, k_j / \tau = \frac1\tau J_1 K$, with $J_1$ for the first row of $J$. Where a softmax is saturated,
-# $J$ is nearly 0, and so is this: a **vanishing gradient**.
+# The paper that introduced the transformer ([Vaswani and others, 2017](https://arxiv.org/abs/1706.03762)) only
+# suspects that large scores slow learning: "we suspect that for large values of $d_k$, the dot products grow large in
+# magnitude, pushing the softmax function into regions where it has extremely small gradients". Let us test the
+# suspicion. How does the first weight respond to the query? There are three links: query, scores, weights. Move $q$
+# by a small $\delta$. The scaled score $q \cdot k_j / \tau$, where $k_j$ is now the whole $j$-th key, changes by
+# $\delta \cdot k_j / \tau$, and the first weight by nearly $J_{1j}$ times as much. As $q$ acts through all the
+# scores, these contributions add up. So the derivatives of the first weight with respect to all entries of $q$, its
+# **gradient**, are $\sum_j J_{1j} \, k_j / \tau = \frac1\tau J_1 K$, with $J_1$ for the first row of $J$, and $K$ for
+# the matrix whose rows are the keys. Where a softmax is saturated, $J$ is nearly 0, and so is this: a **vanishing
+# gradient**.
 #
-# First, how long is the gradient at the start? Draw a query and ten keys at random, call the first key the right one,
-# and take the gradient of its weight.
+# First, how long is the gradient at the start? Draw a query and ten keys at random, and call the first key the right
+# one. Learning should raise its weight, so take the gradient of that weight.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two histograms of the lengths of 2,000 gradients, on a logarithmic axis. Width 64: the scaled ones lie in a narrow hump around 0.07, the unscaled ones are spread from 3 down to 1e-18, with a median below 0.0001. Width 1024: the scaled ones are where they were, and the unscaled ones reach from 11 to below 1e-30."}}
 lengths = {}
@@ -570,13 +539,14 @@ assert medians["unscaled", 1024] < 1e-18
 assert all(0.06 < medians["scaled", width] < 0.08 for width in (64, 1024))
 
 # %% [markdown]
-# So at this learning rate the division decides. At others, or from another start, the gap can shrink, vanish or even
-# turn round ([other learning rates](#can-a-query-still-learn), [another start](#when-does-it-matter-less)).
+# Unscaled weights are so sharp that some queries *start* on the right key by luck, and few of the others arrive. So
+# at this learning rate the division makes the difference. At others, or from another start, the gap can shrink,
+# vanish or even reverse ([other learning rates](#can-a-query-still-learn), [another
+# start](#when-does-it-matter-less)).
 #
-# Could training not do the division itself? It could. Queries come from a learned matrix (chapter 4), and if its
-# entries are smaller by a factor $\sqrt{d_k}$, the scores are too. The division lets training *begin* with scores of
-# the same size at every width. Once trained, queries and keys are no longer independent, and scores may grow as large
-# as the task needs.
+# Training could do the division itself, by making the matrix smaller from which queries come (chapter 4). The
+# division lets training *begin* with scores of the same size at every width. Once trained, queries and keys are no
+# longer independent, and scores may grow as large as the task needs.
 
 # %% [markdown]
 # ### Scaled dot-product attention
@@ -593,20 +563,18 @@ def attention(queries, keys, values):  # (T, d_k), (S, d_k), (S, D) -> (T, D)
     return softmax(scaled) @ values
 
 
-queries = np.array([query, np.sqrt(3) * query])
-print(attention(queries, keys, values).round(2))  # price and litres
+print(attention(query[None], keys, values).round(2))  # price and litres
 
 # %% [markdown]
 # Our keys have $d_k = 3$. Divided by $\sqrt 3$, the scores become 2.89, 3.46, −1.15 and 0.58, the weights 0.345,
-# 0.615, 0.006 and 0.034, and the answer of the first row costs 3.91. That is more than coffee alone: a softer choice
-# lets the train in. A query that is longer by a factor $\sqrt 3$, the second row, gets 2.91 again.
+# 0.615, 0.006 and 0.034, and the answer costs 3.91, more than coffee alone: a softer choice lets the train in. Our
+# hand-made scores were not too large, so here the division only softens. It is meant for wide vectors with entries of
+# about 1.
 
 # %% tags=["proof"]
 shares = softmax(keys @ query / np.sqrt(3))
 assert shares.round(3).tolist() == [0.345, 0.615, 0.006, 0.034]
 assert round((shares @ values)[0], 2) == 3.91
-ahead = np.exp(5) / (np.exp(5) + np.array([9, 999]))
-assert ahead.round(2).tolist() == [0.94, 0.13]
 
 # %% [markdown]
 # ### Which d is under the root?
@@ -614,9 +582,7 @@ assert ahead.round(2).tolist() == [0.94, 0.13]
 # The width of one key, which is the number of products in one score. A transformer runs several attentions side by
 # side, called **heads** (chapter 6), each with narrow keys of its own, and that narrow width is $d_k$ (`head_dim` in
 # many libraries). So it is not the width of a word, in the original paper 512, nor the number of heads, nor the
-# number of words. A wrong choice is only a wrong temperature (with the number of words, one that differs from text to
-# text), so training may hide it, and then neither loss nor accuracy reveals it. Comparing the output with a reference
-# does ([chapter 4](04_self_attention.ipynb#break-it-four-versions-one-correct)).
+# number of words.
 
 # %% tags=["quiz"]
 d_model, num_heads, words = 768, 12, 100
@@ -656,8 +622,8 @@ quiz.number(
 # ### Exercise 1: How many keys is that?
 #
 # *Easy, 10 minutes.* Weights of $\frac14, \frac14, \frac14, \frac14$ attend to four keys; weights of $1, 0, 0, 0$ to
-# one. For anything between there is the **perplexity**: $e^{H}$ with the entropy $H = -\sum_i w_i \ln w_i$, where a
-# weight of 0 contributes 0. (For $n$ equal weights $H = \ln n$, so $e^H = n$.) Return the perplexity of each row.
+# one. For anything in between there is the **perplexity**: $e^{H}$ with the entropy $H = -\sum_i w_i \ln w_i$, where
+# a weight of 0 contributes 0. (For $n$ equal weights $H = \ln n$, so $e^H = n$.) Return the perplexity of each row.
 
 
 # %% tags=["exercise"]
@@ -834,7 +800,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Two questions about the division. No later chapter needs the answers.
+# Two questions about the division, and a mistake. No later chapter needs them.
 #
 # ### Can a query still learn?
 #
@@ -878,11 +844,10 @@ for width in (64, 1024):
 # Without any step, at a learning rate of 0, some of the unscaled queries start on the right key by luck. Each key
 # wins a tenth of the draws, and the winner has more than 0.9 in some 60 percent of them at width 64, in some 90 at 1024.
 # At 0.1, too small for a hundred steps, the unscaled version is ahead: where its softmax is not saturated its
-# gradients are the larger ones, since they lack the $\frac1\tau$. At the right end nearly every unscaled query
-# arrives at width 64, since a gradient that is not quite 0 can be multiplied by enough. Plain gradient descent cannot
-# do that in a model, where one learning rate serves all parameters. (Adam, in [chapter 11](11_training.ipynb#adam),
-# comes closer to it.) But at 1 nearly every scaled query finds its key, and at 10 every one does. So the division
-# does not make all gradients larger. It lets the softmax *start* away from where they vanish.
+# gradients are the larger ones, since they lack the $\frac1\tau$. At the right end, at width 64, nearly every
+# unscaled query finds its key, since a gradient that is not quite 0 can be multiplied by enough. But at 1 nearly
+# every scaled query finds its key, and at 10 every one does. So the division does not make all gradients larger. It
+# lets the softmax *start* away from where they vanish.
 #
 # (The softmax at the end of a model, which names the next word, does not stall like this, because it is trained on
 # $-\ln w$ and not on $w$: the $\frac1w$ of the logarithm cancels the factor $w$ in $w (1 - w)$ and $-w_i w_j$. See
@@ -912,9 +877,7 @@ for width in (64, 1024):
 # %% [markdown]
 # At width 64 nearly all of them find their key, and at 1024 fewer than half; scaled, all do. Nor, with variance 1
 # again, does the division matter if all steps are equally long: with steps of length 0.1 in the direction of the
-# gradient every unscaled query finds its key at either width. (Once trained, $q \cdot k$ may grow like $d_k$, and
-# there are recipes that do divide by $d_k$ and adapt the learning rate: [Yang and others,
-# 2022](https://arxiv.org/abs/2203.03466).)
+# gradient every unscaled query finds its key at either width.
 
 # %% tags=["proof"]
 assert ends["unscaled", 64][1] > 0.3 > 0.02 > ends["scaled", 64][1]
@@ -937,3 +900,38 @@ assert [
     round(ends["unscaled", width][n], 2) for n in (3, 4) for width in (64, 1024)
 ] == [0.53, 0.19, 0.88, 0.29]
 assert ends["scaled", 64][3] == ends["scaled", 1024][3] == 1
+
+# %% [markdown]
+# ### Break it: the wrong axis
+#
+# A matrix of scores has two axes, `softmax` takes an `axis`, and it is easy to name the wrong one. Here are three
+# queries and three keys:
+
+# %% tags=["nbval-check-output"]
+three = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 0.0], [1.0, 0.0, 1.0]])
+over_keys, over_queries = softmax(three, axis=-1), softmax(three, axis=0)
+print(over_keys.round(2), "\n")
+print(over_queries.round(2))
+
+# %% [markdown]
+# The same shape, and positive numbers. But look at the first row of the second: its scores are 2, 1 and 0, and the key
+# with score 0 gets more than the key with score 1. In each *column* the order is right, because this matrix answers
+# another question: not "how does this query share out its attention?" but "how do the queries share out this key?" The
+# sums tell them apart.
+
+# %% tags=["nbval-check-output"]
+print("softmax over keys,    row sums:", over_keys.sum(axis=1).round(2))
+print("softmax over queries, row sums:", over_queries.sum(axis=1).round(2))
+try:
+    weighted_average(over_queries, np.eye(3))
+except ValueError as error:
+    print("weighted_average says:", error)
+
+# %% [markdown]
+# With equal scores, and as many keys as queries, all weights are $\frac1S$ over either axis, and nobody would notice.
+# So test with scores that differ, and with a different number of keys than of queries: over the wrong axis all
+# weights together sum to the number of keys, so the rows cannot all sum to 1.
+
+# %% tags=["proof"]
+assert np.allclose(over_keys.sum(axis=1), 1)
+assert over_queries.sum(axis=1).round(2).tolist() == [0.99, 1.15, 0.86]

@@ -49,7 +49,7 @@ def softmax_jacobian(
 ) -> Float[np.ndarray, "*batch S S"]:
     """Derivative of every weight with respect to every score: diag(w) - w w^T.
 
-    Entry (i, j) says how much weight i gains when score j rises.
+    Entry (i, j) says how fast weight i rises with score j.
 
     Defined in chapter 3, "How far do weights move?".
     """
