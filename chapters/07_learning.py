@@ -14,8 +14,8 @@
 # spread weights into a look-up.
 #
 # You need chapters [4](04_self_attention.ipynb) and [6](06_many_heads.ipynb), the softmax's derivative from [chapter
-# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. The chapter takes about 26 minutes to read, and 45
-# for the exercises. [Going further](#going-further), at the end, takes 7 more minutes.
+# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. The chapter takes about 21 minutes to read, and 45
+# for the exercises. [Going further](#going-further), at the end, takes 9 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. All of one attention block is built: dot product, scaling, softmax, weighted average, projections, positions and heads. This chapter adds gradients, which flow back from the answer to every matrix."}}
 from functools import partial
@@ -29,8 +29,8 @@ transformer_map(built=7)
 # %% [markdown]
 # ## One answer, one gradient
 #
-# Take up the verb of [chapter 4](04_self_attention.ipynb#queries-keys-and-values) again. In *dog bites man*, the
-# query of *bites*, $(2, 0)$, met the keys of *dog*, *bites* and *man*, $(1, 0)$, $(0, 1)$ and $(2, 0)$, and the verb
+# Take the verb from [chapter 4](04_self_attention.ipynb#queries-keys-and-values) again. In *dog bites man*, the query
+# of *bites*, $(2, 0)$, met the keys of *dog*, *bites* and *man*, $(1, 0)$, $(0, 1)$ and $(2, 0)$, and the verb
 # received a blend of their values, $(1, 0)$, $(0, 0)$ and $(1, 1)$:
 
 # %% tags=["hide-input", "nbval-check-output"]
@@ -59,39 +59,38 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # loss rises with each number, so to learn we step the other way. The loss is $\tfrac12 (0.045^2 + 0.768^2) = 0.296$.
 #
 # Now we know what is wrong at the output. The gradient is passed back, from each result to what it was made of, until
-# it reaches the numbers that learning may change, the **parameters**: here, those of $W_Q$. This is
-# **backpropagation**: the chain rule, applied from the end back to the start.
+# it reaches the numbers that learning may change, the **parameters**: here, those of $W_Q$. This **backward pass** is
+# **backpropagation**: the chain rule, applied from the end back to the start. It has four stages: output → weights →
+# scores → query → $W_Q$. At each we ask: if this number rose a little, how would the loss change?
 #
 # **Predict first.** Three scores went into the softmax. Which of them should rise, which should fall, and which hardly
 # matters?
 #
 # ### Back through the blend
 #
-# The output is $o = \sum_j w_j v_j$. If $w_j$ grows a little, the output moves along $v_j$, so the loss changes by the
-# dot product of its gradient with $v_j$:
+# The output is $o = \sum_j w_j v_j$. If $w_j$ grows a little, the output moves along $v_j$, so for each unit of $w_j$
+# the loss changes by the dot product of its gradient with $v_j$:
 #
 # $$\frac{\partial L}{\partial w_j} = \frac{\partial L}{\partial o} \cdot v_j , \qquad \frac{\partial L}{\partial v_j} = w_j \, \frac{\partial L}{\partial o} .$$
 #
 # For *dog* that is $-0.045 \cdot 1 + 0.768 \cdot 0 = -0.045$, for *bites* 0, and for *man* $-0.045 + 0.768 = 0.723$.
-# More weight on *man* makes things worse. (The values could learn, too: *man*'s has the gradient
-# $0.768 \cdot (-0.045, 0.768) = (-0.035, 0.590)$, so it should be less human. Here it stays as it is.)
+# More weight on *man* makes things worse.
 #
 # ### Back through the softmax
 #
-# Raise one scaled score $s_i$, and *every* weight changes, as [chapter
-# 3](03_softmax.ipynb#how-far-do-weights-move) found. These derivatives are column $i$ of the softmax's **Jacobian**:
+# Raise one scaled score $s_i$, and *every* weight changes, as [chapter 3](03_softmax.ipynb#how-far-do-weights-move)
+# found:
 #
 # $$\frac{\partial w_i}{\partial s_i} = w_i - w_i^2 , \qquad \frac{\partial w_j}{\partial s_i} = -w_j w_i \quad (j \ne i) .$$
 #
-# So the score acts on the loss through all the weights. Multiply each derivative by the gradient of its weight, and
-# add:
+# Raising $s_i$ adds $w_i$ to its own weight's derivative, and takes $w_j w_i$ from every weight, its own included. So
+# the score acts on the loss through all the weights. Multiply each derivative by the gradient of its weight, and add:
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
-# (The sum runs over all $j$; its term for $j = i$ is the $-w_i^2$ from above.) What is subtracted is the *average* of
-# the weights' gradients, weighted like the blend. So a score is judged by comparison. If more weight on its key would
-# raise the loss more than average, the score's gradient is positive, and a step against it lowers the score. If less
-# than average, the score rises. And the result is multiplied by $w_i$.
+# What is subtracted is the *average* of the weights' gradients, weighted like the blend. So a score is judged by
+# comparison. If more weight on its key would raise the loss more than average, the score's gradient is positive, and
+# a step against it lowers the score. If less than average, the score rises. And the result is multiplied by $w_i$.
 #
 # | | dog | bites | man |
 # |---|---|---|---|
@@ -101,10 +100,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # | times the weight: gradient of the scaled score | −0.110 | −0.025 | 0.135 |
 #
 # (This and all that follows is computed from unrounded numbers.) So the score of *dog* should rise and that of *man*
-# fall. *Bites* hardly matters; its score should rise a little, too. Its value, $(0, 0)$, would be a worse answer than
-# the blend, with a loss of 0.5. But a *small* shift towards it makes the second number smaller, where nearly all of
-# the error is, and a gradient judges small steps only. The three sum to 0, because the same number added to all
-# scores changes nothing.
+# fall. *Bites* hardly matters; its score should rise a little, too. The three sum to 0, because the same number added
+# to all scores changes nothing.
 #
 # Because of the factor $w_i$, a key with hardly any weight is hardly corrected. A key with nearly all the weight is
 # hardly corrected either: the average is then nearly its own gradient, and the difference nearly 0. So a
@@ -119,10 +116,6 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # With the numbers of the table above, that is
 #
 # $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \, (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018) .$$
-#
-# The query's first number, how much it looks for *alive*, should fall a little: that lowers the score of *dog* as
-# well, since one query serves all keys, but that of *man* falls twice as far, and only differences count. Its second
-# number should rise a little, which lifts *bites*.
 
 # %% tags=["hide-input"]
 d_output = output - [1, 0]
@@ -136,8 +129,6 @@ assert np.allclose(weights[0] @ d_weights, 0.546, rtol=0, atol=0.0005)
 assert np.allclose(d_scaled, [-0.110, -0.025, 0.135], rtol=0, atol=0.0005)
 assert np.allclose(d_query, [0.113, -0.018], rtol=0, atol=0.0005)
 assert abs(d_scaled.sum()) < 1e-15
-assert np.allclose(weights[0, 2] * d_output, [-0.035, 0.590], rtol=0, atol=0.0005)
-assert 0.5 * ((np.zeros(2) - [1, 0]) ** 2).sum() == 0.5  # at the value of bites
 
 # %% [markdown]
 # ### Back to the matrix, and one step
@@ -157,12 +148,10 @@ assert 0.5 * ((np.zeros(2) - [1, 0]) ** 2).sum() == 0.5  # at the value of bites
 # Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.012 and 2.668 (they were 1.414, 0
 # and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The score of *dog* fell, but that of
 # *man* twice as far, and that of *bites* rose: of the 0.018 of weight that *man* lost, *dog* got 0.011 and *bites*
-# 0.007. The loss was 0.296; now it is $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. The gradient had predicted a fall of
-# 0.013: a step of $-g$ changes the loss by about $g \cdot (-g) = -\lVert g \rVert^2$, and
-# $0.113^2 + 0.018^2 = 0.013$. That is one step of **gradient descent**.
+# 0.007. The loss was 0.296; now it is $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient
+# descent**.
 #
-# [Further steps](#keep-going) with all three matrices bring the loss close to 0. With too large a learning rate each
-# step overshoots further than the one before, and the loss **diverges**.
+# [Further steps](#keep-going) with all three matrices bring the loss close to 0.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scaled scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same. One step takes that row from 2, 0 to 1.887, 0.018, and the loss from 0.296 to 0.283."}}
 from classroom.diagram import Diagram
@@ -246,7 +235,7 @@ quiz.one_choice(
 # $Z = Q K^\top / \sqrt{d_k}$, both with a column for each key. The sign $\circ$ multiplies entry by entry, and
 # $\operatorname{rowsum}$ adds up a row, so $\operatorname{rowsum}(A \circ dA)$ is the average of [the
 # softmax](#back-through-the-softmax), one number for each query, subtracted from its whole row. With $T$ queries and
-# $S$ keys, from $dO$ of shape $(T, d_v)$:
+# $S$ keys the outputs are $O = AV$, a row for each query. We start from $dO$, $(T, d_v)$:
 #
 # $$dV = A^\top dO , \qquad dA = dO \, V^\top ,$$
 #
@@ -256,14 +245,21 @@ quiz.one_choice(
 #
 # A value reaches the outputs of all queries, so its gradient is a sum over them, each weighted by $A$: that is
 # $A^\top dO$. Every key meets every query, so $dK$ is a sum over queries, too. From $dQ$ the gradient goes to the
-# matrix that made the queries, $dW_Q = X^\top dQ$, and likewise for keys and values. (A masked key has the weight 0,
-# so it gets no gradient from that query. If it does, the mask leaks.)
+# matrix that made the queries, $dW_Q = X^\top dQ$, with the words' vectors as the rows of $X$, and likewise for keys
+# and values. In self-attention a word is query, key and value at once, so the gradients that come back to it on the
+# three paths are added: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$. In code, for one sentence (the
+# folded cell has it with batches and masks):
 #
-# The gradient also goes back to the words, and so to the layer below. In self-attention a word is query, key and
-# value at once, so the gradients that come back on the three paths are added:
-# $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
+# ```python
+# d_value = weights.T @ d_output
+# d_weights = d_output @ value.T
+# average = (weights * d_weights).sum(axis=-1, keepdims=True)
+# d_scaled = weights * (d_weights - average)
+# d_scores = d_scaled / np.sqrt(d_k)
+# d_query, d_key = d_scores @ key, d_scores.T @ query
+# ```
 
-# %% tags=["export"] module="by_hand.gradients"
+# %% tags=["export", "hide-input"] module="by_hand.gradients"
 import numpy as np
 from dotformer.by_hand.attention import (
     scaled_dot_product_attention as attend_by_hand,
@@ -329,20 +325,16 @@ for formula, difference in zip(by_formula, by_difference, strict=True):
 assert np.allclose(by_formula[0], d_query)
 
 # %% [markdown]
-# All 14 numbers (the query, the keys and the values) agree to ten digits after the point, in 64-bit floats ([32 bits
-# are too few](#how-small-a-step-in-a-gradient-check)). PyTorch's own check is `torch.autograd.gradcheck`.
+# All 14 numbers (the query, the keys and the values) agree to within $10^{-10}$, in 64-bit floats ([32 bits are too
+# few](#how-small-a-step-in-a-gradient-check)). PyTorch's own check is `torch.autograd.gradcheck`.
 
 # %% [markdown]
 # ## Let the machine do it
 #
 # For a whole transformer such formulas would fill pages. PyTorch keeps a record of the operations on its arrays,
 # which it calls **tensors**, and walks this **computation graph** backwards on request (**automatic
-# differentiation**, *autograd*). Computing the loss is the **forward pass**, the walk back the **backward pass**.
-#
-# Why backwards? Because the loss is *one* number, so one sweep gives the derivatives for all parameters (**reverse
-# mode**), where finite differences would need two losses for each. The sweep takes about twice the work of the
-# forward pass, since each matrix product becomes two, as $Q K^\top$ became $dZ \, K$ and $dZ^\top Q$. The price is
-# memory: the results that a derivative needs (**activations**) are kept until the sweep reaches them.
+# differentiation**, *autograd*). Computing the loss is the **forward pass**. One walk back gives the derivatives for
+# all parameters, for some twice the work.
 #
 # For a tensor made with `requires_grad=True`, as all parameters of `nn.Linear` are, `backward()` *adds* to its `.grad`:
 # the gradients from all uses of the tensor, on top of what an earlier `backward()` left there. So it must be cleared
@@ -354,8 +346,8 @@ import torch
 tensors = [torch.tensor(array, requires_grad=True) for array in (q, k, v)]
 query, key, value = tensors
 scaled = query @ key.T / key.shape[-1] ** 0.5
-difference = scaled.softmax(dim=-1) @ value - torch.tensor([1.0, 0])
-(0.5 * difference.square().sum()).backward()
+error = scaled.softmax(dim=-1) @ value - torch.tensor([1.0, 0])
+(0.5 * error.square().sum()).backward()
 
 for formula, tensor in zip(by_formula, tensors, strict=True):
     assert np.allclose(formula, tensor.grad, rtol=0, atol=1e-10)
@@ -376,11 +368,11 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 # will see 16,000 in training, hardly any of them twice, so it cannot remember answers note by note. It must find out
 # *how* to look.
 #
-# A token is a vector of 18 numbers: eight that say which name, ten that say which digit. A question has a name and no
-# digit. The layer has a single head, and questions attend to notes. After it, one linear map turns what each question
-# received into ten scores, one for each digit. Such scores of possible answers are called **logits**, and their
-# softmax is what the model believes. (In the folded cell, `draw` makes random notes and `as_vectors` turns them into
-# vectors.)
+# Each entry of the note, such as *Ada 3*, is one token, a vector of 18 numbers: eight that say which name, ten that
+# say which digit. A question has a name and no digit. The layer has a single head; queries come from the questions,
+# keys and values from the note. After it, one linear map turns what each question received into ten scores, one for
+# each digit. Such scores of possible answers are called **logits**, and their softmax gives the model's probability
+# for each digit. (In the folded cell, `draw` makes random notes and `as_vectors` turns them into vectors.)
 
 # %% tags=["hide-input"]
 from torch import nn
@@ -405,8 +397,7 @@ def draw(count, generator):
 
 # %% [markdown]
 # The layer is [chapter 6's](06_many_heads.ipynb#the-same-as-a-pytorch-module) `MultiHeadAttention`; the next two
-# folded cells hold the version that all models of the book use. A query with nothing to attend to receives zeros
-# ([how](#a-query-with-nothing-to-attend-to)). Chapter 8 explains its *dropout*.
+# folded cells hold the version that all models of the book use.
 
 # %% tags=["hide-input", "export"] module="attention"
 import math
@@ -590,7 +581,7 @@ print(f"loss of the first batch: {loss:.2f}")
 #
 # Now repeat this step a thousand times, each time with sixteen new notes (`train`, in the folded cell, with a new
 # model). Now and then we look at the weights for the note of Ada to Eve (`shown`). The losses printed below are
-# averages over up to ten steps:
+# averages over up to ten steps (so the first is 2.30, and not the 2.33 of one batch):
 
 # %% tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -661,20 +652,24 @@ for step in (0, 80, 100, 120, 140, 1000):
 # the grey is nearly as even as before. Then, between steps 80 and 140, the diagonal appears and the loss drops to
 # almost nothing.
 #
-# Why in this order? A score is corrected by *comparing values*. At first nothing ties a value to the logit of its
-# digit, so there is little to compare, and $W_Q$ and $W_K$ learn slowly. $W_V$ can learn without them: once it hands
-# over digits, even with even weights, the model can bet on those in the note. And why so suddenly? The gradient of
-# the scores contains the values, that of the queries the keys, and that of the keys the queries. As each grows, so do
-# the others' gradients, and progress feeds on itself.
+# Why in this order? Remember [the three scores](#back-through-the-softmax): a score rises if its key's value would
+# lower the loss more than the average value does. Once values carry their digits, the right name's value does just
+# that, so its score rises and the others fall. A step on $W_Q$ and $W_K$ does this for that name in every note. But
+# at first a value says nothing about its digit, so there is nothing to compare. $W_V$ can learn without them: once it
+# hands over digits, even with even weights, the model can bet on those in the note ([a model cut in
+# two](#break-it-a-cut-in-the-record) shows it alone).
+#
+# And why so suddenly? The query's gradient is made of keys, and the key's of queries: the larger one is, the faster the
+# other grows.
 #
 # So the loss falls first. ([Further on](#which-half-waits-for-which): which half waits for which.)
 #
 # You were also asked how large the weight would be: after 1,000 steps it is near two thirds, while all answers are
-# right. A weight is not a probability of being right. Once the answers are right and certain, the loss is near 0 and
-# so is its gradient ([why](#where-does-the-gradient-begin)), so hardly anything pushes the weight further. The linear
+# right. A weight is not a probability of being right. Once the answers are right and certain, the loss is near 0 and so is
+# its gradient (exercise 3 shows why), so hardly anything pushes the weight further. The linear
 # maps that come after the blend make a clear answer out of a mixture in which one digit is the strongest.
 #
-# Was it a fluke? Here are that run and two from other seeds, each tested on 2,000 new notes:
+# Was that luck? Here are that run and two from other seeds, each tested on 2,000 new notes:
 
 # %% tags=["hide-input"]
 print("seed   right answers   right name has most weight   mean weight on it")
@@ -692,8 +687,7 @@ for seed in range(3):
 
 # %% [markdown]
 # Here is what training made of $W_Q$ and $W_K$ in the first of the three, as the scaled scores of names with names:
-# $W_Q W_K^\top / \sqrt{18}$, a row for each name that asks, a column for each name as a key (the rows and columns of
-# names only, without the biases):
+# $W_Q W_K^\top / \sqrt{18}$, a row for each name that asks, a column for each name as a key:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight scaled scores of names with names, after training. The diagonal is between 1.7 and 2; all other entries are between minus 0.7 and 0.1. So each name finds itself."}}
 with torch.no_grad():
@@ -724,15 +718,16 @@ assert (found - 9 * np.eye(8)).max() < 0.3
 # %% [markdown]
 # ### Are attention weights trained, or labelled?
 #
-# Neither. Here is everything in the model that training can change:
+# Neither, and the name is misleading: a network's *weights* are usually its parameters. Here is everything in the
+# model that training can change:
 
 # %% tags=["nbval-check-output"]
 for name, parameter in model.named_parameters():
     print(f"{name:22} {tuple(parameter.shape)}")
 
 # %% [markdown]
-# Matrices and biases, and not one attention weight. (`weight` is PyTorch's name for the matrix, which it keeps
-# transposed: with a row for each *output*.) No shape has a 5 in it, so the same parameters serve notes of any length.
+# Matrices and biases, and not one attention weight. (`weight` is PyTorch's name for the matrix, which it stores
+# transposed, one row for each *output*.) No shape has a 5 in it, so the same parameters serve notes of any length.
 # Attention weights are computed for each note, like the scores and the blend.
 
 # %% tags=["proof"]
@@ -743,8 +738,7 @@ assert fresh.attention.w_k.bias.grad.abs().max() < 1e-7
 assert fresh.attention.w_k.weight.grad.abs().max() > 1e-5
 
 # %% [markdown]
-# And where to look was never labelled: the loss saw digits, and nobody said *look at Cleo*. The term *attention
-# weights* is misleading here. Elsewhere a network's *weights* are its parameters.
+# And where to look was never labelled: the loss saw digits, and nobody said *look at Cleo*.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -770,9 +764,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## Break it: a cut in the record
 #
-# Before you can plot the weights, PyTorch asks for `weights.detach()`, which gives the same numbers without their
-# record (a *stop-gradient*). In the plot that is harmless. Written where the weights are computed, it lets values and
-# output learn, but no gradient reaches the scores.
+# To plot the weights you must write `weights.detach()`, which gives the same numbers without their record (a
+# *stop-gradient*). In the plot that is harmless. Written where the weights are computed, it lets values and output
+# learn, but no gradient reaches the scores.
 
 
 # %%
@@ -809,10 +803,8 @@ plt.show()
 # %% [markdown]
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. From the outside
 # the cut model looks like one that learns badly. Its loss stays near 1.6 (a **plateau**): it bets on the digits in
-# the note, and never learns which of them was asked for. The best that a linear map can do with an even blend costs
-# 1.58. A language model has such a level, too: what guessing from the current token alone costs, the *bigram* loss
-# ([chapter 18](18_gpt.ipynb)). A loss that gets stuck there tells you that the context does not get through; here it
-# is the question.
+# the note, and never learns which of them was asked for. This is the first half of the whole model's story, alone:
+# values learn without the scores, and the loss falls from 2.3 to 1.6. The rest needs the look-up.
 #
 # One check finds the reason:
 
@@ -841,95 +833,9 @@ assert all(
 )
 
 # %% [markdown]
-# After one backward pass, every parameter should have a `.grad` that is there and not all zeros. (One exception: the
-# bias of the keys adds the same to all scores of a query, so its gradient is 0 but for rounding.) No `.grad` at all
-# means that the parameter is frozen, not used, or cut off. Zeros mean that the gradient was multiplied by zeros, like
-# that of $W_Q$ as long as $W_K$ is zero.
-
-# %% [markdown]
-# ## The first number to look at
-#
-# The first loss tells you, before any training, whether a model starts sensibly. Ours was 2.33, near $\ln 10 = 2.30$.
-# With $V$ possible answers (a number here, and no longer the values) it should be near $\ln V$. ($e$ to the power of
-# the loss is the **perplexity**; here about 10.)
-#
-# A language model has many more answers to choose from. Take $V = 1000$ tokens, vectors of width 64, and score each
-# token by the dot product with its embedding, as many models do (the output is **tied** to the embeddings).
-#
-# **Predict first.** $\ln 1000$ is 6.9. Let random vectors (`states`), with entries of size 1, stand for what an
-# untrained model hands to its output; the logits are `states @ embeddings.T`. What is the loss, if the embeddings are
-# what `nn.Embedding` starts with: random numbers of mean 0 and standard deviation 1? And if they are divided by
-# $\sqrt{64}$?
-
-
-# %% tags=["hide-input"]
-def first_loss(deviation, seed, vocabulary=1000, width=64, count=2000):
-    generator = torch.Generator().manual_seed(seed)
-    embeddings = torch.randn(vocabulary, width, generator=generator) * deviation
-    states = torch.randn(count, width, generator=generator)  # entries of size 1
-    targets = torch.randint(vocabulary, (count,), generator=generator)
-    return F.cross_entropy(states @ embeddings.T, targets).item()
-
-
-assert round(losses[0], 2) == 2.33 and round(np.log(1000), 1) == 6.9
-print("first loss: mean ± sd of five draws")
-for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
-    runs = [first_loss(deviation, seed) for seed in range(5)]
-    print(f"embeddings of {name} {np.mean(runs):5.2f} ± {np.std(runs):.2f}")
-    assert abs(np.mean(runs) - (26 if deviation == 1 else 7.4)) < 0.7
-
-# %% [markdown]
-# The loss of one answer is $\ln \sum_j e^{z_j} - z_\text{right}$, and the right logit is 0 on average. With deviation
-# 1 a logit is a sum of 64 products, so its deviation is $\sqrt{64} = 8$. The largest of a thousand is about 3.2
-# deviations, 26, and $e^{26}$ is usually more than all the others together. So the loss is about $\ln e^{26} = 26$: a
-# model that knows nothing bets on one token, and training must first take that back. With deviation $1/8$ the logits
-# have deviation 1. For such normal numbers the average of $e^z$ is $e^{1/2}$ (a property of the bell curve), so the
-# loss is about $\ln 1000 + \tfrac12 = 7.41$.
-#
-# And a first loss *below* $\ln V$? Before training a model should know nothing. So either it was given a fair head
-# start (the output's bias set to the logarithms of the tokens' frequencies), or the summed loss was divided by more
-# targets than were counted, or the model sees what it should predict. A language model is asked for the *next* token,
-# so its targets are the text shifted by one. Forget the shift, and a tied model is asked for the very token that it
-# was given. Let the state be 8 times that token's embedding, again with entries of deviation 1. Its dot product with
-# the embedding itself is 8 times that embedding's squared length of about 1, so 8, and with the others 0 ± 1:
-
-# %% tags=["hide-input"]
-generator = torch.Generator().manual_seed(0)
-embeddings = torch.randn(1000, 64, generator=generator) / 8
-targets = torch.randint(1000, (2000,), generator=generator)
-states = embeddings[targets] * 8  # entries of size 1, from the target itself
-leaking = F.cross_entropy(states @ embeddings.T, targets).item()
-print(f"asked for what it was given: {leaking:.2f}, before any training")
-assert leaking < 1
-twice = F.cross_entropy(torch.eye(10), torch.arange(10)).item()
-assert round(twice, 2) == round(np.log(np.e + 9) - 1, 2) == 1.46
-assert round(-np.log(0.25), 2) == 1.39
-
-# %% [markdown]
-# So before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too
-# large. Below, by more than the noise from batch to batch: the model was given something, or the divisor is wrong.
-# (Why parameters start at random: [below](#what-if-matrices-start-at-zero).)
-#
-# Two mistakes pass this check. A forgotten shift goes unnoticed if the output has a matrix of its own: the model has
-# yet to learn to copy its input, so the loss begins near $\ln V$, and then it falls much too far. And
-# `F.cross_entropy` applies the softmax itself. Give it probabilities, and it takes them for logits: the first loss is
-# near $\ln V$, but even perfect answers then cost $\ln(e + V - 1) - 1$, with ten answers 1.46.
-
-# %% tags=["quiz"]
-quiz.number(
-    "A translation model has a vocabulary of 32,000 tokens, and its logits start near 0. Roughly what loss should the first batch show?",
-    np.log(32000),
-    tolerance=0.06,
-    feedback="Yes: $\\ln 32000$, about 10.37.",
-    mistakes=[
-        (
-            np.log2(32000),
-            "That is the logarithm to base 2, a loss in bits. Cross-entropy in PyTorch uses the natural logarithm.",
-        ),
-        (np.log10(32000), "That is the logarithm to base 10."),
-    ],
-    otherwise="Each token gets the probability $1/32000$. The loss is minus the natural logarithm of that.",
-)
+# So check two things before a long training: that every parameter gets a gradient, and that the first loss is near
+# $\ln V$ for $V$ possible answers (ours was 2.33; [why, and what other first losses
+# mean](#the-first-number-to-look-at)).
 
 # %% [markdown]
 # ## Exercises
@@ -1137,8 +1043,94 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Six points about gradients, masks and the start. Later chapters repeat what they need of them.
+# Seven points about gradients, masks and the start. Later chapters repeat what they need of them.
+
+# %% [markdown]
+# ### The first number to look at
 #
+# The first loss tells you, before any training, whether a model starts sensibly. Ours was 2.33, near $\ln 10 = 2.30$.
+# With $V$ possible answers (a number here, and no longer the values) it should be near $\ln V$. ($e$ to the power of
+# the loss is the **perplexity**; here about 10.)
+#
+# A language model has many more answers to choose from. Take $V = 1000$ tokens, vectors of width 64, and score each
+# token by the dot product with its embedding, as many models do (the output is **tied** to the embeddings).
+#
+# **Predict first.** $\ln 1000$ is 6.9. Let random vectors (`states`), with entries of size 1, stand for what an
+# untrained model hands to its output; the logits are `states @ embeddings.T`. What is the loss, if the embeddings are
+# what `nn.Embedding` starts with: random numbers of mean 0 and standard deviation 1? And if they are divided by
+# $\sqrt{64}$?
+
+
+# %% tags=["hide-input"]
+def first_loss(deviation, seed, vocabulary=1000, width=64, count=2000):
+    generator = torch.Generator().manual_seed(seed)
+    embeddings = torch.randn(vocabulary, width, generator=generator) * deviation
+    states = torch.randn(count, width, generator=generator)  # entries of size 1
+    targets = torch.randint(vocabulary, (count,), generator=generator)
+    return F.cross_entropy(states @ embeddings.T, targets).item()
+
+
+assert round(losses[0], 2) == 2.33 and round(np.log(1000), 1) == 6.9
+print("first loss: mean ± sd of five draws")
+for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
+    runs = [first_loss(deviation, seed) for seed in range(5)]
+    print(f"embeddings of {name} {np.mean(runs):5.2f} ± {np.std(runs):.2f}")
+    assert abs(np.mean(runs) - (26 if deviation == 1 else 7.4)) < 0.7
+
+# %% [markdown]
+# The loss of one answer is $\ln \sum_j e^{z_j} - z_\text{right}$, and the right logit is 0 on average. With deviation
+# 1 a logit is a sum of 64 products, so its deviation is $\sqrt{64} = 8$. The largest of a thousand is about 3.2
+# deviations, 26, and $e^{26}$ is usually more than all the others together. So the loss is about $\ln e^{26} = 26$: a
+# model that knows nothing bets on one token, and training must first take that back. With deviation $1/8$ the logits
+# have deviation 1. For such normal numbers the average of $e^z$ is $e^{1/2}$ (a property of the bell curve), so the
+# loss is about $\ln 1000 + \tfrac12 = 7.41$.
+#
+# And a first loss *below* $\ln V$? Before training a model should know nothing. So either it was given a fair head
+# start (the output's bias set to the logarithms of the tokens' frequencies), or the summed loss was divided by more
+# targets than were counted, or the model sees what it should predict. A language model is asked for the *next* token,
+# so its targets are the text shifted by one. Forget the shift, and a tied model is asked for the very token that it
+# was given. Let the state be 8 times that token's embedding, again with entries of deviation 1. Its dot product with
+# the embedding itself is 8 times that embedding's squared length of about 1, so 8, and with the others 0 ± 1:
+
+# %% tags=["hide-input"]
+generator = torch.Generator().manual_seed(0)
+embeddings = torch.randn(1000, 64, generator=generator) / 8
+targets = torch.randint(1000, (2000,), generator=generator)
+states = embeddings[targets] * 8  # entries of size 1, from the target itself
+leaking = F.cross_entropy(states @ embeddings.T, targets).item()
+print(f"asked for what it was given: {leaking:.2f}, before any training")
+assert leaking < 1
+twice = F.cross_entropy(torch.eye(10), torch.arange(10)).item()
+assert round(twice, 2) == round(np.log(np.e + 9) - 1, 2) == 1.46
+assert round(-np.log(0.25), 2) == 1.39
+
+# %% [markdown]
+# So before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too
+# large. Below, by more than the noise from batch to batch: the model was given something, or the divisor is wrong.
+# (Why parameters start at random: [below](#what-if-matrices-start-at-zero).)
+#
+# Two mistakes pass this check. A forgotten shift goes unnoticed if the output has a matrix of its own: the model has
+# yet to learn to copy its input, so the loss begins near $\ln V$, and then it falls much too far. And
+# `F.cross_entropy` applies the softmax itself. Give it probabilities, and it takes them for logits: the first loss is
+# near $\ln V$, but even perfect answers then cost $\ln(e + V - 1) - 1$, with ten answers 1.46.
+
+# %% tags=["quiz"]
+quiz.number(
+    "A translation model has a vocabulary of 32,000 tokens, and its logits start near 0. Roughly what loss should the first batch show?",
+    np.log(32000),
+    tolerance=0.06,
+    feedback="Yes: $\\ln 32000$, about 10.37.",
+    mistakes=[
+        (
+            np.log2(32000),
+            "That is the logarithm to base 2, a loss in bits. Cross-entropy in PyTorch uses the natural logarithm.",
+        ),
+        (np.log10(32000), "That is the logarithm to base 10."),
+    ],
+    otherwise="Each token gets the probability $1/32000$. The loss is minus the natural logarithm of that.",
+)
+
+# %% [markdown]
 # ### How small a step in a gradient check?
 #
 # Here is the largest error of the query's gradient, for steps of several sizes.
@@ -1228,7 +1220,8 @@ plt.show()
 # With $W_Q$ alone it is slow, because the keys stay where they are. With all three it is fastest, and $W_V$ does most
 # of it: learning alone, it has brought the loss below 0.006 after three steps. Training changes all of them at once.
 #
-# And the learning rate decides. With all three, at 0.01 the loss is still above 0.05 after 50 steps; at 3 it diverges.
+# And the learning rate decides. With all three, at 0.01 the loss is still above 0.05 after 50 steps; at 3 each step
+# overshoots further than the one before: it **diverges**.
 
 # %% tags=["hide-input"]
 every = (["W_Q"], ["W_Q", "W_K"], ["W_Q", "W_K", "W_V"])
