@@ -13,7 +13,7 @@
 # time. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when one of its
 # parts is left out. First comes how a layer is built; experiments follow.
 #
-# You need [chapter 7](07_learning.ipynb). This chapter takes about 29 minutes to read, and 40 for the exercises. [Going
+# You need [chapter 7](07_learning.ipynb). This chapter takes about 27 minutes to read, and 40 for the exercises. [Going
 # further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it. Residual paths lead around attention and around the feed-forward network, each to an add and norm."}}
@@ -203,23 +203,14 @@ y = down(up(x).relu())  # (B, T, D): each of the 14 vectors by itself
 # %% [markdown]
 # The **activation function** between them, or *non-linearity*, makes it more than one matrix:
 # $\operatorname{ReLU}(z) = \max(0, z)$, or the smoother GELU, $z \, \Phi(z)$ with the normal distribution function
-# $\Phi$. (Without it the two maps collapse into one, and no error is raised.) For *not bad*, two hidden entries
-# (*units*) gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
+# $\Phi$. For *not bad*, two hidden entries (*units*) gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
 #
-# Why not let attention multiply polarity by *affirmed*? Its softmax decides only *how much* to fetch of each word.
-# For fixed weights, what arrives is a linear function of the words. To multiply two entries of one word it would have
-# to put one of them into the weight and the other into the value. That is roundabout.
-#
-# With $d_\text{ff} = 4D$ the network's two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two thirds
-# of a layer. ([What for?](#what-does-the-network-store)) Each parameter is used once for each token, so a token costs
-# $12 D^2$ multiplications in each layer. Scores and blend add $2 T D$, which outgrows the network's $8 D^2$ only in
-# texts of more than $4D$ tokens, 2,048 for $D = 512$.
+# With $d_\text{ff} = 4D$ the network's two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two
+# thirds of a layer. ([What for?](#what-does-the-network-store))
 #
 # The folded class `FeedForward`, the book's version, adds **dropout**. It sets a share of the numbers, chosen at
 # random, to 0 while training, so that nothing that follows can rely on a single one, and enlarges the others to make
 # up for it. Outside training it does nothing.
-#
-# The class takes its sizes from `LayerConfig`, which a whole layer shares.
 
 # %% tags=["hide-input", "export"] module="encoder"
 from dataclasses import dataclass
@@ -303,22 +294,21 @@ assert np.isclose(share, 2 / 3, atol=0.01) and parameters(network) == 2_099_712
 #
 # - **A word is handed on.** A sublayer need only compute what changes: *bad* kept its polarity, and nobody had to
 #   copy it.
-# - **So is the gradient.** The derivative of $x + f(x)$ is $I + f'$ ($I$ is the identity matrix), and through $n$
+# - **So is the gradient.** The derivative of $x + f(x)$ is $I + f'$ ($I$ is the identity matrix, $f'$ the matrix of
+#   derivatives of $f$), and through $n$
 #   sublayers these multiply: $(I + f_1')(I + f_2') \cdots (I + f_n')$. Multiply that out, and one term is $I$ alone:
 #   a path to the lowest layer that passes through no sublayer. Without the sums only $f_1' f_2' \cdots f_n'$ is left,
 #   which vanishes if its factors are small. With single numbers and $f' = 0.1$, twelve sublayers give
 #   $1.1^{12} = 3.1$ with the sums, and $0.1^{12} = 10^{-12}$ without.
 #
-# Stack twelve feed-forward networks and send back a gradient of length 1. Try three kinds of random initial weights
-# (**initialisation**). PyTorch's default for `nn.Linear` is small: here the entries of $W_1$ and $W_2$ have the
-# standard deviations 0.07 and 0.04. [Glorot and Bengio (2010)](https://proceedings.mlr.press/v9/glorot10a.html) take
-# 0.08 and 0.08, a compromise between keeping the size of vectors on the way up and that of gradients on the way down.
-# In the manner of [He and others](https://arxiv.org/abs/1502.01852) we take 0.18 and 0.06: $W_2$ has the deviation
-# $1/\sqrt{\text{inputs}}$, which keeps the size of a vector, and $W_1$ is $\sqrt 2$ times that, because the ReLU then
-# sets half of its results to 0.
+# Stack twelve feed-forward networks, with PyTorch's random initial weights (its **initialisation**), and send back a
+# gradient of length 1:
 
 
 # %% tags=["hide-input"]
+from itertools import product
+
+
 def keep_as_is(network):
     """PyTorch's own initial weights."""
 
@@ -346,26 +336,14 @@ def gradients(add, initialise, seed):
     return [each.up.weight.grad.norm().item() for each in networks]
 
 
-print("gradient of W_1 in the lowest network, as a share of the highest")
-print(f"{'initial weights':19}PyTorch's  Glorot's      He's")
 ratios = {}
+for add, initialise in product((False, True), (keep_as_is, glorot, he)):
+    found = [gradients(add, initialise, seed) for seed in range(5)]
+    low, *_, high = np.median(found, axis=0)
+    ratios[add, initialise] = low / high
+print("gradient of W_1 in the lowest network, as a share of the highest")
 for add, name in ((False, "without the sums"), (True, "with them")):
-    for initialise in (keep_as_is, glorot, he):
-        found = [gradients(add, initialise, seed) for seed in range(5)]
-        low, *_, high = np.median(found, axis=0)
-        ratios[add, initialise] = low / high
-    print(
-        f"{name:16}",
-        *(f"{ratios[add, one]:9.1g}" for one in (keep_as_is, glorot, he)),
-    )
-for initialise, sizes in (
-    (keep_as_is, "0.07 0.04"),
-    (glorot, "0.08 0.08"),
-    (he, "0.18 0.06"),
-):
-    network = FeedForward(LayerConfig(d_model=64, d_ff=256))
-    initialise(network)
-    assert f"{network.up.weight.std():.2f} {network.down.weight.std():.2f}" == sizes
+    print(f"{name:16}{ratios[add, keep_as_is]:9.1g}")
 assert (
     1e-6 < ratios[False, keep_as_is] < 3e-6 and 0.01 < ratios[False, glorot] < 0.05
 )
@@ -373,13 +351,8 @@ assert 0.5 < ratios[False, he] < 2
 assert all(0.5 < ratios[True, one] < 2 for one in (keep_as_is, glorot, he))
 
 # %% [markdown]
-# Without the sums it depends on the initial weights whether the gradient arrives: with PyTorch's the lowest network
-# gets two millionths of what the highest gets, with Glorot's a few hundredths, with He's about as much. With the
-# sums, in these networks without attention, the lowest always gets about as much as the highest.
-#
-# [He and others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without
-# them deeper networks had trained worse than shallow ones (the **degradation problem**), although their gradients had
-# not vanished. The reason that they give is that the input is handed on: doing nothing becomes easy.
+# Without the sums the lowest network gets two millionths of what the highest gets; with them, about as much. (Larger
+# initial weights can rescue the first case; the sums work with all three kinds that we tried.)
 #
 # There is a price. Every layer adds to the stream, so the sum grows, and each layer would receive larger numbers than
 # the one below. Something has to keep them within bounds.
@@ -424,8 +397,7 @@ assert torch.allclose(layer_norm(x, norm.weight, norm.bias), norm(x), atol=1e-6)
 
 # %% [markdown]
 # No other token and no other sentence takes part. So layer norm does the same to a token in training and in use,
-# alone and in a batch. This is one reason why language models prefer it to batch normalisation, which takes mean and
-# variance of each entry over a batch, and so needs averages kept from training once the model is in use.
+# alone and in a batch.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -490,12 +462,10 @@ plt.show()
 # %% [markdown]
 # Follow the thick line, the stream. With post-norm it passes through every norm, and so does the gradient on its way
 # back: no path is a plain $I$ any more. With pre-norm it passes through nothing but additions, so that path is there,
-# and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. (Beware of
-# `x = norm(x)` followed by `x = x + f(x)`: the stream passes through the norm, as in post-norm.) In pre-norm a
-# **final norm** normalises the stream once, after the last layer. Which to choose? Pre-norm, unless you repeat the
-# paper (in PyTorch's layers that is `norm_first=True`). [Experiments below](#does-training-agree) show why, and when
-# post-norm works as well. What we build now is the paper's post-norm, also PyTorch's default; in the three-layer
-# models tested later both train.
+# and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. In pre-norm a
+# **final norm** normalises the stream once, after the last layer. Which to choose? Pre-norm, unless you reproduce the
+# paper (in PyTorch's layers that is `norm_first=True`). We build the paper's post-norm first, also PyTorch's default;
+# [experiments below](#does-training-agree) compare them.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -517,23 +487,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## The encoder
 #
-# A layer is now two lines, here in the order of 2017, post-norm:
-#
-# ```python
-# x = norm_1(x + attention(x, x, x, mask))
-# x = norm_2(x + feed_forward(x))
-# ```
-#
-# In pre-norm the same parts stand in another order, and one more norm follows the last layer:
-#
-# ```python
-# y = norm_1(x)
-# x = x + attention(y, y, y, mask)
-# x = x + feed_forward(norm_2(x))
-# # after the last layer: x = final_norm(x)
-# ```
-#
-# We write the post-norm layer as a module, with dropout on what each sublayer returns:
+# Here is the post-norm layer as a module, with dropout on what each sublayer returns:
 
 # %%
 from dotformer.attention import MultiHeadAttention  # chapter 7's, not chapter 6's
@@ -581,7 +535,15 @@ with torch.no_grad():
     )
 
 # %% [markdown]
-# Without dropout it equals `nn.TransformerEncoderLayer` (folded check).
+# Without dropout it equals `nn.TransformerEncoderLayer` (folded check). In pre-norm the same parts stand in another
+# order, and one more norm follows the last layer:
+#
+# ```python
+# y = norm_1(x)  # not x = norm_1(x): the residual stream does not pass the norm
+# x = x + attention(y, y, y, mask)
+# x = x + feed_forward(norm_2(x))
+# # after the last layer: x = final_norm(x)
+# ```
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -610,13 +572,13 @@ quiz.one_choice(
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
 # vectors, the **embeddings**, and the vector of its position is added.
 #
-# What length $\lVert x \rVert$ should a token's vector have? About that of the position that is added to it,
-# $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$; otherwise the longer drowns the shorter. But many
-# models use the embeddings a second time, at the output, to score every token of the vocabulary (**weight tying**,
-# [chapter 9](09_decoder.ipynb)). There a length near 1 is wanted: the entries of a normalised output have size 1, so
-# its product with such a vector is about 1, and a longer one would make the first scores too large ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)). So embeddings start with length 1, and are multiplied by
-# $\sqrt D = 22.6$ when they are looked up, which is of the order of the 16 that we want.
+# What length $\lVert x \rVert$ should a token's vector have? Two uses want different lengths. At the bottom it should
+# be about that of the position that is added to it, $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$;
+# otherwise the longer drowns the shorter. But at the output many models use the embeddings a second time, to score
+# every token of the vocabulary (**weight tying**, [chapter 9](09_decoder.ipynb)). There a length near 1 is wanted:
+# the entries of a normalised output have size 1, so its product with such a vector is about 1, and a longer one would
+# make the first scores too large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). So embeddings start
+# with length 1, and are multiplied by $\sqrt D = 22.6$ when they are looked up, close enough to the 16 that we want.
 
 # %% [markdown]
 # Here is the whole encoder in plain code, from token numbers to vectors: embeddings, positions ([chapter
@@ -655,8 +617,9 @@ alone = encoder(sentences[1:, :2])  # without the padding
 assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 
 # %% [markdown]
-# Each token number becomes a vector (a **hidden state**) that has drawn on every real token of its sentence. No token
-# attends to padding, and what comes out at padding positions is to be ignored.
+# Each token number becomes a vector (a **hidden state**, not to be confused with the hidden entries of the network)
+# that has drawn on every real token of its sentence. No token attends to padding, and what comes out at padding
+# positions is to be ignored.
 
 # %% [markdown]
 # ## The book's version
@@ -827,10 +790,8 @@ class Embeddings(nn.Module):
 
 
 # %% [markdown]
-# Does it equal PyTorch's? `nn.TransformerEncoder` starts all layers as copies of one, with gains of 1, so a swapped
-# layer or a forgotten gain would not show. So we draw all its parameters at random and copy them into ours; both must
-# then return the same vectors, in either order of norm, with some tokens masked out. (Neither has a final norm here:
-# PyTorch's encoder gets one only if you pass it as `norm`.)
+# With random parameters copied over, it returns what PyTorch's encoder returns, in either order, with some tokens
+# masked out:
 
 # %% tags=["hide-input"]
 from dotformer.support.torch_modules import our_state_dict
@@ -866,11 +827,12 @@ for norm_first in (False, True):
 # *reverse* gives 4 1 3 and *add* gives 7 2 7. Both must fetch a digit, and the second must compute something with it,
 # too.
 #
-# Every model has width 32 and four heads and is post-norm. Its matrices have *Glorot's start* (`xavier_uniform_`): a
-# square projection then keeps the size of a vector, on average. It trains for 600 steps of Adam ([chapter
-# 11](11_training.ipynb)), with smaller steps for the first 50 (a *warm-up*), once for each of three seeds. For each
-# we show the best of seven learning rates, 0.0003 to 0.02, since a model that lost a part may need larger or smaller
-# steps.
+# Every model has width 32 and four heads and is post-norm. Its matrices have *Glorot's start* ([Glorot and Bengio,
+# 2010](https://proceedings.mlr.press/v9/glorot10a.html); `xavier_uniform_`), with which a square projection leaves
+# the size of a vector unchanged, on average; we name it, since it will matter later. It trains for 600 steps of Adam,
+# a form of gradient descent ([chapter 11](11_training.ipynb)), with smaller steps for the first 50 (a *warm-up*),
+# once for each of three seeds. For each we show the best of seven learning rates, 0.0003 to 0.02, since a model that
+# lost a part may need larger or smaller steps (`python -m benchmarks.encoders`, two hours on one core).
 
 
 # %% tags=["hide-input"]
@@ -939,8 +901,6 @@ def learn(
 
 
 # %% [markdown]
-# The folded `learn` makes one run; a program makes them all (`python -m benchmarks.encoders`, two hours on one core).
-#
 # **Predict first.** Which parts does *reverse* need, and which *add*?
 
 # %% tags=["hide-input"]
@@ -978,15 +938,13 @@ for without in (None, *PARTS):
     print(f"{name:30}{cells[0]:>18}{cells[1]:>18}")
 
 # %% [markdown]
-# Each entry is the share of digits right, for the worst seed and the best. (A variant that fails in 600 steps may only
-# be slower.)
+# Each entry is the share of digits right, for the worst seed and the best.
 #
 # - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
 # - Without the **residual connection** around attention, *add* stays near chance and *reverse* reaches 26 to 34
-#   percent. Answering the commonest of the twelve digits everywhere would score 26, since it occurs 3.1 times, on
+#   percent. Answering with the commonest of the twelve digits everywhere would score 26, since it occurs 3.1 times, on
 #   average. In these models the words have become alike ([measured below](#words-become-alike)), and little is left but
-#   how often each digit occurs (the best seed gets somewhat more). The connection around the feed-forward network can
-#   be spared here, perhaps because that network sees only the one word, and can learn to hand it on.
+#   how often each digit occurs. The connection around the feed-forward network is not needed here.
 # - These three layers can do without **norms**.
 # - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. Attention is linear only
 #   for given weights, and these depend on the words; norms are not linear either. Three layers of that are enough. And
@@ -1016,10 +974,9 @@ assert (
 # With one layer, the missing network shows: after 600 steps, 73 to 79 percent of the digits are right without it, and
 # all of them with it. Attention does fetch the second digit: its four heads give the mirrored position about half of
 # their weight. But combining the two is the problem of *not bad* again: with fixed weights, and without norms, each
-# of the ten scores would be a number for the one digit plus a number for the other, and [no such scores get all 100
-# cases right](#why-can-a-sum-not-add-digits). Norms, and weights that depend on the words, escape this argument, but
-# more slowly: after 2,000 steps, at half that learning rate, the layer without the network gets more than 90 percent
-# right. (One seed. That layer also has only a third of the parameters.)
+# of the ten possible answers would get a score that is a number for one digit plus a number for the other, and [no
+# such scores get all 100 cases right](#why-can-a-sum-not-add-digits). Norms and word-dependent weights get round
+# this, but more slowly.
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1059,10 +1016,10 @@ assert min(slow[None]) == 1
 # %% [markdown]
 # ## What goes wrong in a deep stack?
 #
-# If three layers can spare the norms, what are norms for? And why do words become alike? Take 24 attention layers
-# with Glorot's start, before any training. (We leave out the feed-forward networks, so that whatever makes words
-# alike is attention's doing. The twelve trained layers [below](#does-training-agree) have them again.) A sentence of
-# 16 random words of width 64 passes through them; the layers are joined in one of four ways:
+# Three layers did without norms, and without the sum their words became alike. Depth explains both. Take 24 attention
+# layers with Glorot's start, before any training. (We leave out the feed-forward networks, so that whatever makes
+# words alike is attention's doing. The twelve trained layers [below](#does-training-agree) have them again.)
+# Sentences of 16 random words of width 64 pass through them; the layers are joined in one of four ways:
 #
 # | | a layer computes |
 # |---|---|
@@ -1119,7 +1076,7 @@ stacks = {name: median_of_starts(step) for name, step in steps.items()}
 # average $\bar X$ from each, and divide the length of what is left by the length of all: the own share is
 # $\lVert X - \bar X \rVert / \lVert X \rVert$. For $(3, 1)$ and $(1, 3)$ the average is $(2, 2)$, what is left is
 # $(1, -1)$ and $(-1, 1)$, and the share is $2 / \sqrt{20} = 0.45$. For 16 random words it begins at
-# $\sqrt{15/16} = 0.97$.
+# $\sqrt{15/16} = 0.97$. (Own and common part are at right angles, so their squares add up to 1, not they themselves.)
 #
 # **Predict first.** With attention alone, after how many layers is less than a tenth of each vector its own? And does
 # adding prevent that?
@@ -1152,30 +1109,30 @@ show_stacks(
 )
 
 # %% [markdown]
-# With attention alone, two layers are enough: after one, 73 percent of a vector is its own, after two 3 or 4 percent,
-# and after four nothing. All sixteen words are as good as one vector. The reason is that each layer replaces words by
-# weighted averages of all words, and such averages are more alike than the words were. (The first layer leaves much,
-# because random words have little in common: their average is itself short. After it, the common part stays and the
-# own part averages away.) [Dong and others (2021)](https://arxiv.org/abs/2103.03404) call this **rank collapse**
-# (also *over-smoothing*), since equal rows make a matrix of rank 1, and prove that in a stack of nothing but
-# attention it is faster than exponential: the more alike the words, the more even the weights, and even weights give
-# all the same average.
+# With attention alone, two layers are enough: after one the own share is 0.73, after two 0.03 or 0.04, and after four
+# nothing. All sixteen words are practically one vector. The reason is that each layer replaces words by weighted
+# averages of all words, and such averages are more alike than the words were. (The first layer leaves much, because
+# random words have little in common: their average is itself short. After it, the common part stays and the own part
+# averages away.) [Dong and others (2021)](https://arxiv.org/abs/2103.03404) call this **rank collapse**, since equal
+# rows make a matrix of rank 1 (all its rows are multiples of one), and prove that in a stack of nothing but attention
+# it is faster than exponential: the more alike the words, the more even the weights, and even weights give all the
+# same average.
 #
 # Adding delays the collapse but, with Glorot's weights, before training, does not prevent it: once words are mostly
 # alike, attention returns nearly the same vector to all, so what they share grows and what is a word's own does not.
-# With pre-norm the shared part grows more slowly ([why](#how-fast-do-words-become-alike)), and 27 percent is left at
-# the top. Without the sum, training does not help either: after three trained layers without the residual connection
-# around attention, less than a tenth of a vector is its own. In the complete model it is 95 percent. (So with
-# residual connections collapse is possible and not forced, as Dong and others prove, too.)
+# With pre-norm each layer adds a vector of fixed size to a growing stream, so it changes less and less
+# ([more](#how-fast-do-words-become-alike)), and an own share of 0.27 is left at the top. Without the sum, training
+# does not help either: after three trained layers without the residual connection around attention the own share is
+# below 0.1. In the complete model it is 0.95.
 #
 # ### What helps
 #
-# Two things keep words apart: pre-norm, and a smaller initialisation of what writes into the stream, here called a
-# **small start**. GPT-2 divides the matrices that write into the stream by the root of the number of sublayers, once,
-# before training, so that each adds little: 24 random additions of size $1/\sqrt{24}$ add up to size 1, since their
-# squares add. (Below, the size includes the word's own 1, and what is added is less than 1, since an average is
-# smaller than the words.) Here are the four stacks at their top, and three in which what attention adds is divided by
-# $\sqrt{24}$. (*Size* is the root of the mean square of the entries: 1 after a norm.)
+# Two things keep words apart: pre-norm, and a smaller initialisation of what writes into the stream ($W_O$ and, where
+# there is a network, $W_2$), here called a **small start**. GPT-2 divides the matrices that write into the stream by
+# the root of the number of sublayers, once, before training, so that each adds little: 24 random additions of size
+# $1/\sqrt{24}$ add up to size 1, since their squares add. Here are the four stacks at their top, and three in which
+# what attention adds is divided by $\sqrt{24}$. (*Size* is the root of the mean square of the entries: 1 after a
+# norm.)
 
 # %% tags=["hide-input"]
 small_start = {
@@ -1193,14 +1150,12 @@ for name, (shares, sizes, gradients) in stacks.items():
 # If all words are alike, moving weight between them changes nothing. So with attention alone, and with post-norm, a
 # high layer gets hardly any signal about where to look. In the *added* stack the words are almost as alike; a
 # gradient remains, presumably only because the numbers have exploded, to more than a thousand. With pre-norm the
-# stream grows to 4, more than a quarter of each word stays its own, and every layer gets a gradient ([layer by
-# layer](#how-do-size-and-gradient-change-with-the-layer)). Started small, all three keep more than nine tenths of
-# each word, and their top layers a gradient.
+# stream grows to 4, an own share of more than a quarter is left, and every layer gets a gradient ([layer by
+# layer](#how-do-size-and-gradient-change-with-the-layer)). Started small, all three keep an own share above 0.9, and
+# their top layers a gradient.
 #
-# So each layer should at first add little beside what is there already: pre-norm sees to that in part, a small start
-# more fully. Most of today's deep models are pre-norm, and this is one reason. Pre-norm has a price: the larger the
-# stream, the less a late layer changes it, and where a post-norm model does train, it is often the better one ([Liu
-# and others, 2020](https://arxiv.org/abs/2004.08249)).
+# So before training, each layer should add little compared with the stream: with a small start all do, with pre-norm
+# the later ones. Most of today's deep models are pre-norm, and this is one reason.
 
 # %% tags=["proof"]
 alone, added, post, pre, *small_ones = stacks.values()
@@ -1278,9 +1233,9 @@ for name, rows in deep.items():
     print(f"{name:26} {shares}{best['learning_rate']:14.1g}{worst:>15}")
 
 # %% [markdown]
-# (The last column is the worst seed at a learning rate of 0.01, even where another one was best.) From Glorot's start
-# only pre-norm learns. Post-norm is stuck at 26 percent, which is what always answering the sequence's commonest
-# digit would score, and the two others are worse.
+# (*No norm* is the *added* of above; *no residual* is post-norm without the sum, $\operatorname{LN}(f(x))$. The last
+# column is the worst seed at a learning rate of 0.01.) From Glorot's start only pre-norm learns. Post-norm is stuck
+# at 26 percent, as in the ablation; the two others are worse.
 #
 # So it is not only where the norm stands that matters. Started small, or from PyTorch's smaller numbers, post-norm
 # learns, and started small even the stack without any norm. Why do these four learn, and the others not? Look at the
@@ -1321,20 +1276,16 @@ for name, rows in deep.items():
     assert 100 < size < 600 if name == "no norm" else size < 5
 
 # %% [markdown]
-# In the four that learn, more than two fifths of each word are its own when training begins. In the others it is at
-# most 3 percent, and in the one without norms or a small start the entries have grown to some hundreds. So with
-# Glorot's start, unless a norm stands in front of each sublayer, a deep stack drowns the words before anything has
-# been learned, and without norms it explodes as well. Smaller weights prevent this. (That is no proof that the start
-# is the only reason.)
+# In the four that learn, the own share is above 0.4 when training begins. In the others it is at most 0.03, and in
+# the one without norms or a small start the entries have grown to nearly 300. So with Glorot's start, unless a norm
+# stands in front of each sublayer, a deep stack drowns the words before anything has been learned, and without norms
+# it explodes as well. Smaller weights prevent this.
 #
-# What do norms add, then? Here they allow larger steps: at a learning rate of 0.01, twice the best one of either
-# stack with a small start, pre-norm and small-start post-norm still learn, while the loss of both stacks without
-# norms overflows, at least with one seed. (Norms alone are not enough for that: post-norm from PyTorch's start fails
-# at 0.01.)
+# What do norms add, then? Here they allow larger steps. At a learning rate of 0.01 pre-norm and small-start post-norm
+# still learn; without norms the loss overflows (its numbers become too large for the computer).
 #
-# So a shallow model is no test of what a deep one needs. The model of 2017 is post-norm and did train: six layers on
-# each side, a warm-up of 4,000 steps, and 100,000 steps in all, where ours has 50 and 600.
-# [Below](#does-it-need-warm-up) is a look at what a warm-up does.
+# So a shallow model is no test of what a deep one needs. (The post-norm model of 2017 had six layers and a warm-up of
+# 4,000 steps: [what a warm-up does](#does-it-need-warm-up).)
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small start": 6, "no norm, small start": 5}
@@ -1364,10 +1315,10 @@ assert 0.255 < betting < 0.265 and 0.255 < stuck < 0.27
 # %% [markdown]
 # ## What does a position hold after a few layers?
 #
-# *Reverse* lets you look inside. Train three layers on it, once, for 400 steps, and ask of every layer's output two
-# things: can the position's *own* digit be read from the vector, and can the digit that the model should *output*
-# there, the mirrored one? Reading means applying a linear map, fitted on some sequences and tested on others: a
-# **linear probe**. (What a probe can read need not be what the model uses.)
+# Adding keeps words apart, and yet it mixes them, layer by layer. *Reverse* lets you look inside. Train three layers
+# on it, once, for 400 steps, and ask of every layer's output two things: can the position's *own* digit be read from
+# the vector, and can the digit that the model should *output* there, the mirrored one? Reading means applying a
+# linear map, fitted on some sequences and tested on others: a **linear probe**.
 
 # %% tags=["hide-input"]
 model, _, _ = learn("reverse")
@@ -1395,18 +1346,18 @@ for depth, stream in enumerate(streams):
 
 # %% [markdown]
 # At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. After
-# the first layer the digit to output is only a little more readable than digits from other positions, of which 17 to
-# 23 percent can be read. After the second layer both digits can be read, from one vector of 32 numbers.
+# the first layer the digit to output is only a little more readable than digits from other positions. After the
+# second layer both digits can be read, from one vector of 32 numbers.
 
 # %% [markdown]
-# So a position of layer 3 is **no longer its word alone**. It is a vector that began as one digit and by now holds two.
-# In a language model such vectors are called **contextual**: the same word has the same row of the embedding table in
-# every sentence, and at layer 5 a different vector in each. When an attention map of a higher layer shows a line to the
-# word *bank*, the line leads to everything that lower layers have written at that position. [Chapter
-# 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks what such maps explain.
+# So what layer 3 reads at a position is **no longer its word alone**. It is a vector that began as one digit and by
+# now holds two. In a language model such vectors are called **contextual**: the same word has the same row of the
+# embedding table in every sentence, and at layer 5 a different vector in each. When an attention map of a higher
+# layer shows a line to the word *bank*, the line leads to everything that lower layers have written at that position.
+# [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks what such maps explain.
 
 # %% [markdown]
-# ## Break it: a norm that is nearly right
+# ### Break it: a norm that is nearly right
 #
 # The layer norm of the [Annotated Transformer](https://nlp.seas.harvard.edu/annotated-transformer/) divides by the
 # *sample* standard deviation, for which the sum of squares is divided by $D - 1$, and adds $\epsilon$ outside the root.
@@ -1557,7 +1508,8 @@ verdict
 # A layer adds twice to every word's residual stream: attention brings something from other words, and the
 # feed-forward network works on each word alone, with two thirds of the parameters. Without the adding, words become
 # alike within a few layers; with it they need not. Norms keep what a sublayer receives in bounds, and can allow
-# larger steps. Our deep stacks learned when each layer at first added little: put the norm first, or start small.
+# larger steps. Our deep stacks learned when, before training, layers added little compared with the stream: put the
+# norm first, or start small. After a few layers a position holds more than its word.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
 # connections: [He and others (2015)](https://arxiv.org/abs/1512.03385). Layer norm: [Ba, Kiros and Hinton
