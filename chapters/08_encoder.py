@@ -1357,31 +1357,6 @@ for depth, stream in enumerate(streams):
 # [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks what such maps explain.
 
 # %% [markdown]
-# ### Break it: a norm that is nearly right
-#
-# The layer norm of the [Annotated Transformer](https://nlp.seas.harvard.edu/annotated-transformer/) divides by the
-# *sample* standard deviation, for which the sum of squares is divided by $D - 1$, and adds $\epsilon$ outside the root.
-# How far is this norm from PyTorch's?
-
-
-# %% tags=["hide-input"]
-def nearly_layer_norm(x, eps=1e-6):
-    centred = x - x.mean(dim=-1, keepdim=True)
-    return centred / (x.std(dim=-1, keepdim=True) + eps)
-
-
-torch.manual_seed(0)
-for width in (4, 64, 512):
-    x = torch.randn(1000, width, dtype=torch.float64)
-    ratio = (nearly_layer_norm(x) / F.layer_norm(x, (width,), eps=0)).mean()
-    print(f"width {width:3}: smaller by {1 - ratio:.2%}")
-    assert abs(ratio - ((width - 1) / width) ** 0.5) < 1e-4
-
-# %% [markdown]
-# At the paper's width it is a tenth of a percent, at width 4 it is 13 percent. Apart from $\epsilon$, the factor is the
-# same for every vector, so a trained $\gamma$ absorbs it, and training does not show the mistake. A comparison with a
-# reference does, best with a small model.
-#
 # ## Exercises
 #
 # ### Exercise 1: Count the parameters
@@ -1703,3 +1678,29 @@ assert 0.48 < rights[1] < 2 / 3 and found[1] > 0.9 > 0.2 > found[0]
 # none gives it more than a fifth, on average. Without that attention about half or more are still right, though fewer
 # than two thirds: in this run the third layer looks at the same position, a *backup*. Without both, the answers are
 # hardly better than chance.
+
+# %% [markdown]
+# ### Break it: a norm that is nearly right
+#
+# The layer norm of the [Annotated Transformer](https://nlp.seas.harvard.edu/annotated-transformer/) divides by the
+# *sample* standard deviation, for which the sum of squares is divided by $D - 1$, and adds $\epsilon$ outside the root.
+# How far is this norm from PyTorch's?
+
+
+# %% tags=["hide-input"]
+def nearly_layer_norm(x, eps=1e-6):
+    centred = x - x.mean(dim=-1, keepdim=True)
+    return centred / (x.std(dim=-1, keepdim=True) + eps)
+
+
+torch.manual_seed(0)
+for width in (4, 64, 512):
+    x = torch.randn(1000, width, dtype=torch.float64)
+    ratio = (nearly_layer_norm(x) / F.layer_norm(x, (width,), eps=0)).mean()
+    print(f"width {width:3}: smaller by {1 - ratio:.2%}")
+    assert abs(ratio - ((width - 1) / width) ** 0.5) < 1e-4
+
+# %% [markdown]
+# At the paper's width it is a tenth of a percent, at width 4 it is 13 percent. Apart from $\epsilon$, the factor is the
+# same for every vector, so a trained $\gamma$ absorbs it, and training does not show the mistake. A comparison with a
+# reference does, best with a small model.
