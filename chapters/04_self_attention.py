@@ -627,11 +627,13 @@ assert second_dog[1, 0].round(3) == 0.446
 # %% tags=["proof"]
 hidden = np.full(3, -np.inf)
 with np.errstate(invalid="ignore"):
-    print("without a check:", np.exp(hidden - hidden.max()))
+    assert np.isnan(np.exp(hidden - hidden.max())).all()
 try:
     scaled_dot_product_attention(q, k, v, mask=np.zeros((3, 3), dtype=bool))
 except ValueError as error:
-    print("with one:", error)
+    assert "nothing to attend to" in str(error)
+else:
+    raise AssertionError("a query without keys went through")
 
 # %% [markdown]
 # ## Does the order of the words matter?
