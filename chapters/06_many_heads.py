@@ -8,13 +8,13 @@
 # %% [markdown]
 # # 6. Why more than one head?
 #
-# *Dog bites man.* To know who bit whom, the verb must look at two words and know which came from where. One **head**,
-# as in chapter 4, gives it a single average. **Multi-head attention**, the form that transformers use, runs several
-# side by side. This chapter builds it in eight lines, then as a [PyTorch module](#the-same-as-a-pytorch-module), and
-# inspects the heads of a published model.
+# *Dog bites man.* To know who bit whom, the verb needs two words, each in its place. One **head**, as in chapter 4,
+# gives it one average of them. When is that enough, and what is lost when it is not? **Multi-head attention**, the
+# form that transformers use, runs several side by side. This chapter builds it in eight lines, then as a [PyTorch
+# module](#the-same-as-a-pytorch-module), and inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 24 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 3 more
+# takes about 20 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 5 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
@@ -93,10 +93,11 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # %% [markdown]
 # ## Would one head do?
 #
-# For these two sentences it would. With $\tfrac23$ of its weight on the first noun, one head hands over $(\tfrac23,
-# \tfrac13)$ for *dog bites man* and $(\tfrac13, \tfrac23)$ for *man bites dog*. That works because the nouns come
-# from a short list, with a number for each. What if they are arbitrary vectors, $a$ at the start and $b$ at the end?
-# With the weights $\alpha$ and $1 - \alpha$ the verb receives the single average
+# For these two sentences it would. Let one head give $\tfrac23$ of its weight to the first noun and $\tfrac13$ to the
+# last. The verb receives the numbers (*dog*, *man*) = $(\tfrac23, \tfrac13)$ for *dog bites man*, and
+# $(\tfrac13, \tfrac23)$ for *man bites dog*: different, so it can tell. That works because the nouns come from a
+# short list, with a number for each. What if they are arbitrary vectors, $a$ at the start and $b$ at the end? With
+# the weights $\alpha$ and $1 - \alpha$ the verb receives the single average
 #
 # $$\alpha \, a + (1 - \alpha) \, b ,$$
 #
@@ -107,11 +108,11 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # $D = 16$ numbers, and a noun fills 8 of them (the other 8 are for verbs and so on). The verb receives 16 numbers, so
 # two nouns would fit. One head hands over 16 numbers, the average times a random $W_V$, and we vary its weight
 # $\alpha$ on the first noun. Two heads, each with a random $W_V$ of its own, hand over 8 each: one has all of its
-# weight on the first noun, the other on the last. On the first thousand pairs we find the matrix that guesses both
-# nouns with the least squared error (**least squares**). On the others we measure its squared error, as a share of
-# what guessing zero would give.
+# weight on the first noun, the other on the last. On the first thousand pairs we fit one more matrix, from the 16
+# numbers received to the 16 numbers of both nouns, by **least squares**. On the others we measure its squared error,
+# as a share of what guessing zero would give.
 #
-# **Predict first.** What share of the nouns does it miss, given one head's average?
+# **Predict first.** What share of the nouns does the fitted matrix miss, given one head's average?
 #
 # 1. Nothing, since 16 numbers have room for two nouns.
 # 2. Nothing, unless $\alpha$ is exactly one half, where first and last look the same.
@@ -157,21 +158,21 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# One head misses half, whatever $\alpha$ is (the red band is the spread over ten seeds). Why? Two nouns are 16
-# numbers and their average only 8, and projecting 8 numbers to 16 adds nothing. To know both nouns one would need 8
-# more, for example $(1 - \alpha) \, a - \alpha \, b$. For independent nouns drawn alike these are uncorrelated with
-# the average, so a matrix learns nothing about them, and its best guess is 0. One half is known, the other lost ([the
-# proof](#why-exactly-half), and [four attempts to escape](#could-one-head-escape-by-other-means)).
+# One head misses half, whatever $\alpha$ is. Why? Two nouns are 16 numbers and their average only 8, and projecting 8
+# numbers to 16 adds nothing. To know both nouns one would need 8 more, for example $(1 - \alpha) \, a - \alpha \, b$.
+# If the nouns are independent, with the same variance, those 8 numbers are uncorrelated with the average. So the best
+# guess that a matrix can make of them is 0. One half is known, the other lost ([the proof](#why-exactly-half), and
+# [four attempts to escape](#could-one-head-escape-by-other-means)).
 #
-# Two heads miss nothing. Nor does either need a noun to itself: two averages of different $\alpha$ are two equations
-# for two unknowns. With $\alpha = \tfrac13$, the two pairs of nouns from above give $(\tfrac53, \tfrac13)$ and
-# $(\tfrac23, \tfrac13)$, so they can be told apart.
+# Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole. If nouns filled all 16
+# numbers, two heads of width 8 would hand over half of each noun, and one head of width 16 an average from which half
+# can be recovered: a tie. That is the trade: two heads look at two words, and take half as many numbers from each. It
+# pays where a few numbers of each word are enough. In the original transformer a word has 512 numbers, and a head hands
+# over 64 combinations of them, chosen by its $W_V$.
 #
-# Two heads won because a noun fits into half of the width. If nouns filled all 16 numbers, two heads of width 8 would
-# hand over half of each noun, and one head of width 16 an average from which half can be recovered: a tie. That is the
-# trade: two heads look at two words, and take half as many numbers from each. It pays where a few numbers of each word
-# are enough. In the original transformer a word has 512 numbers, and a head hands over 64 combinations of them, chosen
-# by its $W_V$.
+# (Nor does either head need a noun to itself: two averages of different $\alpha$ are two equations for two unknowns.
+# With $\alpha = \tfrac13$, the two pairs of nouns from above give $(\tfrac53, \tfrac13)$ and $(\tfrac23, \tfrac13)$,
+# so they can be told apart.)
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -191,7 +192,8 @@ for alpha, thirds in ((2 / 3, [[4, 2], [4, 2]]), (1 / 3, [[5, 1], [2, 1]])):
 # %% [markdown]
 # ## The definition
 #
-# There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$. The **head dimension** is by convention
+# There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$ (multiplying by one of them is called a
+# **projection**). They have all $D$ rows, so every head reads the whole word. The **head dimension** is by convention
 # $d_k = D / H$, so $D$ must be divisible by $H$. A head divides its scores by $\sqrt{d_k}$, not by $\sqrt D$ ([the
 # difference](03_softmax.ipynb#which-d-is-under-the-root)).
 #
@@ -201,11 +203,63 @@ for alpha, thirds in ((2 / 3, [[4, 2], [4, 2]]), (1 / 3, [[5, 1], [2, 1]])):
 #
 # The brackets **concatenate** the heads' outputs (*Concat* in the paper that introduced it, [Vaswani and others,
 # 2017](https://arxiv.org/abs/1706.03762)), which gives $(T, D)$ again. The last matrix, the **output projection**
-# $W_O$ of shape $(D, D)$, mixes them. Until then the heads are independent.
+# $W_O$ of shape $(D, D)$, mixes them. (The example did without. Why it is needed comes below.)
 #
 # Why $d_k = D / H$? Because $H$ heads then have as many parameters and multiplications as a single wide one ([counted
 # below](#what-do-eight-heads-cost)). The price is that a narrower head compares words by fewer numbers ([what it then
 # cannot do](#what-if-a-head-is-too-narrow)).
+
+# %% [markdown]
+# ### What do eight heads cost?
+#
+# **Predict first.** The original transformer has $D = 512$ and 8 heads of 64. Which of these grow with the number of
+# heads: parameters, multiplications, attention weights? (Counted for a sentence of 100 words.)
+
+
+# %% tags=["nbval-check-output", "hide-input"]
+def cost(d_model, num_heads, words):
+    d_k = d_model // num_heads
+    parameters = num_heads * 3 * d_model * d_k + d_model * d_model
+    projections = words * parameters
+    scores_and_blends = num_heads * 2 * words * words * d_k
+    return parameters, projections + scores_and_blends
+
+
+for num_heads in (1, 8, 64):
+    parameters, products = cost(512, num_heads, words=100)
+    heads = f"{num_heads:2} heads of {512 // num_heads:3}"
+    print(
+        f"{heads}: {parameters:,} parameters, {products:,} multiplications",
+        end=", ",
+    )
+    print(f"{num_heads * 100 * 100:7,} attention weights")
+
+# %% [markdown]
+# The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$ have $4 D^2$ numbers together, here 1,048,576, however they are cut.
+# More heads are narrower heads, and $H \cdot d_k$ stays 512. What grows is the number of attention weights,
+# $H \, T^2$, and so the time for their softmaxes and any memory to store them.
+#
+# Vaswani and others chose eight heads, which makes $d_k = 64$. Their table 3 (rows *base* and A) scores translations
+# from 0 to 100 (BLEU, [chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with 16,
+# 25.4 with 32. It concludes that one head is worse, and so are too many. (No spread is reported, so the smaller
+# differences may be chance.)
+
+
+# %% tags=["quiz"]
+quiz.number(
+    "Words have width $D = 96$, there are 8 heads, and a sentence has 11 words. How many attention *weights* are there, all heads together?",
+    8 * 11 * 11,
+    tolerance=0.5,
+    feedback="Yes: each of the 8 heads has a matrix of 11 by 11. The width does not appear.",
+    mistakes=[
+        (11 * 11, "That is one head's matrix. Every head has its own."),
+        (
+            11 * 96,
+            "That is the size of all queries, 8 heads of 11 by 12, and also of the output. A weight belongs to a *pair* of words.",
+        ),
+    ],
+    otherwise="Heads times rows times columns: each head compares every word with every word.",
+)
 
 # %% [markdown]
 # ### Heads are a sum
@@ -219,9 +273,9 @@ for alpha, thirds in ((2 / 3, [[4, 2], [4, 2]]), (1 / 3, [[5, 1], [2, 1]])):
 # \, (1, 0) + 7 \, (2, 3) = (19, 21)$.
 #
 # The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. So a head has two jobs. Its
-# $W_Q$ and $W_K$ say where it looks (its **QK circuit**). Its $W_V$ and its rows of $W_O$ say what it hands over, and
-# into which numbers of the output (its **OV circuit**; the names are those of [Elhage and others,
-# 2021](https://transformer-circuits.pub/2021/framework/index.html)).
+# $W_Q$ and $W_K$ say where it looks. Its $W_V$ and its rows of $W_O$ say what it hands over, and into which numbers
+# of the output. (In [Elhage and others, 2021](https://transformer-circuits.pub/2021/framework/index.html), its *QK
+# circuit* and its *OV circuit*.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -246,10 +300,10 @@ plt.show()
 # %% [markdown]
 # ### What $W_O$ joins
 #
-# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. A later layer could mix them.
-# But in a transformer, as [chapter 8](08_encoder.ipynb) will show, the output is added to the word's own vector,
-# number by number. Without $W_O$, head 1 could change only the first $d_k$ numbers of a word, whatever the model
-# keeps there. With it, each head can write into any of the $D$ numbers, and two heads into the same ones.
+# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. And in a transformer, as
+# [chapter 8](08_encoder.ipynb) will show, the output is added to the word's own vector, number by number. Without
+# $W_O$, head 1 could change only the first $d_k$ numbers of a word, whatever the model keeps there. With it, each
+# head can write into any of the $D$ numbers, and two heads into the same ones.
 #
 # Does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites dog* and *dog bites dog*. One column
 # of $W_O$, $(1, 0, -1, 0)$, can tell: it takes the first entry of head 1 (*dog bites*) minus the first of head 2
@@ -286,10 +340,9 @@ for y, sentence, name in (
 plt.show()
 
 # %% [markdown]
-# Each number of a head is multiplied by the entry of $W_O$ above it. The sum is positive where the dog only bites,
-# negative where it is only bitten, and 0 where it does both (or neither). Neither of these two heads tells all three
-# sentences apart: head 1 writes 0.998 for the first and the third, and head 2 writes −0.998 for the second and the
-# third. Their sum does.
+# The sum is positive where the dog only bites, negative where it is only bitten, and 0 where it does both. Neither of
+# these two heads tells all three sentences apart: head 1 writes 0.998 for the first and the third, and head 2 writes
+# −0.998 for the second and the third. Their sum does.
 
 # %% tags=["proof"]
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
@@ -348,10 +401,6 @@ print("x", sentences.shape, "  out", received.shape)
 print("the verb, in each sentence:", *received[:, 1].round(3))
 assert np.allclose(received[0], together)
 
-# for the checks that follow: five random words of width 16, and matrices for 4 heads
-rng = np.random.default_rng(1)
-sequence = rng.standard_normal((5, 16))
-w_q, w_k, w_v, w_o = rng.standard_normal((4, 16, 16)) / 4
 
 # %% [markdown]
 # `split` cuts every row into $H$ slices of $d_k$ without moving a number. Then two axes are swapped, so that each head
@@ -409,11 +458,12 @@ plt.show()
 #
 # Reshaping from $(B, T, D)$ straight to $(B, H, T, d_k)$ gives the same shape and no error. Take two words,
 # $(1, 2, 3, 4)$ and $(5, 6, 7, 8)$, and two heads. Head 1 should get $(1, 2)$ and $(5, 6)$. It gets $(1, 2)$ and
-# $(3, 4)$: the first word, cut in two, and attention takes its second half for word 2.
+# $(3, 4)$: the first word, cut in two, and attention takes its second half for word 2. The way back has [the same
+# trap](#break-it-merged-without-the-swap): swap first, then reshape.
 
 # %% [markdown]
-# The next folded cell holds `split_heads` and `merge_heads` as functions, and the full version in NumPy,
-# `multi_head_attention`, with a mask, and with queries that need not come from the same words as the keys.
+# The folded cell has the full version, with a mask, and with queries that need not come from the same words as the
+# keys.
 
 # %% tags=["export", "hide-input"] module="by_hand.multihead"
 import numpy as np
@@ -471,6 +521,10 @@ def multi_head_attention(
 
 
 # %% tags=["proof"]
+# five random words of width 16, and matrices for 4 heads
+rng = np.random.default_rng(1)
+sequence = rng.standard_normal((5, 16))
+w_q, w_k, w_v, w_o = rng.standard_normal((4, 16, 16)) / 4
 cut = np.arange(1, 9).reshape(2, 4)  # two words, two heads
 assert cut.reshape(2, 2, 2)[0].tolist() == [[1, 2], [3, 4]]
 assert cut.reshape(2, 2, 2).swapaxes(0, 1)[0].tolist() == [[1, 2], [5, 6]]
@@ -485,81 +539,12 @@ terms = [side_by_side[:, rows] @ w_o[rows] for rows in np.split(np.arange(16), 4
 assert np.allclose(sum(terms), mixed)
 
 # %% [markdown]
-# ### Do heads cut the input into slices?
-#
-# No. The *projected* vectors are cut. Each head's matrix has all $D$ rows, so every head can read the whole word.
-# Change a single entry of the input and see which heads notice. If the input were cut, entry 0 would belong to head 1,
-# and heads 2 to 4 would not change.
-
-# %%
-nudged = sequence.copy()
-nudged[2, 0] += 1  # the first entry of one word
-before = multi_head(sequence[None], w_q, w_k, w_v, np.eye(16), 4)[0]
-after = multi_head(nudged[None], w_q, w_k, w_v, np.eye(16), 4)[0]
-change = np.abs(after - before).reshape(5, 4, 4)  # (word, head, number)
-change = change.max(axis=(0, 2))
-print("largest change, head by head:", change.round(2))
-assert (change > 0.01).all()
-
-# %% [markdown]
-# Every head notices. ($W_O$ is the identity here, so that each head's output stays in columns of its own.)
-
-# %% [markdown]
-# ### Break it: merged without the swap
-#
-# On the way back, too, `reshape` alone gives the right shape. Head 1 holds $(1, 2)$ and $(5, 6)$, head 2 $(3, 4)$ and
-# $(7, 8)$: reshaped without the swap, the first word's row is $(1, 2, 5, 6)$ instead of $(1, 2, 3, 4)$.
-#
-# **Predict first.** Chapter 4 had checks for such mistakes: the shape; that the weights sum to 1; that shuffled words
-# give shuffled outputs; that the loop agrees. Which of them notice this one?
-
-
-# %% tags=["nbval-check-output"]
-def attention_with(merge):
-    def attention(x):
-        q, k, v = (split_heads(x @ w, 4) for w in (w_q, w_k, w_v))
-        heads, weights = scaled_dot_product_attention(q, k, v)
-        return merge(heads) @ w_o, weights
-
-    return attention
-
-
-columns = (np.split(matrix, 4, axis=1) for matrix in (w_q, w_k, w_v))
-heads = [dict(w_q=q, w_k=k, w_v=v) for q, k, v in zip(*columns, strict=True)]
-by_loop, _ = heads_by_loop(sequence, heads)
-order = np.array([3, 0, 4, 1, 2])
-print(f"{'':24} shape  rows sum to 1  shuffle  equals the loop")
-for name, merge in [
-    ("correct", merge_heads),
-    ("reshape without swap", lambda h: h.reshape(5, 16)),
-]:
-    output, weights = attention_with(merge)(sequence)
-    passed = [
-        output.shape == sequence.shape,
-        np.allclose(weights.sum(axis=-1), 1),
-        np.allclose(attention_with(merge)(sequence[order])[0], output[order]),
-        np.allclose(output, by_loop @ w_o),
-    ]
-    verdicts = ["ok" if ok else "CAUGHT" for ok in passed]
-    print("{:24}{:>6}{:>15}{:>9}{:>17}".format(name, *verdicts))
-
-# %% [markdown]
-# The check of the shape misses it, and so must that of the sums: the weights are computed before the merge. Shuffling
-# detects it, and needs no reference. Before $W_O$, the first row should hold four heads of the first word. A row has
-# 16 numbers and a head gives 4 for each word, so it holds the first head of the first *four words*, so a word's
-# output depends on which words stand where. And a causal mask would leak: words 2 to 4 are the first word's future.
-
-# %% tags=["proof"]
-wrong = attention_with(lambda h: h.reshape(5, 16))
-assert not np.allclose(wrong(sequence[order])[0], wrong(sequence)[0][order])
-
-# %% [markdown]
 # ## The same as a PyTorch module
 #
-# In PyTorch the layer is a module: three large products, a split, one attention, a merge, and $W_O$. (Its projections
-# have biases, as do those of `nn.MultiheadAttention`.) The $T$ queries may come from other words than the $S$ keys
-# and values, as when a translation looks at its source ([chapter 9](09_decoder.ipynb)), so it serves as
-# self-attention and as cross-attention.
+# The same layer again, now as the module that is trained below: three large products, a split, one attention, a
+# merge, and $W_O$. (Its projections have biases, as do those of `nn.MultiheadAttention`.) The $T$ queries may come
+# from other words than the $S$ keys and values, as when a translation looks at its source ([chapter
+# 9](09_decoder.ipynb)), so it serves as self-attention and as **cross-attention**.
 
 # %%
 import torch
@@ -587,10 +572,9 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown]
-# Here `d_model` is our $D$. All heads share one mask. Its shape is $(T, S)$ or, with a mask for each sentence,
-# $(B, 1, T, S)$, where the 1 stands for all heads ([what happens without the
-# 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)). The folded cell checks the module against a loop over
-# heads, each like the module of chapter 4, but with biases. And PyTorch's own?
+# Here `d_model` is our $D$. All heads share one mask, of shape $(T, S)$ or $(B, 1, T, S)$ ([what happens without the
+# 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)). The folded cells check it against a loop over heads and
+# against `nn.MultiheadAttention`, with a causal mask and as cross-attention: the results agree.
 
 
 # %% tags=["hide-input"]
@@ -632,8 +616,8 @@ ours.load_state_dict(state)
 causal = torch.ones(5, 5, dtype=torch.bool).tril()
 assert torch.allclose(ours(x, x, x, causal), loop(x, causal), atol=1e-6)
 
-# %%
-# from the folded cell: ours (16 wide, 4 heads), x (2, 5, 16), causal (5, 5)
+# %% tags=["hide-input"]
+# ours (16 wide, 4 heads), x (2, 5, 16), causal (5, 5)
 pytorchs = nn.MultiheadAttention(16, 4, batch_first=True)
 with torch.no_grad():  # the same matrices: PyTorch has the first three in one
     three = (ours.w_q, ours.w_k, ours.w_v)
@@ -648,74 +632,17 @@ theirs, _ = pytorchs(x, memory, memory)
 assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 
 # %% [markdown]
-# With a causal mask our module gives the same as the loop and as PyTorch's module, and the same as PyTorch's for
-# cross-attention. PyTorch calls $D$ `embed_dim` and returns the weights as well, *averaged over the heads* unless you
-# pass `average_attn_weights=False`. (Many files of trained parameters **fuse** the three matrices into one, as
-# PyTorch does. Most store all queries, then all keys, then all values; some, such as GPT-NeoX, go head by head. The
-# wrong cut has the same shape, and raises no error.) [Chapter 7](07_learning.ipynb)'s version adds dropout and checks
-# of shapes, and returns a pair: the output, and on request the weights.
-
-# %% [markdown]
-# ## What do eight heads cost?
-#
-# **Predict first.** The original transformer has $D = 512$ and 8 heads of 64. Parameters and multiplications are
-# those of a single head of 512. Does anything grow with the number of heads? (Counted for a sentence of 100 words.)
-
-
-# %% tags=["nbval-check-output", "hide-input"]
-def cost(d_model, num_heads, words):
-    d_k = d_model // num_heads
-    parameters = num_heads * 3 * d_model * d_k + d_model * d_model
-    projections = words * parameters
-    scores_and_blends = num_heads * 2 * words * words * d_k
-    return parameters, projections + scores_and_blends
-
-
-for num_heads in (1, 8, 64):
-    parameters, products = cost(512, num_heads, words=100)
-    heads = f"{num_heads:2} heads of {512 // num_heads:3}"
-    print(
-        f"{heads}: {parameters:,} parameters, {products:,} multiplications",
-        end=", ",
-    )
-    print(f"{num_heads * 100 * 100:7,} attention weights")
-
-# %% [markdown]
-# The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$ have $4 D^2$ numbers together, here 1,048,576, however they are cut
-# (biases would add $4 D$). More heads are narrower heads, and $H \cdot d_k$ stays 512. What grows is the number of
-# attention weights, $H \, T^2$, and so the time for their softmaxes and any memory to store them. (In newer models
-# several heads share keys and values: [chapter 19](19_modern.ipynb#heads-that-share-keys-and-values).)
-#
-# The paper chose eight heads, which makes $d_k = 64$. Its table 3 (rows *base* and A) scores translations from 0 to 100
-# (BLEU, [chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with 16, 25.4 with 32. It
-# concludes that one head is worse, and so are too many. (No spread is reported, so the smaller differences may be
-# chance.)
-
-
-# %% tags=["quiz"]
-quiz.number(
-    "Words have width $D = 96$, there are 8 heads, and a sentence has 11 words. How many attention *weights* are there, all heads together?",
-    8 * 11 * 11,
-    tolerance=0.5,
-    feedback="Yes: each of the 8 heads has a matrix of 11 by 11. The width does not appear.",
-    mistakes=[
-        (11 * 11, "That is one head's matrix. Every head has its own."),
-        (
-            11 * 96,
-            "That is the size of all queries, 8 heads of 11 by 12, and also of the output. A weight belongs to a *pair* of words.",
-        ),
-    ],
-    otherwise="Heads times rows times columns: each head compares every word with every word.",
-)
+# PyTorch's module calls $D$ `embed_dim` and returns the weights as well, *averaged over the heads* unless you pass
+# `average_attn_weights=False`.
 
 # %% [markdown]
 # ## Why do heads become different?
 #
 # Nothing in the definition says that one head should look at the first noun and another at the last. Let training
 # decide. ([Chapter 7](07_learning.ipynb) explains how it works; here we look only at what it finds.) The sentences
-# are *noun, verb, noun*. A noun is six random numbers (six, so that one fits easily into a head of width 8), the verb
-# has a number that says *verb*, and the position is 1, 0 or −1. From what the verb receives, 16 numbers, the layer
-# must give back both nouns.
+# are *noun, verb, noun*. A noun is six random numbers (so that one fits easily into a head of width 8), the verb has
+# a number that says *verb*, and the position is 1, 0 or −1. The layer must write both nouns, 12 numbers, into its
+# output for the verb.
 #
 # **Predict first.** Train three layers: one head; two heads that start at random; two heads that start identical in
 # everything, their rows of $W_O$ included. What share of the nouns does each miss?
@@ -793,15 +720,14 @@ assert parted < 0.005
 
 # %% [markdown]
 # Two heads miss nothing, and one misses about 42 percent. (Less than half, because its weights may depend on the
-# nouns: where its keys see the positions only, it misses half.) With each of the three seeds one head has come to
-# give its largest weight to the first noun, and the other to the last. (Their weights need not be 1 and 0: two
-# different averages are enough.)
+# nouns: where its keys see the positions only, it misses half.) In each of the three seeds (as a folded cell checks)
+# one head has come to give its largest weight to the first noun, and the other to the last. (Their weights need not
+# be 1 and 0: two different averages are enough.)
 #
-# Nobody assigned them. The two start from different random matrices, so their gradients differ. And a head that
-# brings what is still missing lowers the error more than one that repeats the other. Two that start equal get equal
-# gradients and stay equal. They do the work of one head of width 8 at the price of two such heads. What drives heads
-# apart is a task that one average cannot solve. Where one would do, nothing forces them to differ, and in trained
-# models many can be removed ([below](#what-else-do-heads-do-and-can-they-be-removed)).
+# Nobody assigned them. The two start from different random matrices, so training corrects them differently. And a
+# head that brings what is still missing lowers the error more than one that repeats the other. Two that start equal
+# get equal corrections and stay equal: one head of width 8, paid for twice. So different starts let heads part, and a
+# task that one average cannot solve rewards it. Where one would do, nothing forces them to differ.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -827,14 +753,11 @@ quiz.one_choice(
 # %% [markdown]
 # ## Heads at work
 #
-# Many heads, says the paper, let the model "jointly attend to information from different representation subspaces at
-# different positions". Here a *subspace* means the $d_k$ directions that a head's projection keeps of each word.
-#
 # What do heads find in a real model? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2, and look at its
 # first layer, of twelve heads of width 32 ($D = 384$). The model adds two tokens that are not words, `[CLS]` before
 # each text and `[SEP]` after it. Give it three sentences: *the cat sat on the mat and it slept*, *she gave the book
-# to her brother because he wanted it* and *the dog that bit the man ran*. For each head, average two weights over the
-# words: a word's weight on the one before it, from the second word on, and its weight on `[CLS]`.
+# to her brother because he wanted it* and *the dog that bit the man ran*. For each head, average a word's weight on
+# the one before it, from the second word on.
 #
 # **Predict first.** Chapter 5 wired a head that looks one word back. Does training find one, too? How large is the
 # weight on the word before, in the head where it is largest?
@@ -883,7 +806,6 @@ print("weight on the word before", *(f"{w:5.2f}" for w in before))
 least = min(np.diagonal(w[2, 2:-1, 1:-2]).min() for _, w in read)
 to_cls = np.mean([w[:, 1:-1, 0].mean(axis=1) for _, w in read], axis=0)
 equal = np.mean([1 / len(tokens) for tokens, _ in read])
-print("weight on [CLS]          ", *(f"{w:5.2f}" for w in to_cls))
 print(f"equal weights would be {equal:.2f}")
 assert (to_cls > 0.25).sum() == 7 and round(to_cls[2], 2) == 0.11
 assert before.argmax() == 2 and least > 0.9985 and np.median(before) < 0.15
@@ -896,14 +818,8 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 
 # %% [markdown]
 # In these three sentences head 3 gives nearly all of its weight to the word before, at every word from the second on,
-# and no other head comes near that: a **previous-token head**. (Its 0.11 on `[CLS]` comes from the first words, which
-# have `[CLS]` before them.) So here training has found what chapter 5 wired by hand.
-#
-# Look through the others. Seven of the twelve give more than a quarter of their weight to `[CLS]`. [Clark and others
-# (2019)](https://aclanthology.org/W19-4828/) found that in BERT, a larger model with layers of the same kind, early
-# heads often attend to `[CLS]`, and those of middle layers to `[SEP]`. They suspect that a head looks there, at
-# `[SEP]` above all, when it finds nothing relevant: its weights sum to 1, so they must go somewhere. Such a token has
-# since been called an *attention sink*.
+# and no other head comes near that: a **previous-token head**. So here training has found what chapter 5 wired by
+# hand.
 #
 # A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off (an
@@ -1023,7 +939,7 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# ### Exercise 3: One head in two
+# ### Exercise 3: Two heads that act as one
 #
 # *Harder, 20 minutes.* Nothing in the definition forces two heads to differ. So a layer of two heads can do what a
 # single head of width $D/2$ does: let both compute it, and average them. Given the matrices $W_Q$, $W_K$, $W_V$ of one
@@ -1109,7 +1025,7 @@ verdict
 # One head gives each word one average, and from a fixed average of two unrelated things a matrix recovers only half.
 # But often a few numbers of each word are enough. So attention runs several times side by side, in narrow heads with
 # matrices of their own, with as many parameters and multiplications as a single wide one. Each head writes through
-# its own rows of $W_O$, and what they write is added up.
+# its own rows of $W_O$, and what they write is added up. Training makes heads differ where one average would not do.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
@@ -1123,7 +1039,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Four questions about heads. No later chapter depends on them.
+# Four questions about heads, and a mistake. No later chapter depends on them.
 #
 # ### Why exactly half?
 #
@@ -1175,8 +1091,63 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 # some heads attend to what followed an earlier copy of the same token (*induction heads*, [chapter
 # 18](18_gpt.ipynb)).
 #
+# In the first layer of MiniLM seven of the twelve heads [above](#heads-at-work) give more than a quarter of their
+# weight to `[CLS]`. Clark and others found that in BERT, a larger model with layers of the same kind, early heads often
+# attend to `[CLS]`, and those of middle layers to `[SEP]`. They suspect that a head looks there, at `[SEP]` above all,
+# when it finds nothing relevant: its weights sum to 1, so they must go somewhere. Such a token has since been called an
+# *attention sink*.
+#
 # Can heads be removed? Michel and others removed heads one at a time from a trained translator: of the 96 in its
-# encoder only 8 changed the BLEU score measurably, and half of these for the better. Many can be removed together:
+# encoder only 8 changed the BLEU score significantly, and half of these for the better. Many can be removed together:
 # Voita and others pruned 38 of the 48 heads in a translator's encoder, while training it further, and lost 0.15 BLEU.
 # Yet models built with few heads from the start did worse than models pruned down to them ([Behnke and Heafield,
 # 2020](https://aclanthology.org/2020.emnlp-main.211/)).
+
+# %% [markdown]
+# ### Break it: merged without the swap
+#
+# On the way back, too, `reshape` alone gives the right shape. Head 1 holds $(1, 2)$ and $(5, 6)$, head 2 $(3, 4)$ and
+# $(7, 8)$: reshaped without the swap, the first word's row is $(1, 2, 5, 6)$ instead of $(1, 2, 3, 4)$.
+#
+# **Predict first.** Chapter 4 had checks for such mistakes: the shape; that the weights sum to 1; that shuffled words
+# give shuffled outputs; that the loop agrees. Which of them notice this one?
+
+
+# %% tags=["nbval-check-output"]
+def attention_with(merge):
+    def attention(x):
+        q, k, v = (split_heads(x @ w, 4) for w in (w_q, w_k, w_v))
+        heads, weights = scaled_dot_product_attention(q, k, v)
+        return merge(heads) @ w_o, weights
+
+    return attention
+
+
+columns = (np.split(matrix, 4, axis=1) for matrix in (w_q, w_k, w_v))
+heads = [dict(w_q=q, w_k=k, w_v=v) for q, k, v in zip(*columns, strict=True)]
+by_loop, _ = heads_by_loop(sequence, heads)
+order = np.array([3, 0, 4, 1, 2])
+print(f"{'':24} shape  rows sum to 1  shuffle  equals the loop")
+for name, merge in [
+    ("correct", merge_heads),
+    ("reshape without swap", lambda h: h.reshape(5, 16)),
+]:
+    output, weights = attention_with(merge)(sequence)
+    passed = [
+        output.shape == sequence.shape,
+        np.allclose(weights.sum(axis=-1), 1),
+        np.allclose(attention_with(merge)(sequence[order])[0], output[order]),
+        np.allclose(output, by_loop @ w_o),
+    ]
+    verdicts = ["ok" if ok else "CAUGHT" for ok in passed]
+    print("{:24}{:>6}{:>15}{:>9}{:>17}".format(name, *verdicts))
+
+# %% [markdown]
+# The check of the shape misses it, and so must that of the sums: the weights are computed before the merge. Shuffling
+# detects it, and needs no reference. Before $W_O$, the first row should hold four heads of the first word. A row has
+# 16 numbers and a head gives 4 for each word, so it holds the first head of the first *four words*, so a word's
+# output depends on which words stand where. And a causal mask would leak: words 2 to 4 are the first word's future.
+
+# %% tags=["proof"]
+wrong = attention_with(lambda h: h.reshape(5, 16))
+assert not np.allclose(wrong(sequence[order])[0], wrong(sequence)[0][order])
