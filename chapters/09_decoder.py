@@ -12,13 +12,13 @@
 # transformer of 2017 has a second stack, the **decoder**, which attends to the question and to its own words so far,
 # and never to words that it has not written yet. Together they are an **encoder-decoder**, or *sequence-to-sequence*,
 # model. In training the model is given the right answer. What stops it from copying? A mask. Without one its loss is
-# nearly perfect, and when it has to write by itself almost no answer is right. By the end of this chapter the
-# transformer of the paper is complete, and you have it twice: in seventy lines, and as the module that this book
+# as low as with it, and when it has to write by itself almost no answer is right. By the end of this chapter the
+# transformer of the paper is complete, and you have it twice: in under eighty lines, and as the module that this book
 # uses.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
 # 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 30 minutes to read, and 50 for the
-# exercises. [Going further](#going-further), at the end, takes 11 more minutes. If you came for a decoder-only model,
+# exercises. [Going further](#going-further), at the end, takes 12 more minutes. If you came for a decoder-only model,
 # it is [at the end](#a-decoder-only-model-that-answers).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer. Residual paths lead around each sublayer, and the memory from the top of the encoder's stack to the cross-attention."}}
@@ -33,8 +33,9 @@ transformer_map(built=9)
 # %% [markdown]
 # ## The whole model, drawn
 #
-# Between the token numbers that go in and the logits that come out, each arrow carries one vector of width $D$ for each
-# token: $S = 6$ tokens on the left, $T = 4$ on the right.
+# Between the token numbers that go in and the logits that come out, each arrow carries one vector of width $D$ for
+# each token: $S = 6$ tokens of the question on the left, $T = 4$ of the answer on the right. $V$ is the size of the
+# vocabulary, and a batch has $B$ sentences.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The whole transformer with shapes. Left, from bottom to top: the tokens Hi , how are you ?, shape (S), embeddings and positions, (S, D), then a frame of N encoder layers with self-attention and feed-forward, and out of its top the memory, (S, D). Right: the tokens bos I am fine, (T), embeddings and positions, (T, D), then a frame of N decoder layers with causal self-attention, cross-attention and feed-forward, then a linear map to logits (T, V). Above each sublayer stands a box, add and norm, and a residual path leads around the sublayer into it. An arrow leads from the memory to the cross-attention. At the top stands what must be predicted: I am fine eos."}}
 from classroom.diagram import Diagram
@@ -140,13 +141,14 @@ plt.show()
 
 # %% [markdown]
 # In training, the position that is given *I* must predict *am*. But all words go in at once, and *am* is the very
-# next input. So no position may see anything to its right. [Chapter
+# next input. So no position may see anything to its right. (The mask stays on in writing, too. Otherwise an added
+# word would change the vectors of the earlier ones, as it never did in training.) [Chapter
 # 4](04_self_attention.ipynb#masks-leaving-a-word-out) has the two masks that are needed, and why they set scores to
 # minus infinity. In this book, **True means: may attend**.
 #
 # - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,
 #   T)$, queries by keys, and it is the same for every sentence.
-# - The **padding mask** is about what is real. Shorter sentences of a batch are filled up with `<pad>`, a token that
+# - The **padding mask** says which tokens are real. Shorter sentences of a batch are filled up with `<pad>`, a token that
 #   means nothing. The mask has one entry for each key of each sentence, and all heads and queries share it:
 #   $(B, 1, 1, S)$ for the **source** (here the question), $(B, 1, 1, T)$ for the **target** (the answer).
 #
@@ -263,7 +265,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "Both of them, combined into $(2, 1, 5, 5)$",
-        "That is what a *decoder* needs in training. In an encoder, the last word may inform the first.",
+        "That is what a *decoder's* self-attention needs. In an encoder, the last word may inform the first.",
     ),
     quiz.wrong(
         "None, as padding tokens have vectors of zeros",
@@ -280,8 +282,7 @@ quiz.one_choice(
 # attention*.
 #
 # The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column for each
-# word of the question, $S$. With a batch of $B$ and $H$ heads the scores are $(B, H, T, S)$: with $T = 4$, $S = 6$, 2
-# pairs and 8 heads that is $(2, 8, 4, 6)$.
+# word of the question, $S$; with a batch and $H$ heads it is $(B, H, T, S)$.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Drawing of cross-attention as a matrix of 4 rows and 6 columns, with invented weights as shades: begin looks at you, I at are, am at how, fine at the question mark. Above the columns stands the memory, a vector for each of Hi , how are you ?, and an arrow W_K leads down to their keys. Left of the rows stands the decoder, a vector for each of begin, I, am, fine, and an arrow W_Q leads to their queries. From the memory an arrow W_V leads right to six values, one below the other, and under these stand four results, what each row receives."}}
 question = ["Hi", ",", "how", "are", "you", "?"]
@@ -352,12 +353,13 @@ plt.show()
 # ### Which encoder layer does the decoder ask?
 #
 # The *last* one. The encoder runs to its end first, and its final output is the memory. Every decoder layer looks at
-# it, each with its own $W_Q$, $W_K$ and $W_V$, and a higher layer with a query that knows what the lower ones have
+# it, each with its own $W_Q$, $W_K$ and $W_V$, and a higher layer with a query computed from what the lower ones have
 # found.
 #
 # ## The decoder layer
 #
-# A decoder layer has three sublayers, each with a residual connection and a norm, here in the order of 2017:
+# A decoder layer has three sublayers, each with a residual connection and a norm, here with the norm after each sum,
+# as in 2017:
 #
 # ```python
 # x = norm_1(x + self_attention(x, x, x, mask))
@@ -367,9 +369,6 @@ plt.show()
 #
 # Self-attention comes first, so that already in the first layer the query to the memory can depend on the words that
 # are written.
-#
-# With $d_\text{ff} = 4D$ an attention has $4 D^2$ parameters and a feed-forward network $8 D^2$ (without biases), so an
-# encoder layer has $12 D^2$ and a decoder layer $16 D^2$.
 #
 # The folded cells hold the book's `DecoderLayer`, with the `AddAndNorm` of chapter 8, and its `Decoder`, a stack of
 # them.
@@ -544,7 +543,7 @@ class OneScreen(nn.Module):
         self.dropout = nn.Dropout(dropout)
         for matrix in (p for p in self.parameters() if p.ndim == 2):
             nn.init.xavier_uniform_(matrix)
-        # small, since the target's also give the logits
+        # small: the target table also produces the logits
         for table in (self.source_table, self.target_table):
             nn.init.normal_(table.weight, std=d_model**-0.5)
 
@@ -586,13 +585,12 @@ for start in ("our", "PyTorch's"):
     assert (abs(first - np.log(1000) - 0.5) < 0.2) == (start == "our")
 
 # %% [markdown]
-# Two things in it are easy to miss:
-#
-# - The output has no matrix of its own. At each position a token's logit is the dot product of its embedding with what
-#   the decoder returns there (**weight tying**, [Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)). So the
-#   embeddings start with entries of size $1/\sqrt D$ ([why](07_learning.ipynb#the-first-number-to-look-at)), and on the
-#   way in they are multiplied by $\sqrt D$, to be about as large as the positions.
-# - It differs from the paper in two points: biases in the attention, and two tables of embeddings.
+# One thing is easy to miss: the output has no matrix of its own. At each position a token's logit is the dot product
+# of its embedding with what the decoder returns there (**weight tying**, [Press and Wolf,
+# 2016](https://arxiv.org/abs/1608.05859)). So the embeddings start with entries of size $1/\sqrt D$
+# ([why](07_learning.ipynb#the-first-number-to-look-at)), and on the way in they are multiplied by $\sqrt D$, to be
+# about as large as the position vectors. (The paper has no biases in the attention, and one embedding matrix for both
+# sides.)
 #
 # ## A model that has learnt to answer
 #
@@ -661,9 +659,8 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
 # The logarithm turns the product into a sum: $-\ln 0.36 = 0.69 + 0.22 + 0.11 + 0 = 1.02$. The loss is this sum, the
-# **negative log-likelihood**, divided by the four tokens: 0.26, the cross-entropy of chapter 7. (In a batch the sums
-# are added, and divided by the number of all tokens that are not padding.) It is smallest where the right answers are
-# most probable (**maximum likelihood**).
+# **negative log-likelihood**, divided by the four tokens: 0.26, the cross-entropy of chapter 7. It is smallest where
+# the right answers are most probable (**maximum likelihood**).
 
 # %% tags=["proof"]
 four = np.array([0.5, 0.8, 0.9, 1.0])
@@ -673,8 +670,9 @@ assert np.round(-np.log(four[:3]), 2).tolist() == [0.69, 0.22, 0.11]
 
 # %% [markdown]
 # To use the model, the encoder runs once, and the decoder once for each word, over all that is written so far. It
-# stops when every sentence has an `<eos>` or `longest` words; what follows an `<eos>` is ignored. Writing each word
-# after all before it is called **autoregressive**, and always taking the likeliest is **greedy** decoding.
+# stops when every sentence has an `<eos>` or when `longest` words have been written; what follows an `<eos>` is
+# ignored. Writing each word after all before it is called **autoregressive**, and always taking the likeliest is
+# **greedy** decoding.
 
 
 # %%
@@ -702,7 +700,7 @@ def generate(model, asked, longest=8):
 
 # %%
 def split(seed, key=str):
-    """Rows held out, a fifth (of the questions, or of what `key` gives for them), and rows for training."""
+    """Rows held out, a fifth of the questions, and rows for training; `key` is for Going further."""
     keys = [key(question) for question, _ in pairs]
     unique = sorted(set(keys))
     generator = torch.Generator().manual_seed(seed)
@@ -726,10 +724,8 @@ def share_right(model, rows):
 
 # %% [markdown]
 # Each step of `fit` draws 32 of the given `rows` of `questions` and `answers`, and takes one step of Adam ([chapter
-# 11](11_training.ipynb#how-large-a-step) adds gradient clipping and a falling learning rate). The learning rate rises
-# evenly to `peak` over 50 steps (**warm-up**). On a GPU, move the model, `questions` and `answers` there first, and
-# later every question that `batch` makes. Given held-out rows, it prints every 50 steps what share of their answers
-# is right:
+# 11](11_training.ipynb#how-large-a-step)). The learning rate rises evenly to `peak` over 50 steps (**warm-up**).
+# Given held-out rows, it prints every 50 steps what share of their answers is right:
 
 
 # %%
@@ -786,19 +782,18 @@ fit(wide, for_training, peak=0.001)
 assert share_right(wide, unseen) > 0.95
 
 # %% [markdown]
-# (Wider models want smaller steps: for width 64 begin with a peak of 0.001. If your loss stalls, divide the learning
-# rate by three before you look for a bug. With more than three layers take [pre-norm](#pre-norm-on-one-screen).)
-#
 # The answers are right. But how new were the questions? Every one has a twin among the training pairs, with another
-# greeting. Such test data are called **contaminated**. With whole topics held out, such as *you* with *tired*, a
-# model still answers [most questions, but not all kinds](#does-it-combine-what-it-has-learnt).
+# greeting. Such test data are called **contaminated** ([a harder test](#does-it-combine-what-it-has-learnt)). If your
+# own model's loss stalls, divide the learning rate by three before you look for a bug; wider and deeper models want
+# [smaller steps, or pre-norm](#pre-norm-on-one-screen).
 
 # %% [markdown]
 # ## The module that the book uses
 #
-# It has the same parts and methods. It also allows pre-norm, and padding in front of a target. With padding in front,
-# the first row may attend to nothing: `OneScreen` gives NaN, which the next layer spreads over the sentence, and the
-# module gives [zeros](07_learning.ipynb#a-query-with-nothing-to-attend-to).
+# It has the same parts and methods, and allows pre-norm (the norm before each sublayer), too. From here on we use it.
+# Folded cells show that it gives the logits of `nn.Transformer`, in both orders of norm and with padding on both
+# sides, and those of the model on one screen. We train it in the same way, and copy its parameters into `screen`, so
+# that `screen` and `model` hold the same numbers and either may be used.
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -909,11 +904,6 @@ assert (causal_mask(4) & padding_mask(target, 0)).shape == (2, 1, 4, 4)
 assert weights["decoder.layers.0.cross_attention"].shape == (2, 8, 4, 6)
 assert logits.shape == (2, 4, 11)
 
-# %% [markdown]
-# Does it equal PyTorch's? `nn.Transformer` has the two stacks, with a norm at the end of each (in our configuration,
-# `final_norm=True`). Draw all its parameters at random, give them to ours and compare, in both orders of norm, with
-# padding in source and target.
-
 # %% tags=["hide-input"]
 from dotformer.support.torch_modules import our_state_dict
 
@@ -942,10 +932,6 @@ for norm_first in (False, True):
     difference = (found - expected)[real].abs().max()
     print(f"norm_first={norm_first}: largest difference {difference:.0e}")
     assert difference < 1e-5
-
-# %% [markdown]
-# And does it equal the model on one screen? We train it on the small talk in the same way, and then copy its
-# parameters into `screen`. From here on `screen` and `model` are the same.
 
 # %% tags=["hide-input"]
 config = TransformerConfig(
@@ -980,9 +966,9 @@ assert words(generate(model, hello)[0]) == "I am fine"
 # ## One question, followed to its answer
 #
 # Take *Hi, how are you?* again. It has six tokens, which two encoder layers turn into the memory. Follow one head,
-# the first of the last cross-attention (width 16 in two heads: $d_k = 8$), and one query, that of `<bos>`, which must
-# predict the first word. By then `<bos>` has passed the first decoder layer, and the self-attention and norm of the
-# second. $W_Q$ times that vector, plus a bias, is the query.
+# head 1 of the cross-attention in decoder layer 2 (width 16 in two heads: $d_k = 8$), and one query, that of `<bos>`,
+# which must predict the first word. By then `<bos>` has passed the first decoder layer, and the self-attention and
+# norm of the second. $W_Q$ times that vector, plus a bias, is the query.
 
 # %% tags=["hide-input"]
 right = batch(["<bos> I am fine <eos>"])
@@ -1095,10 +1081,10 @@ with torch.no_grad():
 # The property is worth a test of its own, a **leak test**: change later words, and the earlier logits must not move.
 # `check` does it together with two other tests. Each compares with `before`, the logits as they are:
 #
-# - `leaked`, the leak test: each row's tokens from the fourth on are those of another row (`roll`). The first three
+# - *leaks*, the leak test: each row's tokens from the fourth on are those of the row before it. The first three
 #   positions must not move, but for rounding.
-# - `padded` has more padding behind the question. Nothing may move.
-# - `other` has another question. Something must move.
+# - *padding*: there is more padding behind the question. Nothing may move.
+# - *source*: the question is another. Something must move.
 #
 # All three run after `model.train()` and after `model.eval()`, because a mask may be missing in one of them.
 
@@ -1128,9 +1114,7 @@ check(screen, questions[::41], answers[::41, :-1])
 check(model, questions[::41], answers[::41, :-1])
 
 # %% [markdown]
-# The leak test finds only masks that show too much of the target's future. It cannot find a mask that hides too much,
-# a wrong mask on the cross-attention, or a target that was not shifted. And `other` shows only that the source is
-# connected: a *trained* model may still ignore it.
+# The last test shows only that the source is connected: a *trained* model may still ignore it.
 
 
 # %% tags=["hide-input"]
@@ -1190,7 +1174,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## Break it: nine ways to get masking wrong
 #
-# With the correct masks, causal and padding, row $t$ sees words 0 to $t$. Here are nine mistakes:
+# With the correct masks, causal and padding, row $t$ sees words 0 to $t$ (`<bos>` is word 0). Here are nine mistakes:
 #
 # | mistake | row $t$ may see |
 # |---|---|
@@ -1198,7 +1182,7 @@ quiz.one_choice(
 # | causal mask turned around | the words after $t$ |
 # | one word too many: the diagonal moved up by one | words 0 to $t + 1$ |
 # | one word too few: the diagonal moved down by one | words 0 to $t - 1$ |
-# | scaled scores times mask: hidden scores become 0, not $-\infty$ | all, more or less |
+# | scaled scores times mask: hidden scores become 0, not $-\infty$ | all: a score of 0 has a weight, as $e^0 = 1$ |
 # | weights times mask, after the softmax | words 0 to $t$, and a trace of the later ones |
 # | causal mask in training only, not after `model.eval()` | outside training, all |
 # | causal mask on cross-attention, too | too little of the question |
@@ -1318,9 +1302,8 @@ loss, forced, writing = trained_with(variants["no causal mask"], seed=0)
 assert loss < 0.02 and forced == 1 and writing < 0.4
 
 # %% [markdown]
-# Each was trained with nine seeds (`python -m benchmarks.masks`), in the book's module. (On one screen *turned
-# around* and *one word too few* have a row with nothing to attend to, and their loss is NaN.) Over the seeds, *loss*
-# is the highest, *forced* the mean, *writing* the worst and the best. The three other columns need no training:
+# Each was trained with nine seeds (`python -m benchmarks.masks`), in the book's module. The three other columns need
+# no training; the first two are tests of `check`:
 #
 # - *Leaks*: do later words change earlier logits?
 # - *Padding*: does more padding after the question change the logits?
@@ -1334,6 +1317,7 @@ held_out, _ = split(0)
 checked = {}
 print(len(measurement["correct"]), "seeds of each")
 print(f"{'':30}  loss forced     writing  leaks in        padding reference")
+print(f"{'':30}  max    mean   min - max")
 for name, make in variants.items():
     loss, forced, writing = np.array(measurement[name]).T
     torch.manual_seed(0)
@@ -1350,17 +1334,17 @@ for name, make in variants.items():
 
 # %% [markdown]
 # Two of the nine answer nearly everything with every seed: *one word too few* and *padding not hidden*; so does the
-# causal mask on cross-attention with seven seeds of nine. Without a causal mask only the writing is bad: a perfect
-# loss, and hardly an answer right. The losses give no warning: all but one are 0.003. Each of the nine differs from
-# the reference, in training mode or out of it.
+# causal mask on cross-attention with seven seeds of nine. Without a causal mask only the writing is bad: the loss of
+# the correct model, and hardly an answer right. The losses give no warning: all but one are 0.003.
 #
 # So the mistakes are of four kinds ([one by one](#why-does-each-mistake-look-as-it-does)):
 #
-# - **Five see the future**, in training too, four of them the very word that is wanted, which is the next input. In
-#   writing the next input does not exist yet. The leak test finds all five.
-# - **One sees the future only outside training**, where it meets vectors that it was never trained on.
+# - **Five see the future**, in training too. Four of them see the very word that is wanted, the next input, which in
+#   writing does not exist yet. The leak test finds all five.
+# - **One sees the future only outside training**, where it meets vectors that it was never trained on. The leak test
+#   finds it after `eval()`.
 # - **Two see too little** (*one word too few*, and the causal mask *on cross-attention*). Nothing leaks, and most of
-#   what they write is right; only the reference finds them for sure.
+#   what they write is right; only the comparison with a reference is sure to find them.
 # - **One sees padding**, so with more or less of it the same question may get another answer.
 #
 # ### What to check, and in which order
@@ -1832,7 +1816,8 @@ assert same[:, :5].abs().max() < 1e-4 < same[:, 5:].abs().max()  # no leak
 #
 # The layers of [the model on one screen](#all-of-it-on-one-screen) normalise each sum of $x$ and what a sublayer
 # returns (post-norm). These normalise what goes into a sublayer, and each stack ends in a norm, so that the memory is
-# normalised, too:
+# normalised, too. (Take it with more than three layers. Wider models want smaller steps: for width 64 begin with a
+# peak of 0.001.)
 
 
 # %%
@@ -1872,8 +1857,8 @@ for kind in (OneScreen, PreNorm):
 assert shares["OneScreen"] == 0 and shares["PreNorm"] > 0.95
 
 # %% [markdown]
-# With six layers and `fit`'s peak of 0.01 post-norm gets no answer right (one seed). With a third of the peak and
-# more steps it learns, too. [Chapter 8](08_encoder.ipynb#does-training-agree) says why.
+# With six layers and `fit`'s peak of 0.01 post-norm gets no answer right (one seed). [Chapter
+# 8](08_encoder.ipynb#does-training-agree) says why.
 #
 # ### Why does each mistake look as it does?
 #
