@@ -1354,11 +1354,11 @@ for name, make in variants.items():
 # | check | finds |
 # |---|---|
 # | one pair of input and target, printed | targets that are not shifted ([a tenth mistake](#a-tenth-mistake-in-no-mask), which no other check before training shows) |
-# | the leak test, in both modes (`leaked`) | six of the nine, all that show the future |
+# | the leak test, in both modes | six of the nine, all that show the future |
 # | more padding | padding that is not hidden |
 # | a reference with the same parameters, such as `nn.Transformer`, in both modes and with sentences of different lengths | all nine |
 # | one batch of 32, trained alone, without dropout | if its loss does not come near 0, even at a smaller learning rate, the model or the loop is wrong; do not start the long run |
-# | *forced*, on held-out data | if it is low: overfitting (what was learnt holds for the training pairs only: chapter 11), a mask in training only, or a target that was not shifted |
+# | *forced*, on held-out data | if it is low: overfitting (what was learnt holds for the training pairs only: chapter 11), or a mask in training only |
 # | *loss*, with the questions of a held-out batch shuffled | if it hardly rises, the source is not used |
 # | *writing*, on held-out data | if it is low although *forced* is high: most often the future was seen in training (run the leak test). If not, put what the model wrote back in, in one pass: where a row's likeliest word is not the one that was written, the loop that writes is wrong |
 
