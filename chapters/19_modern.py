@@ -8,12 +8,12 @@
 # %% [markdown]
 # # 19. What has changed since 2017?
 #
-# Put [chapter 18](18_gpt.ipynb)'s GPT beside a model of 2026, and you recognise it: the same residual stream, attention
-# and a feed-forward network in turn, one token after the other. But almost every part has been exchanged for another.
-# By the end of this chapter you will have written these parts, measured what each is worth, loaded a published model of
-# 135 million parameters into your own classes, and chatted with it.
+# Put [chapter 18](18_gpt.ipynb)'s GPT beside a model of 2026, and you recognise it: the same residual stream,
+# attention and a feed-forward network in turn, one token after the other. But almost every part has been exchanged
+# for another. By the end of this chapter you will have read every line of these parts, measured what each is worth,
+# loaded a published model of 135 million parameters into your own classes, and chatted with it.
 #
-# You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 32 minutes
+# You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 30 minutes
 # to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 9 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. This chapter exchanges some of them."}}
@@ -104,8 +104,8 @@ assert torch.allclose(by_formula, nn.functional.rms_norm(x, (8,), gain, 1e-5))
 
 # %% [markdown]
 # Why may the mean go? A norm is there to keep vectors from growing too long for the next sublayer, and the division
-# alone does that. The authors' models were as good without the mean, and took 7 to 64 percent less time. (On different
-# models; ours, [below](#what-is-each-change-worth), gains nothing.)
+# alone does that. The authors' models were as good without the mean, and took 7 to 64 percent less time. (On
+# different models.)
 #
 # ## SwiGLU: one map opens the gate for another
 #
@@ -194,9 +194,12 @@ quiz.number(
 #
 # $$(q R_t) \cdot (k R_s) = q R_{t-s}\, k^\top .$$
 #
-# **By hand**: one pair, which turns by 1 radian a step, and $q = k = (1, 0)$. (So $(1, 0)$ becomes $(\cos t, \sin t)$:
-# published models turn anticlockwise, chapter 5 clockwise. Either will do, if training and use agree.) At positions 3
-# and 1 they become $(\cos 3, \sin 3)$ and $(\cos 1, \sin 1)$, with a dot product of $\cos(3 - 1) = -0.42$.
+# Here $R_t$ turns each pair of entries by the angle that the pair has at position $t$.
+#
+# **By hand**: one pair, which turns by 1 radian a step, and $q = k = (1, 0)$. (So $(1, 0)$ becomes
+# $(\cos t, \sin t)$: published models turn anticlockwise, chapter 5 clockwise. Either will do, if training and use
+# agree.) At positions 3 and 1 they become $(\cos 3, \sin 3)$ and $(\cos 1, \sin 1)$, with a dot product of
+# $\cos(3 - 1) = -0.42$.
 #
 # **Predict first.** What is the score at positions 13 and 11?
 
@@ -689,17 +692,16 @@ axes.set_yticks(range(len(changes)), [changes[0], *(f"+ {c}" for c in changes[1:
 plt.show()
 
 # %% tags=["hide-input"]
-print("                 test loss,                         ms              numbers")
-print("model            three seeds     learning rate  a step  parameters   cached")
+print("                 test loss,                                   numbers")
+print("model            three seeds     learning rate  parameters   cached")
 for model in [*changes, "no positions"]:
     runs = runs_of(model)
     seeds = " ".join(f"{run['test_loss']:.2f}" for run in runs)
-    pace = 1000 * np.median([run["seconds"] for run in runs]) / found["steps"]
     one = runs[0]
     name = "SwiGLU, no pos." if model == "no positions" else model
     print(
         f"{name:16} {seeds}      {chosen[model]['judged']['learning_rate']:<12g}"
-        f" {pace:4.0f} {one['parameters']:10,} {one['kept_numbers']:6}"
+        f" {one['parameters']:12,} {one['kept_numbers']:8}"
     )
 
 # %% tags=["proof"]
@@ -740,8 +742,8 @@ assert round(sizes[1] / sizes[0], 1) == 1.4
 # but the other two stay above 4.7. (All have 15 steps of warm-up; [a longer one](08_encoder.ipynb#does-it-need-warm-up)
 # might help post-norm.)
 #
-# RMSNorm and no biases leave the loss as it was, as far as three seeds can tell. They save some arithmetic, too
-# little to show in these times. Shared heads cost 0.08 (the seeds overlap), and halve what the cache keeps.
+# RMSNorm and no biases leave the loss as it was, as far as three seeds can tell. They save some arithmetic and some
+# parameters. Shared heads cost 0.08 (the seeds overlap), and halve what the cache keeps.
 #
 # This is one order of the changes, one size and 300 steps. Do not carry the numbers over to a large model; what carries
 # over is how to ask.
@@ -1004,9 +1006,9 @@ assert (
 assert max(r["found"] for r in few if not r["right"]) < 0.25
 
 # %% [markdown]
-# With no example it never does, because nothing says what is asked. After four it finds almost three opposites of four,
-# after sixteen seven of eight, and no parameter has changed. With exchanged answers it stays below one in four. So the
-# examples tell it more than their form: the relation between word and answer. (That is not so for every task. In
+# With no example it never did, for nothing says what is asked. After four it finds almost three opposites of four,
+# after sixteen seven of eight, and no parameter has changed. With exchanged answers it stays below one in four. So
+# the examples tell it more than their form: the relation between word and answer. (That is not so for every task. In
 # classification, [Min and others (2022)](https://arxiv.org/abs/2202.12837) found that random labels did little harm.)
 #
 # ## Break it: it still says Paris
@@ -1421,9 +1423,9 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 #
 # Compare with a RoPE model that was trained on texts of 160 tokens: at the end it pays 3.9, and the one trained on 64
 # pays 4.2. So it is not enough that the formula goes on. Three things are new beyond token 64: the angles, the number
-# of keys, and the later parts of texts. (Of the eight pairs of a head three have gone once round within 64 tokens; the
-# other five come to angles that training never had.) The model without positions has no angles, but its loss rises,
-# too.
+# of keys, and the later parts of texts. (Of the eight pairs of a head three have gone once round within 64 tokens;
+# the other five come to angles that training never had.) The model without positions has no angles, and its loss
+# rises by nearly as much as RoPE's, a little less: RoPE is best at the end because it was best before.
 #
 # Models that are to read long texts are therefore trained on some, in the end, after their rotations have been slowed
 # (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others
@@ -1437,9 +1439,10 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 # token to those that score highest for it: to a few ([Shazeer and others 2017](https://arxiv.org/abs/1701.06538)), or,
 # as here, to one ([Fedus and others 2021](https://arxiv.org/abs/2101.03961)).
 #
-# Four experts have four times the parameters, of which a quarter is *active* for a token, so that a token takes as much
-# arithmetic as before. What this does not save is memory: other tokens go to other experts, so all must be loaded. A
-# choice has no gradient. So what the expert returns is multiplied by its share, and through that the router learns.
+# Four experts have four times the parameters, of which a quarter is *active* for a token, so that a token takes
+# hardly more arithmetic than before (the router's). What this does not save is memory: other tokens go to other
+# experts, so all must be loaded. A choice has no gradient. So what the expert returns is multiplied by its share, and
+# through that the router learns.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A token goes to a router and to one of four experts, the second, which is filled; the other three are pale. What it returns is multiplied by its share 0.6 and goes on."}}
 drawing = Diagram(8.2, 2.1)

@@ -15,7 +15,7 @@
 # that many compute what one would, and to say what communication costs them.
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is
-# needed: processes of one machine stand for devices. (On several GPUs nobody has run this yet.) It takes about 32
+# needed: processes of one machine stand for devices. (On several GPUs nobody has run this yet.) It takes about 33
 # minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
@@ -830,9 +830,9 @@ for name in ("1 process", "2, one of them killed"):
 
 # %% [markdown]
 # No farther than the rest. Steps 11 and 12 were made twice, and nobody can tell. A process that hangs goes unnoticed
-# until those that wait for it give up, after ten minutes (three hours before the first step and at the very end).
-# Then the launcher ends them all, and with `--max-restarts` starts them again. Meanwhile GPUs that wait show a load
-# of 100 percent; `py-spy dump` shows where each process is.
+# until those that wait for it give up, with our settings after ten minutes (three hours before the first step and at
+# the very end). Then the launcher ends them all, and with `--max-restarts` starts them again. Meanwhile GPUs that
+# wait show a load of 100 percent; `py-spy dump` shows where each process is.
 #
 # ## The same command
 #
@@ -1439,8 +1439,9 @@ verdict
 #
 # Many processes train one model if each takes a shard of every batch and divides by the targets of all, and if they
 # all-reduce the gradients. The sum is what one process would have computed, and in a ring each sends less than twice
-# the gradient for it. What does not fit is kept in shards, usually at the price of more communication, and a process
-# that dies is restarted from the last checkpoint. How much faster it gets depends on the work between two sums.
+# the gradient for it. What does not fit is kept in shards (those of the parameters cost more communication), and a
+# process that dies is restarted from the last checkpoint. How much faster it gets depends on the work between two
+# sums.
 #
 # **Sources.** Figures of the paper: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), table 2, sections
 # 5.1, 5.2 and 6.1. Model, gradients and optimiser state in shards: [Rajbhandari and others

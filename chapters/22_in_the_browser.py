@@ -8,10 +8,10 @@
 # %% [markdown]
 # # 22. How does it get into a page?
 #
-# A trained model is numbers and a few kinds of operation. Neither needs Python. At the end of this chapter the
-# translator of [chapter 13](13_alignment.ipynb) runs in this page: you type a sentence, and see every word appear, with
-# where the decoder looked. Some 290 lines of JavaScript compute it, without any library. Given the same parameters,
-# they return the same logits as PyTorch, to about 1e-5. Then the same model becomes a file for servers.
+# A trained model is numbers and a few kinds of operation. Neither needs Python. In this chapter the translator of
+# [chapter 13](13_alignment.ipynb) runs in the page: you type a sentence, and see every word appear, with where the
+# decoder looked. Some 290 lines of JavaScript compute it, without any library. Given the same parameters, they return
+# the same logits as PyTorch, to about 1e-5. Then the same model becomes a file for servers.
 #
 # You need [chapter 12](12_generation.ipynb) for the cache, and enough JavaScript to read a loop. It takes about 30
 # minutes to read, and 25 more for the exercises.
@@ -142,10 +142,10 @@ plt.show()
 # wide, goes to the level in its middle, so it moves by at most half a scale. With 3 bits 0.254 and 0.5 become the same
 # number.
 #
-# We quantize matrices and embedding tables, which hold nearly all of the parameters. Biases and norms are few and stay
-# as they are. A page gets all it needs as one JSON object, JavaScript's notation for data. JSON holds numbers and texts
-# but no bytes. So bytes are written in an alphabet of 64 letters, each worth 6 bits: three bytes become four letters
-# (**base64**).
+# We quantize matrices and embedding tables, which hold nearly all of the parameters. Biases and norms are few and
+# stay as they are. All that a page needs besides the code, it gets as one JSON object, JavaScript's notation for
+# data. JSON holds numbers and texts but no bytes. So bytes are written in an alphabet of 64 letters, each worth 6
+# bits: three bytes become four letters (**base64**).
 
 # %% tags=["export"] module="export"
 from typing import Any
@@ -298,11 +298,11 @@ assert 13.5 < 4 * sum(len(m) - 1 for m in matrices) / 1e3 < 14.5
 assert cost[3, False][0] < 430 and abs(cost[8, True][2] - cost[32, True][2]) < 5e-4
 
 # %% [markdown]
-# In 8 bits this test sees no loss. The errors of a row have both signs, so in a dot product they partly cancel. Even 3
-# bits, which leave only the seven values from $-3$ to 3, cost only a few sentences. With one scale for the whole matrix
-# 3 bits fail. Its largest entry makes the scale so coarse that 54 percent of the entries round to 0, against 31 with a
-# scale for each row. But this language is easy, and the model is large for it. On captions, which are harder, few bits
-# cost more.
+# In 8 bits this test sees no loss. The errors of a row have both signs, so in a dot product they partly cancel. Even
+# 3 bits, which leave only the seven values from $-3$ to 3, cost only a few sentences. With one scale for the whole
+# matrix 3 bits cost far more. Its largest entry makes the scale so coarse that 54 percent of the entries round to 0,
+# against 31 with a scale for each row. But this language is easy, and the model is large for it. On captions, which
+# are harder, few bits cost more.
 
 # %% tags=["hide-input"]
 captions = measured("quantization")
@@ -850,13 +850,13 @@ for name, (line, wrong) in defects.items():
     print(f"{name:28}{off:14.1e}{differ:20} of 100")
 
 # %% [markdown]
-# Somebody who reads the translations would notice one of the six. The grammar is easy and the model sure of itself, so
-# the other five write the same words, but for one sentence. Comparing logits finds all five. (To find the *line*,
+# Somebody who reads the translations would notice one of the six. The grammar is easy and the model sure of itself,
+# so the other five write the same words, but for one sentence. Comparing logits finds all five. (To find the *line*,
 # compare in the order of the computation: tokens, embeddings, then each layer's output.) Four are off by 0.1 to 5,
 # where the right engine is off by less than 1e-5. The one without $\epsilon$ is off by only 5e-5. Our test finds it,
 # but one that allows 1e-4 would not. So a tolerance should be a few times what rounding does, and not whatever round
-# number comes to mind. Equal bits cannot be asked for, since a sum in another order is rounded differently; nor equal
-# texts, since two logits that nearly agree may change places, and from there on all is different.
+# number comes to mind. Equal bits cannot be asked for, since a sum in another order is rounded differently; nor, in
+# general, equal texts, since two logits that nearly agree may change places, and from there on all is different.
 
 # %% tags=["proof"]
 noticed = [name for name, (_, differ) in broken.items() if differ > 1]
