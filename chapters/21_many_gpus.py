@@ -15,8 +15,8 @@
 # that many compute what one would, and to say what communication costs them.
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is
-# needed: processes of one machine stand for devices. (On several GPUs nobody has run this yet.) It takes about 33
-# minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 4 more minutes.
+# needed: processes of one machine stand for devices. (On several GPUs nobody has run this yet.) It takes about 32
+# minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
 import signal
@@ -1197,47 +1197,12 @@ plt.show()
 # be dealt out as well, and tokens travel to theirs: **expert parallelism**.)
 
 # %% [markdown]
-# ## What did the paper's run cost?
+# ## Do more devices need a larger batch?
 #
-# Before you add devices, ask how busy those are that you have. How well did the paper use its eight? It gives two
-# costs for training its models, $3.3 \cdot 10^{18}$ and $2.3 \cdot 10^{19}$ FLOPs. They were not counted. They are
-# hours times 8 devices times what one device can do, taken to be 9.5 TFLOP/s.
-#
-# **By hand.** 12 hours are 43,200 seconds, and $43{,}200 \cdot 8 \cdot 9.5 \cdot 10^{12} = 3.3 \cdot 10^{18}$.
-#
-# **Predict first.** We can count ([chapter 20](20_one_gpu.ipynb#how-much-work-is-a-step)). A step has about 25,000
-# tokens on each side; let them be 390 pairs of 64. Are the FLOPs in the products of 100,000 such steps (300,000 for the
-# big model) more than the estimate, or fewer?
-
-# %% tags=["hide-input"]
-from dotformer.devices import training_flops
-
-models = {
-    "base": (TransformerConfig(37_000, 37_000), 100_000, 12),
-    "big": (
-        TransformerConfig(37_000, 37_000, d_model=1024, num_heads=16, d_ff=4096),
-        300_000,
-        3.5 * 24,
-    ),
-}
-shares = {}
-for name, (config, steps, hours) in models.items():
-    estimate = hours * 3600 * 8 * 9.5e12
-    counted = steps * sum(training_flops(config, 390, 64, 64).values())
-    shares[name] = counted / estimate
-    print(
-        f"{name:5} by the clock {estimate:.1e}, counted {counted:.1e}, {shares[name]:.0%}"
-    )
-assert [round(100 * share) for share in shares.values()] == [29, 42]
-
-# %% [markdown]
-# Counted, the work is less than half of the estimate. The estimate is what eight devices could have done in those
-# hours. The counted FLOPs, divided by the estimate, are the run's **model FLOPs utilisation** (MFU), here as a share
-# of 9.5 TFLOP/s, which the paper takes as what a P100 sustains.
-#
-# With the H200s of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) the base model's training would take an
-# estimated 65 minutes on one, and on 64 still 9, since a 64th of the batch is too little to keep a device busy
-# ([estimated below](#what-would-it-cost-today)).
+# If the batch stays as it is, every further device leaves less for each. On one H200 of [chapter
+# 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) the training of the paper's base model would take an estimated 65
+# minutes, and on 64 still 9, since a 64th of the batch is too little to keep a device busy ([estimated
+# below](#what-would-it-cost-today)).
 #
 # So whoever uses more devices usually gives them a larger batch, to keep them busy. But that is another training: it
 # has fewer steps, and its learning rate and the rest must be searched for again. Two rules say where to begin the
@@ -1455,7 +1420,46 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Costs on devices of today, and when communication no longer hides behind computation.
+# What the paper's training cost, what it would cost today, and when communication no longer hides behind computation.
+
+# %% [markdown]
+# ### What did the paper's run cost?
+#
+# Before you add devices, ask how busy those are that you have. How well did the paper use its eight? It gives two
+# costs for training its models, $3.3 \cdot 10^{18}$ and $2.3 \cdot 10^{19}$ FLOPs. They were not counted. They are
+# hours times 8 devices times what one device can do, taken to be 9.5 TFLOP/s.
+#
+# **By hand.** 12 hours are 43,200 seconds, and $43{,}200 \cdot 8 \cdot 9.5 \cdot 10^{12} = 3.3 \cdot 10^{18}$.
+#
+# **Predict first.** We can count ([chapter 20](20_one_gpu.ipynb#how-much-work-is-a-step)). A step has about 25,000
+# tokens on each side; let them be 390 pairs of 64. Are the FLOPs in the products of 100,000 such steps (300,000 for the
+# big model) more than the estimate, or fewer?
+
+# %% tags=["hide-input"]
+from dotformer.devices import training_flops
+
+models = {
+    "base": (TransformerConfig(37_000, 37_000), 100_000, 12),
+    "big": (
+        TransformerConfig(37_000, 37_000, d_model=1024, num_heads=16, d_ff=4096),
+        300_000,
+        3.5 * 24,
+    ),
+}
+shares = {}
+for name, (config, steps, hours) in models.items():
+    estimate = hours * 3600 * 8 * 9.5e12
+    counted = steps * sum(training_flops(config, 390, 64, 64).values())
+    shares[name] = counted / estimate
+    print(
+        f"{name:5} by the clock {estimate:.1e}, counted {counted:.1e}, {shares[name]:.0%}"
+    )
+assert [round(100 * share) for share in shares.values()] == [29, 42]
+
+# %% [markdown]
+# Counted, the work is less than half of the estimate. The estimate is what eight devices could have done in those
+# hours. The counted FLOPs, divided by the estimate, are the run's **model FLOPs utilisation** (MFU), here as a share
+# of 9.5 TFLOP/s, which the paper takes as what a P100 sustains.
 
 # %% [markdown]
 # ### What would it cost today?
