@@ -813,9 +813,9 @@ assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.0
 #
 # ### Does attention received say which word matters?
 #
-# Now the words. Take the question to which the search gave a wrong answer. Hide one word's key from
-# all heads, and see how far the question's vector turns. Then hide the next word. Beside it stands the attention that
-# the word receives, averaged over all maps and rows:
+# Now the words. Take the last question, to which the search gave a wrong answer. Hide one word's key from all heads,
+# and see how far the question's vector turns. Then hide the next word. Beside it stands the attention that the word
+# receives, averaged over all maps and rows:
 
 
 # %% tags=["hide-input"]
