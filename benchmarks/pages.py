@@ -15,15 +15,16 @@ SKIPPED = {"raises-exception", "check", "quiz", "solution"}  # tags of cells tha
 
 
 def cells_before(stem: str, measurement: str) -> list[Cell]:
-    """The cells of a chapter up to the one that reads `measured("MEASUREMENT")`, without exercises and quizzes.
+    """The cells of a chapter up to the last that reads `measured("MEASUREMENT")`, without exercises and quizzes.
 
-    Raises ValueError when no cell does.
+    Earlier cells that read it are left out. Raises ValueError when no cell does.
     """
     cells = read_chapter(ROOT, Path("chapters", f"{stem}.py")).code_cells
-    for n, cell in enumerate(cells):
-        if f'measured("{measurement}")' in cell.source:
-            return [earlier for earlier in cells[:n] if not SKIPPED & set(earlier.tags)]
-    raise ValueError(f'no cell of {stem} reads measured("{measurement}")')
+    reading = [n for n, cell in enumerate(cells) if f'measured("{measurement}")' in cell.source]
+    if not reading:
+        raise ValueError(f'no cell of {stem} reads measured("{measurement}")')
+    earlier = [cell for n, cell in enumerate(cells[: reading[-1]]) if n not in reading]
+    return [cell for cell in earlier if not SKIPPED & set(cell.tags)]
 
 
 def names_before(stem: str, measurement: str) -> dict[str, Any]:

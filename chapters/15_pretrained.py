@@ -8,14 +8,14 @@
 # %% [markdown]
 # # 15. What is inside a trained model?
 #
-# *What happens to an object that nobody uses any more?* A search for these words finds nothing useful in Python's
-# manual; a search by meaning finds the sentence about *garbage-collected* objects. In [chapter 8](08_encoder.ipynb)
-# our encoder matched PyTorch's, but its numbers were random. Here you load 22.6 million trained ones, a published
-# model's, into code that you have read. It turns sentences that mean the same into vectors that point in similar
-# directions (**sentence embeddings**). Then you look at where its heads look, and test by experiment whether that
-# explains anything.
+# *What happens to an object that nobody uses any more?* Search a dozen sections of Python's manual for these words,
+# and you find nothing useful; a search by meaning finds the sentence about *garbage-collected* objects. In [chapter
+# 8](08_encoder.ipynb) our encoder matched PyTorch's, but its numbers were random. Here you load 22.6 million trained
+# ones, a published model's, into code that you have read. It turns sentences that mean the same into vectors that
+# point in similar directions (**sentence embeddings**). Then you look at where its heads look, and test by experiment
+# whether that explains anything.
 #
-# You need [chapter 8](08_encoder.ipynb). It takes about 24 minutes to read, and 20 more for the exercises. [Going
+# You need [chapter 8](08_encoder.ipynb). It takes about 25 minutes to read, and 20 more for the exercises. [Going
 # further](#going-further), at the end, takes 2 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built."}}
@@ -31,10 +31,10 @@ transformer_map(built=15)
 # ## BERT is the encoder, with other embeddings
 #
 # *all-MiniLM-L6-v2* turns a sentence into 384 numbers so that sentences of similar meaning lie close to each other.
-# It has six layers, twelve heads, and 22.6 million parameters. Its architecture is BERT's, whose encoder is that of
-# chapter 8, post-norm, but for three things. The activation is a GELU, not ReLU. The norms have a smaller
-# $\varepsilon$. And an embedding is the sum of three learned vectors, for token, position and *segment* (the first or
-# the second of two sentences), normalised instead of scaled.
+# It has six layers, twelve heads, and 22.6 million parameters. It is a BERT: chapter 8's encoder, post-norm, with two
+# changes and other embeddings. The activation is a GELU, not ReLU. The norms have a smaller $\varepsilon$. And an
+# embedding is the sum of three learned vectors, for token, position and *segment* (the first or the second of two
+# sentences), normalised instead of scaled.
 
 # %% tags=["export"] module="pretrained"
 import torch
@@ -72,9 +72,9 @@ class BertEmbeddings(nn.Module):
 
 
 # %% [markdown]
-# The encoder has something before it and something behind it. In front, a tokenizer cuts text into subwords (chapter 10
-# builds one; here we use the model's own). Behind, the vectors of all tokens are averaged into one, which is scaled to
-# length 1.
+# The encoder has something before it and something behind it. In front, a tokenizer cuts text into subwords (chapter
+# 10 builds one; here we use the model's own). Behind, the vectors of all tokens are averaged into one (**mean
+# pooling**), which is scaled to length 1.
 
 # %% tags=["export"] module="pretrained"
 from collections.abc import Sequence
@@ -138,8 +138,8 @@ class SentenceEncoder(nn.Module):
 # %% [markdown]
 # The parameters are read from a file whose format holds numbers and no code (*safetensors*). Then each parameter gets
 # the name that it has in our code, and goes in: BERT's `attention.self.query`, for example, is our `attention.w_q`.
-# (`load_state_dict` refuses names that do not match. With `strict=False` it only returns them, and what was not found
-# keeps its random values.)
+# (The file's *pooler*, a layer behind `[CLS]`, is not needed here and left out.) (`load_state_dict` refuses names
+# that do not match. With `strict=False` it only returns them, and what was not found keeps its random values.)
 
 # %% tags=["hide-input", "export"] module="pretrained"
 from pathlib import Path
@@ -209,8 +209,8 @@ print(minilm.tokenizer.encode("A Lannister always pays his debts").tokens)
 assert parameters(minilm) == 22_565_376
 
 # %% [markdown]
-# *Lannister* has no vector of its own, so it arrives as three subwords; `##` means *continues the word*. `[CLS]` and
-# `[SEP]` are put around every sentence.
+# *Lannister* has no vector of its own, so it arrives as three subwords (of a **WordPiece** vocabulary); `##` means
+# *continues the word*. `[CLS]` and `[SEP]` are put around every sentence.
 #
 # Does our code compute what the authors' does? The library `transformers` has the reference implementation.
 
@@ -244,8 +244,8 @@ print(f"largest difference of any number: {difference:.0e}")
 assert difference < 1e-5
 
 # %% [markdown]
-# No number of any token differs by more than one hundred-thousandth. What you have read, here and in chapter 8, is a
-# BERT.
+# In three sentences no number of any token differs by more than one hundred-thousandth. What you have read, here and
+# in chapter 8, is a BERT.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -389,7 +389,8 @@ assert all(each > 100 * gap for name, each in differences.items() if name != "no
 # other tasks, to guess words that were hidden in a text (masked language modelling, as in [chapter
 # 9](09_decoder.ipynb#with-one-stack-or-two)). Second, **distillation**: a narrower model of twelve layers, the
 # **student** *MiniLM*, learnt to imitate the attention in the teacher's last layer, and how its values are related
-# ([Wang and others 2020](https://arxiv.org/abs/2002.10957)). Then every second layer was kept: our six.
+# ([Wang and others 2020](https://arxiv.org/abs/2002.10957)). Of its twelve layers every second one was kept for the
+# third stage: our six.
 #
 # The third stage was **fine-tuning** for sentences. It is needed: without it, averaging BERT's outputs works worse
 # than averaging fixed word vectors, and using `[CLS]` worse still ([Reimers and Gurevych,
@@ -397,10 +398,11 @@ assert all(each > 100 * gap for name, each in differences.items() if name != "no
 # side: a question and its answer, a title and its abstract, two captions of one picture. Take 1,024 of them. In a
 # matrix, put the cosine of every first text (row) with every second one (column), divided by a temperature of
 # $\tau = 0.05$. A softmax over a row asks: which second text belongs to this first one? Over a column it asks the
-# reverse. The loss is cross-entropy over both. This is called **contrastive learning**, and the other 1,023 second
-# texts are the **in-batch negatives**. It is the look-up of [chapter 3](03_softmax.ipynb): a query, keys, a softmax,
-# and a loss that wants all weight on one key. A large batch is more likely to hold a second text that is nearly right,
-# and such **hard negatives** teach most, since their gradient is larger.
+# reverse. The loss is cross-entropy over both. This is called **contrastive learning**, and the second texts of the
+# other 1,023 pairs are the **in-batch negatives** (the loss is also known as *InfoNCE*). It is the look-up of
+# [chapter 3](03_softmax.ipynb): a query, keys, a softmax, and a loss that wants all weight on one key. A large batch
+# is more likely to hold a second text that is nearly right, and such **hard negatives** teach most, since their
+# gradient is larger.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -411,11 +413,11 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "The mask has set those vectors to zero, so they would only dilute the mean",
-        "The mask keeps others from attending to padding. Padding itself attends to the words, and gets a vector like any token.",
+        "The mask keeps others from attending to padding. Padding itself attends to the words, and gets a vector like any other token.",
     ),
     quiz.wrong(
         "Their positions have not been trained",
-        "The positions of the table have all been trained. What has no meaning is the token that stands there.",
+        "These positions are those of words in longer sentences. What has no meaning is the token that stands there.",
     ),
 )
 
@@ -451,7 +453,7 @@ def search(
 #
 # **Predict first.** You know the first question, *What happens to an object that nobody uses any more?* Two others are
 # *How do I leave a loop early?* (with `break`) and *Where do I put what must always run at the end?* (after `finally`).
-# Which of them will the search by meaning answer?
+# Which of the three will the search by meaning answer? (A fourth, about closing a file, is printed among them.)
 
 # %% tags=["hide-input"]
 import re
@@ -494,9 +496,9 @@ assert "garbage" in manual[answers[0][0][1]]
 assert any('"finally"' in text for text in manual)
 
 # %% [markdown]
-# The search by meaning answers the first question: *garbage-collected*, for what nobody uses. For the second and the
-# third it finds sentences of the right subject, closing files and leaving loops, but not the best ones. For the
-# fourth it misses the keyword `finally`, of which several sentences speak. The search by words answers none of them.
+# The search by meaning answers the first question: *garbage-collected*, for what nobody uses. For those about files
+# and loops it finds sentences of the right subject, closing files and leaving loops, but not the best ones. For the
+# last it misses the keyword `finally`, of which several sentences speak. The search by words answers none of them.
 # (It only counts words in common, without stemming; a good lexical search, such as BM25, would do better.)
 #
 # Four questions are no measurement, but they fit a pattern: the model finds the subject, and not always the answer.
@@ -530,10 +532,10 @@ lannister, subwords = look(sentences[0])
 movable.heads(lannister, subwords, head=2, token=5)
 
 # %% [markdown]
-# Layer 1, head 3 attends to the token before, with a weight of 1.00. In layers 2 to 5, most tokens in most heads attend
-# to one of the two special tokens. Is that so in other sentences? Measure three habits over twenty of them, from *Hi,
-# how are you?* to *Bees dance to tell each other where the flowers are* (`texts`; `maps` has their weights): how much
-# weight goes to the token before, to the token after, and to the two special tokens.
+# Layer 1, head 3 attends to the token before, with a weight of 1.00. In layer 3, most tokens in most heads attend to
+# one of the two special tokens. Is that so in other layers, and in other sentences? Measure three habits over twenty
+# of them, from *Hi, how are you?* to *Bees dance to tell each other where the flowers are* (`texts`; `maps` has their
+# weights): how much weight goes to the token before, to the token after, and to the two special tokens.
 
 # %% tags=["hide-input"]
 texts = """A Lannister always pays his debts
@@ -589,12 +591,13 @@ print("to [CLS] and [SEP], in layers 1 to 6:", special.numpy().round(2))
 assert best["the token before"] == (0, 2) and best["the token after"] == (1, 8)
 assert habits["the token before"][0, 2] > 0.99 and special[1:5].min() > 0.5
 to_cls = torch.stack([m[..., 0].mean(dim=(1, 2)) for m in maps]).mean(dim=0)
+print("to [CLS] alone:                    ", to_cls.numpy().round(2))
 assert (special - to_cls)[1:5].max() < 0.1  # nearly all of it goes to [CLS]
 
 # %% [markdown]
 # In the middle layers more than half of all attention lies on two special tokens, which stand for no word. [Clark and
-# others (2019)](https://arxiv.org/abs/1906.04341) found such habits in BERT, where the token of the middle layers is
-# mostly `[SEP]`. What do such maps tell us about the result?
+# others (2019)](https://arxiv.org/abs/1906.04341) found such habits in BERT, whose middle layers look mostly at
+# `[SEP]`; these look mostly at `[CLS]`. What do such maps tell us about the result?
 #
 # ### Do attention maps explain predictions?
 #
@@ -602,10 +605,12 @@ assert (special - to_cls)[1:5].max() < 0.1  # nearly all of it goes to [CLS]
 # ablation as in [chapter 8](08_encoder.ipynb). The result of this model is a sentence's vector, so measure how far that
 # turns (1 minus the cosine).
 #
-# **Predict first.** Call a map *clear* if the largest weight of its rows is large, on average. Layer 1, head 3 has the
-# clearest map of all 72. Switch off one head at a time. Where does that head rank? And for all heads, order them by how
-# clear their maps are, and by change. The **rank correlation** of two orders is 1 if they are the same, 0 if one says
-# nothing of the other, and −1 if one is the other reversed. What do you expect?
+# **Predict first.** Call a map *clear* if the largest weight of its rows is large, on average. Layer 1, head 3 has
+# the clearest map of all 72. Switch off one head at a time, and order the heads by the change. Where does that head
+# rank?
+#
+# Then compare this order with that of the clear maps. (Spearman's **rank correlation** of two orders is 1 if they are
+# the same, 0 if one says nothing about the other, and −1 if one is the other reversed.)
 
 # %%
 tokens, mask = minilm.batch(texts)
@@ -802,14 +807,14 @@ assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.0
 
 # %% [markdown]
 # (Mean and largest of twenty sentences.) With the values of the special tokens at 0, the vector hardly turns: 0.007,
-# an angle of 7 degrees. With their keys hidden, it turns far: 0.506, which is 60. Why? Say that a head gives 0.9 to
-# the special tokens and 0.1 to a word. With their values at 0, the word's value still arrives with 0.1. With their
-# keys hidden, the word gets 1, and its value arrives ten times as large. So the prediction holds, in this model: what
-# is needed is a token to which weight can go, so that a head may hand over *little*. A map of weights alone could not
-# have told us.
+# an angle of 7 degrees. With their keys hidden, it turns far: 0.506, which is 60. Why? Say that a head gives two
+# thirds to the special tokens and one third to a word. With their values at 0, the word's value still arrives with
+# one third. With their keys hidden, the word gets 1, and its value arrives three times as large. So the prediction
+# holds, in this model: what is needed is a token to which weight can go, so that a head may hand over *little*. A map
+# of weights alone could not have told us.
 #
 # (Random words are a fair comparison in the rows *values 0* only. In the rows *hidden* they have far less weight to
-# lose.)
+# lose. And later layers never met such inputs in training, here as with the heads.)
 #
 # ### Does attention received say which word matters?
 #
@@ -841,8 +846,10 @@ for word, looked_at, moved in zip(
     print(f"{word:8}{looked_at:14.3f}{moved:22.3f}")
     turns[word] = moved
 assert sorted(turns, key=turns.get)[-3:] == ["run", "i", "end"]
+own = np.corrcoef(*map(ranks, each_hidden(questions[3])))[0, 1]
+print(f"\nrank correlation of the two columns: {own:.2f}")
 correlations = [np.corrcoef(*map(ranks, each_hidden(text)))[0, 1] for text in texts]
-print("\nrank correlation of the two, over the twenty sentences:")
+print("the same in the twenty sentences, mean and standard deviation:")
 print(f"{np.mean(correlations):.2f} ± {np.std(correlations):.2f}")
 assert 0.65 < np.mean(correlations) < 0.85
 without_end = "Where do I put what must always run?"
@@ -852,9 +859,9 @@ assert n != answers[3][0][1] and "finally" not in manual[n]
 # %% [markdown]
 # *End* counts most, then *I* (why, we cannot say) and *run*; *do*, *?* and *always* hardly count. The answer that was
 # found is about something that terminates. Drop *at the end* from the question, and another sentence is found, though
-# none with `finally`. Attention received does say something about a word: over the twenty sentences, the two orders
-# have a rank correlation of 0.74 ± 0.14 (mean and standard deviation). Part of that is built in, since hiding a word
-# that gets much weight takes away more. It is evidence. Before you call it an explanation, ablate.
+# none with `finally`. Attention received does say something about a word: in the twenty sentences the two orders have
+# a mean rank correlation of 0.74. Part of that is built in, since hiding a word that gets much weight takes away
+# more. It is evidence. Before you call it an explanation, ablate.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -984,10 +991,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Loaded with a published model's numbers, our encoder computes what the model computes, but for rounding. Of our two
-# tests, only the comparison of numbers finds every mistake that we planted. Its vectors tell what sentences are
-# about. Its maps show what is mixed, which is not yet why: much of the weight lies on tokens that need not hand
-# anything over.
+# Loaded with a published model's numbers, our encoder computes what the model computes, but for rounding. That the
+# right sentences are found is no proof of it: only a comparison of numbers found every mistake that we planted. Its
+# vectors tell what sentences are about. Its maps show what is mixed, which is not yet why: much of the weight lies on
+# tokens that need not hand anything over, though words that receive more attention also mattered more.
 #
 # **Sources.** BERT: [Devlin and others (2018)](https://arxiv.org/abs/1810.04805); MiniLM: [Wang and others
 # (2020)](https://arxiv.org/abs/2002.10957); sentence vectors: [Reimers and Gurevych
@@ -997,23 +1004,23 @@ verdict
 # (2019)](https://arxiv.org/abs/1902.10186) and the answer by [Wiegreffe and Pinter
 # (2019)](https://arxiv.org/abs/1908.04626).
 #
-# **Next.** A model that reads well need not be asked for words: [chapter 16](16_parsing.ipynb) asks it for trees. (BERT
+# **Next.** A transformer can write other things than words: in [chapter 16](16_parsing.ipynb) it writes trees. (BERT
 # is the encoder alone. [Chapter 18](18_gpt.ipynb) keeps the decoder alone.)
 
 # %% [markdown]
 # ## Going further
 #
-# Two questions about the same model, for which no later chapter waits.
+# Two more questions about the same model. No later chapter needs them.
 #
 # ### Is a token still its word, and still at its position?
 #
 # There is a second reason to read maps with care. A weight of layer 5 points at a *vector*, to which four layers have
-# added twice each, what attention brought and what a feed-forward network made of it. Does it still hold the word
-# that once stood there, and its position? Ask a linear probe, as in [chapter 8](08_encoder.ipynb): a linear map from
-# the vector to the answer, fitted on some sentences and tested on others. One probe chooses the position, among the
-# fifteen after `[CLS]`, so a guess is right once in fifteen. The other gives a vector, and answers with the nearest
-# of all 30,522 embeddings, so here a guess is hardly ever right; its 148 test words were not in the fitting. Success
-# means that the answer is easy to read there, not that the model reads it.
+# added, each of them twice: what attention brought, and what a feed-forward network made of it. Does it still hold
+# the word that once stood there, and its position? Ask a linear probe, as in [chapter 8](08_encoder.ipynb): a linear
+# map from the vector to the answer, fitted on some sentences and tested on others. One probe chooses the position,
+# among the fifteen after `[CLS]`, so a guess is right once in fifteen. The other gives a vector, and answers with the
+# nearest of all 30,522 embeddings, so here a guess is hardly ever right; its 148 test words were not in the fitting.
+# Success means that the answer is easy to read there, not that the model reads it.
 #
 # **Predict first.** The embeddings are a sum of word and position. Through six layers, does the word or the position
 # fade faster?
@@ -1070,8 +1077,8 @@ assert 0.75 < seen_words[5] < 0.87
 # ### Is the length of the input fixed?
 #
 # No parameter of attention, norm or feed-forward has the number of tokens in its shape. The same stack reads three
-# tokens or three hundred, though how well is another question: this model was fine-tuned on 128 at most. Only a table
-# of positions ends: the learned one has 512 rows, and there is no 513th.
+# tokens or three hundred, though how well is another question: this model was fine-tuned on 128 at most. Only the
+# table of positions has a limit: it has 512 rows, and there is no 513th.
 
 # %% tags=["hide-input"]
 for words in (3, 300, 600):

@@ -15,7 +15,7 @@
 # Beside it stand **baselines**, rules that need no model, and more than once a good score turns out to be the rule's.
 #
 # You need chapters [13](13_alignment.ipynb), [14](14_translation.ipynb) and [15](15_pretrained.ipynb). It takes about 26
-# minutes to read, and 35 more for the exercises. [Going further](#going-further), at the end, takes 2 more.
+# minutes to read, and 35 more for the exercises. [Going further](#going-further), at the end, takes 1 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter asks it questions."}}
 from functools import partial
@@ -316,10 +316,8 @@ assert translator.translate([mine], beam=1) == ["office"]
 # products $e_i \odot p_{\text{pos}(i)}$ and the lines' positions, but does not add them up
 # (`python -m benchmarks.stories`):
 
+
 # %% tags=["hide-input"]
-runs = [run for run in measured("stories")["runs"] if run["part"] == "judge"]
-
-
 def commonest(one):
     """The room that is named most often."""
     facts = [fact for fact in one.source.split("\n ")[1:] if " went " in fact]
@@ -328,10 +326,12 @@ def commonest(one):
 
 
 print("                one hop    two hops")
-for kind, some in {
-    "tokens": [r for r in runs if r["model"] == "transformer"],
-    "placed tokens": [r for r in runs if r["model"] == "placed tokens"],
+judged = [run for run in measured("stories")["runs"] if run["part"] == "judge"]
+for kind, model in {
+    "tokens": "transformer",
+    "placed tokens": "placed tokens",
 }.items():
+    some = [run for run in judged if run["model"] == model]
     shares = [[run["scores"][f"task {n}"] for run in some] for n in (1, 2)]
     ranges = (f"{min(share):.0%} to {max(share):.0%}" for share in shares)
     print(f"{kind:15}", *ranges, f"({len(some)} models)")
@@ -589,6 +589,7 @@ quiz.one_choice(
 # layer 1, after layer 2.
 
 # %% tags=["hide-input"]
+runs = [run for run in measured("stories")["runs"] if run["part"] == "judge"]
 print("                   one hop  two hops   which line brings the donor's answer")
 for run in runs:
     if run["model"] == "facts":

@@ -914,8 +914,8 @@ def race(sentences, rounds=24):
 # %% tags=["hide-input"]
 from classroom.measured import measured
 
-gains = {}
-for sentences, (one, two) in measured("two_processes")["found"].items():
+raced, gains = measured("two_processes")["found"], {}
+for sentences, (one, two) in raced.items():
     rows = {"one process": one["no all-reduce"]} | {
         f"two, {way}": two[way] for way in two
     }
@@ -990,7 +990,7 @@ for size in (10_000, 256 * 1024):
         f"{size:>10,} numbers: said {1e3 * said:.2f} ms, measured {1e3 * taken:.2f}"
     )
     assert said / 8 < taken < 8 * said
-one, two = measured("two_processes")["found"]["32"]
+one, two = raced["32"]
 grew = two["at the end"][1] - two["no all-reduce"][1]
 assert round(grew) == 22
 
