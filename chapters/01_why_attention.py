@@ -209,8 +209,8 @@ def lstm_cell(
 # ## How fast do they forget?
 #
 # We measure networks that nobody has trained yet, because a network learns to use a word only if that word has some
-# effect on the result; the end of this section says why. (The limit of the next section, on how much they hold, no
-# training can lift.)
+# effect on the result; the end of this section says why. (Training cannot lift the limit of the next section, on how
+# much they hold.)
 #
 # Run each network over 100 random words, vectors of 8 standard normal numbers, and ask of the last state what we
 # asked of $h_4$: how far does it move when the word $k$ steps back is nudged? State and word are vectors now, so the
@@ -299,13 +299,13 @@ for name in names:
     print(f"{name:18}", *(f"{k} back {m[k]:.0e}  " for k in (1, 5, 20, 40)))
 
 # %% [markdown]
-# Less than a ten-thousandth: the plain cell keeps about two millionths, and the LSTM some sixty. A sentence has about
-# twenty words. At its end, its first word would have almost no effect any more.
+# Less than a ten-thousandth: the plain cell keeps about two millionths, and the LSTM about sixty. A sentence has
+# about twenty words. At its end, its first word would have almost no effect any more.
 #
 # Why so little? Each step back multiplies by $W_h$ and by the slope of $\tanh$. PyTorch's $W_h$ leaves a typical
 # vector about $1/\sqrt 3 = 0.58$ of its length, and the slope is 0.86 on average. Together that is 0.5 a step
 # (measured below: 0.52), and $0.5^{20}$ is a millionth. The LSTM keeps some 0.6 a step: its biases are near 0, so its
-# forget gate stands about half open, at $\sigma(0) = \frac12$.
+# forget gate stands about half open, at $\sigma(0) = \frac12$. (A second path leads through its output $h$.)
 
 # %% tags=["hide-input"]
 slopes, shrinks = [], []
@@ -651,8 +651,8 @@ plt.show()
 #
 # ## The transformer: no state at all
 #
-# Two troubles remain. Each state is computed from the one before it, so the words must be taken one after another. And
-# within the source, and within the translation, the path from one word to another is still long.
+# Two problems remain. Each state is computed from the one before it, so the words must be taken one after another.
+# And within the source, and within the translation, the path from one word to another is still long.
 #
 # The transformer of 2017 removes both: it keeps the attention and drops the recurrent network around it. It is a stack
 # of **layers**; each takes a vector for every word and returns a new one. In a layer each word asks a question of its
@@ -681,8 +681,8 @@ plt.show()
 # thousand words on ([counted below](#how-much-work-is-it)). What it saves in training is the *waiting*. It computes
 # all words at once, where a recurrent network with a $\tanh$ must take them one after another, since
 # $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before $h_{t-1}$ is there. A GPU has thousands of units that work
-# side by side, and the step of a single word is too little work to fill them. When attention *writes* a text, it too
-# must produce its words one at a time ([chapter 12](12_generation.ipynb)).
+# side by side, and one step, a word of each sentence, is often too little work to fill them. When attention *writes*
+# a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #
@@ -713,7 +713,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "It forgets the beginning, like a recurrent network",
-        "Distance plays no part in attention. Shared among more words, the weight of each is smaller on average, but a good enough match still wins.",
+        "Distance alone plays no part in it, as long as no positions are added (chapter 5). Shared among more words, the weight of each is smaller on average, but a good enough match still wins.",
     ),
 )
 
@@ -838,10 +838,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Which word of a sentence matters depends on what is asked, and that is known only afterwards. A recurrent network has
-# to pack the words into a state of fixed size as they come: with a poor start it forgets them within a sentence, and a
-# linear fit recovers at most as many numbers as the state has. Attention keeps the words and looks back at all of them
-# in one step, at a cost that grows with the square of their number.
+# Which word of a sentence matters depends on what is asked, and that is known only afterwards. A recurrent network
+# has to pack the words into a state of fixed size as they come: with a poor start it forgets them within a sentence,
+# and a linear fit recovers at most as many numbers as the state has. Attention keeps the words and looks back at all
+# of them in one step, and so it has to compare every word with every other.
 #
 # **Sources.** The plain recurrent network: [Elman (1990)](https://doi.org/10.1207/s15516709cog1402_1). Why gradients
 # vanish: [Bengio, Simard and Frasconi (1994)](https://doi.org/10.1109/72.279181). Orthogonal matrices for a start:

@@ -138,8 +138,8 @@ assert weights[-1].round(2) == 0.88
 # line, is close to *with* and *you* in one, and to *are* and *the* in the other. Attention is a blend whose weights
 # are computed from the words.
 #
-# Do we now know which python is meant? Add what *python* received to its own vector, as chapter 8 will, and compare
-# the sum with two words that stand in neither sentence:
+# Is *python* itself now a language in one sentence, and a snake in the other? Add what *python* received to its own
+# vector, as chapter 8 will, and compare the sum with two words that stand in neither sentence:
 
 # %% tags=["hide-input"]
 asked = embeddings[
@@ -173,9 +173,9 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 
 # %% [markdown]
 # With what it received, *python* has moved towards *imports* in one sentence, from 0.21 to 0.53, and towards
-# *serpent* in the other, from 0.29 to 0.53. But *imports* is hardly a new word. *Python* has received mostly the word
-# *import*, and not what that implies: its cosine with *pip* stays at 0.34, and with *programming* it falls from 0.25
-# to 0.21.
+# *serpent* in the other, from 0.29 to 0.53. So it moved, but not far enough: *imports* is hardly a new word, nor is
+# *serpent*. *Python* has received mostly the word *import*, and not what that implies: its cosine with *pip* stays at
+# 0.34, and with *programming* it falls from 0.25 to 0.21.
 #
 # Other weights would only hand over another word of the sentence as it is, and not what *import* implies. A matrix
 # could: one that turns *import* into that. Training has to find it. The rest of this chapter adds three matrices, the
@@ -209,13 +209,15 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 # A projection may change the width. Queries and keys have $d_k$ numbers each, and values $d_v$. So for word vectors
 # of width $D$ (in papers $d_\text{model}$), $W_Q$ and $W_K$ have the shape $(D, d_k)$ and $W_V$ has $(D, d_v)$.
 #
-# Real word vectors are too long for paper, so take *dog bites man*. A word has three numbers: is it *alive*, is it an
-# *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries and keys have two
-# numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word can be found by.
+# Real word vectors are too long to work through by hand, so take *dog bites man*. A word has three numbers: is it
+# *alive*, is it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$.
+# Queries and keys have two numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word
+# can be found by.
 #
-# An action asks for something alive, and a living thing asks for an action; both ask with a 2, so that the choice is
-# clear. We want *bites* to prefer a human, so in a key *human* adds another 1 to *alive*. The value says whether a
-# word is alive and whether it is human; of an action it says nothing. Each cell below is one row of a matrix:
+# An action asks for something alive, and a living thing asks for an action; both queries use a 2, so that the choice
+# is clear. To see a preference, let *bites* prefer a human: in a key *human* adds another 1 to *alive*. The value
+# says whether a word is alive and whether it is human; of an action it says nothing. Each cell below is one row of a
+# matrix:
 #
 # | a 1 in | $W_Q$ adds to the query (*alive*, *action*) | $W_K$ adds to the key (*alive*, *action*) | $W_V$ adds to the value (*alive*, *human*) |
 # |---|---|---|---|
@@ -307,7 +309,7 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2.
 # - *It hands over its whole vector.* $W_V$ chooses: two of *man*'s three numbers, and nothing of *bites*.
 #
-# The first three are gone because queries and keys have a matrix each. A score is
+# The first three are gone because queries and keys each have a matrix of their own. A score is
 # $q_i k_j^\top = (x_i W_Q)(x_j W_K)^\top = x_i \, W_Q W_K^\top \, x_j^\top$. Without $W_Q W_K^\top$ in the middle, a
 # word's score with itself is its squared length, and among vectors of equal length no score is larger. With it,
 # another word can score higher. And scores need not be symmetric, since this product need not be. Here it is
@@ -552,7 +554,8 @@ print("weights", causal_weights.round(3), sep="\n")
 # to itself. Their scaled scores 1.414 and 0 give the exponentials 4.113 and 1, and that of *man* is now 0. So the sum
 # is 5.113, and the weights are $4.113 / 5.113 = 0.804$ and 0.196. Only the last word sees every word.
 #
-# To see that a causal mask works, change a later word: the outputs before it must not change, and its own must.
+# To see that a causal mask works, change a later word: the outputs before it must not change, and the output at its
+# own position must.
 
 # %%
 changed = small.copy()
@@ -688,8 +691,8 @@ assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
 # Of the nouns, the verb now sees only the biter. In *man bites dog* that is *man*, with the weight
-# $16.919 / 17.919 = 0.944$ and the value $(1, 1)$. The order *among* the words before it is lost. So most models tell
-# attention the positions, mask or not; the transformer of 2017 adds them to the vectors ([chapter
+# $16.919 / 17.919 = 0.944$ and the value $(1, 1)$. In one layer, the order *among* the words before it is lost. So
+# most models tell attention the positions, mask or not; the transformer of 2017 adds them to the vectors ([chapter
 # 5](05_position.ipynb)).
 
 # %% tags=["quiz"]
@@ -756,7 +759,7 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
 # model you call PyTorch's, which avoids storing the weights where it can; on a GPU that is faster.
 #
-# [Chapter 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) brings the width back to $D$. A padding mask of shape
+# [Chapter 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) restores the width $D$. A padding mask of shape
 # $(B, T)$ needs a new axis, `mask[:, None]`; with several heads it needs two ([why](#a-mask-over-the-wrong-axis)).
 #
 # Two things to watch for. In `nn.MultiheadAttention`'s `attn_mask` and `key_padding_mask`, True means *hidden*. And a
@@ -767,8 +770,8 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # ## What does attention cost?
 #
 # There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score, $d_v$ for its part of
-# the blend, and one stored weight. Within one text $S = T$, so the time and memory for the pairs are **quadratic** in
-# its length: for 1,000 words a million weights, for 2,000 four million.
+# the blend, and one stored weight. Within one text $S = T$, so the time for the pairs, and the memory where all
+# weights are stored, are **quadratic** in its length: for 1,000 words a million weights, for 2,000 four million.
 
 
 # %% tags=["hide-input"]

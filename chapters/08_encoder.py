@@ -91,7 +91,7 @@ plt.show()
 #
 # $$\text{tone} = |\text{polarity} + \text{affirmed}| - 1 ,$$
 #
-# which is $|-1 - 1| - 1 = 1$: praise. The horizontal line of each word, on which both write, is its **residual
+# which is $|-1 - 1| - 1 = 1$: praise. The horizontal line of each word, to which both write, is its **residual
 # stream**: the vector that entered, and everything that has been added to it since. In code:
 
 # %%
@@ -942,9 +942,9 @@ for without in (None, *PARTS):
 #
 # - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
 # - Without the **residual connection** around attention, *add* stays near chance and *reverse* reaches 26 to 34
-#   percent. Answering with the commonest of the twelve digits everywhere would score 26, since it occurs 3.1 times, on
-#   average. In these models the words have become alike ([measured below](#words-become-alike)), and little is left but
-#   how often each digit occurs. The connection around the feed-forward network is not needed here.
+#   percent. Always answering with the most frequent of the twelve digits would score 26, since it occurs 3.1 times, on
+#   average. In these models the words have become alike ([measured below](#words-become-alike)), and little more is left
+#   than how often each digit occurs. The connection around the feed-forward network is not needed here.
 # - These three layers can do without **norms**.
 # - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. Attention is linear only
 #   for given weights, and these depend on the words; norms are not linear either. Three layers of that are enough. And
@@ -1016,9 +1016,9 @@ assert min(slow[None]) == 1
 # %% [markdown]
 # ## What goes wrong in a deep stack?
 #
-# Three layers did without norms, and without the sum their words became alike. Depth explains both. Take 24 attention
-# layers with Glorot's start, before any training. (We leave out the feed-forward networks, so that whatever makes
-# words alike is attention's doing. The twelve trained layers [below](#does-training-agree) have them again.)
+# Three layers did without norms, and without the sum their words became alike. More layers show why. Take 24
+# attention layers with Glorot's start, before any training. (We leave out the feed-forward networks, so that whatever
+# makes words alike is attention's doing. The twelve trained layers [below](#does-training-agree) have them again.)
 # Sentences of 16 random words of width 64 pass through them; the layers are joined in one of four ways:
 #
 # | | a layer computes |
@@ -1076,7 +1076,8 @@ stacks = {name: median_of_starts(step) for name, step in steps.items()}
 # average $\bar X$ from each, and divide the length of what is left by the length of all: the own share is
 # $\lVert X - \bar X \rVert / \lVert X \rVert$. For $(3, 1)$ and $(1, 3)$ the average is $(2, 2)$, what is left is
 # $(1, -1)$ and $(-1, 1)$, and the share is $2 / \sqrt{20} = 0.45$. For 16 random words it begins at
-# $\sqrt{15/16} = 0.97$. (Own and common part are at right angles, so their squares add up to 1, not they themselves.)
+# $\sqrt{15/16} = 0.97$. (Own and common part are at right angles, so it is the squares of their shares that add up to
+# 1.)
 #
 # **Predict first.** With attention alone, after how many layers is less than a tenth of each vector its own? And does
 # adding prevent that?
@@ -1235,7 +1236,7 @@ for name, rows in deep.items():
 # %% [markdown]
 # (*No norm* is the *added* of above; *no residual* is post-norm without the sum, $\operatorname{LN}(f(x))$. The last
 # column is the worst seed at a learning rate of 0.01.) From Glorot's start only pre-norm learns. Post-norm is stuck
-# at 26 percent, as in the ablation; the two others are worse.
+# at 26 percent, about what the most frequent digit everywhere would give; the two others are worse.
 #
 # So it is not only where the norm stands that matters. Started small, or from PyTorch's smaller numbers, post-norm
 # learns, and started small even the stack without any norm. Why do these four learn, and the others not? Look at the

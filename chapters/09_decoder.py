@@ -101,7 +101,7 @@ plt.show()
 # ## Who may see whom
 #
 # At every word the decoder must predict the next. In training it is given the right answer, shifted by one, and all
-# positions are asked at once:
+# positions predict at once:
 #
 # | given | `<bos>` | I | am | fine |
 # |---|---|---|---|---|
@@ -792,8 +792,8 @@ assert share_right(wide, unseen) > 0.95
 #
 # It has the same parts and methods, and allows pre-norm (the norm before each sublayer), too. From here on we use it.
 # Folded cells show that it gives the logits of `nn.Transformer`, in both orders of norm and with padding on both
-# sides, and those of the model on one screen. We train it in the same way, and copy its parameters into `screen`, so
-# that `screen` and `model` hold the same numbers and either may be used.
+# sides, and those of the model on one screen. We train it in the same way, and give its parameters to `screen`, so
+# that in what follows both are one and the same model.
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -1181,7 +1181,7 @@ quiz.one_choice(
 # | no causal mask | all words |
 # | causal mask turned around | the words after $t$ |
 # | one word too many: the diagonal moved up by one | words 0 to $t + 1$ |
-# | one word too few: the diagonal moved down by one | words 0 to $t - 1$ |
+# | one word too few: the diagonal moved down by one | words 0 to $t - 1$ (`<bos>` sees nothing, and receives zeros) |
 # | scaled scores times mask: hidden scores become 0, not $-\infty$ | all: a score of 0 has a weight, as $e^0 = 1$ |
 # | weights times mask, after the softmax | words 0 to $t$, and a trace of the later ones |
 # | causal mask in training only, not after `model.eval()` | outside training, all |
@@ -1335,7 +1335,7 @@ for name, make in variants.items():
 # %% [markdown]
 # Two of the nine answer nearly everything with every seed: *one word too few* and *padding not hidden*; so does the
 # causal mask on cross-attention with seven seeds of nine. Without a causal mask only the writing is bad: the loss of
-# the correct model, and hardly an answer right. The losses give no warning: all but one are 0.003.
+# the correct model, and hardly an answer right. The losses hardly warn: all but one are 0.003.
 #
 # So the mistakes are of four kinds ([one by one](#why-does-each-mistake-look-as-it-does)):
 #
@@ -1360,7 +1360,7 @@ for name, make in variants.items():
 # | one batch of 32, trained alone, without dropout | if its loss does not come near 0, even at a smaller learning rate, the model or the loop is wrong; do not start the long run |
 # | *forced*, on held-out data | if it is low: overfitting (what was learnt holds for the training pairs only: chapter 11), or a mask in training only |
 # | *loss*, with the questions of a held-out batch shuffled | if it hardly rises, the source is not used |
-# | *writing*, on held-out data | if it is low although *forced* is high: most often the future was seen in training (run the leak test). If not, put what the model wrote back in, in one pass: where a row's likeliest word is not the one that was written, the loop that writes is wrong |
+# | *writing*, on held-out data | if it is low although *forced* is high: most often the future was seen in training (run the leak test). If not, give the decoder what the model wrote, in one pass, and compare each row's likeliest word with the word written next: where they differ, the loop that writes is wrong |
 
 # %% tags=["proof"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}
@@ -1400,9 +1400,9 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 #
 # ### Exercise 1: Shift right
 #
-# *Easy, 10 minutes.* Given right answers $(B, T)$ as a NumPy array, padded with 0 and with no begin or end, return what
-# the decoder receives and what it must predict, stacked: $(2, B, T + 1)$. What must be predicted has the end token
-# right after the last word, before the padding; the decoder does not receive it.
+# *Easy, 10 minutes.* Given right answers $(B, T)$ as a NumPy array, padded with 0 and with no begin or end, return
+# what the decoder receives and what it must predict, stacked: $(2, B, T + 1)$. What must be predicted has the end
+# token right after the last word, before the padding; here the decoder never receives it.
 
 
 # %% tags=["exercise"]

@@ -501,8 +501,8 @@ assert 0.28 < like_first / len(deep) < 0.37
 
 # %% [markdown]
 # Neither length nor the three words do any harm here; what fails has a third clause. So the model has learned how
-# sentences of one and of two clauses are built. It has not learned rules that may stand inside one another. A perfect
-# score on a test set drawn like the training set does not show a grammar. What is missing is called **compositional
+# sentences of one and of two clauses are built. It does not apply them inside one another once more. A perfect score
+# on a test set drawn like the training set does not show a grammar. What is missing is called **compositional
 # generalization** (Kim and Linzen 2020).
 
 # %% [markdown]
@@ -518,7 +518,7 @@ assert 0.28 < like_first / len(deep) < 0.37
 def next_symbols(
     written: Sequence[str], words: int, labels: Iterable[str]
 ) -> set[str]:
-    """What may follow `written`, if it is to become a tree of so many words.
+    """What may follow `written`, if it is to become a tree of that many words.
 
     A label to open, one to close, "_" for a word, or "" for the end.
     """
@@ -1147,9 +1147,9 @@ plt.show()
 #
 # The paper's model wrote trees as well, and reached an F1 of 91.3 on the Wall Street Journal: four layers of width
 # 1024, trained on about 40,000 sentences. Kitaev and Klein's encoder, built of attention as well, with a chart,
-# reached 93.55 from the same sentences. There the two are two points apart, here some forty. But our text is another,
-# with a fifth of the sentences, and our model has an eighth of the width. Does that depend on the number of
-# sentences? We trained all three again on a quarter and a sixteenth of the trees (with half and a quarter of the
+# reached 93.55 from the same sentences. There the two are two points apart, here some forty. But our text is
+# different, with a fifth of the sentences, and our model has an eighth of the width. Does that depend on the number
+# of sentences? We trained all three again on a quarter and a sixteenth of the trees (with half and a quarter of the
 # steps, so both change):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "F1 against the number of trees to learn from, 479, 1,915 and 7,661. Chart parser 59, 69, 78; grammar 58, 69, 75; translator 23, 28, 35. Right-branching is at 19."}}
@@ -1213,13 +1213,13 @@ assert [round(points) for points in behind] == [35, 42, 44]
 
 # %% [markdown]
 # In this range the translator falls further behind the chart parser, from 35 points to 44. But its own gain grows,
-# from 4.2 points to 7.0, while those of the other two shrink. (Part of that may be the steps.) That it can catch up
-# with more trees and more width, the paper's result suggests.
+# from 4.2 points to 7.0, while those of the other two shrink. (Part of that may be the steps.) The paper's result
+# suggests that it can catch up, with more trees and more width.
 #
-# The translator did not learn to keep count of the words, nor, on the artificial treebank, to put a third clause
-# around two. A chart has the count built in, and a grammar's rules the nesting. What is built in is a model's
-# **inductive bias**. If it fits the task, a model needs less data. With less of it the data decide, and as computers
-# grew, the models with less of it have won time and again ([Sutton
+# In these sentences the translator often loses count of the words, and in the artificial ones it did not learn to put
+# a third clause around two. A chart has the count built in, and a grammar's rules the nesting. What is built in is a
+# model's **inductive bias**. If it fits the task, a model needs less data. With less of it the data decide, and as
+# computers grew, the models with less of it have won time and again ([Sutton
 # 2019](http://www.incompleteideas.net/IncIdeas/BitterLesson.html)).
 #
 # ## Exercises

@@ -346,7 +346,7 @@ assert round(plain_one, 2) == 0.46 and round(plain, 2) == 0.47
 
 # %% [markdown]
 # Both stay near one half, even with one hop, one of them after four times as many steps: about what naming the most
-# frequent room gives (46 and 47 percent). With this much training, everything depended on gathering words into facts.
+# frequent room gives (46 and 47 percent). With this much training, gathering words into facts made the difference.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -584,8 +584,8 @@ quiz.one_choice(
 # %% [markdown]
 # ### Is that how it is done?
 #
-# It is how one trained model does it. Here are three others, from other starts. The arrows say which line, when
-# copied, brings the donor's answer for another *thing* in more than half of the stories: before any layer, after
+# It is how one trained model does it. Here are three others, trained with other seeds. The arrows say which line,
+# when copied, brings the donor's answer for another *thing* in more than half of the stories: before any layer, after
 # layer 1, after layer 2.
 
 # %% tags=["hide-input"]
@@ -765,13 +765,13 @@ assert most > 0.6 * sum(times for _, times in counted)
 # Where rule and meaning give the same answer, the loss cannot tell them apart. Only stories in which they differ teach
 # the difference, and test it, and these are few.
 #
-# Of the six questions listed above they pass none, though they come near in 10:
+# Of the six questions listed above they pass none, though they come close in 10:
 #
 # - **Two facts** (2) and **counting** (7): things are handed on and put down, and the model seems to lose track of who
 #   has them. Its commonest mistake in counting is *none* instead of *one*.
 # - **Induction** (16): 48 percent are right, no more than a rule gets.
-# - **Positions** (17) are not far above a coin, and **paths** (19) no better than always giving the same answer. In
-#   both, relations must be composed, through things that the question does not name.
+# - **Positions** (17) are little better than a coin flip, and **paths** (19) no better than always giving the same
+#   answer. In both, relations must be composed, through things that the question does not name.
 
 # %% [markdown]
 # ## Questions about real paragraphs
@@ -813,7 +813,7 @@ assert 0.73 < sentences["right"]["minilm"] < 0.75
 # chance (sign test, p = 0.21). With rare words counting more it is clearly ahead (p = 0.00002).
 #
 # Whoever wrote these questions had the paragraph before them, and half of a question's words are in the answer's
-# sentence. Where the two use different words, as in chapter 15, counting has little to go by.
+# sentence. Where the two use different words, as in chapter 15, counting has little to go on.
 
 # %% [markdown]
 # ## A text made short
@@ -1117,9 +1117,9 @@ quiz.number(
 # %% [markdown]
 # A docstring begins with a line that sums it up. The Python libraries that this book installs have 12,700 functions
 # and classes with such a line and more text after it. From the name and the text, write the line. The test set has
-# 500 pairs of the same packages, and 500 of *networkx*, of which nothing was learned. Both models are larger now, and
-# use subwords (`python -m benchmarks.summaries`; `configs/summaries.toml` trains a similar one). Two baselines need
-# no training: the first sentence of the text (the field's *lead*), and the words of the name, so that
+# 500 pairs of the same packages, and 500 of *networkx*, which was kept out of training. Both models are larger now,
+# and use subwords (`python -m benchmarks.summaries`; `configs/summaries.toml` trains a similar one). Two baselines
+# need no training: the first sentence of the text (the field's *lead*), and the words of the name, so that
 # `number_of_nodes` is *number of nodes*.
 #
 # **Predict first**: in which order will they come?
@@ -1134,7 +1134,7 @@ systems = {
 }
 for part, result in summaries["results"].items():
     name = "networkx" if part == "unseen package" else "same packages"
-    print(f"{name:20} ROUGE-1   words copied from the text")
+    print(f"{name:20} ROUGE-1   words also in the text")
     for system, name in systems.items():
         row = result["systems"][system]
         score, copied = row["rouge"]["rouge1"], row["words in the text"]
@@ -1166,15 +1166,15 @@ minutes = [r["seconds"] / 60 for r in summaries["runs"] if r["part"] == "judge"]
 assert min(minutes) > 2.3 and max(minutes) < 5
 
 # %% [markdown]
-# The pointer is worth six points of ROUGE-1, and nine in the new package (means of three seeds; p < 0.001, [approximate
-# randomisation](14_translation.ipynb#is-one-better-than-the-other)). At least twice as many of its words come from the
-# text. In the new package the plain transformer writes of *GPU memory* where a maximum flow is computed. A text that
-# says what its source does not is called a **hallucination**.
+# The pointer is worth six points of ROUGE-1, and nine in the new package (means of three seeds; p < 0.001,
+# [approximate randomisation](14_translation.ipynb#is-one-better-than-the-other)). At least twice as many of its words
+# come from the text. In the new package the plain transformer writes about *GPU memory* where a maximum flow is
+# computed. A text that says what its source does not is called a **hallucination**.
 #
 # And neither wins. With the pointer the model is about as good as the first sentence in packages that it knows, worse
 # in a new one, and in both the *words of the name* are better. After two to five minutes of training from nothing it
 # has learned how such lines begin, and that it should use words of the text, but not what they mean: *the maximum
-# edge graph of the graph* has good words in it. ROUGE counts words, and cannot tell such a line from a summary.
+# edge graph of the graph* has good words in it. ROUGE counts words, and does not see whether they say anything.
 
 # %% [markdown]
 # ## Exercises

@@ -173,7 +173,7 @@ def parse_scores(texts: Sequence[str], parses: Sequence[Parse]) -> dict[str, flo
 def next_symbols(
     written: Sequence[str], words: int, labels: Iterable[str]
 ) -> set[str]:
-    """What may follow `written`, if it is to become a tree of so many words.
+    """What may follow `written`, if it is to become a tree of that many words.
 
     A label to open, one to close, "_" for a word, or "" for the end.
 
