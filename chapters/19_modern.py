@@ -692,8 +692,8 @@ axes.set_yticks(range(len(changes)), [changes[0], *(f"+ {c}" for c in changes[1:
 plt.show()
 
 # %% tags=["hide-input"]
-print("                 test loss,                                   numbers")
-print("model            three seeds     learning rate  parameters   cached")
+print("                 test loss,                                      numbers")
+print("model            three seeds     learning rate  parameters    cached")
 for model in [*changes, "no positions"]:
     runs = runs_of(model)
     seeds = " ".join(f"{run['test_loss']:.2f}" for run in runs)
@@ -701,7 +701,7 @@ for model in [*changes, "no positions"]:
     name = "SwiGLU, no pos." if model == "no positions" else model
     print(
         f"{name:16} {seeds}      {chosen[model]['judged']['learning_rate']:<12g}"
-        f" {one['parameters']:12,} {one['kept_numbers']:8}"
+        f" {one['parameters']:10,} {one['kept_numbers']:9}"
     )
 
 # %% tags=["proof"]
