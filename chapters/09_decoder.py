@@ -1181,7 +1181,7 @@ quiz.one_choice(
 # | no causal mask | all words |
 # | causal mask turned around | the words after $t$ |
 # | one word too many: the diagonal moved up by one | words 0 to $t + 1$ |
-# | one word too few: the diagonal moved down by one | words 0 to $t - 1$ (`<bos>` sees nothing, and receives zeros) |
+# | one word too few: the diagonal moved down by one | words 0 to $t - 1$ (`<bos>` sees nothing: all its weights are 0) |
 # | scaled scores times mask: hidden scores become 0, not $-\infty$ | all: a score of 0 has a weight, as $e^0 = 1$ |
 # | weights times mask, after the softmax | words 0 to $t$, and a trace of the later ones |
 # | causal mask in training only, not after `model.eval()` | outside training, all |

@@ -8,8 +8,8 @@
 # %% [markdown]
 # # 15. What is inside a trained model?
 #
-# *What happens to an object that nobody uses any more?* Search a dozen sections of Python's manual for these words,
-# and you find nothing useful; a search by meaning finds the sentence about *garbage-collected* objects. In [chapter
+# *What happens to an object that nobody uses any more?* Search some sections of Python's manual for these words, and
+# you find nothing useful; a search by meaning finds the sentence about *garbage-collected* objects. In [chapter
 # 8](08_encoder.ipynb) our encoder matched PyTorch's, but its numbers were random. Here you load 22.6 million trained
 # ones, a published model's, into code that you have read. It turns sentences that mean the same into vectors that
 # point in similar directions (**sentence embeddings**). Then you look at where its heads look, and test by experiment
@@ -851,7 +851,7 @@ print(f"\nrank correlation of the two columns: {own:.2f}")
 correlations = [np.corrcoef(*map(ranks, each_hidden(text)))[0, 1] for text in texts]
 print("the same in the twenty sentences, mean and standard deviation:")
 print(f"{np.mean(correlations):.2f} ± {np.std(correlations):.2f}")
-assert 0.65 < np.mean(correlations) < 0.85
+assert 0.65 < np.mean(correlations) < 0.85 and 0.55 < own < 0.67
 without_end = "Where do I put what must always run?"
 [[(_, n)]] = search(minilm, manual, [without_end], best=1)
 assert n != answers[3][0][1] and "finally" not in manual[n]
@@ -859,9 +859,9 @@ assert n != answers[3][0][1] and "finally" not in manual[n]
 # %% [markdown]
 # *End* counts most, then *I* (why, we cannot say) and *run*; *do*, *?* and *always* hardly count. The answer that was
 # found is about something that terminates. Drop *at the end* from the question, and another sentence is found, though
-# none with `finally`. Attention received does say something about a word: in the twenty sentences the two orders have
-# a mean rank correlation of 0.74. Part of that is built in, since hiding a word that gets much weight takes away
-# more. It is evidence. Before you call it an explanation, ablate.
+# none with `finally`. Attention received does say something about a word: here the two orders have a rank correlation
+# of 0.61, and in the twenty sentences 0.74 on average. Part of that is built in, since hiding a word that gets much
+# weight takes away more. It is evidence. Before you call it an explanation, ablate.
 
 # %% tags=["quiz"]
 quiz.one_choice(

@@ -365,9 +365,10 @@ assert least < 1.1 * seconds and spent["Adam"] > 0.05 * seconds
 # The time that the products would take at full speed, as a share of the whole step, is called the **model FLOPs
 # utilisation** (MFU).
 #
-# The products in the list are `mm` (without a bias), `addmm` (with one) and part of attention. They take about half
-# of the time, and run at well over half of full speed: that part is compute-bound, or nearly. Much of the rest moves
-# many bytes for little arithmetic: Adam, for example, reads four numbers for each parameter and writes three.
+# The products in the list are `mm` (without a bias), `addmm` (with one) and part of attention. On the machine that
+# wove this page they take about half of the time, and run at more than half of full speed: that part is
+# compute-bound, or nearly. Much of the rest moves many bytes for little arithmetic: Adam, for example, reads four
+# numbers for each parameter and writes three.
 #
 # So a step is made of three kinds of time. Some operators are compute-bound, some memory-bound, and between short
 # ones the step is overhead-bound. Fewer bits help the first two, fused operators the second, recorded or larger steps
