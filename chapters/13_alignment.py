@@ -896,8 +896,8 @@ assert max(small) < min(scaled) and min(scaled) > 500 / 3
 # three others once in 20 times; twice, once in 400.)
 #
 # A learning rate of its own (round 1) was all that the recurrent models with attention needed. Without attention the
-# LSTM gained by the scaling, too, and the GRU did not. In round 3 two of three seeds of the LSTM without attention
-# get worse: the search judged settings by one seed, and what it chose did not help the others.
+# LSTM needed the scaling as well; the GRU gained nothing by it. In round 3 two of three seeds of the LSTM without
+# attention get worse: the search judged settings by one seed, and what it chose did not help the others.
 #
 # Without attention, long sentences fail more often. Here are the mistakes after round 3 by the length of the German
 # sentence, the mean of three seeds:
