@@ -13,7 +13,7 @@
 # untrained, and measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation. It
-# takes about 21 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 4 more
+# takes about 22 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 4 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
@@ -82,7 +82,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # Why not multiply by 1? Then nothing fades, but after a thousand words the state is the sum of all thousand, and no
 # single one can be read off. With more than 1 the oldest word would drown the newest, and the derivative would grow
-# without end. A memory of fixed size is a *bottleneck*. So we ask how fast it forgets, and how much it holds.
+# without end. Whatever the factor, one number cannot hold a thousand: a memory of fixed size is a *bottleneck*. So we
+# ask how fast it forgets, and how much it holds.
 #
 # ## Two cells
 #
@@ -209,8 +210,7 @@ def lstm_cell(
 # ## How fast do they forget?
 #
 # We measure networks that nobody has trained yet, because a network learns to use a word only if that word has some
-# effect on the result; the end of this section says why. (Training cannot lift the limit of the next section, on how
-# much they hold.)
+# effect on the result; the end of this section says why.
 #
 # Run each network over 100 random words, vectors of 8 standard normal numbers, and ask of the last state what we
 # asked of $h_4$: how far does it move when the word $k$ steps back is nudged? State and word are vectors now, so the
@@ -222,8 +222,8 @@ def lstm_cell(
 #
 # Here $h_t$ stands for all that a cell hands on: 24 numbers in the plain cell, and in an LSTM 48, its $h$ and its $c$
 # side by side, of $H = 24$ numbers each. The *size* of a matrix is the root of the sum of its squared entries. We
-# divide the size of the Jacobian for the word $k$ steps back by that for the latest word, so each row of the output
-# starts from 1, and show the median of eight networks with different random weights.
+# divide the size of the Jacobian for the word $k$ steps back by that for the latest word, whose share is therefore 1,
+# and show the median of eight networks with different random weights.
 #
 # Matrices and biases are drawn as PyTorch draws them, uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$ (the
 # **initialisation**).
@@ -299,13 +299,15 @@ for name in names:
     print(f"{name:18}", *(f"{k} back {m[k]:.0e}  " for k in (1, 5, 20, 40)))
 
 # %% [markdown]
-# Less than a ten-thousandth: the plain cell keeps about two millionths, and the LSTM about sixty. A sentence has
-# about twenty words. At its end, its first word would have almost no effect any more.
+# Less than a ten-thousandth: the plain cell keeps about two millionths, and the LSTM about sixty millionths. A sentence
+# has about twenty words. At its end, its first word would have almost no effect any more.
 #
-# Why so little? Each step back multiplies by $W_h$ and by the slope of $\tanh$. PyTorch's $W_h$ leaves a typical
-# vector about $1/\sqrt 3 = 0.58$ of its length, and the slope is 0.86 on average. Together that is 0.5 a step
-# (measured below: 0.52), and $0.5^{20}$ is a millionth. The LSTM keeps some 0.6 a step: its biases are near 0, so its
-# forget gate stands about half open, at $\sigma(0) = \frac12$. (A second path leads through its output $h$.)
+# Why so little? Each step back multiplies by $W_h$ and by the slope of $\tanh$. Numbers drawn uniformly between
+# $-1/\sqrt{H}$ and $1/\sqrt{H}$ have the variance $1/(3H)$, and an entry of $h W_h$ sums $H$ of them, each times an
+# entry of $h$. So $W_h$ shrinks a typical vector to about $1/\sqrt 3 = 0.58$ of its length. The slope is 0.86 on
+# average. Together that is 0.5 a step (measured below: 0.52), and $0.5^{20}$ is a millionth. The LSTM keeps about 0.6
+# per step: its biases are near 0, so its forget gate stands about half open, at $\sigma(0) = \frac12$. (A second path
+# leads through its output $h$.)
 
 # %% tags=["hide-input"]
 slopes, shrinks = [], []
@@ -326,8 +328,10 @@ assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
 # The last two rows start from better weights, which postpone the fading. An orthogonal $W_h$ keeps every length, so
-# only the slope of $\tanh$ is left, some 0.8 a step. (That is less than 0.86, because this network's states are
-# larger, and the $\tanh$ is flatter there.) The open gate holds on: after the first step it keeps 0.97 a step.
+# only the slope of $\tanh$ is left, some 0.8 a step. (That is less than 0.86, because this network's states are larger,
+# and the $\tanh$ is flatter there.) The open gate holds on: after the first step it keeps 0.97 per step. That is a
+# little more than 0.95, because the gates of the 24 entries differ, and what is still there after many steps lies in
+# the entries that are open widest.
 #
 # Influence decides what can be learned. Training moves each parameter against the derivative of the error, the
 # **gradient**. If the error depends on the last state, the gradient is a sum with a term for each step, and the term
@@ -359,11 +363,11 @@ assert round((open_gate[20] / open_gate[5]) ** (1 / 15), 2) == 0.97
 # ## How much do they hold?
 #
 # A gradient that arrives is not yet a memory: the last state *depends* on the word 40 back, but can you tell from it
-# what the word was? Let each cell read 4,000 random texts of 50 words, each of 8 independent numbers. Then predict
-# the word $k$ back from the last state, with one matrix fitted by least squares. $R^2$ is the share of a number's
-# variance that the prediction explains: 1 is perfect recall, 0 is none. The table shows its mean over a word's 8
-# numbers: 0.98, in the first row, stands for $0.98 \cdot 8 = 7.8$ numbers of the latest word. The last column adds up
-# all words (**memory capacity**).
+# what the word was? Let each cell read 4,000 random texts of 50 words, each of 8 independent numbers. Then predict the
+# word $k$ back from the last state, with one matrix fitted by least squares. $R^2$ is the share of a number's variance
+# that the prediction explains: 1 is perfect recall, 0 is none. (What even a fit to noise explains is taken off, as in
+# the *adjusted* $R^2$.) The table shows its mean over a word's 8 numbers: 0.98, in the first row, stands for
+# $0.98 \cdot 8 = 7.8$ numbers of the latest word. The last column adds up all words (**memory capacity**).
 #
 # **Predict first.** A word has 8 numbers, and the state of a plain cell 24. (Halves count: two numbers with an $R^2$ of
 # 0.5 make one.) How many numbers can a linear fit recall from it, at most?
@@ -414,17 +418,19 @@ for name in names:
 # word 3 back 14 and 33. For the plain cell, to forget more slowly is to spread nearly the same memory over more
 # words.
 #
-# The LSTM with its gate open still has 2 percent of the word 40 back, and recalls one and a half times as many
-# numbers as with PyTorch's initialisation. ([Why so far below its 48?](#why-not-more-than-24))
+# The LSTM with its gate open still has 2 percent of the word 40 back, and recalls one and a half times as many numbers
+# as with PyTorch's initialisation. With PyTorch's it recalls only 14 of its 48 ([why](#why-not-more-than-24)). So a
+# better start can bring a state nearer to its bound, but never beyond it.
 #
-# **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever
-# the weights. From a state of 24 it recalls at most three words of 8.
+# **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
+# weights. From a state of 24 it recalls at most three words of 8 numbers each.
 #
-# Training may bring the total nearer to $N$ and choose what is worth keeping on average, *Lannister* rather than *a*.
-# But it chooses before the question comes. A gate can choose which words stay. It cannot make room for more.
+# Training may bring the total nearer to $N$, never above it, and choose what is worth keeping on average, *Lannister*
+# rather than *a*. But it chooses before the question comes. A gate can choose which words stay. It cannot make room for
+# more.
 #
 # Why not a larger state, then? It holds more, at a price: 50 words of 8 need 400 numbers, so a step takes more than
-# $400^2$ multiplications, and the 51st word costs another word its room.
+# $400^2$ multiplications, and the 51st word pushes out another.
 #
 # Real words are not independent numbers. They depend on one another, so more of them fit, and a nonlinear fit can
 # recover more. What remains is that the state stays as wide as it is, however long the text.
@@ -593,8 +599,8 @@ quiz.one_choice(
 # Translation was where the bottleneck hurt. A network for it had two parts (**encoder-decoder**, or *sequence to
 # sequence*). A recurrent **encoder** read the source sentence, and a recurrent **decoder** wrote the translation. From
 # the source the decoder got only the encoder's last state. So everything had to fit into one vector before the first
-# word was written. And translations got worse with the length of the sentence ([Cho and others,
-# 2014](https://arxiv.org/abs/1409.1259)).
+# word was written. A longer sentence has more to hold in that same vector, and its first words have longer to fade. And
+# translations did get worse with the length of the sentence ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)).
 #
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. The decoder's own state $s$ is the
 # query. Before each word that it writes, a small network compares $s$ with each $h_j$ and gives it a score,
@@ -663,10 +669,10 @@ plt.show()
 #
 # ## What does it cost?
 #
-# The paper that introduced the transformer compares ways to let $n$ words of width $d$ exchange information: by work
-# (*complexity per layer*), by steps that must wait for one another (*sequential operations*), and by the longest path
-# between two words, the number of steps that a signal passes (*maximum path length*), along which a gradient may
-# fade:
+# The paper that introduced the transformer compares ways to let $n$ words, vectors of $d$ numbers, exchange
+# information: by work (*complexity per layer*), by steps that must wait for one another (*sequential operations*), and
+# by the longest path between two words, the number of steps that a signal passes (*maximum path length*), along which a
+# gradient may fade:
 #
 # | layer | multiplications | sequential steps | longest path | numbers kept while reading |
 # |---|---|---|---|---|
@@ -677,12 +683,13 @@ plt.show()
 # ours.)
 #
 # From word 1 to word 81 a recurrent network needs 80 steps, attention one. But attention often does *more* work: more
-# than a plain cell at any length, and at the original transformer's width, 512, more than an LSTM from about a
-# thousand words on ([counted below](#how-much-work-is-it)). What it saves in training is the *waiting*. It computes
-# all words at once, where a recurrent network with a $\tanh$ must take them one after another, since
-# $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before $h_{t-1}$ is there. A GPU has thousands of units that work
-# side by side, and one step, a word of each sentence, is often too little work to fill them. When attention *writes*
-# a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
+# than a plain cell at any length, and at the original transformer's width, 512, more than an LSTM from about a thousand
+# words on ([counted below](#how-much-work-is-it)). What it saves in training is the *waiting*. It computes all words at
+# once. A recurrent network must take them one after another, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin
+# before $h_{t-1}$ is there; nor can the gates of an LSTM, which are computed from $h_{t-1}$, too. (A cell that is
+# linear in its state need not wait: Mamba, in the sources, uses this.) A GPU has thousands of units that work side by
+# side, and one step, a word of each sentence, is often too little work to fill them. When attention *writes* a text, it
+# too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #
@@ -838,10 +845,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Which word of a sentence matters depends on what is asked, and that is known only afterwards. A recurrent network
-# has to pack the words into a state of fixed size as they come: with a poor start it forgets them within a sentence,
-# and a linear fit recovers at most as many numbers as the state has. Attention keeps the words and looks back at all
-# of them in one step, and so it has to compare every word with every other.
+# Which word of a sentence matters depends on what is asked, and that is known only afterwards. A recurrent network has
+# to pack the words into a state of fixed size as they come: with a poor start it forgets them within a sentence, and a
+# linear fit recovers at most as many numbers as the state has. Attention keeps the words and looks back at all of them
+# in one step. When every word looks, every word has to be compared with every other.
 #
 # **Sources.** The plain recurrent network: [Elman (1990)](https://doi.org/10.1207/s15516709cog1402_1). Why gradients
 # vanish: [Bengio, Simard and Frasconi (1994)](https://doi.org/10.1109/72.279181). Orthogonal matrices for a start:
@@ -866,20 +873,20 @@ verdict
 # %% [markdown]
 # ### Why not more than 24?
 #
-# Take a state of one number that has read two independent ones of variance 1, $h = a x_1 + b x_2$. Its correlation
-# with $x_1$ is $a / \sqrt{a^2 + b^2}$, and the square of that is the $R^2$ with which $h$ recalls $x_1$:
-# $a^2 / (a^2 + b^2)$. For $x_2$ it is $b^2 / (a^2 + b^2)$. Together they are 1, so what one gains the other loses:
-# with $a = b$ half of each is recalled, with $a = 2b$ 0.8 and 0.2. However many numbers $h$ has read, it has a budget
-# of 1 to share among them. (With a $\tanh$ it is less, since part of $h$ is then no linear function of what was
-# read.) A matrix turns a state of $N$ numbers into $N$ uncorrelated ones that hold the same. Write down every $R^2$:
-# a row for each of them, a column for each number read. By the budget just found every row sums to at most 1, and a
-# column's sum is what the whole state recalls of that number, because over uncorrelated ones the $R^2$ add up. So all
-# that is recalled sums to at most $N$.
+# Take a state of one number that has read two independent ones of variance 1, $h = a x_1 + b x_2$. Its correlation with
+# $x_1$ is $a / \sqrt{a^2 + b^2}$, and the square of that is the $R^2$ with which $h$ recalls $x_1$:
+# $a^2 / (a^2 + b^2)$. For $x_2$ it is $b^2 / (a^2 + b^2)$. Together they are 1, so what one gains the other loses: with
+# $a = b$ half of each is recalled, and with $a = 2b$ the shares are 0.8 and 0.2. However many numbers $h$ has read, it
+# has a budget of 1 to share among them. (With a $\tanh$ it is less, since part of $h$ is then no linear function of
+# what was read.) A matrix turns a state of $N$ numbers into $N$ uncorrelated ones that hold the same information. Write
+# down every $R^2$: a row for each of them, a column for each number read. By the budget just found every row sums to at
+# most 1, and a column's sum is what the whole state recalls of that number, because over uncorrelated ones the $R^2$
+# add up. So all that is recalled sums to at most $N$.
 #
-# Why is the LSTM, with PyTorch's initialisation, so far below its 48? $c$ alone recalls only some 12 of 24. The other
-# half of its budget goes mostly to products of two of the numbers read, and $x_1 x_2$ is correlated with neither
-# factor. What $h = o \odot \tanh c$ adds to $c$ is mostly products again; it adds only about 2 numbers. Asked for
-# such products, too, the fit recalls some 45 of 48.
+# Why is the LSTM, with PyTorch's initialisation, so far below its 48? Measured (the folded cells above), $c$ alone
+# recalls only some 12 of 24. The other half of its budget goes mostly to products of two of the numbers read, and
+# $x_1 x_2$ is correlated with neither factor. What $h = o \odot \tanh c$ adds to $c$ is mostly products again; it adds
+# only about 2 numbers. Asked for such products, too, the fit recalls some 45 of 48.
 #
 # ### How much work is it?
 #

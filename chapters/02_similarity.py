@@ -14,7 +14,7 @@
 # *tea*, *debts* and *python*.
 #
 # You need Python with a little NumPy, the product of two matrices, the law of cosines, and, from statistics, the
-# mean, the variance and the normal distribution (covariance only at the end). It takes about 19 minutes to read, and
+# mean, the variance and the normal distribution (covariance only at the end). It takes about 20 minutes to read, and
 # 30 for the exercises. [Going further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
@@ -31,13 +31,14 @@ transformer_map(built=2)
 #
 # To find *debts* without understanding anything, describe the question and the words by the same **features**. Here
 # there are three: is it a *person*, is it a *thing*, does it say how *often*? Each answer is a number, larger for a
-# stronger yes. The question asks for a thing: $(0, 2, 0)$. Four of the words are *Lannister* $(3, 0, 0)$, *always*
-# $(0, 0, 3)$, *pays* $(0, 0, 0)$, which is none of the three, and *debts* $(0, 3, 0)$.
+# stronger yes. The question asks for a thing: $(0, 2, 0)$. Four words of the sentence are described in the same way:
+# *Lannister* $(3, 0, 0)$, *always* $(0, 0, 3)$, *pays* $(0, 0, 0)$, which is none of the three, and *debts*
+# $(0, 3, 0)$.
 
 # %% [markdown]
 # Multiply the question by each, number by number, and add up: $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$ for *debts*, 0
 # for the others. This sum is the word's **score**. Where question and word both have large numbers of the same sign,
-# the product is large and positive. So a high score means that the word has much of what the question asks for.
+# the product is large and positive. So for one question, the word with the highest score has most of what is asked for.
 #
 # Why is agreement what a look-up needs? Compare three ways to look up:
 #
@@ -47,7 +48,8 @@ transformer_map(built=2)
 # - The *sum of products* gives the stronger *debts* 18 instead of 6: more of what was asked for, a higher score. And
 #   what is not asked for costs nothing, because it is multiplied by 0: a *debts* of $(0, 3, 3)$ would still score 6.
 #
-# Rewarding strength has a danger: a word $(9, 9, 9)$ says yes to everything, and beats the plain *debts*, 18 to 6.
+# Rewarding strength has a danger: a word $(9, 9, 9)$ says yes to everything, and beats the plain *debts*, 18 to 6,
+# whatever is asked. Dividing by the length cures that, [below](#direction-and-length).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it four words with their rows, debts in two strengths, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts, three times as strongly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
@@ -94,10 +96,10 @@ assert distances["pays"] == 2 and question not in offers.values()
 #
 # ## A word as a row of numbers
 #
-# What does the sum of products measure? To learn that, leave the look-up for a moment and use it for likeness, where
-# common sense knows the answer: *tea* is more like *coffee* than like *train*. Now the query is a word itself: we
-# compare *tea* with the others, by three new features, our own rough answers: how *warm* is it, how *drinkable*, how
-# fast does it *move*?
+# What does the sum of products measure? To learn that, leave the look-up for a moment and use it to measure likeness,
+# where common sense knows the answer: *tea* is more like *coffee* than like *train*. Now the query is a word itself. We
+# compare *tea* with the others on three new features, which we judge roughly ourselves: how *warm* is it, how
+# *drinkable*, how fast does it *move*?
 
 # %%
 import numpy as np
@@ -223,8 +225,12 @@ plt.show()
 # So the dot product depends on both lengths and on the angle. Beyond a right angle the cosine is negative: that was
 # tea and ice.
 #
-# For the angle alone, divide by both lengths. What is left is the **cosine similarity**: 1 for the same direction, 0
-# for a right angle, $-1$ for opposite directions.
+# For the angle alone, divide by both lengths. What is left is the **cosine similarity**:
+#
+# $$\cos\theta = \frac{a \cdot b}{\|a\| \, \|b\|} .$$
+#
+# It is 1 for the same direction, 0 for a right angle, and $-1$ for opposite directions. (A vector of zeros has no
+# direction, and so no cosine.)
 #
 # For tea and coffee it is $15 / \sqrt{13 \cdot 18} \approx 0.981$, an angle of about 11 degrees.
 #
@@ -284,10 +290,12 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # chapter 3 derives it.
 #
 # A longer query multiplies all its scores by the same number, so the ranking stays (only the choice becomes sharper:
-# [chapter 3](03_softmax.ipynb#temperature)). A longer key can change the ranking: with coffee cut to tea's length,
-# its score with tea is $15 \sqrt{13} / \sqrt{18} \approx 12.7$, and tea's own 13 wins. For likeness the influence of
-# length is a fault. In a look-up, training can use it to make a word easier to find for the queries that agree with
-# it. Search usually takes the cosine: a text should not win because its vector is long.
+# [chapter 3](03_softmax.ipynb#temperature)). A longer key can change the ranking: with coffee cut to tea's length, its
+# score with tea is $15 \sqrt{13} / \sqrt{18} \approx 12.7$, and tea's own 13 wins. For likeness the influence of length
+# is a fault: a few long vectors, like $(9, 9, 9)$, come near the top for many different queries, and among cosines they
+# lose that advantage. So search (**nearest-neighbour search**) usually takes the cosine: a text should not win because
+# its vector is long. In a look-up length has its use: training can lengthen a key, so that the queries which agree with
+# it find it more easily.
 
 # %% tags=["quiz"]
 longer = np.array([4, 6, 0])  # tea, twice as long
@@ -339,20 +347,21 @@ for width in widths:
 # They gather around 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0, and the typical size of a
 # cosine, the root of the mean square (**RMS**), is $1/\sqrt{D}$. Four times the width, half the size.
 #
-# Why? Scale both vectors of a pair to length 1, and turn the pair until the first is $(1, 0, \dots, 0)$. The angle
-# does not change, so the cosine is now the first entry of the second vector. Before the turn, every direction of the
-# second vector was equally likely, because the normal density, proportional to $e^{-\lVert x \rVert^2 / 2}$, depends
-# only on the length. The turn was chosen without looking at it, so this is still true. Then no entry is special: all
-# $D$ squared entries have the same mean. They sum to 1, so this mean is $1/D$, and its root, the typical size, is
-# $1/\sqrt D$.
+# Why? Scale both vectors of a pair to length 1, and turn the pair until the first is $(1, 0, \dots, 0)$. The angle does
+# not change, so the cosine is now the first entry of the second vector. Before the turn, every direction of the second
+# vector was equally likely, because the normal density, proportional to $e^{-\lVert x \rVert^2 / 2}$, depends only on
+# the length. The turn was chosen without looking at it, so after the turn, too, every direction is equally likely. No
+# axis is favoured, so all $D$ squared entries have the same mean. They sum to 1, so this mean is $1/D$, and its root,
+# the typical size, is $1/\sqrt D$.
 #
-# The dot product of the two *as drawn* is the cosine times two lengths of about $\sqrt D$ each (the root of a sum of
-# $D$ squares of mean 1), so its typical size is $\sqrt D$. Chapter 3 will need that.
+# As drawn, each vector has a length of about $\sqrt D$, the root of a sum of $D$ squares of mean 1. So the dot product
+# of the two has the typical size $\frac{1}{\sqrt D} \cdot \sqrt D \cdot \sqrt D = \sqrt D$. Chapter 3 will need that.
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly **orthogonal**. A cosine of 0.5 between random vectors is common at
-# width 2 and practically never happens at width 512. That is good for a look-up: if the keys were random, a query
-# along one of them would have a cosine of 1 with that key, and near 0 with almost all others.
+# width 2; at width 512 it would be eleven times the typical size, and practically never happens. That is good for a
+# look-up: if the keys were random, a query along one of them would have a cosine of 1 with that key, and near 0 with
+# almost all others.
 
 # %% tags=["proof"]
 assert all(abs(cosines[width] * width**0.5 - 1) < 0.03 for width in widths)
@@ -370,8 +379,12 @@ assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 # The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book;
 # [chapter 15](15_pretrained.ipynb) runs all of it. We need only its first part, the **embedding table**: 30,522 rows
 # of 384 learned numbers. Each row is the **embedding** of one **token**, which is a word, part of a word or a
-# character. Looking up a word means picking its row. (Multiplying a **one-hot** vector, all zeros but a single 1, by
-# the embedding table does the same.)
+# character. Looking up a word means picking its row.
+#
+# Why not a **one-hot** vector, all zeros but a single 1 at the word's own number? Because the dot product of any two
+# different ones is 0, so *tea* would be as unlike *coffee* as *train*. Embeddings can be alike, and what a model learns
+# about one word then holds, in part, for similar ones. (Multiplying a one-hot vector by the embedding table picks that
+# row.)
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -392,7 +405,7 @@ def nearest(word, count=6):
     return [(known[n], cosines[n]) for n in best]
 
 
-for word in ("tea", "monday", "debts", "python"):
+for word in ("tea", "debts", "python"):
     print(
         f"{word:7}", *(f"{other} {cosine:.2f} " for other, cosine in nearest(word))
     )
@@ -408,9 +421,10 @@ for word in ("tea", "monday", "debts", "python"):
 # word, whatever the sentence. To find out which python is meant, a model has to look at the other words. That is what
 # attention is for, and with these very vectors chapter 4 does it.
 #
-# Is a cosine of 0.44 high? Two words drawn at random typically have 0.07, and a random vector and its nearest of the
-# 21,000 words have about 0.29 ([measured below](#how-high-is-high)). Before you call two words alike, compare their
-# cosine with those of other words from the same model.
+# Is a cosine of 0.44 high? Two words drawn at random typically have 0.07. A random vector, drawn with the mean and
+# covariance of the words, has about 0.29 with the nearest of the 21,000 ([measured below](#how-high-is-high)). So 0.44
+# is high, and of *python*'s neighbours none proves much alone: that several are snakes and several are commands is what
+# tells. Before you call two words alike, compare their cosine with those of other words from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -447,11 +461,12 @@ x = table[[row_of[word] for word in sentence]]  # (6, 384), each row of length 1
 # | how often? $(0, 0, 2)$ | 0 | **6** | 0 | 0 |
 #
 # The first question finds *debts*, the second *always*. The number of multiplications is the same, but they run in
-# compiled code, many at a time. This speed is one reason to compare by dot products instead of a small network, as
+# compiled code, many at a time. This speed is one reason to compare by dot products and not by a small network, as
 # [chapter 1](01_why_attention.ipynb#the-network-of-2014)'s decoder does.
 #
-# Shapes: $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. For two plain matrices,
-# the body is `queries @ keys.T`. (`swapaxes(-1, -2)` is a transpose that leaves axes in front as they are.)
+# Shapes: $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. For two plain matrices, the
+# body is `queries @ keys.T`. (`*#batch` allows axes in front, such as one for the sentences of a batch;
+# `swapaxes(-1, -2)` is a transpose that leaves these as they are.)
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -484,10 +499,11 @@ plt.show()
 # although tea is often hot.
 #
 # Now read the last column: the same numbers as the last row. The matrix is **symmetric**, because
-# $a \cdot b = b \cdot a$. For likeness that is right. For a look-up two things are wrong. First, *hot* should find
-# the noun that it belongs to, and that noun need not look back. Second, every word finds itself: the diagonal is 1,
-# and between vectors of length 1 no dot product is larger. Both come from using one vector as query *and* as key. So
-# [chapter 4](04_self_attention.ipynb#queries-keys-and-values) gives each word one of each, through two learned
+# $a \cdot b = b \cdot a$. (The matrix of all dot products of a set of vectors is its **Gram matrix**.) For likeness
+# that is right. For a look-up two things are wrong. First, *hot* should find the noun that it belongs to, and that noun
+# need not look back. Second, every word finds itself: the diagonal is 1, and between vectors of length 1 no dot product
+# is larger. Both come from using one vector as query *and* as key. So [chapter
+# 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two learned
 # matrices.
 
 # %% tags=["quiz"]
@@ -669,9 +685,10 @@ verdict
 # %% [markdown]
 # ### Exercise 3: Distances from dot products
 #
-# *Harder, 15 minutes.* The [derivation of the cosine](#direction-and-length) holds a recipe: $\|a - b\|^2 = \|a\|^2 +
-# \|b\|^2 - 2\, a \cdot b$. Use it to compute all squared distances between queries and keys with one matrix product. A
-# hint: for vectors `u` $(T)$ and `w` $(S)$, `u[:, None] + w` is the matrix of all sums, $(T, S)$.
+# *Harder, 15 minutes.* The [derivation of the cosine](#direction-and-length) holds a recipe:
+# $\|a - b\|^2 = \|a\|^2 + \|b\|^2 - 2\, a \cdot b$. Use it to compute all squared distances between queries and keys
+# with one matrix product. A hint: for vectors `u` $(T)$ and `w` $(S)$, `u[:, None] + w` is the matrix of all sums,
+# $(T, S)$.
 
 
 # %% tags=["exercise"]
@@ -736,8 +753,8 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# This part asks when a cosine is high, how many features fit into a space, what an analogy proves, and whether a reshape
-# can replace a transpose. No later chapter needs it.
+# This part asks when a cosine is high, how many features fit into a space, what an analogy proves, and whether a
+# reshape can replace a transpose. No later chapter needs it.
 #
 # ### How high is high?
 #
@@ -767,11 +784,11 @@ print(
 
 # %% [markdown]
 # Two words drawn at random typically have a cosine of 0.07, where random vectors of this width would have
-# $1/\sqrt{384} = 0.05$. A random vector of this kind has 0.29 with the nearest of 21,000 words, and none of 300
-# reached 0.44. So tea's 0.44 is hardly an accident. For a nearest word it is still not much: of 535 words tried
-# (every fortieth), half have one at 0.58 or more, often another form of themselves, as *debt* is of *debts*. In some
-# models even words drawn at random are far above 0 (**anisotropy**; shown for vectors in context by [Ethayarajh,
-# 2019](https://aclanthology.org/D19-1006/)).
+# $1/\sqrt{384} = 0.05$. A random vector of this kind has a cosine of 0.29 with the nearest of 21,000 words, and none of
+# 300 reached 0.44. So tea's 0.44 is hardly an accident. For a nearest word it is still not much: of 535 words tried
+# (every fortieth), half have their nearest at 0.58 or more, often another form of themselves, as *debt* is of *debts*.
+# In some models even words drawn at random are far above 0 (**anisotropy**; shown for vectors in context by
+# [Ethayarajh, 2019](https://aclanthology.org/D19-1006/)).
 
 # %% tags=["proof"]
 assert round(float(nearest_of_all), 2) == 0.58
@@ -785,8 +802,8 @@ assert luckiest.max() < 0.43
 #
 # In a wide space random vectors are almost at right angles ([above](#how-alike-are-strangers)), so there is room for
 # many. Draw 2,000 random vectors of width 512, nearly four times as many as there are axes: the largest of all their
-# cosines is 0.21 to 0.24, in ten draws. The number of nearly perpendicular directions that fit grows exponentially with
-# the width ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2).
+# cosines lay between 0.21 and 0.24 in ten draws. The number of nearly perpendicular directions that fit grows
+# exponentially with the width ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2).
 #
 # A model could use that, and small ones have been shown to do so ([Elhage and others,
 # 2022](https://transformer-circuits.pub/2022/toy_model/index.html)). It gives every *feature*, such as *is a drink* or
@@ -798,9 +815,9 @@ assert luckiest.max() < 0.43
 # After the 1 stand $n - 1$ cosines of random vectors. What is the typical size of their sum? Square it: the products of
 # two different cosines are as often positive as negative and cancel on average, and $n - 1$ squares remain, each $1/D$
 # on average. So the error is about $\sqrt{(n-1)/D}$. With 20 of them at width 512 that is 0.19, which looks harmless
-# next to 1. But the features that are *absent* read about as much noise, and there are 1,980 of them: the largest
-# reading is 0.7, as much as that of the weakest of the 20. With 50 present it is 1.1 against 0.3 (means of ten draws).
-# There may be many features, but only a few of them can be present at a time.
+# next to 1. But the dot products with features that are *absent* are about as noisy, and there are 1,980 of them: the
+# largest is 0.7, as much as that of the weakest of the 20 (means of ten draws). There may be many features, but only a
+# few of them can be present at a time.
 
 # %% tags=["proof"]
 crowd = normalize(np.random.default_rng(0).standard_normal((8000, 512)))
@@ -815,14 +832,13 @@ errors = [
     vectors[0] @ vectors.sum(axis=0) - 1 for vectors in crowd.reshape(400, 20, 512)
 ]
 assert abs(np.std(errors) - (19 / 512) ** 0.5) < 0.02
-for present, weakest, strongest in ((20, 0.7, 0.7), (50, 0.3, 1.1)):
-    reads = []
-    for seed in range(10):
-        some = normalize(np.random.default_rng(seed).standard_normal((2000, 512)))
-        reads.append(some @ some[:present].sum(axis=0))
-    reads = np.array(reads)
-    assert round(reads[:, :present].min(axis=1).mean(), 1) == weakest
-    assert round(reads[:, present:].max(axis=1).mean(), 1) == strongest
+reads = []
+for seed in range(10):
+    some = normalize(np.random.default_rng(seed).standard_normal((2000, 512)))
+    reads.append(some @ some[:20].sum(axis=0))
+reads = np.array(reads)
+assert round(reads[:, :20].min(axis=1).mean(), 1) == 0.7
+assert round(reads[:, 20:].max(axis=1).mean(), 1) == 0.7
 
 # %% [markdown]
 # ### King minus man plus woman
@@ -837,15 +853,13 @@ for present, weakest, strongest in ((20, 0.7, 0.7), (50, 0.3, 1.1)):
 for a, b, c in [
     ("king", "man", "woman"),
     ("actor", "man", "woman"),
-    ("paris", "france", "italy"),
-    ("walking", "walk", "swim"),
 ]:
     end = normalize(table[row_of[a]] - table[row_of[b]] + table[row_of[c]])
     best = np.argsort(-(rows @ end))[:4]
     found = (f"{known[n]} {rows[n] @ end:.2f} " for n in best)
     print(f"{a} - {b} + {c}:".ljust(24), *found)
 
-for word in ("king", "actor", "swim"):
+for word in ("king", "actor"):
     near = rows @ normalize(table[row_of[word]])
     best = np.argsort(-near)[1:4]  # without the word itself
     print(f"near {word}:".ljust(24), *(f"{known[n]} {near[n]:.2f} " for n in best))
@@ -856,9 +870,8 @@ for word in ("king", "actor", "swim"):
 # second only to *kings*, at 0.69. With the sum, *kings* falls to 0.45, and *queen* only to 0.50. So the arithmetic
 # has moved *queen* past *kings*, but *queen* was among the nearest before.
 #
-# *Actress* comes first, but was near *actor* anyway: only *actors* is nearer. *Swimming* comes second, as *queen* does,
-# and no word was nearer to *swim* before. And *rome* is still behind *italian*. So before you believe an analogy, look
-# at what is near its inputs ([Linzen, 2016](https://aclanthology.org/W16-2503/)).
+# *Actress* comes first, but was near *actor* anyway: only *actors* is nearer. So before you believe an analogy, look at
+# what is near its inputs ([Linzen, 2016](https://aclanthology.org/W16-2503/)).
 #
 # ### Does a high cosine mean *the same*?
 #
@@ -888,7 +901,7 @@ king = table[row_of["king"]]
 to_queen = [round(v @ table[row_of["queen"]], 2) for v in (king, queen)]
 assert to_queen == [0.63, 0.50] and round(king @ queen, 2) == 0.65
 assert [word for word, _ in nearest("king")][:2] == ["kings", "queen"]
-assert nearest("swim")[0][0] == "swimming" and nearest("actor")[1][0] == "actress"
+assert nearest("actor")[1][0] == "actress"
 kings = [round(v @ table[row_of["kings"]], 2) for v in (king, queen)]
 assert kings == [0.69, 0.45] and nearest("actor")[0][0] == "actors"
 

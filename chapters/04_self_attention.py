@@ -12,7 +12,7 @@
 # words. By the end of this chapter you will have a function of seven lines that lets every word of a sentence look at
 # all of them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
 #
-# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 24 minutes to read, and 45 for
+# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 27 minutes to read, and 45 for
 # the exercises. [Going further](#going-further), at the end, takes 5 more minutes. If you are here to *write* a
 # transformer, take [the route of an afternoon](../index.md#how-to-read-it).
 
@@ -28,8 +28,8 @@ transformer_map(built=4)
 # %% [markdown]
 # ## One look-up, with its numbers
 #
-# In a look-up, queries ask, keys are compared with them, and values are blended (chapters 2 and 3). Take the plainest
-# choice, and let a word's vector play all three roles. *Python* asks its sentence: the query is the vector of
+# In a look-up, queries ask, keys are compared with them, and values are blended (chapters 2 and 3). Start with the
+# simplest choice: let a word's vector play all three roles. *Python* asks its sentence: the query is the vector of
 # *python*, the keys are the vectors of all the words, and so are the values.
 #
 # The vectors (**embeddings**) are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors),
@@ -139,7 +139,8 @@ assert weights[-1].round(2) == 0.88
 # are computed from the words.
 #
 # Is *python* itself now a language in one sentence, and a snake in the other? Add what *python* received to its own
-# vector, as chapter 8 will, and compare the sum with two words that stand in neither sentence:
+# vector, as chapter 8 will, and compare the sum with four words that stand in neither sentence: *imports* and
+# *serpent*, which are close to what it received, and *pip* and *programming*, which *import* implies:
 
 # %% tags=["hide-input"]
 asked = embeddings[
@@ -172,14 +173,15 @@ assert np.round([cosines[:2] for cosines in moved.values()], 2).tolist() == [
 assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 
 # %% [markdown]
-# With what it received, *python* has moved towards *imports* in one sentence, from 0.21 to 0.53, and towards
-# *serpent* in the other, from 0.29 to 0.53. So it moved, but not far enough: *imports* is hardly a new word, nor is
-# *serpent*. *Python* has received mostly the word *import*, and not what that implies: its cosine with *pip* stays at
-# 0.34, and with *programming* it falls from 0.25 to 0.21.
+# With what it received, *python* has moved towards *imports* in one sentence, from 0.21 to 0.53, and towards *serpent*
+# in the other, from 0.29 to 0.53. So it moved, but not far enough: *imports* is hardly a new word, nor is *serpent*.
+# *Python* has received mostly the word *import*, and not what it implies: its cosine with *pip* stays at 0.34, and with
+# *programming* it falls from 0.25 to 0.21.
 #
-# Other weights would only hand over another word of the sentence as it is, and not what *import* implies. A matrix
-# could: one that turns *import* into that. Training has to find it. The rest of this chapter adds three matrices, the
-# same for every word: two let training decide what is chosen, and the third what is handed over.
+# Other weights would only blend the words of the sentence as they are, and none of them says what *import* implies. A
+# matrix could: one that turns *import* into that ([below](#and-python) we make one by hand). The rest of this chapter
+# adds three matrices, the same for every word: two let training decide what is chosen, and the third what is handed
+# over.
 #
 # ## Queries, keys and values
 #
@@ -214,12 +216,12 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 # Queries and keys have two numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word
 # can be found by.
 #
-# An action asks for something alive, and a living thing asks for an action; both queries use a 2, so that the choice
-# is clear. To see a preference, let *bites* prefer a human: in a key *human* adds another 1 to *alive*. The value
-# says whether a word is alive and whether it is human; of an action it says nothing. Each cell below is one row of a
-# matrix:
+# An action asks for something alive, and a living thing asks for an action; both queries use a 2, so that the choice is
+# clear. To see a preference, let *bites* prefer a human: in a key *human* adds another 1 to *alive*. The value says
+# whether a word is alive and whether it is human; of an action it says nothing. So each column below is a matrix, and
+# each cell one of its rows:
 #
-# | a 1 in | $W_Q$ adds to the query (*alive*, *action*) | $W_K$ adds to the key (*alive*, *action*) | $W_V$ adds to the value (*alive*, *human*) |
+# | if a word is | $W_Q$ adds to the query (*alive*, *action*) | $W_K$ adds to the key (*alive*, *action*) | $W_V$ adds to the value (*alive*, *human*) |
 # |---|---|---|---|
 # | *alive* | (0, 2) | (1, 0) | (1, 0) |
 # | *action* | (2, 0) | (0, 1) | (0, 0) |
@@ -316,9 +318,59 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 #
 # $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} .$$
 #
-# Row $a$, column $b$ (in the order alive, action, human) is what the score gains when the asking word has entry $a$
-# and the other word entry $b$. An action asks for *alive* and for *human*, 2 each (row 2), so *man* gets $2 + 2 = 4$
-# from *bites*. Only *alive* asks for an action (column 2), so *bites* gets 2 from *man*.
+# Row $a$, column $b$ (in the order alive, action, human) is what the score gains when the asking word has entry $a$ and
+# the other word entry $b$. An action asks for *alive* and for *human*, 2 each (row 2), so *man* gets $2 + 2 = 4$ from
+# *bites*. Only *alive* asks for an action (column 2), so *bites* gets 2 from *man*.
+#
+# ### And *python*?
+#
+# The fourth fault kept *python* from *programming*: it received *import* as it is. Which $W_V$ turns the vector $a$ of
+# one word into the vector $b$ of another? Their **outer product** $a^\top b$, each number of $a$ times each number of
+# $b$. A word $x$ then hands over $x \, a^\top b = (x \cdot a) \, b$: the vector $b$, in proportion to how much $x$ is
+# like $a$. Add two of them, one that turns *import* into *programming*, and one that turns *snake* into *animal*. The
+# weights are those of the beginning. Two of the four sentences contain neither *import* nor *snake*.
+
+
+# %%
+def vector(word):
+    return embeddings[row_of[word]]
+
+
+turn = np.outer(vector("import"), vector("programming"))  # a W_V, (384, 384)
+turn += np.outer(vector("snake"), vector("animal"))
+
+print(f"{'cosine of python with':32} programming  animal")
+for sentence in (
+    "python",
+    "you import a file with python",
+    "a python is a large snake",
+    "install python with pip",
+    "a python is a lizard",
+):
+    python = vector("python")
+    if sentence != "python":
+        weights, _ = look_up(sentence, "python", itself=False)
+        values = np.stack([vector(w) for w in sentence.split()]) @ turn
+        python = normalize(python + weights @ values)
+    found = [python @ vector(w) for w in ("programming", "animal")]
+    print(f"{sentence:32} {found[0]:11.2f} {found[1]:7.2f}")
+
+# %% tags=["proof"]
+for sentence, expected in (
+    ("you import a file with python", "programming"),
+    ("a python is a large snake", "animal"),
+):
+    weights, _ = look_up(sentence, "python", itself=False)
+    values = np.stack([vector(word) for word in sentence.split()]) @ turn
+    assert nearest(vector("python") + weights @ values, 2) == ["python", expected]
+assert 0.2 < vector("pip") @ vector("import") < 0.25
+assert 0.4 < vector("lizard") @ vector("snake") < 0.45
+
+# %% [markdown]
+# In the company of *import*, *python* is now close to *programming*; beside *snake* it is close to *animal*. *Pip* and
+# *lizard* do the same more weakly, because *pip* has a cosine of 0.21 with *import*, and *lizard* one of 0.42 with
+# *snake*. We chose the pairs by hand; training makes such a matrix from examples. A matrix of $384 \times 384$ has room
+# for many pairs, since they hardly disturb one another as long as their first words are nearly at right angles.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -579,7 +631,8 @@ print(padded_weights[1].round(3))
 
 # %% [markdown]
 # Whatever numbers the padding holds, as long as they are finite, its column of weights is 0. Its *row* means nothing,
-# so leave it out of every average. To hide both the future and the padding, combine the two masks with `&`.
+# so its output is left out wherever outputs or losses are averaged. To hide both the future and the padding, combine
+# the two masks with `&`.
 
 # %% [markdown]
 # ### Why minus infinity?
@@ -625,7 +678,8 @@ assert second_dog[1, 0].round(3) == 0.446
 # weight of 0 times NaN is NaN. It happens, for example, where padding stands *before* a text (*left padding*). The
 # causal mask lets a padding token see only padding, and the padding mask hides that too.
 #
-# Chapter 3's softmax refuses such a row with an error; exercise 2 gives it weights of 0, as chapter 7's module does.
+# The `softmax` above returns NaN for such a row. Chapter 3's, with its check, refuses it with an error, and exercise 2
+# gives it weights of 0, as chapter 7's module does.
 
 # %% tags=["proof"]
 hidden = np.full(3, -np.inf)
@@ -1027,11 +1081,11 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Every word makes a query, a key and a value from its own vector, by three learned matrices. Its query is compared
-# with all keys, the scores are divided by the root of the key's width, and the softmax of these says in which
-# proportions the word receives the values. All words do so at once, and the order of the words plays no part until it
-# is put into the vectors, or a causal mask is used. So in *you import a file with python*, a trained $W_Q$ and $W_K$
-# can let *python* choose *import*, and $W_V$ can hand over *programming* where *import* alone was not enough.
+# Every word makes a query, a key and a value from its own vector, by three learned matrices. Its query is compared with
+# all keys, the scores are divided by the root of the key's width, and the softmax of these says in which proportions
+# the word receives the values. All words do so at once, and the order of the words plays no part until it is put into
+# the vectors, or a causal mask is used. So in *you import a file with python*, training can find a $W_Q$ and $W_K$ with
+# which *python* chooses *import*, and a $W_V$ that hands over *programming*.
 #
 # **Sources.** The formula: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762). A shared matrix: [Kitaev,
 # Kaiser and Levskaya (2020)](https://arxiv.org/abs/2001.04451). The nine tokens come from a [forum
@@ -1045,11 +1099,12 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Four points about the matrices and the mask. Later chapters repeat what they need of them.
+# Four questions about the matrices and the mask, and four ways to compute the weights. Later chapters repeat what they
+# need of them.
 #
 # ### Why two matrices, and not their product?
 #
-# For the scores only the product $W_Q W_K^\top$ matters. It is a sum of $d_k$ matrices of rank 1, each made of a
+# For the scores only the product $W_Q W_K^\top$ matters. It is a sum of $d_k$ [outer products](#and-python), each of a
 # column of $W_Q$ (a question) and the same column of $W_K$ (what answers it). So its rank, the number of independent
 # directions that it uses, is at most $d_k$.
 #
@@ -1066,7 +1121,7 @@ verdict
 # random $16 \times 16$ projections. Count how often a word attends most to itself. By chance it would be 1/9, about
 # 11 percent.
 #
-# **Predict first.** For *one shared* matrix, do you expect a number near 11 percent, near 100, or half-way?
+# **Predict first.** For *one shared* matrix, do you expect a number near 11 percent, near 100, or halfway between?
 
 
 # %% tags=["hide-input"]
@@ -1102,10 +1157,10 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 # scatter around 0. And the scores $X W_Q (X W_Q)^\top$ stay symmetric, whatever training does. With two random matrices
 # a word's query has no more to do with its own key than with any other.
 #
-# An attention that picks its own word fetches nothing new. Can a shared matrix work? Yes, with two changes: [Kitaev
-# and others (2020)](https://arxiv.org/abs/2001.04451) scale the keys, but not the queries, to length 1, so that
-# scores are no longer mutual, and let words attend to themselves only where there is nobody else. They lose nothing
-# in their tasks.
+# An attention that picks its own word fetches nothing new. Can a shared matrix work? Yes, with two changes: [Kitaev and
+# others (2020)](https://arxiv.org/abs/2001.04451) scale the keys, but not the queries, to length 1, so that scores are
+# no longer symmetric, and let words attend to themselves only where there is nobody else. They lose nothing in their
+# tasks.
 #
 # ### What is the third matrix for?
 #
@@ -1143,8 +1198,8 @@ for used in (8, 16):
 # %% [markdown]
 # Without $W_V$ it misses half: in a sum of two independent vectors each accounts for half, and no linear map can tell
 # them apart where both may point in the same directions. A matrix, even a random one, turns what was found into other
-# directions. Where words use 8 of 16 entries, the new directions have none in common with the words' own, so nothing
-# is lost; for two full words there is not enough room.
+# directions. Where words use 8 of 16 entries, the new directions do not overlap with the words' own, so nothing is
+# lost; for two full words there is not enough room.
 #
 # $W_V$ can also do the opposite: hand over nothing, as *bites* did. Why would that help? A value near zero can be
 # useful, because a softmax cannot say *none*. A word that needs nothing must still distribute a total weight of 1,
@@ -1220,5 +1275,5 @@ for name, version in versions.items():
 # each weight depends on the other queries. (Under a causal mask the other queries include later ones, so the future
 # leaks.) Leaving queries out also catches the root of the number of queries, because that number changes.
 #
-# No division at all passes every check but the last: its weights are positive, sum to 1 and follow the words around. Only
-# known numbers or independent code can detect it.
+# No division at all passes every check but the last: its weights are positive, sum to 1 and follow the words around.
+# Only known numbers or independent code can detect it.

@@ -106,11 +106,14 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #
 # Test it with two thousand pairs of nouns, whose entries are independent normal numbers with mean 0. A word has
 # $D = 16$ numbers, and a noun fills 8 of them (the other 8 are for verbs and so on). The verb receives 16 numbers, so
-# two nouns would fit. One head hands over 16 numbers, the average times a random $W_V$, and we vary its weight
-# $\alpha$ on the first noun. Two heads, each with a random $W_V$ of its own, hand over 8 each: one has all of its
-# weight on the first noun, the other on the last. On the first thousand pairs we fit one more matrix, from the 16
-# numbers received to the 16 numbers of both nouns, by **least squares**. On the others we measure its squared error,
-# as a share of what guessing zero would give.
+# two nouns would fit.
+#
+# - *One head* hands over 16 numbers, the average times a random $W_V$. We vary its weight $\alpha$ on the first noun.
+# - *Two heads*, each with a random $W_V$ of its own, hand over 8 numbers each. One has all of its weight on the first noun, the other on the last.
+#
+# How much of both nouns can be read from what is handed over? On the first thousand pairs we fit one more matrix, from
+# the 16 numbers received to the 16 numbers of both nouns, by **least squares**. On the others we measure its squared
+# error, as a share of what guessing zero would give.
 #
 # **Predict first.** What share of the nouns does the fitted matrix miss, given one head's average?
 #
@@ -164,11 +167,13 @@ plt.show()
 # guess that a matrix can make of them is 0. One half is known, the other lost ([the proof](#why-exactly-half), and
 # [four attempts to escape](#could-one-head-escape-by-other-means)).
 #
-# Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole. If nouns filled all 16
-# numbers, two heads of width 8 would hand over half of each noun, and one head of width 16 an average from which half
-# can be recovered: a tie. That is the trade: two heads look at two words, and take half as many numbers from each. It
-# pays where a few numbers of each word are enough. In the original transformer a word has 512 numbers, and a head hands
-# over 64 combinations of them, chosen by its $W_V$.
+# Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole.
+#
+# We chose nouns that fit into half a word. Suppose they filled all 16 numbers. Then two heads of width 8 would hand
+# over half of each noun, and one head of width 16 an average from which half can be recovered: a tie. That is the
+# trade: two heads look at two words, and take half as many numbers from each. It pays where a few numbers of each word
+# are enough. In the original transformer a word has 512 numbers, and a head hands over 64 combinations of them, chosen
+# by its $W_V$.
 #
 # (Nor does either head need a noun to itself: two averages of different $\alpha$ are two equations for two unknowns.
 # With $\alpha = \tfrac13$, the two pairs of nouns from above give $(\tfrac53, \tfrac13)$ and $(\tfrac23, \tfrac13)$,
@@ -193,9 +198,9 @@ for alpha, thirds in ((2 / 3, [[4, 2], [4, 2]]), (1 / 3, [[5, 1], [2, 1]])):
 # ## The definition
 #
 # There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$ (multiplying by one of them is called a
-# **projection**). They have all $D$ rows, so every head reads the whole word. The **head dimension** is by convention
-# $d_k = D / H$, so $D$ must be divisible by $H$. A head divides its scores by $\sqrt{d_k}$, not by $\sqrt D$ ([the
-# difference](03_softmax.ipynb#which-d-is-under-the-root)).
+# **projection**). All of them have $D$ rows, so every head reads the whole word. The **head dimension** is by
+# convention $d_k = D / H$, so $D$ must be divisible by $H$. A head divides its scores by $\sqrt{d_k}$, not by $\sqrt D$
+# ([the difference](03_softmax.ipynb#which-d-is-under-the-root)).
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
 #
@@ -205,9 +210,10 @@ for alpha, thirds in ((2 / 3, [[4, 2], [4, 2]]), (1 / 3, [[5, 1], [2, 1]])):
 # 2017](https://arxiv.org/abs/1706.03762)), which gives $(T, D)$ again. The last matrix, the **output projection**
 # $W_O$ of shape $(D, D)$, mixes them. (The example did without. Why it is needed comes below.)
 #
-# Why $d_k = D / H$? Because $H$ heads then have as many parameters and multiplications as a single wide one ([counted
-# below](#what-do-eight-heads-cost)). The price is that a narrower head compares words by fewer numbers ([what it then
-# cannot do](#what-if-a-head-is-too-narrow)).
+# Why $d_k = D / H$? Because $H$ heads then have as many parameters and multiplications as a single wide one with a
+# $W_O$ ([counted below](#what-do-eight-heads-cost)). The price is that a narrower head compares words by fewer numbers.
+# In the extreme, $d_k = 1$, a query can ask for the largest or for the smallest of one number, and never for a value in
+# between ([more](#what-if-a-head-is-too-narrow)).
 
 # %% [markdown]
 # ### What do eight heads cost?
@@ -236,8 +242,10 @@ for num_heads in (1, 8, 64):
 
 # %% [markdown]
 # The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$ have $4 D^2$ numbers together, here 1,048,576, however they are cut.
-# More heads are narrower heads, and $H \cdot d_k$ stays 512. What grows is the number of attention weights,
-# $H \, T^2$, and so the time for their softmaxes and any memory to store them.
+# Each word is multiplied by all of them, $4 T D^2 = 104{,}857{,}600$. Scores and blends take $T^2 d_k$ multiplications
+# each in every head, so $2 H T^2 d_k = 2 T^2 D = 10{,}240{,}000$ in all: more heads are narrower heads, and
+# $H \cdot d_k$ stays 512. What grows is the number of attention weights, $H \, T^2$, and so the time for their
+# softmaxes and any memory to store them.
 #
 # Vaswani and others chose eight heads, which makes $d_k = 64$. Their table 3 (rows *base* and A) scores translations
 # from 0 to 100 (BLEU, [chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with 16,
@@ -269,8 +277,8 @@ quiz.number(
 #
 # $$\bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O \;=\; \sum_{h} \text{head}_h \, W_O^{(h)} .$$
 #
-# Two heads of width 1, for example, hand over 5 and 7, and $W_O$ has the rows $(1, 0)$ and $(2, 3)$: $(5, 7) \, W_O = 5
-# \, (1, 0) + 7 \, (2, 3) = (19, 21)$.
+# Two heads of width 1, for example, hand over 5 and 7, and $W_O$ has the rows $(1, 0)$ and $(2, 3)$:
+# $(5, 7) \, W_O = 5 \, (1, 0) + 7 \, (2, 3) = (19, 21)$.
 #
 # The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. So a head has two jobs. Its
 # $W_Q$ and $W_K$ say where it looks. Its $W_V$ and its rows of $W_O$ say what it hands over, and into which numbers
@@ -305,9 +313,9 @@ plt.show()
 # $W_O$, head 1 could change only the first $d_k$ numbers of a word, whatever the model keeps there. With it, each
 # head can write into any of the $D$ numbers, and two heads into the same ones.
 #
-# Does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites dog* and *dog bites dog*. One column
-# of $W_O$, $(1, 0, -1, 0)$, can tell: it takes the first entry of head 1 (*dog bites*) minus the first of head 2
-# (*dog is bitten*).
+# Does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites dog* and *dog bites dog*. One column of
+# $W_O$, $(1, 0, -1, 0)$, brings the answer into one number: it subtracts head 2's first entry (*dog is bitten*) from
+# head 1's (*dog bites*).
 
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One column of W_O as a row of four numbers, 1 and 0 for head 1, minus 1 and 0 for head 2. Under it what the two heads hand over, in blue and red. For dog bites man head 1 hands over 0.998 and 0, head 2 hands over 0 and 0.998, so head 1 writes 0.998, head 2 writes 0, and the sum is 0.998. For man bites dog head 1 writes 0, head 2 writes minus 0.998, and the sum is minus 0.998. For dog bites dog they write 0.998 and minus 0.998, and the sum is 0."}}
@@ -639,10 +647,10 @@ assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 # ## Why do heads become different?
 #
 # Nothing in the definition says that one head should look at the first noun and another at the last. Let training
-# decide. ([Chapter 7](07_learning.ipynb) explains how it works; here we look only at what it finds.) The sentences
-# are *noun, verb, noun*. A noun is six random numbers (so that one fits easily into a head of width 8), the verb has
-# a number that says *verb*, and the position is 1, 0 or −1. The layer must write both nouns, 12 numbers, into its
-# output for the verb.
+# decide. ([Chapter 7](07_learning.ipynb) explains how it works; here we look only at what it finds.) The sentences are
+# *noun, verb, noun*. A word has $D = 16$ numbers again, of which the task uses 8: a noun is six random numbers, one
+# number says *verb*, and one is the position, 1, 0 or −1. One head is 16 wide; of two, each is 8 wide, which is room
+# for a noun. The layer must write both nouns, 12 numbers, into its output for the verb.
 #
 # **Predict first.** Train three layers: one head; two heads that start at random; two heads that start identical in
 # everything, their rows of $W_O$ included. What share of the nouns does each miss?
@@ -724,10 +732,10 @@ assert parted < 0.005
 # one head has come to give its largest weight to the first noun, and the other to the last. (Their weights need not
 # be 1 and 0: two different averages are enough.)
 #
-# Nobody assigned them. The two start from different random matrices, so training corrects them differently. And a
-# head that brings what is still missing lowers the error more than one that repeats the other. Two that start equal
-# get equal corrections and stay equal: one head of width 8, paid for twice. So different starts let heads part, and a
-# task that one average cannot solve rewards it. Where one would do, nothing forces them to differ.
+# Nobody assigned them. The two start from different random matrices, so training corrects them differently. To bring
+# what is still missing lowers the error more than to repeat what the other brings, so the difference can grow. Two that
+# start equal get equal corrections and stay equal: one head of width 8, paid for twice. So different starts let heads
+# part, and a task that one average cannot solve rewards it. Where one would do, nothing forces them to differ.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -806,6 +814,7 @@ print("weight on the word before", *(f"{w:5.2f}" for w in before))
 least = min(np.diagonal(w[2, 2:-1, 1:-2]).min() for _, w in read)
 to_cls = np.mean([w[:, 1:-1, 0].mean(axis=1) for _, w in read], axis=0)
 equal = np.mean([1 / len(tokens) for tokens, _ in read])
+print("weight on [CLS]          ", *(f"{w:5.2f}" for w in to_cls))
 print(f"equal weights would be {equal:.2f}")
 assert (to_cls > 0.25).sum() == 7 and round(to_cls[2], 2) == 0.11
 assert before.argmax() == 2 and least > 0.9985 and np.median(before) < 0.15
@@ -1023,9 +1032,10 @@ verdict
 # ## In one breath
 #
 # One head gives each word one average, and from a fixed average of two unrelated things a matrix recovers only half.
-# But often a few numbers of each word are enough. So attention runs several times side by side, in narrow heads with
-# matrices of their own, with as many parameters and multiplications as a single wide one. Each head writes through
-# its own rows of $W_O$, and what they write is added up. Training makes heads differ where one average would not do.
+# Where a few numbers of each word are enough, narrower heads that look at several words do better. So attention runs
+# several times side by side, in narrow heads with matrices of their own, with as many parameters and multiplications as
+# a single wide one. Each head writes through its own rows of $W_O$, and what they write is added up. Training makes
+# heads differ where one average would not do.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
@@ -1067,16 +1077,16 @@ verdict
 # %% [markdown]
 # ### What if a head is too narrow?
 #
-# A head's scores are $X W_Q W_K^\top X^\top$ (without biases, and before the division), so only the product $W_Q
-# W_K^\top$ counts, one matrix of shape $(D, D)$. As a product of two narrow ones it has **rank** at most $d_k$, so a
-# head can compare words in only $d_k$ respects.
+# A head's scores are $X W_Q W_K^\top X^\top$ (without biases, and before the division), so only the product
+# $W_Q W_K^\top$ counts, one matrix of shape $(D, D)$. As a product of two narrow ones it has **rank** at most $d_k$, so
+# a head can compare words along only $d_k$ directions.
 #
 # With $d_k = 1$ a query can ask for the largest or for the smallest of one number, but never for a value in between.
-# With $d_k = 2$ the keys can lie on a circle, where a query can point at any of them, so any *single* word can win;
-# but with 100 keys on the circle the runner-up scores 0.998 times as much as the winner, so only a very long query
-# can separate them. And the $(T, T)$ scores of a sentence have rank $d_k$ at most, too, so where it has many more
-# words than a head has numbers, not every *distribution* of weights is possible: the **low-rank bottleneck**
-# ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
+# With $d_k = 2$ the keys can lie on a circle, where a query can point at any of them, so any *single* word can win. But
+# with 100 equally spaced keys the runner-up scores 0.998 times as much as the winner, so only a very long query can
+# separate them. And the $(T, T)$ scores of a sentence have rank $d_k$ at most, too, so where it has many more words
+# than a head has numbers, not every *distribution* of weights is possible: the **low-rank bottleneck** ([Bhojanapalli
+# and others, 2020](https://arxiv.org/abs/2002.07028)).
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
@@ -1086,16 +1096,15 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 # %% [markdown]
 # ### What else do heads do, and can they be removed?
 #
-# Clark and others (2019) also found heads of middle and higher layers that follow *syntax*, from an object to its
-# verb or from an article to its noun, and one that leads from a pronoun to what it stands for. In language models
-# some heads attend to what followed an earlier copy of the same token (*induction heads*, [chapter
-# 18](18_gpt.ipynb)).
+# Clark and others (2019) found heads in BERT's middle and higher layers that follow *syntax*, from an object to its
+# verb or from an article to its noun, and one that leads from a pronoun to what it stands for. In language models some
+# heads attend to what followed an earlier copy of the same token (*induction heads*, [chapter 18](18_gpt.ipynb)).
 #
-# In the first layer of MiniLM seven of the twelve heads [above](#heads-at-work) give more than a quarter of their
-# weight to `[CLS]`. Clark and others found that in BERT, a larger model with layers of the same kind, early heads often
-# attend to `[CLS]`, and those of middle layers to `[SEP]`. They suspect that a head looks there, at `[SEP]` above all,
-# when it finds nothing relevant: its weights sum to 1, so they must go somewhere. Such a token has since been called an
-# *attention sink*.
+# In the first layer of MiniLM seven of the twelve heads give more than a quarter of their weight to `[CLS]` (second row
+# of the output [above](#heads-at-work)). Clark and others found that in BERT, a larger model with layers of the same
+# kind, early heads often attend to `[CLS]`, and those of middle layers to `[SEP]`. They suspect that a head looks
+# there, at `[SEP]` above all, when it finds nothing relevant: its weights sum to 1, so they must go somewhere. Such a
+# token has since been called an *attention sink*.
 #
 # Can heads be removed? Michel and others removed heads one at a time from a trained translator: of the 96 in its
 # encoder only 8 changed the BLEU score significantly, and half of these for the better. Many can be removed together:
@@ -1108,6 +1117,9 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 #
 # On the way back, too, `reshape` alone gives the right shape. Head 1 holds $(1, 2)$ and $(5, 6)$, head 2 $(3, 4)$ and
 # $(7, 8)$: reshaped without the swap, the first word's row is $(1, 2, 5, 6)$ instead of $(1, 2, 3, 4)$.
+#
+# `split_heads` and `merge_heads` are the two steps of the folded full version; `sequence` is five random words of width
+# 16.
 #
 # **Predict first.** Chapter 4 had checks for such mistakes: the shape; that the weights sum to 1; that shuffled words
 # give shuffled outputs; that the loop agrees. Which of them notice this one?
@@ -1143,10 +1155,11 @@ for name, merge in [
     print("{:24}{:>6}{:>15}{:>9}{:>17}".format(name, *verdicts))
 
 # %% [markdown]
-# The check of the shape misses it, and so must that of the sums: the weights are computed before the merge. Shuffling
-# detects it, and needs no reference. Before $W_O$, the first row should hold four heads of the first word. A row has
-# 16 numbers and a head gives 4 for each word, so it holds the first head of the first *four words*, so a word's
-# output depends on which words stand where. And a causal mask would leak: words 2 to 4 are the first word's future.
+# The check of the shape misses it, and so does the check of the sums, because the weights are computed before the
+# merge. Shuffling detects it, and needs no reference. Before $W_O$, the first row should hold four heads of the first
+# word. A row has 16 numbers and a head gives 4 for each word. It therefore holds the first head of the first *four
+# words*, and a word's output depends on which words stand where. And a causal mask would leak: words 2 to 4 are the
+# first word's future.
 
 # %% tags=["proof"]
 wrong = attention_with(lambda h: h.reshape(5, 16))

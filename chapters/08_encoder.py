@@ -9,9 +9,9 @@
 # # 8. How do you stack attention?
 #
 # One layer of attention mixes words once. The transformer of 2017 stacks six layers, later ones many more, and each
-# attention is surrounded by other parts: a residual connection, a norm, and a network that works on one word at a
-# time. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when one of its
-# parts is left out. First comes how a layer is built; experiments follow.
+# attention is surrounded by other parts: a residual connection, a norm, and a network that works on one word at a time.
+# At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when one of its parts
+# is left out.
 #
 # You need [chapter 7](07_learning.ipynb). This chapter takes about 27 minutes to read, and 40 for the exercises. [Going
 # further](#going-further), at the end, takes 6 more minutes.
@@ -83,7 +83,7 @@ drawing.text(
 plt.show()
 
 # %% [markdown]
-# Two things happen to *bad*, and each is *added* to what it was. First the attention fetches. Every word has the same
+# Two things happen to *bad*, and each is *added* to what it was. First, attention fetches. Every word has the same
 # query, *are you a not?*, so the score depends on the key alone: it is 20 for *not* and 0 for any other word, and *not*
 # gets all the weight. The value of *not* is −2 in the second entry, so *affirmed* goes from 1 to −1. (All other words
 # have the value 0, so without a *not* nothing is fetched.) Then a small network looks at *bad* alone. The tone should
@@ -201,7 +201,8 @@ x = torch.randn(2, 7, 512)  # (B, T, D)
 y = down(up(x).relu())  # (B, T, D): each of the 14 vectors by itself
 
 # %% [markdown]
-# The **activation function** between them, or *non-linearity*, makes it more than one matrix:
+# The **activation function** between them, or *non-linearity*, makes it more than one matrix. (Without it, $x W_1 W_2$
+# would be $x$ times a single $D \times D$ matrix, and the wide middle would gain nothing.) Usual ones are
 # $\operatorname{ReLU}(z) = \max(0, z)$, or the smoother GELU, $z \, \Phi(z)$ with the normal distribution function
 # $\Phi$. For *not bad*, two hidden entries (*units*) gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
 #
@@ -352,10 +353,10 @@ assert all(0.5 < ratios[True, one] < 2 for one in (keep_as_is, glorot, he))
 
 # %% [markdown]
 # Without the sums the lowest network gets two millionths of what the highest gets; with them, about as much. (Larger
-# initial weights can rescue the first case; the sums work with all three kinds that we tried.)
+# initial weights can rescue the first case.)
 #
-# There is a price. Every layer adds to the stream, so the sum grows, and each layer would receive larger numbers than
-# the one below. Something has to keep them within bounds.
+# There is a price. Every layer adds to the stream, so the sum can grow from layer to layer; in one stack of 24
+# [below](#what-helps) its entries reach 1,280. Norms keep what a layer receives within bounds.
 
 # %% [markdown]
 # ## Layer norm, on four numbers
@@ -572,13 +573,14 @@ quiz.one_choice(
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
 # vectors, the **embeddings**, and the vector of its position is added.
 #
-# What length $\lVert x \rVert$ should a token's vector have? Two uses want different lengths. At the bottom it should
-# be about that of the position that is added to it, $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$;
+# What length $\lVert x \rVert$ should a token's vector have? (We also speak of its *size*, the root of the mean square
+# of its entries, which is the length divided by $\sqrt D$.) Two uses want different lengths. At the bottom it should be
+# about that of the position that is added to it, $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$;
 # otherwise the longer drowns the shorter. But at the output many models use the embeddings a second time, to score
-# every token of the vocabulary (**weight tying**, [chapter 9](09_decoder.ipynb)). There a length near 1 is wanted:
-# the entries of a normalised output have size 1, so its product with such a vector is about 1, and a longer one would
-# make the first scores too large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). So embeddings start
-# with length 1, and are multiplied by $\sqrt D = 22.6$ when they are looked up, close enough to the 16 that we want.
+# every token of the vocabulary (**weight tying**, [chapter 9](09_decoder.ipynb)). There a length near 1 is wanted: the
+# entries of a normalised output have size 1, so its product with such a vector is about 1, and a longer one would make
+# the first scores too large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). So embeddings start with
+# length 1, and are multiplied by $\sqrt D = 22.6$ when they are looked up, close enough to the 16 that we want.
 
 # %% [markdown]
 # Here is the whole encoder in plain code, from token numbers to vectors: embeddings, positions ([chapter
@@ -938,16 +940,18 @@ for without in (None, *PARTS):
     print(f"{name:30}{cells[0]:>18}{cells[1]:>18}")
 
 # %% [markdown]
-# Each entry is the share of digits right, for the worst seed and the best.
+# Each entry is the share of digits right, from the worst seed to the best.
 #
 # - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
 # - Without the **residual connection** around attention, *add* stays near chance and *reverse* reaches 26 to 34
 #   percent. Always answering with the most frequent of the twelve digits would score 26, since it occurs 3.1 times, on
-#   average. In these models the words have become alike ([measured below](#words-become-alike)), and little more is left
-#   than how often each digit occurs. The connection around the feed-forward network is not needed here.
+#   average. In these models the words have become alike ([measured below](#words-become-alike)): without the sum a
+#   position holds what its attention returns, from a random start nearly the same average everywhere, and later layers
+#   can hardly tell positions apart. So little more is left than how often each digit occurs. The connection around the
+#   feed-forward network is not needed here.
 # - These three layers can do without **norms**.
-# - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. Attention is linear only
-#   for given weights, and these depend on the words; norms are not linear either. Three layers of that are enough. And
+# - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. Attention is linear only once its
+#   weights are fixed, and these depend on the words; norms are not linear either. Three layers of that are enough. And
 #   one?
 
 # %% tags=["hide-input"]
@@ -1112,19 +1116,20 @@ show_stacks(
 # %% [markdown]
 # With attention alone, two layers are enough: after one the own share is 0.73, after two 0.03 or 0.04, and after four
 # nothing. All sixteen words are practically one vector. The reason is that each layer replaces words by weighted
-# averages of all words, and such averages are more alike than the words were. (The first layer leaves much, because
-# random words have little in common: their average is itself short. After it, the common part stays and the own part
-# averages away.) [Dong and others (2021)](https://arxiv.org/abs/2103.03404) call this **rank collapse**, since equal
-# rows make a matrix of rank 1 (all its rows are multiples of one), and prove that in a stack of nothing but attention
-# it is faster than exponential: the more alike the words, the more even the weights, and even weights give all the
-# same average.
+# averages of all words, and such averages are more alike than the words were. (Every layer averages the own parts away,
+# the first one too. But there the common part is as short, since random words have little in common, so the share stays
+# high. From the second layer on the common part stays, and only the own part shrinks.) [Dong and others
+# (2021)](https://arxiv.org/abs/2103.03404) call this **rank collapse**, since equal rows make a matrix of rank 1 (all
+# its rows are multiples of one), and prove that in a stack of nothing but attention it is faster than exponential: the
+# more alike the words, the more even the weights, and even weights give all the same average. (Here the vectors also
+# become shorter, which makes scores smaller, and so the weights more even still.)
 #
 # Adding delays the collapse but, with Glorot's weights, before training, does not prevent it: once words are mostly
 # alike, attention returns nearly the same vector to all, so what they share grows and what is a word's own does not.
-# With pre-norm each layer adds a vector of fixed size to a growing stream, so it changes less and less
-# ([more](#how-fast-do-words-become-alike)), and an own share of 0.27 is left at the top. Without the sum, training
-# does not help either: after three trained layers without the residual connection around attention the own share is
-# below 0.1. In the complete model it is 0.95.
+# With pre-norm each layer adds a vector of size 1 at most to a growing stream, so it changes less and less
+# ([more](#how-fast-do-words-become-alike)), and at the top 0.27 of each word is still its own. Without the sum,
+# training does not help either: after three trained layers without the residual connection around attention the own
+# share is below 0.1. In the complete model it is 0.95.
 #
 # ### What helps
 #
@@ -1132,8 +1137,7 @@ show_stacks(
 # there is a network, $W_2$), here called a **small start**. GPT-2 divides the matrices that write into the stream by
 # the root of the number of sublayers, once, before training, so that each adds little: 24 random additions of size
 # $1/\sqrt{24}$ add up to size 1, since their squares add. Here are the four stacks at their top, and three in which
-# what attention adds is divided by $\sqrt{24}$. (*Size* is the root of the mean square of the entries: 1 after a
-# norm.)
+# what attention adds is divided by $\sqrt{24}$. (*Size* is 1 after a norm.)
 
 # %% tags=["hide-input"]
 small_start = {
@@ -1149,14 +1153,14 @@ for name, (shares, sizes, gradients) in stacks.items():
 # %% [markdown]
 # The last column is the gradient of the top layer's $W_Q$, when the backward pass begins with a gradient of length 1.
 # If all words are alike, moving weight between them changes nothing. So with attention alone, and with post-norm, a
-# high layer gets hardly any signal about where to look. In the *added* stack the words are almost as alike; a
-# gradient remains, presumably only because the numbers have exploded, to more than a thousand. With pre-norm the
-# stream grows to 4, an own share of more than a quarter is left, and every layer gets a gradient ([layer by
+# high layer gets hardly any signal about where to look. In the *added* stack the words are almost as alike; a gradient
+# remains, presumably only because the numbers have exploded, to more than a thousand. With pre-norm the stream grows to
+# 4, an own share of more than a quarter is left, and every layer gets a gradient ([layer by
 # layer](#how-do-size-and-gradient-change-with-the-layer)). Started small, all three keep an own share above 0.9, and
-# their top layers a gradient.
+# their top layers still get a gradient.
 #
 # So before training, each layer should add little compared with the stream: with a small start all do, with pre-norm
-# the later ones. Most of today's deep models are pre-norm, and this is one reason.
+# only the later ones. Most of today's deep models are pre-norm, and this is one reason.
 
 # %% tags=["proof"]
 alone, added, post, pre, *small_ones = stacks.values()
@@ -1203,11 +1207,11 @@ assert (
 # %% [markdown]
 # ## Does training agree?
 #
-# Stack **twelve** whole layers, and train *reverse* as before, with the best of ten learning rates from 0.00004 to
-# 0.02. Four stacks have Glorot's start: pre-norm, post-norm, no norm, and post-norm without residual connections.
-# Post-norm and no norm are trained once more with a *small start*: $W_O$ and $W_2$ divided by $\sqrt{24}$, since
-# twelve layers have 24 sublayers. And post-norm gets *PyTorch's start*, the default of `nn.Linear`, whose numbers are
-# smaller than Glorot's.
+# Stack **twelve** whole layers, and train *reverse* as before (600 steps, 50 of them warm-up, three seeds), with the
+# best of ten learning rates from 0.00004 to 0.02. Four stacks have Glorot's start: pre-norm, post-norm, no norm, and
+# post-norm without residual connections. Post-norm and no norm are trained once more with a *small start*: $W_O$ and
+# $W_2$ divided by $\sqrt{24}$, since twelve layers have 24 sublayers. And post-norm gets *PyTorch's start*, the default
+# of `nn.Linear`, whose numbers have, in a square matrix, a third of the variance of Glorot's.
 #
 # **Predict first**: which of the seven learn?
 
@@ -1277,16 +1281,19 @@ for name, rows in deep.items():
     assert 100 < size < 600 if name == "no norm" else size < 5
 
 # %% [markdown]
-# In the four that learn, the own share is above 0.4 when training begins. In the others it is at most 0.03, and in
-# the one without norms or a small start the entries have grown to nearly 300. So with Glorot's start, unless a norm
-# stands in front of each sublayer, a deep stack drowns the words before anything has been learned, and without norms
-# it explodes as well. Smaller weights prevent this.
+# In the four that learn, the own share is above 0.4 when training begins. In the others it is at most 0.03, and in the
+# one without norms or a small start the entries have grown to nearly 300. That is the reason found above: where words
+# are alike, moving weight between them changes nothing, so the upper layers are not told where to look. So with
+# Glorot's start, unless a norm stands in front of each sublayer, a deep stack drowns the words before anything has been
+# learned, and without norms it explodes as well. Smaller weights prevent this.
 #
 # What do norms add, then? Here they allow larger steps. At a learning rate of 0.01 pre-norm and small-start post-norm
-# still learn; without norms the loss overflows (its numbers become too large for the computer).
+# still learn with every seed (from PyTorch's start post-norm does not); without norms the loss overflows (its numbers
+# become too large for the computer).
 #
-# So a shallow model is no test of what a deep one needs. (The post-norm model of 2017 had six layers and a warm-up of
-# 4,000 steps: [what a warm-up does](#does-it-need-warm-up).)
+# So a shallow model is no test of what a deep one needs. (The post-norm model of 2017 had six layers, and a
+# **warm-up**: for 4,000 steps its learning rate rose from near 0. With post-norm the gradients of the last layers start
+# large, so full steps at once can go wrong: [tested](#does-it-need-warm-up).)
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small start": 6, "no norm, small start": 5}
@@ -1481,11 +1488,11 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# A layer adds twice to every word's residual stream: attention brings something from other words, and the
-# feed-forward network works on each word alone, with two thirds of the parameters. Without the adding, words become
-# alike within a few layers; with it they need not. Norms keep what a sublayer receives in bounds, and can allow
-# larger steps. Our deep stacks learned when, before training, layers added little compared with the stream: put the
-# norm first, or start small. After a few layers a position holds more than its word.
+# A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward
+# network works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a
+# few layers; with it they need not. Norms keep what a sublayer receives in bounds, and can allow larger steps. Our deep
+# stacks learned where, before training, each word still had much of its own at the top: put the norm first, or start
+# small. After a few layers a position holds more than its word.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
 # connections: [He and others (2015)](https://arxiv.org/abs/1512.03385). Layer norm: [Ba, Kiros and Hinton
@@ -1517,8 +1524,8 @@ verdict
 # ### Why can a sum not add digits?
 #
 # Let the score of answer $c$ be $u_c(a) + v_c(b)$ when the two digits are $a$ and $b$. If the right answer won in all
-# 100 cases, its score would each time be above that of a wrong one, say of $a + b + 1$ (last digits, throughout), and
-# so would be the totals:
+# 100 cases, its score would be above that of a wrong one each time, say of $a + b + 1$ (last digits, throughout), and
+# so would the total:
 #
 # $$\sum_{a, b} \bigl( u_{a+b}(a) + v_{a+b}(b) \bigr) > \sum_{a, b} \bigl( u_{a+b+1}(a) + v_{a+b+1}(b) \bigr) .$$
 #

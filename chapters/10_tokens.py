@@ -8,14 +8,13 @@
 # %% [markdown]
 # # 10. What is a token?
 #
-# The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no
-# number for her name. By the end of this chapter you will have a **tokenizer** that turns any text into numbers and
-# back. With a tokenizer that we trained, a model sees *Straßenbahnhaltestelle* as *Straßenbahn | halt | estelle* and
-# 12345, after a space, as *12 | 3 | 4 | 5*. Such cuts are part of the reason why models miscount letters and make
-# mistakes in addition. You also see how a text can attack a tokenizer, and how sentences of different lengths become
-# one batch.
+# The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no number
+# for her name. By the end of this chapter you will have a **tokenizer** that turns any text into numbers and back. With
+# a tokenizer that we trained, a model sees *Straßenbahnhaltestelle* as *Straßenbahn | halt | estelle* and 12345, after
+# a space, as *12 | 3 | 4 | 5*. Such cuts make it harder for a model to count letters, or to add. You also see how a
+# text can attack a tokenizer, and how sentences of different lengths become one batch.
 #
-# You need some Python and almost no mathematics. It takes about 27 minutes to read, and 45 for the exercises. [Going
+# You need some Python and almost no mathematics. It takes about 28 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
@@ -35,8 +34,8 @@ transformer_map(built=10)
 # should be a token? There are two obvious answers, and each has its price.
 #
 # **An ID for each word.** Our test words are German numbers, since German writes each as one word: 21 is
-# *einundzwanzig*, one-and-twenty. Write the numbers from 0 to 9,999. Of these, 9,500 make the vocabulary, and 500,
-# drawn at random, are new words.
+# *einundzwanzig*, one-and-twenty. Write the numbers from 0 to 9,999. Of these, 9,500 make the vocabulary (`seen` in the
+# code), and 500, drawn at random, are new words (`unseen`).
 
 # %% tags=["hide-input"]
 import numpy as np
@@ -53,9 +52,10 @@ print(
 assert not known & set(unseen)
 
 # %% [markdown]
-# None of the 500 is among the 9,500. They are **out of vocabulary**, although nothing in them is new:
-# *sechsunddreißig* is one of the 500, and *sechs*, *und*, *dreißig* all occur inside the 9,500. Models with such a
-# vocabulary have one token, `<unk>`, for all unknown words, so the word itself is lost.
+# None of the 500 is among the 9,500. They are **out of vocabulary**, although nothing in them is new: *sechsunddreißig*
+# is one of the 500, and *sechs*, *und*, *dreißig* all occur inside the 9,500. Models with such a vocabulary have one
+# token, `<unk>`, for all unknown words, so the word itself is lost. And words are many: a row of 512 numbers for each
+# of a million word forms would make an embedding table of half a billion numbers.
 #
 # **An ID for each letter.** These words then need only 21 IDs. But such a word is now 32 tokens long on average (an
 # ordinary English one about five), and the work of attention grows with the square of the length. And a single letter
@@ -70,7 +70,7 @@ assert not known & set(unseen)
 # one new symbol. Repeat. Why the most frequent? A merge makes the text one symbol shorter wherever the pair occurs,
 # so this pair nearly always saves most.
 #
-# Take four words, with how often each occurs:
+# Take four words and their counts:
 #
 # > *tea* 4, *team* 3, *steam* 2, *eat* 3
 #
@@ -109,8 +109,8 @@ for step in range(1, 5):
     print(",  ".join(" ".join(symbols) for symbols in words.values()))
 
 # %% [markdown]
-# *tea m*, five times, makes *team*; then *ea t* makes *eat*. The word *steam* is cut into *s team*, which is not how
-# it is formed. The method knows what is frequent, and nothing else.
+# *tea m*, five times, makes *team*; then *ea t* makes *eat*. The word *steam* is cut into *s team*, though it has
+# nothing to do with a team. The method knows what is frequent, and nothing else.
 #
 # To encode a *new* word, apply the merges in the order in which they were learnt. The word *seat* begins as *s e a
 # t*; *e a* merges; *t ea* and *tea m* find nothing (the *t* comes after); *ea t* merges: *s eat*.
@@ -120,8 +120,9 @@ for step in range(1, 5):
 # *Sechsunddreißig* needs no row of its own where *sechs*, *und* and *dreißig* have theirs.
 #
 # The order matters. In *seateam*, where a space got lost, the first merge leaves *s ea t ea m*. As *t ea* was learnt
-# before *ea t*, the word becomes *s ea team*, and not *s eat ea m*. Cut new text in another way, and nothing fails,
-# but the model gets words in cuts that it has hardly ever met.
+# before *ea t*, the word becomes *s ea team*, and not *s eat ea m*. A later merge may need the symbol that an earlier
+# one made, and the training text was cut in this order, too. Cut new text in another way, and nothing fails, but the
+# model sees words cut in ways that it has hardly ever seen.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -174,7 +175,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | ` ?\p{L}+` | letters of any script, with one space before them | *␣pays* |
 # | ` ?\p{N}+` | numerals, likewise | *␣2* |
 # | ` ?[^\s\p{L}\p{N}]+` | other characters, likewise | *!* |
-# | `\s+(?!\S)` | extra white space; its last character before a word stays for that word | *a␣␣b* is cut into *a*, *␣*, *␣b* |
+# | `\s+(?!\S)` | white space, up to where no other character follows (`(?!\S)`): before a word, all but its last character | *a␣␣b* is cut into *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
 
 # %% tags=["export"] module="tokens"
@@ -318,11 +319,11 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # ### Two numberings
 #
 # A tokenizer keeps such merges, and gives the first numbers to **special tokens**: `<pad>` for padding, and `<bos>` and
-# `<eos>` for the beginning and the end of a sequence. They stand for no text: whoever types `<eos>` gets ordinary
-# tokens, and only the program can insert the special one, by its number.
+# `<eos>` for the beginning and the end of a sequence. They stand for no text. In ours, whoever types `<eos>` gets
+# ordinary tokens, and only the program can insert the special one, by its number.
 #
 # Merges count symbols: the 256 bytes, then one for each merge. The model gets token IDs. With three special tokens in
-# front, a token ID is its symbol's number plus 3:
+# front, a token ID is its symbol's number plus 3, so the saved merges stay the same if a special token is added:
 #
 # | | symbol | token ID |
 # |---|---|---|
@@ -336,10 +337,11 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 #
 # ### The tokenizer
 #
-# To encode, `_merge` looks at the pairs in the word, merges the one that was learnt first (of lowest *rank*), and
-# looks again. A word once cut is remembered, because frequent words come back all the time. Read `__init__`,
-# `encode`, `_merge` and `decode`; the rest trains, saves, loads, or shows tokens. (`files` checks, reads and writes.
-# In `_merge`, `&` keeps the word's pairs that were learnt; the loop ends when there are none.)
+# To encode, `_merge` looks at the pairs in the word, merges the one that was learnt first (of lowest *rank*), and looks
+# again. A word once cut is remembered, because frequent words come back all the time. Read `__init__`, `encode`,
+# `_merge` and `decode`; the rest trains, saves, loads, or shows tokens. (`files` checks, reads and writes. In `_merge`,
+# the keys of the dictionary are a set, and `&` keeps those that are pairs of this word; the loop ends when there are
+# none.)
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -483,7 +485,7 @@ plt.show()
 # character is complete (exercise 1).
 
 # %% [markdown]
-# Now train a tokenizer on the 9,500 German numbers, with 60 merges.
+# Four merges were a toy. Now train a tokenizer on the 9,500 German numbers, with 60 merges.
 
 # %%
 tokenizer = BPETokenizer.train(seen, vocab_size=3 + 256 + 60)
@@ -512,16 +514,16 @@ assert round(np.mean([len(one) for one in tokens]), 1) == 5.6
 assert tokenizer.tokenize("sechsunddreißig") == ["sechs", "und", "dreißig"]
 
 # %% [markdown]
-# It has found many parts of German number words, *hundert*, *tausend*, *und*, *zig* (60 merges do not reach
-# *zwanzig*). What it never met, such as *Zoë*, *Tassen* (cups) and 茶, falls apart into letters and bytes, but nothing
-# is lost. The 500 words that were out of vocabulary come back as they were, in 5.6 tokens each, where letters needed
-# 32: *sechsunddreißig* is *sechs | und | dreißig*.
+# It has found many parts of German number words, *hundert*, *tausend*, *und*, *zig* (60 merges do not reach *zwanzig*).
+# What it never met, such as *Zoë*, *Tassen* (cups) and 茶, falls apart into letters and bytes (of *Tassen* it knows only
+# *se*), but nothing is lost. The 500 words that were out of vocabulary come back as they were, in 5.6 tokens each,
+# where letters needed 32: *sechsunddreißig* is *sechs | und | dreißig*.
 #
 # ## A real sentence, with a vocabulary of 300 and of 8,000
 #
 # We have trained this kind of tokenizer on the 58,000 English and German image captions of Multi30k, with vocabularies
-# of several sizes (`python -m benchmarks.tokens`). Here is how it cuts *The dog bites the man, and the man drinks his
-# tea.* in two languages.
+# from 300 to 32,000 (`python -m benchmarks.tokens`); the rest of this section is about these. Here is how the first and
+# one of 8,000 cut *The dog bites the man, and the man drinks his tea.* in two languages.
 
 # %% tags=["hide-input"]
 from classroom.measured import measured
@@ -595,9 +597,10 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # Each merge makes texts shorter, so there are fewer positions to compute. But it adds a row to the embedding table,
 # which must be learnt, and a score to the output layer at every position.
 #
-# And a token's embedding learns mainly where the token occurs. Call a token *rare* if the training text uses it fewer
-# than 100 times, a limit of our choosing. Later tokens are on the whole rarer: every pair that a merge creates
-# contains its new symbol, so it cannot occur more often than that symbol. Rare tokens stay **undertrained**.
+# And a token's row is looked up, and so mostly trained, only where the token occurs. Call a token *rare* if the
+# training text uses it fewer than 100 times, a limit of our choosing. Later tokens are on the whole rarer: every pair
+# that a merge creates contains its new symbol, so it cannot occur more often than that symbol. Rare tokens stay
+# **undertrained**.
 #
 # What a larger vocabulary buys is shorter texts. How much shorter? The average number of tokens per word is called
 # **fertility**. Here it is, counted on captions that were not used to learn the merges. A word is what stands between
@@ -620,11 +623,12 @@ for row in captions["sizes"]:
 # but unequally, and the languages that they saw least tend to cost most.
 #
 # Between vocabularies of 300 and of 4,000 English and German texts shrink to about a third; between 8,000 and 32,000
-# only by a tenth at most, and 98 percent of the merged tokens are then rare. Only training tells which matters more.
-# In our trials the largest vocabulary of 300 to 16,000 predicted best, in part because its model is larger
-# ([below](#which-vocabulary-is-best)); in translation, small vocabularies help small corpora ([Sennrich and Zhang,
-# 2019](https://arxiv.org/abs/1905.11901)). The original transformer had 37,000 tokens for English and German
-# together; today's models often have 100,000 or more.
+# only by a tenth at most, and at 32,000, 98 percent of the merged tokens are rare. Rarity is a warning and not a
+# verdict: only training tells which matters more. In our trials, of the vocabularies from 300 to 16,000, the largest
+# predicted held-out text best, in part because its model is larger ([below](#which-vocabulary-is-best)); in
+# translation, small vocabularies help small corpora ([Sennrich and Zhang, 2019](https://arxiv.org/abs/1905.11901)). So
+# try a few sizes, and compare the models on held-out text and by what they cost. The original transformer had 37,000
+# tokens for English and German together; today's models often have 100,000 or more.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -720,17 +724,19 @@ assert convenient.decode(convenient.encode(message)) != message
 # ## Batches with little padding
 #
 # One practical step is left before training. Sentences are now lists of numbers of different lengths, and a model is
-# trained on many at once. A batch is one tensor, so its sentences are filled up to the longest with `<pad>`. The
-# padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding. The loss
-# leaves it out, too; otherwise `<pad>` would be the easiest token to predict, and the mean loss would fall as padding
-# is added. The mask is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
+# trained on many at once. A batch is one tensor, so its sentences are filled up to the longest with `<pad>`. Sentences
+# of 2, 3 and 7 tokens make $3 \cdot 7 = 21$ tokens, of which 9, or 43 percent, are padding. The padding mask of
+# [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding. The loss leaves it out,
+# too; otherwise `<pad>` would be the easiest token to predict, and the mean loss would fall as padding is added. The
+# mask is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
 #
 # Padding takes as much computation as any token, so in batches of mixed lengths much of the work is wasted. Instead,
-# sort the sentences by length (for a pair, the longer of source and target counts), and fill a batch by tokens, not
-# by sentences: add sentences until the batch's size with padding (the number of sentences times the length of the
+# sort the sentences by length (for a pair, the longer of source and target counts), and limit a batch by its tokens,
+# not its sentences: add sentences until the batch's size with padding (the number of sentences times the length of the
 # longest) would exceed a limit, and start the next. This is **bucketing**. The sorting saves padding; the limit in
-# tokens makes nearly all training steps about equally large. The price is that a batch is no longer a random sample
-# of all lengths.
+# tokens makes nearly all training steps of about the same size. The price is that a batch is no longer a random sample
+# of all lengths. (**Packing** is another way: several texts in one row, one after the other, with a mask that keeps
+# them apart.)
 
 # %% tags=["export"] module="tokens"
 import torch
@@ -803,9 +809,9 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# At random nearly half of the tokens are padding, by length two percent. Every sentence is in exactly one batch. The
-# order of the batches is random, or the model would get all short sentences first. Here are sixteen of the texts in
-# batches of four:
+# In random batches nearly half of the tokens are padding; sorted by length, two percent. Every sentence is in exactly
+# one batch. The order of the batches is random, or the model would get all short sentences first. Here are sixteen of
+# the texts in batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: about as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)
@@ -837,7 +843,7 @@ quiz.one_choice(
         "72 tokens, $4 \\cdot 18$", "Yes: four rows, each filled up to the longest."
     ),
     quiz.wrong(
-        "4, one a sentence",
+        "4, one per sentence",
         "A batch by sentences would count so. Then a batch of long sentences costs many times one of short ones.",
     ),
 )
@@ -1097,8 +1103,8 @@ verdict
 # has $60 / 0.693 / 80 = 1.08$ bits per byte in either case.
 #
 # We trained small next-token models ([chapter 18](18_gpt.ipynb); two layers of width 128) on each caption of both
-# languages once, with three seeds, each model at the learning rate that suited it best on other captions (`python -m
-# benchmarks.vocabulary`). The bits are those of 2,000 captions that no model has read.
+# languages once, with three seeds, each model at the learning rate that suited it best on other captions
+# (`python -m benchmarks.vocabulary`). The bits are those of 2,000 captions that no model has read.
 #
 # Each token has a row in the embedding table, which here serves as the output matrix, too, so a larger vocabulary also
 # has more parameters. One more model has a small vocabulary, and wider layers instead.

@@ -14,7 +14,7 @@
 # being stopped: a trainer that is killed at any moment goes on from its last checkpoint as if nothing had happened.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. The chapter
-# takes about 27 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 7 more
+# takes about 28 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 7 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Everything is built but generation. This chapter adds the loss, above the output."}}
@@ -111,7 +111,8 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 # The mean of the last column over the real targets (those that are not padding) is the loss,
 # $(0.357 + 1.386) / 2 = 0.871$, in *nats* since the logarithm is the natural one. It is also called the
 # *cross-entropy*. $e^{0.871} = 2.39$ is the *perplexity*: the model is as unsure as if it guessed among 2.39 equally
-# likely tokens.
+# likely tokens. Only the right token's probability counts: were it $\frac14$ at every position, the perplexity would be
+# $e^{\ln 4} = 4$, however the other three quarters are spread.
 #
 # The second row is a model that knows nothing. Among $V$ tokens its loss is $\ln V$, here $\ln 4$: the first loss to
 # expect ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
@@ -384,9 +385,10 @@ plt.show()
 # %% [markdown]
 # Single tokens come right first: at step 100 most are, but of the whole numbers less than half, since one wrong token
 # makes a whole number wrong. Then the rest falls into place. In the end all 500 test numbers are right. (The loss
-# ends near 0.11, and not near 0, on purpose: label smoothing, [below](#label-smoothing), asks for a probability of
-# 0.9, and $-\ln 0.9 = 0.105$.) One of the validation numbers, *eleven thousand seven hundred and eighty nine*, comes
-# right early. (*send* is a token, too: a fragment left over from merging *tausend*.)
+# begins a little above $\ln 334 = 5.81$, since the first scores are random and not equal. It ends near 0.11, and not
+# near 0, on purpose: label smoothing, [below](#label-smoothing), asks for a probability of 0.9, and
+# $-\ln 0.9 = 0.105$.) One of the validation numbers, *eleven thousand seven hundred and eighty nine*, comes right
+# early. (*send* is a token, too: a fragment left over from merging *tausend*.)
 
 # %% tags=["hide-input"]
 for step in (0, 50, 100, 150, 600):
@@ -470,9 +472,10 @@ plt.show()
 #
 # Chapter 7 subtracted from every parameter its gradient times a learning rate. But gradients differ in size, often by
 # orders of magnitude. At a learning rate of 0.01 a gradient of 100 moves its parameter by 1, one of 0.001 by 0.00001.
-# And that size says little about how far the parameter should go: multiply the loss by 1,000, and every gradient
-# grows a thousandfold, though the best parameters stay where they are. So a learning rate that suits the first of
-# these two parameters may be far too small for the second, and one that suits the second far too large for the first.
+# And that size says little about how far the parameter should go. Write a parameter as $\theta = 1000 \, \varphi$ and
+# train $\varphi$ instead: its gradient is a thousand times as large, though it needs to move only a thousandth as far.
+# So a learning rate that suits one parameter may be far too small for a second, and one that suits the second far too
+# large for the first.
 #
 # ### Adam
 #
@@ -485,9 +488,9 @@ plt.show()
 # In $m$ opposite gradients cancel, and what remains is what they agree on (**momentum**); $\sqrt v$ is their usual
 # size. With the learning rate $\eta$, the step is in essence $-\eta \, m / \sqrt v$.
 #
-# How far back do they look? In $m$ a gradient that is $k$ steps old has the weight $(1 - \beta_1) \, \beta_1^k$: with
-# $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on. The latest $1 / (1 - \beta_1) = 10$ have about two thirds of the
-# weight. In $v$, with the transformer paper's $\beta_2 = 0.98$, it is the latest 50.
+# How far back do $m$ and $v$ look? In $m$ a gradient that is $k$ steps old has the weight $(1 - \beta_1) \, \beta_1^k$:
+# with $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on. The latest $1 / (1 - \beta_1) = 10$ have about two thirds of
+# the weight. In $v$, with the transformer paper's $\beta_2 = 0.98$, it is the latest 50.
 #
 # But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is $0.1 \, g$. At step $n$ the weights
 # sum to $1 - \beta^n$, so each is divided by that (**bias correction**):
@@ -614,12 +617,14 @@ plt.show()
 # (`python -m benchmarks.recipes`). **Predict first:** which can be left out here, Adam, warm-up, clipping, a learning
 # rate that falls all the way to 0, or label smoothing?
 #
-# Each of them can be left out here, if the others stay. (In place of Adam we used gradient descent with momentum, at
-# a learning rate of its own.) The chapter's recipe gets 100.0 percent of the test numbers right, and without any one
-# of the five at least 98.9 percent are right ([all of them](#what-was-needed-in-figures)). What matters most here is
-# the learning rate: with a tenth of the chapter's, Adam gets 83 percent right in these 600 steps, with ten times as
-# much none. So this easy task cannot tell what large models need: [Xiong and others
-# (2020)](https://arxiv.org/abs/2002.04745), for one, found warm-up essential for full-size post-norm models.
+# Each of them can be left out here, if the others stay. (In place of Adam we used gradient descent with momentum, at a
+# learning rate of its own.) The chapter's recipe gets 100.0 percent of the test numbers right, and without any one of
+# the five at least 98.9 percent are right ([all of them](#what-was-needed-in-figures)). That they are not needed *here*
+# does not make them useless: at twice the learning rate the model has 99 percent of the validation numbers right after
+# 275 to 400 steps with warm-up, and after 425 to 525 without. What matters most here is the learning rate: with a tenth
+# of the chapter's, Adam gets 83 percent right in these 600 steps, with ten times as much none. So this easy task cannot
+# tell what large models need: [Xiong and others (2020)](https://arxiv.org/abs/2002.04745), for one, found warm-up
+# essential for full-size post-norm models.
 #
 # So the loop works, if there are enough data, enough memory and no power cut. The rest of the chapter takes these
 # three away, one by one.
@@ -627,12 +632,12 @@ plt.show()
 # %% [markdown]
 # ## When a model overfits
 #
-# First the data. With 20,000 numbers to learn from, the model gets new ones right. What if there are only 150? Then
-# the 600 steps, which were three epochs, are 300. We tried that with the recipe of [the loop](#a-loop-that-learns),
-# but without label smoothing (`python -m benchmarks.overfitting`, ten minutes). The figure shows training and
-# validation loss, three seeds each: the recipe as it is on the left, and on the right with **weight decay** 1, where
-# each step also shrinks every parameter a little, to (1 − the learning rate) times its size. A dot stands at the
-# lowest validation loss.
+# First the data. With 20,000 numbers to learn from, the model gets new ones right. What if there are only 150? Then the
+# 600 steps, three epochs before, are 300 epochs. We tried that with the recipe of [the loop](#a-loop-that-learns), but
+# without label smoothing (`python -m benchmarks.overfitting`, ten minutes). The figure shows training and validation
+# loss, three seeds each: the recipe as it is on the left, and on the right with **weight decay** 1, where each step
+# also shrinks every parameter a little, to (1 − the learning rate) times its size. A dot stands at the lowest
+# validation loss.
 
 # %% tags=["hide-input"]
 from classroom.measured import measured
@@ -694,11 +699,11 @@ for name in ("none", "weight decay 1"):
 #   share of right numbers still rises here, by some points on average.
 # - **Weight decay**, here with [AdamW](#weight-decay-and-adamw) on all parameters
 #   (`optim.AdamW(..., weight_decay=1.0)`), pulls every parameter towards 0, so that only what keeps lowering the loss
-#   stays large. With 1 the gain is fifty points, to 92.5 percent. For large models and large corpora, 0.01 to 0.1 is
+#   stays large. With 1 the gain is fifty points, to 92.5 percent. For large models and long runs 0.01 to 0.1 is
 #   usual.
 # - **Dropout** zeroes entries of the activations at random, so that the model cannot rely on any single one: 92 percent
 #   with 0.1, and 86 with 0.2.
-# - **Label smoothing** lets two seeds get more right and one fewer, so three seeds show no clear change. But a model
+# - **Label smoothing**: two seeds get more right and one fewer, so three seeds show no clear change. But a model
 #   that is rewarded for some doubt is less sure of its mistakes, 0.61 at the end instead of 0.88, so its plain loss does
 #   not turn upwards.
 #
@@ -849,10 +854,11 @@ quiz.one_choice(
 # %% [markdown]
 # ## The trainer
 #
-# Last, the power. A long run must survive a stop. The book's `Trainer` takes the same steps as the loop above, with
-# all settings in a `TrainingConfig`. Its method `train` is the loop, and `train_step(batches, learning_rate)` one
-# step of it, on a list of batches that count as one; it returns their summed loss and number of targets. Later
-# chapters replace some of its other methods.
+# Last, the power cut. A long run must survive a stop. The book's `Trainer` takes the same steps as the loop above, with
+# all settings in a `TrainingConfig`. It keeps `model`, `optimizer` and `config`, and `config.learning_rate_at(step)` is
+# the schedule. Its method `train` is the loop, and `train_step(batches, learning_rate)` one step of it, on a list of
+# batches that count as one; it returns their summed loss and number of targets. Later chapters replace some of its
+# other methods.
 
 # %% tags=["hide-input", "export"] module="training"
 from dataclasses import dataclass
@@ -1032,10 +1038,12 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 # 3. The state of the random number generator (the **RNG state**), since dropout draws from it; on a GPU, that of the
 #    GPU's generator too.
 # 4. How far the run is in the data, its *position*: which epoch, and how many of its batches are done.
-# 5. The history: without it the run would not know its lowest validation loss, and could overwrite the best model.
+# 5. The history of losses: without it the run would not know its lowest validation loss, and could overwrite the best
+#    model. (The sketch below keeps only the training losses, one for each step.)
 #
-# The learning rate is not on the list: it is a function of the step, and the history says which step was the last. Nor
-# is the order of the sentences, which follows from seed and epoch. What can be computed again need not be kept.
+# The learning rate is not on the list: it is a function of the step, and the length of the history says which step was
+# the last. Nor is the order of the sentences, which follows from seed and epoch. What can be computed again need not be
+# kept.
 #
 # In PyTorch the five go into one dictionary, and come back from it. The file is written beside the old one and
 # renamed when it is complete, so that a process that is killed while saving leaves the old run or the new one, and
@@ -1107,13 +1115,14 @@ both = zip(trainer.model.parameters(), resumed.model.parameters(), strict=True)
 assert all(torch.equal(one, other) for one, other in both) and found == history
 
 # %% [markdown]
-# Ten steps, or five, a stop and five more: every parameter is equal to the last bit. (On the same machine, if its
-# operations are **deterministic**: some GPU operations do not repeat to the last bit.)
+# Ten steps in one go, and five, a stop and five more, give the same parameters, to the last bit. (On the same machine,
+# if its operations are **deterministic**: some GPU operations do not repeat to the last bit.)
 #
-# The `Trainer` does the same. It keeps the five things and the configuration in one file, the **checkpoint**, which
-# is also forced onto the disk before it is renamed, against a power cut. The model with the lowest validation loss is
-# kept beside it. A folded cell stops a `Trainer` as step 13 begins, and starts another on the same folder: steps 11
-# and 12, done since the last save, are lost and done again, and the parameters are those of a run that never stopped.
+# The `Trainer` does the same. It keeps the five things and the configuration in one file, the **checkpoint**, which is
+# also forced onto the disk before it is renamed, against a power cut. The model with the lowest validation loss is kept
+# beside it. A folded cell stops a `Trainer` that saves every five steps as step 13 begins, and starts another on the
+# same folder: steps 11 and 12, done since the last save, are lost and done again, and the parameters are those of a run
+# that never stopped.
 
 
 # %% tags=["hide-input"]
@@ -1152,8 +1161,9 @@ assert all(torch.equal(one, other) for one, other in both)
 # %% [markdown]
 # ### Break it: the parameters are enough
 #
-# Some scripts keep the parameters and nothing else. Suppose that schedule and data are set to the right step by hand,
-# so that only Adam's state is lost.
+# Some scripts keep the parameters and nothing else. Then the count of steps begins again at 1, so warm-up and peak come
+# a second time, in a model that had nearly settled, and the data begin from the front. Suppose that somebody sets
+# schedule and data to the right step by hand, so that only Adam's state is lost.
 #
 # **Predict first.** Take a run of 600 steps, without dropout, that has come to step 190 and gets more than nine in
 # ten of the validation numbers right. What will one step with a new Adam change?
@@ -1197,10 +1207,10 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 
 # %% [markdown]
-# One step, and more than a third of its right answers are gone. The new Adam knows a single gradient, so it moves
-# every parameter that has a gradient by the whole learning rate (as the first step of Adam [did above](#adam)), which
-# has long been warmed up. With the state kept, most parameters move by far less, in directions averaged over many
-# batches. [Is it the length of the step or its direction?](#a-new-adam-length-or-direction)
+# One step, and more than a third of its right answers are gone. The new Adam knows a single gradient, so it moves every
+# parameter that has a gradient by the whole learning rate (like [Adam's first step](#adam)), which has long been warmed
+# up. With the state kept, most parameters move by far less, in directions averaged over many batches. [Is it the length
+# of the step or its direction?](#a-new-adam-length-or-direction)
 
 # %% [markdown]
 # Losing the RNG state or the position may not show in the curve at all: dropout draws other numbers, or some
@@ -1422,11 +1432,11 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # ### Why clip, if Adam divides the size out?
 #
 # Adam divides out only the size of a typical gradient. If at one step all gradients are a hundred times as large as
-# usual, the step itself stays below a learning rate, some 0.7. But that batch fades from $m$ only slowly, and its
+# usual, the step itself stays below a learning rate: with usual gradients of size 1, $m$ gains $0.1 \cdot 100 = 10$ and
+# $v$ gains $0.02 \cdot 100^2 = 200$, and $10 / \sqrt{201} = 0.7$. But that batch fades from $m$ only slowly, and its
 # part of this step and the following ones adds up to nearly eight learning rates, where that of a usual batch adds up
-# to one. It also fills $v$, which forgets more slowly: $\sqrt v$ is 14 times its usual size, and 100 steps later
-# still 5 times, so that the following batches hardly move the model. Clipped to a usual norm, it would count like any
-# other.
+# to one. It also fills $v$, which forgets more slowly: $\sqrt v$ is 14 times its usual size, and 100 steps later still
+# 5 times, so that the following batches hardly move the model. Clipped to a usual norm, it would count like any other.
 #
 # ### Weight decay, and AdamW
 #
@@ -1569,8 +1579,8 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# **Adam.** Both optimisers get everything right at some learning rate, SGD at learning rates some thirty times as
-# high. Over a tenfold range of learning rates Adam gets more than 99 percent, SGD more than 96. So this small model
+# **Adam.** Both optimisers get everything right at some learning rate, SGD at learning rates thirty to a hundred times
+# as high. Over a tenfold range of learning rates Adam gets more than 99 percent, SGD more than 96. So this small model
 # does not need Adam. Language models trained with SGD usually end far worse. A likely reason is that a large share of
 # text consists of tokens that are each rare: one learning rate for all learns the frequent words and is too slow for
 # the others, where Adam's steps do not depend on how large a gradient is ([Kunstner and others,
@@ -1583,11 +1593,11 @@ plt.show()
 # **Clipping.** With Adam, clipping makes no difference here. SGD, at the learning rate that is best with clipping,
 # needs a hundred steps more for 99 percent without.
 #
-# **The schedule.** The cosine gets to 99 percent some 50 steps later than the line. The inverse square root gets
-# there as early, but does not settle: its last learning rate is still four tenths of the peak. The paper's formula,
-# for this model's width of 64, would have its peak of 0.002 at step 4,000, and at step 600 has come to 0.0003. That
-# is too low a learning rate rather than a bad shape: with a peak of 0.0003 the chapter's own schedule is not much
-# better.
+# **The schedule.** The cosine gets to 99 percent 25 to 75 steps later than the line, seed by seed. The inverse square
+# root gets there as early, but does not settle: its last learning rate is still four tenths of the peak. The paper's
+# formula, for this model's width of 64, would have its peak of 0.002 at step 4,000, and has reached only 0.0003 at step
+# 600. That is too low a learning rate rather than a bad shape: with a peak of 0.0003 the chapter's own schedule is not
+# much better.
 #
 # **Averaging** the last checkpoints does what small last steps do: it brings the inverse square root to 100 percent.
 # The usual explanation is that each checkpoint lies a little beside the minimum, in a direction that depends on its

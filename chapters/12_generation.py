@@ -76,10 +76,11 @@ assert text_of(written) == "a cup"
 # best first word, after which no second word was very likely. The likeliest word at each step does not make the
 # likeliest sequence, and greedy decoding cannot go back.
 #
-# The book's loop is that of [chapter 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer), for any way to choose
-# the next token. It should serve this little model and a transformer, with and without a cache, so it asks for only
-# four things. What has them is called a **state**: the model together with the sentences that it is writing, one row
-# for each.
+# The book's loop is that of [chapter 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer), generalised to any way of
+# choosing the next token. A loop must feed tokens to the model, drop finished sentences and, in a beam, repeat rows. It
+# should do so for this little model and for a transformer, with and without a cache. So it asks for four things only,
+# and whatever offers these is called a **state**: the model together with the sentences that it is writing, one row for
+# each.
 #
 # | | what it does |
 # |---|---|
@@ -88,7 +89,7 @@ assert text_of(written) == "a cup"
 # | `state.select(rows)` | keeps these rows, in this order; so a finished sentence leaves the batch |
 # | `state.special_ids` | the numbers of padding, begin and end; the first two are never written |
 #
-# This chapter has three: `Table`, here, for the model above; `Recompute` for a transformer that reads everything
+# This chapter has three states: `Table`, here, for the model above; `Recompute` for a transformer that reads everything
 # again at each step; and `KVCache`, [built below](#what-has-been-computed-before), for one that does not.
 
 
@@ -236,10 +237,10 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
 #
-# `beam_search`, folded below, does this for a batch, with the length penalty; to the model each hypothesis is a row.
-# An ending must compete with all continuations: it is set aside only if it is among the step's best `beam`. Otherwise
-# the list would soon be full of endings, since every hypothesis can end at every step, with at least a tiny
-# probability.
+# `beam_search`, folded below, does this for a batch, with the length penalty; to the model each hypothesis is a row. It
+# stops when `beam` hypotheses have ended and none that is live can still score higher, or after `max_length` tokens. An
+# ending must compete with all continuations: it is set aside only if it is among the step's best `beam`. Otherwise the
+# list would soon be full of endings, since every hypothesis can end at every step, with at least a tiny probability.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -324,21 +325,21 @@ assert np.allclose(
 # ## Should one search harder?
 #
 # For a real model the sentences are too many to list, but [Stahlberg and Byrne
-# (2019)](https://arxiv.org/abs/1908.10090), with a cleverer search, found the sentences that a trained translator
-# scores highest. For more than half of the sources that (without a length penalty) was the *empty* one. A good
-# translation of twenty words is a product of twenty-one factors, with the end. At 0.7 each that makes 0.0006, so a
-# model that gives the empty sentence 0.001 prefers it. That a long text has a small product is arithmetic; that the
-# empty one has as much as 0.001 is the model's error. The preference for short texts that results is called **length
-# bias**.
+# (2019)](https://arxiv.org/abs/1908.10090), with a cleverer search, found the sentences to which a trained translation
+# model gives the highest score. For more than half of the sources that (without a length penalty) was the *empty* one.
+# A good translation of twenty words is a product of twenty-one factors, counting the end token. At 0.7 each that makes
+# 0.0006, so a model that gives the empty sentence 0.001 prefers it. That a long text has a small product is arithmetic;
+# that the empty one has as much as 0.001 is the model's error. The preference for short texts that results is called
+# **length bias**.
 #
 # Missing the sentence with the highest score is a **search error**; giving a bad one the highest score is a **model
-# error**. Here a search error can hide the model's. Suppose that 39 first words are likelier than ending at once. An
-# end counts only among the best `beam`, so a beam of 4 never sets the empty sentence aside. A beam of 100 does, and
-# the translation's sum has fallen below $\ln 0.001$ by its twentieth factor, so the empty sentence wins. A better
-# search can make worse translations. This is the *beam search curse* (an early report: [Koehn and Knowles,
-# 2017](https://arxiv.org/abs/1706.03872)). The length penalty mends this one error: with $\alpha = 0.6$ the
-# translation has $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence
-# $\ln 0.001 / \text{lp}(1) = -6.9$.
+# error**. Here a search error can hide the model's. Suppose that at the first step 39 words are likelier than ending at
+# once. An end counts only among the best `beam`. So a beam of 4 never sets the empty sentence aside, and writes the
+# translation. A beam of 100 does set it aside, with 0.001. The translation's product has fallen below that by its
+# twentieth factor ($0.7^{20} = 0.0008$), so the empty sentence wins. A better search can make worse translations. This
+# is the *beam search curse* (an early report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)). The length
+# penalty mends this one error: with $\alpha = 0.6$ the translation has
+# $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence $\ln 0.001 / \text{lp}(1) = -6.9$.
 
 # %% tags=["proof"]
 assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
@@ -349,7 +350,7 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # ## A model that has learnt a little
 #
 # Now a model that has been trained. Take the number model of chapter 11, without label smoothing, for 110 steps instead
-# of 600, so that it still makes mistakes; three times, with different seeds.
+# of 600, so that it still makes mistakes; three times, with different seeds. The beam is ranked with $\alpha = 0.6$.
 
 # %% tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -487,13 +488,12 @@ assert np.allclose(
 # Each column is one seed, each entry the share of 500 numbers that are right in every token (*exact* in [chapter
 # 11](11_training.ipynb#how-good-is-it)). Greedy decoding and teacher forcing (given the right words so far) agree, as
 # they must. Up to its first mistake, greedy decoding reads what teacher forcing reads, so if one makes no mistake,
-# neither does the other. Four hypotheses instead of one get a few more numbers right with every seed, at the cost of
-# four times as many rows.
+# neither does the other. A beam of four gets a few more numbers right with every seed, at the cost of four times as
+# many rows.
 #
-# Search or model? Compare the score of the right sentence, with the same penalty ($\alpha = 0.6$), with that of what
-# was written. Where the output is wrong and the right sentence scores higher, the search has failed, otherwise the
-# model. Here are two sources for the first model, one that the beam repairs and one that it breaks, each with the
-# beam's best hypotheses:
+# Search or model? Compare the score of the right sentence, with the same penalty, with that of what was written. Where
+# the output is wrong and the right sentence scores higher, the search has failed, otherwise the model. Here are two
+# sources for the first model, one that the beam repairs and one that it breaks, each with the beam's best hypotheses:
 
 
 # %% tags=["hide-input"]
@@ -531,14 +531,13 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # ## Sampling
 #
 # In a translation, likely words are what you want. In a story they are not: [Holtzman and others
-# (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same
-# sentences over and over (**degeneration**). Two things come together. With each repetition the model found the next
-# one likelier. And the likeliest text is not a typical one: of a coin that shows heads with probability 0.6 the
-# likeliest hundred tosses are all heads, and nobody ever sees them. So draw each word at random
-# with the model's probabilities, which is called **sampling**. But thousands of words have a tiny probability each.
-# If they have 5 percent together, a text of twenty words has at least one of them with probability $1 - 0.95^{20} =
-# 0.64$, and one odd word can mislead all that follow. Three options control how random the draw is; the last two cut
-# off this **tail** of unlikely words:
+# (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
+# over and over (**degeneration**). Two things come together. With each repetition the model found the next one
+# likelier. And the likeliest text is not a typical one: of a coin that shows heads with probability 0.6 the likeliest
+# hundred tosses are all heads, and nobody ever sees them. So draw each word at random with the model's probabilities,
+# which is called **sampling**. But thousands of words have a tiny probability each. If they have 5 percent together, a
+# text of twenty words has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can mislead
+# all that follow. Three options control how random the draw is; the last two cut off this **tail** of unlikely words:
 #
 # - The **temperature** divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)): towards 0 it
 #   becomes greedy decoding, above 1 the probabilities are flatter than the model's.
@@ -647,9 +646,9 @@ for options in (
     print(f"{options or 'no option'!s:24}{shares[str(options)]:9.1%} of 500 right")
 
 # %% [markdown]
-# Without an option about a fifth. A number is right only if all its tokens are, and wherever the model is unsure, a
-# draw may take another word. Every option that makes the draw less random brings the share nearer to that of greedy
-# decoding. Sampling is for tasks with many good answers ([chapter 18](18_gpt.ipynb) has texts that a model has
+# Without any option, about a fifth are right. A number is right only if all its tokens are, and wherever the model is
+# unsure, a draw may take another word. Every option that makes the draw less random brings the share nearer to that of
+# greedy decoding. Sampling is for tasks with many good answers ([chapter 18](18_gpt.ipynb) has texts that a model has
 # sampled); where only one answer is right, a single draw is a poor way to find it.
 
 # %% tags=["proof"]
@@ -959,11 +958,11 @@ plt.show()
 #
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k \cdot n \cdot B$$
 #
-# numbers, and $\text{heads} \cdot d_k$ is the model's width $D$. The paper's base model has 6 layers of width 512. At
-# 4 bytes a number that is $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes of self-attention for each token of each
-# sentence (in a beam, of each hypothesis). A model of 7 billion parameters, 14 GB at 2 bytes each, has 32 layers of
-# width 4,096, and keeps half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than the model's
-# parameters do.
+# numbers, and $\text{heads} \cdot d_k$ is the model's width $D$. The paper's base model has 6 layers of width 512. At 4
+# bytes a number that is $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes of keys and values of self-attention for each
+# token of each sentence (in a beam, of each hypothesis). A common shape of 7 billion parameters, 14 GB at 2 bytes each,
+# has 32 layers of width 4,096, and keeps half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more
+# than the model's parameters do.
 #
 # So newer models make the cache smaller ([how](#how-is-the-cache-made-smaller)).
 
@@ -1011,18 +1010,19 @@ with torch.no_grad():
 assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
-# With a wrong position the first step is right, and the later ones are not. Nothing crashes. Training does not use
-# the cache, so its loss would not show it.
+# These are the logits' differences from teacher forcing, as in the check above. The first step is right, and the later
+# ones are not. Nothing crashes. Training does not use the cache, so its loss would not show it. The check does, from
+# its second step on: so a check of a single step is too short.
 
 # %% [markdown]
 # ## Several tokens for the price of one
 #
 # To write one token, a GPU must load every parameter, and that takes far longer than the arithmetic
-# ([why](#why-one-sentence-is-slow)). Checking five tokens loads them only once, too. **Speculative decoding**
+# ([why](#why-one-sentence-is-slow)). Reading five tokens at once loads them only once, too. **Speculative decoding**
 # ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses that. A small **draft model** with the same
-# vocabulary writes a few tokens ahead. The large one reads them in one pass, the newest token and the drafted ones
-# after it, under [a causal mask](#several-tokens-at-once). That pass gives logits after each drafted token: what the
-# large model would write there.
+# vocabulary writes a few tokens ahead, say four. The large one reads them in one pass, the newest token and the drafted
+# ones after it, under [a causal mask](#several-tokens-at-once). That pass gives logits after each drafted token: what
+# the large model would write there.
 #
 # With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
 # replaced by the large model's own, and what the cache kept of the rest is dropped. So the text is what the large model
@@ -1072,12 +1072,30 @@ print(f"numbers right: large {forced[0]:.0%}, small {draft_right:.0%}")
 print(f"{tokens} tokens in {passes} passes: {tokens / passes:.1f} a pass")
 print(f"{same} of 60 numbers as greedy decoding writes them")
 assert 3.1 < tokens / passes < 3.5 and same > 58  # but for rounding
+
+
+@torch.no_grad()
+def seconds_a_pass(model):
+    memory, best = model.encode(sources[:1]), math.inf
+    for _ in range(100):
+        start = time.perf_counter()
+        model.decode(sources[:1, :8], *memory)
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+times = [seconds_a_pass(each) for each in (draft, models[0])]
+print(
+    f"a pass of the draft model takes {times[0] / times[1]:.1f} of a large one's time"
+)
+assert 0.4 < times[0] / times[1] < 0.85
 assert draft_right < 0.8 * forced[0]
 
 # %% [markdown]
 # The same numbers, in less than a third as many passes of the large model. But four passes of the draft model come
-# before each. With half the layers, each takes perhaps half as long, so the four cost two, and hardly anything is
-# gained.
+# before each. At this size most of the time goes into starting operations, so with half the layers and half the width a
+# pass takes about 0.6 of a large one's time. Four of them and the check then cost 3.4 large passes for 3.3 tokens:
+# nothing is gained. The draft model must be far cheaper than the large one.
 #
 # With sampling, drafted tokens are accepted or replaced at random, such that each is distributed as if the large
 # model had drawn it ([why](#why-does-speculative-sampling-change-nothing)). A poor draft model costs only speed ([how
@@ -1345,8 +1363,8 @@ for rows in (1, 16, 64):
 assert cost[64] < cost[1] / 4
 
 # %% [markdown]
-# For 64 times as many sentences a step takes a few times as long, not 64 times: the **throughput** grows, and so does
-# each sentence's **latency**.
+# For 64 times as many sentences a step takes a few times as long, not 64 times: the **throughput** (tokens a second, of
+# all sentences together) grows, and so does each sentence's **latency** (the time for one of its tokens).
 
 # %% [markdown]
 # ### Several tokens at once
@@ -1356,13 +1374,13 @@ assert cost[64] < cost[1] / 4
 # kept, to itself and to the new ones before it.
 #
 # So the causal mask, which a single token could do without, is needed again. Without it the first new token would see
-# the second, and nothing would crash. (Where `KVAttention` has none, its `extend` takes a single token only. Prompts
-# of different lengths need a padding mask, too, and a position for each row.) PyTorch's `is_causal=True` does not
-# help: it aligns the triangle with the top left corner of such a rectangle, so that the first new token would see a
-# single kept one.
+# the second, and nothing would crash. (Without a mask, `KVAttention.extend` takes a single token only. Prompts of
+# different lengths need a padding mask, too, and a position for each row.) PyTorch's `is_causal=True` does not help: it
+# aligns the triangle with the top left corner of such a rectangle, so that the first new token would see a single kept
+# one.
 #
 # Here are two new tokens after three kept ones, with the right mask, and the largest error of each token with
-# `is_causal=True` and with no mask:
+# `is_causal=True` and with no mask (the last token may see everything, so it needs none):
 
 # %% tags=["hide-input"]
 from dotformer.decoder import causal_mask
@@ -1409,10 +1427,11 @@ with torch.no_grad():
 # %% [markdown]
 # ### How many tokens does a pass give?
 #
-# If each of the draft model's $k$ is accepted with probability $a$ (the **acceptance rate**), independently of the
+# If each of the $k$ drafted tokens is accepted with probability $a$ (the **acceptance rate**), independently of the
 # others, $a + a^2 + \dots + a^k$ are kept on average, because the $i$th is kept only if all before it were. One more
 # token is the large model's own: it replaces the first refused one or, if none was refused, is drawn from the pass's
-# last row. For $a = 0.8$ and $k = 4$ that makes 3.4. (The 3.3 or so that we measured fits $a = 0.79$.)
+# last row. For $a = 0.8$ and $k = 4$ that makes 3.4. (Our 3.3 would need $a = 0.79$, and more in fact, since each
+# number's last pass is cut short by its end.)
 #
 # Say that a pass of the draft model costs a fraction $c$ of a large one. Then one check and $k$ drafted tokens cost
 # $1 + kc$ large passes. With $k = 4$ and $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and

@@ -15,7 +15,7 @@
 # you will have a translator that one command trains.
 #
 # You need [chapter 13](13_alignment.ipynb). It takes about 23 minutes to read, and 35 more for the exercises. [Going
-# further](#going-further), at the end, takes 4 more minutes. You need no German.
+# further](#going-further), at the end, takes 5 more minutes. You need no German.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter measures what it writes."}}
 from functools import partial
