@@ -13,7 +13,7 @@
 # untrained, and measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation. It
-# takes about 22 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 4 more
+# takes about 23 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 4 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
@@ -220,10 +220,10 @@ def lstm_cell(
 # $$\frac{\partial h_t}{\partial x_{t-k}} = \frac{\partial h_t}{\partial h_{t-1}} \cdots
 # \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \; \frac{\partial h_{t-k}}{\partial x_{t-k}} .$$
 #
-# Here $h_t$ stands for all that a cell hands on: 24 numbers in the plain cell, and in an LSTM 48, its $h$ and its $c$
-# side by side, of $H = 24$ numbers each. The *size* of a matrix is the root of the sum of its squared entries. We
-# divide the size of the Jacobian for the word $k$ steps back by that for the latest word, whose share is therefore 1,
-# and show the median of eight networks with different random weights.
+# Here $h_t$ stands for the whole state: 24 numbers in the plain cell, and in an LSTM 48, its $h$ and its $c$ side by
+# side, of $H = 24$ numbers each. The *size* of a matrix is the root of the sum of its squared entries. We divide the
+# size of the Jacobian for the word $k$ steps back by that for the latest word, so the latest word counts 1, and show
+# the median of eight networks with different random weights.
 #
 # Matrices and biases are drawn as PyTorch draws them, uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$ (the
 # **initialisation**).
@@ -304,10 +304,11 @@ for name in names:
 #
 # Why so little? Each step back multiplies by $W_h$ and by the slope of $\tanh$. Numbers drawn uniformly between
 # $-1/\sqrt{H}$ and $1/\sqrt{H}$ have the variance $1/(3H)$, and an entry of $h W_h$ sums $H$ of them, each times an
-# entry of $h$. So $W_h$ shrinks a typical vector to about $1/\sqrt 3 = 0.58$ of its length. The slope is 0.86 on
-# average. Together that is 0.5 a step (measured below: 0.52), and $0.5^{20}$ is a millionth. The LSTM keeps about 0.6
-# per step: its biases are near 0, so its forget gate stands about half open, at $\sigma(0) = \frac12$. (A second path
-# leads through its output $h$.)
+# entry of $h$: its variance is $\|h\|^2 / (3H)$. The $H$ entries together have the squared length $\|h\|^2 / 3$, so
+# $W_h$ shrinks a typical vector to about $1/\sqrt 3 = 0.58$ of its length. The slope is 0.86 on average. Together that
+# is 0.5 a step (measured below: 0.52), and $0.5^{20}$ is a millionth. The LSTM keeps about 0.6 per step: its biases are
+# near 0, so its forget gate stands about half open, at $\sigma(0) = \frac12$. (A second path, through its output $h$,
+# presumably adds the rest.)
 
 # %% tags=["hide-input"]
 slopes, shrinks = [], []
@@ -335,7 +336,7 @@ assert abs(a_step - 0.52) < 0.01
 #
 # Influence decides what can be learned. Training moves each parameter against the derivative of the error, the
 # **gradient**. If the error depends on the last state, the gradient is a sum with a term for each step, and the term
-# of the step $k$ back contains the chain of Jacobians from the start of this section. At $10^{-6}$ that term is next
+# for the step $k$ back contains the chain of Jacobians from the start of this section. At $10^{-6}$ that term is next
 # to nothing beside the others: the **vanishing gradient**. It made plain networks hard to train on **long-range
 # dependencies**, and the LSTM was invented to overcome it. (Factors above 1 give the **exploding gradient**: 50 steps
 # of 1.1 make 117. That can be clipped, [chapter 11](11_training.ipynb#clipping).)
@@ -365,8 +366,8 @@ assert round((open_gate[20] / open_gate[5]) ** (1 / 15), 2) == 0.97
 # A gradient that arrives is not yet a memory: the last state *depends* on the word 40 back, but can you tell from it
 # what the word was? Let each cell read 4,000 random texts of 50 words, each of 8 independent numbers. Then predict the
 # word $k$ back from the last state, with one matrix fitted by least squares. $R^2$ is the share of a number's variance
-# that the prediction explains: 1 is perfect recall, 0 is none. (What even a fit to noise explains is taken off, as in
-# the *adjusted* $R^2$.) The table shows its mean over a word's 8 numbers: 0.98, in the first row, stands for
+# that the prediction explains: 1 is perfect recall, 0 is none. (What a fit to pure noise would explain is subtracted,
+# as in the *adjusted* $R^2$.) The table shows its mean over a word's 8 numbers: 0.98, in the first row, stands for
 # $0.98 \cdot 8 = 7.8$ numbers of the latest word. The last column adds up all words (**memory capacity**).
 #
 # **Predict first.** A word has 8 numbers, and the state of a plain cell 24. (Halves count: two numbers with an $R^2$ of
@@ -413,21 +414,21 @@ for name in names:
 # At most 24. A single number such as $x_1 + x_2$ explains half the variance of each, so 1 in all. Whatever it mixes,
 # the total is never more than 1, so 24 numbers recall at most 24 ([proof](#why-not-more-than-24)).
 #
-# Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, and recalls hardly more, 21. What
-# differs is *which* numbers: of the word 1 back the plain cell recalls 81 percent and the orthogonal one 56, of the
-# word 3 back 14 and 33. For the plain cell, to forget more slowly is to spread nearly the same memory over more
-# words.
+# Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more: 21. What
+# differs is *which* numbers. One word back, the plain cell recalls 81 percent and the orthogonal one 56; three words
+# back, 14 and 33. For the plain cell, to forget more slowly is to spread nearly the same memory over more words.
 #
-# The LSTM with its gate open still has 2 percent of the word 40 back, and recalls one and a half times as many numbers
-# as with PyTorch's initialisation. With PyTorch's it recalls only 14 of its 48 ([why](#why-not-more-than-24)). So a
-# better start can bring a state nearer to its bound, but never beyond it.
+# The LSTM with its gate open recalls 2 percent of the word 40 back, whose influence was 30 percent: its $c$ is nearly a
+# sum of the last forty words, so each of them moves it, and each explains only a little of it. In all it recalls one
+# and a half times as many numbers as with PyTorch's initialisation, with which it has only 14 of 48
+# ([why](#why-not-more-than-24)). So a better start can bring a state nearer to its bound, but never beyond it.
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.
 #
 # Training may bring the total nearer to $N$, never above it, and choose what is worth keeping on average, *Lannister*
-# rather than *a*. But it chooses before the question comes. A gate can choose which words stay. It cannot make room for
-# more.
+# rather than *a*. But it chooses before the question comes. A gate can choose which words stay. Beyond the bound it
+# cannot make room for more.
 #
 # Why not a larger state, then? It holds more, at a price: 50 words of 8 need 400 numbers, so a step takes more than
 # $400^2$ multiplications, and the 51st word pushes out another.
@@ -542,8 +543,9 @@ for back in (1, 10, 40):
 # %% [markdown]
 # Any word can be recalled, 1 back or 40, because none was thrown away: 50 words of 8 are 400 numbers, where the
 # recurrent networks had 24 or 48. And, with the scores given, the derivative of the answer with respect to a word is
-# that word's weight: one factor, at any distance, and no product over the steps in between. Here are influence and
-# recall as curves. The level line at 1, on the right, is attention with the scores set by hand (drawn, not measured).
+# that word's weight: one factor, at any distance, and no product over the steps in between. (A word with a small weight
+# has little influence, too, but that is decided by its score, and not by its distance.) Here are influence and recall
+# as curves. The level line at 1, on the right, is attention with the scores set by hand (drawn, not measured).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain and LSTM fall straight, below a ten-thousandth at 20 back; the plain, orthogonal one falls less than half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all four curves are near 0 by 10 back, and attention is a level line at 1."}}
 colors = dict(
@@ -599,14 +601,16 @@ quiz.one_choice(
 # Translation was where the bottleneck hurt. A network for it had two parts (**encoder-decoder**, or *sequence to
 # sequence*). A recurrent **encoder** read the source sentence, and a recurrent **decoder** wrote the translation. From
 # the source the decoder got only the encoder's last state. So everything had to fit into one vector before the first
-# word was written. A longer sentence has more to hold in that same vector, and its first words have longer to fade. And
-# translations did get worse with the length of the sentence ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)).
+# word was written. A longer sentence has more to hold in that same vector, and its first words have longer to fade. (A
+# vector ten times as wide means a hundred times the work in $W_h$, and only moves the limit. Reading in both directions
+# still leaves one vector.) And translations did get worse with the length of the sentence ([Cho and others,
+# 2014](https://arxiv.org/abs/1409.1259)).
 #
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. The decoder's own state $s$ is the
 # query. Before each word that it writes, a small network compares $s$ with each $h_j$ and gives it a score,
 # $r_j = v \cdot \tanh(s W + h_j U)$, with learned $W$, $U$ and $v$ (**additive attention**). Softmax turns the scores
-# into weights $\alpha_j$. The weights say where to look, and the weighted sum of the states, the **context vector**
-# $c$ (no longer an LSTM's), is what comes back:
+# into weights $\alpha_j$. The weights say where to look, and the weighted sum of the states, the **context vector** $c$
+# (not the cell state of an LSTM), is what comes back:
 #
 # $$\alpha_j = \frac{e^{r_j}}{\sum_k e^{r_k}}, \qquad c = \sum_{j} \alpha_j \, h_j .$$
 #
@@ -660,12 +664,12 @@ plt.show()
 # Two problems remain. Each state is computed from the one before it, so the words must be taken one after another.
 # And within the source, and within the translation, the path from one word to another is still long.
 #
-# The transformer of 2017 removes both: it keeps the attention and drops the recurrent network around it. It is a stack
-# of **layers**; each takes a vector for every word and returns a new one. In a layer each word asks a question of its
-# own and looks at the words of its *own* sentence, as the decoder above looks at the source: **self-attention**. All
-# the vectors that it looks at are there before the layer begins, so no word waits for another. A layer computes all
-# words at once, and any two of them are one step apart. What is lost is their order, since a weighted sum has none;
-# [chapter 5](05_position.ipynb) puts it back.
+# The transformer of 2017 removes the second problem, and in training the first: it keeps the attention and drops the
+# recurrent network around it. It is a stack of **layers**; each takes a vector for every word and returns a new one. In
+# a layer each word asks a question of its own and looks at the words of its *own* sentence, as the decoder above looks
+# at the source: **self-attention**. All the vectors that it looks at are there before the layer begins, so no word
+# waits for another. A layer computes all words at once, and any two of them are one step apart. What is lost is their
+# order, since a weighted sum has none; [chapter 5](05_position.ipynb) puts it back.
 #
 # ## What does it cost?
 #
@@ -677,27 +681,30 @@ plt.show()
 # | layer | multiplications | sequential steps | longest path | numbers kept while reading |
 # |---|---|---|---|---|
 # | recurrent (plain cell) | $2 n d^2$ | $n$ | $n$ | one state, $d$ |
+# | convolution over three neighbours | $3 n d^2$ | 1 | $n$ layers | all words, $n \, d$ |
 # | attention, with its four matrices | $4 n d^2 + 2 n^2 d$ | 1 | 1 | all words, $n \, d$ |
 #
 # (The paper drops the constants and attention's four matrices, of which chapters 4 and 6 say more. The last column is
 # ours.)
 #
-# From word 1 to word 81 a recurrent network needs 80 steps, attention one. But attention often does *more* work: more
-# than a plain cell at any length, and at the original transformer's width, 512, more than an LSTM from about a thousand
-# words on ([counted below](#how-much-work-is-it)). What it saves in training is the *waiting*. It computes all words at
-# once. A recurrent network must take them one after another, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin
-# before $h_{t-1}$ is there; nor can the gates of an LSTM, which are computed from $h_{t-1}$, too. (A cell that is
-# linear in its state need not wait: Mamba, in the sources, uses this.) A GPU has thousands of units that work side by
-# side, and one step, a word of each sentence, is often too little work to fill them. When attention *writes* a text, it
-# too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
+# From word 1 to word 81 a recurrent network needs 80 steps, attention one. (A **convolution** computes all words at
+# once, too, but a layer over three neighbours reaches only one word to each side, so it takes 80 layers.) But attention
+# often does *more* work: more than a plain cell at any length, and at the original transformer's width, 512, more than
+# an LSTM from about a thousand words on ([counted below](#how-much-work-is-it)). What it saves in training is the
+# *waiting*. It computes all words at once. A recurrent network must take them one after another, since
+# $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before $h_{t-1}$ is there; nor can the gates of an LSTM, which are
+# computed from $h_{t-1}$, too. (A cell that is linear in its state need not wait: Mamba, in the sources, uses this.) A
+# GPU has thousands of units that work side by side, and one step, a word of each sentence, is often too little work to
+# fill them. When attention *writes* a text, it too must produce its words one at a time ([chapter
+# 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #
-# No. **The number of parameters does not depend on the number of words**, as in a recurrent network. But all the
-# words must be kept, and there are $n^2$ weights to compute. And weight that is shared among more words is *diluted*:
-# one word with the score 9, when all the others have 0, gets 0.994 of the weight among 50 words, 0.62 among 5,000,
-# and 0.14 among 50,000. Nearly every transformer has a maximum text length (its **context length**), set by memory,
-# by cost, or by the positions that it was trained on.
+# No: all the words must be kept, and there are $n^2$ weights to compute. (**The number of parameters does not depend on
+# the number of words**, as in a recurrent network.) And weight that is shared among more words is *diluted*: one word
+# with the score 9, when all the others have 0, gets 0.994 of the weight among 50 words, 0.62 among 5,000, and 0.14
+# among 50,000. Nearly every transformer has a maximum text length (its **context length**), set by memory, by cost, or
+# by the positions that it was trained on.
 
 # %% tags=["proof"]
 shares = [np.exp(9) / (np.exp(9) + n - 1) for n in (50, 5_000, 50_000)]
@@ -851,14 +858,14 @@ verdict
 # in one step. When every word looks, every word has to be compared with every other.
 #
 # **Sources.** The plain recurrent network: [Elman (1990)](https://doi.org/10.1207/s15516709cog1402_1). Why gradients
-# vanish: [Bengio, Simard and Frasconi (1994)](https://doi.org/10.1109/72.279181). Orthogonal matrices for a start:
-# [Saxe, McClelland and Ganguli (2014)](https://arxiv.org/abs/1312.6120). How much a state recalls, and the bound:
-# [Jaeger (2001)](https://www.ai.rug.nl/minds/uploads/STMEchoStatesTechRep.pdf). The LSTM: [Hochreiter and Schmidhuber
+# vanish: [Bengio, Simard and Frasconi (1994)](https://doi.org/10.1109/72.279181). Orthogonal initialisation: [Saxe,
+# McClelland and Ganguli (2014)](https://arxiv.org/abs/1312.6120). How much a state recalls, and the bound: [Jaeger
+# (2001)](https://www.ai.rug.nl/minds/uploads/STMEchoStatesTechRep.pdf). The LSTM: [Hochreiter and Schmidhuber
 # (1997)](https://doi.org/10.1162/neco.1997.9.8.1735), its forget gate: [Gers, Schmidhuber and Cummins
 # (2000)](https://doi.org/10.1162/089976600300015015). Sentences in one vector: [Cho and others
 # (2014)](https://arxiv.org/abs/1409.1259). Attention in a recurrent network: [Bahdanau, Cho and Bengio
-# (2015)](https://arxiv.org/abs/1409.0473), posted in 2014. A newer recurrent network, whose state is of fixed size,
-# too: Mamba ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)). The comparison of costs: [Vaswani and others
+# (2015)](https://arxiv.org/abs/1409.0473), posted in 2014. A newer recurrent network, whose state also has a fixed
+# size: Mamba ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)). The comparison of costs: [Vaswani and others
 # (2017)](https://arxiv.org/abs/1706.03762), table 1.
 #
 # **Next.** To look back at the right words, the network must find out which words go together. [Chapter
@@ -886,7 +893,7 @@ verdict
 # Why is the LSTM, with PyTorch's initialisation, so far below its 48? Measured (the folded cells above), $c$ alone
 # recalls only some 12 of 24. The other half of its budget goes mostly to products of two of the numbers read, and
 # $x_1 x_2$ is correlated with neither factor. What $h = o \odot \tanh c$ adds to $c$ is mostly products again; it adds
-# only about 2 numbers. Asked for such products, too, the fit recalls some 45 of 48.
+# only about 2 numbers. If it may predict such products, too, the fit recalls some 45 of 48.
 #
 # ### How much work is it?
 #

@@ -38,9 +38,10 @@ transformer_map(built=2)
 # %% [markdown]
 # Multiply the question by each, number by number, and add up: $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$ for *debts*, 0
 # for the others. This sum is the word's **score**. Where question and word both have large numbers of the same sign,
-# the product is large and positive. So for one question, the word with the highest score has most of what is asked for.
+# the product is large and positive. So for one question, the word with the highest score has the most of what is asked
+# for.
 #
-# Why is agreement what a look-up needs? Compare three ways to look up:
+# Why should a look-up reward agreement? Compare three ways to look up:
 #
 # - *Equality*, as in a Python dictionary, finds only what is exactly the same, and no word is $(0, 2, 0)$.
 # - *Distance* finds the nearest word. But let *debts* be $(0, 9, 0)$, three times as strongly a thing: now its
@@ -49,7 +50,8 @@ transformer_map(built=2)
 #   what is not asked for costs nothing, because it is multiplied by 0: a *debts* of $(0, 3, 3)$ would still score 6.
 #
 # Rewarding strength has a danger: a word $(9, 9, 9)$ says yes to everything, and beats the plain *debts*, 18 to 6,
-# whatever is asked. Dividing by the length cures that, [below](#direction-and-length).
+# whatever is asked. [Dividing by the length](#direction-and-length) would cure that. A transformer does not divide, so
+# training has to keep lengths useful.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it four words with their rows, debts in two strengths, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts, three times as strongly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
@@ -234,9 +236,14 @@ plt.show()
 #
 # For tea and coffee it is $15 / \sqrt{13 \cdot 18} \approx 0.981$, an angle of about 11 degrees.
 #
-# In code, the division comes first: scale every vector to length 1, which makes it a **unit vector**, then take the
-# dot product. (`normalize` and `cosine_similarity`, folded, do that and check their input. The idea is
+# In code, the division comes first: scale every vector to length 1, which makes it a **unit vector**, then take the dot
+# product. (`normalize` and `cosine_similarity`, folded, do that and check their input. The core is
 # `vectors / np.sqrt((vectors**2).sum(axis=-1, keepdims=True))`.)
+#
+# `keepdims=True` leaves the lengths as a column, $(T, 1)$, so each row is divided by its own. Without it NumPy lines
+# the $T$ lengths up with the columns: an error or, where the matrix is square, wrong numbers and no error. And a row of
+# zeros would become 0/0, which is NaN (*not a number*), and so would its whole row and column among the cosines.
+# `normalize` refuses such a row.
 
 
 # %% tags=["export", "hide-input"] module="by_hand.similarity"
@@ -290,12 +297,12 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # chapter 3 derives it.
 #
 # A longer query multiplies all its scores by the same number, so the ranking stays (only the choice becomes sharper:
-# [chapter 3](03_softmax.ipynb#temperature)). A longer key can change the ranking: with coffee cut to tea's length, its
-# score with tea is $15 \sqrt{13} / \sqrt{18} \approx 12.7$, and tea's own 13 wins. For likeness the influence of length
-# is a fault: a few long vectors, like $(9, 9, 9)$, come near the top for many different queries, and among cosines they
-# lose that advantage. So search (**nearest-neighbour search**) usually takes the cosine: a text should not win because
-# its vector is long. In a look-up length has its use: training can lengthen a key, so that the queries which agree with
-# it find it more easily.
+# [chapter 3](03_softmax.ipynb#temperature)). A longer key can change the ranking: coffee won only because it is longer.
+# Cut to tea's length, its score with tea is $15 \sqrt{13} / \sqrt{18} \approx 12.7$, and tea's own 13 wins. For
+# likeness the influence of length is a fault: a few long vectors, like $(9, 9, 9)$, come near the top for many
+# different queries, and among cosines they lose that advantage. So search (**nearest-neighbour search**) usually takes
+# the cosine: a text should not win because its vector is long. In a look-up length has its use: training can lengthen a
+# key, so that the queries which agree with it find it more easily.
 
 # %% tags=["quiz"]
 longer = np.array([4, 6, 0])  # tea, twice as long
@@ -382,9 +389,9 @@ assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 # character. Looking up a word means picking its row.
 #
 # Why not a **one-hot** vector, all zeros but a single 1 at the word's own number? Because the dot product of any two
-# different ones is 0, so *tea* would be as unlike *coffee* as *train*. Embeddings can be alike, and what a model learns
-# about one word then holds, in part, for similar ones. (Multiplying a one-hot vector by the embedding table picks that
-# row.)
+# different ones is 0, so *tea* would be as unlike *coffee* as it is unlike *train*. Embeddings can be alike, and then
+# what a model learns about one word carries over, in part, to similar ones. (Multiplying a one-hot vector by the
+# embedding table picks that row.)
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -421,10 +428,12 @@ for word in ("tea", "debts", "python"):
 # word, whatever the sentence. To find out which python is meant, a model has to look at the other words. That is what
 # attention is for, and with these very vectors chapter 4 does it.
 #
-# Is a cosine of 0.44 high? Two words drawn at random typically have 0.07. A random vector, drawn with the mean and
-# covariance of the words, has about 0.29 with the nearest of the 21,000 ([measured below](#how-high-is-high)). So 0.44
-# is high, and of *python*'s neighbours none proves much alone: that several are snakes and several are commands is what
-# tells. Before you call two words alike, compare their cosine with those of other words from the same model.
+# Is a cosine of 0.44 high? Two words drawn at random typically have 0.07. But the best of 21,000 is high by chance:
+# even a random vector has about 0.29 with its nearest word ([measured below](#how-high-is-high)). So 0.44 is more than
+# chance, if less than usual: half of the words have their nearest at 0.58 or more, often another form of themselves,
+# like *debt* of *debts*. And of *python*'s neighbours, *panda* first among them, none proves much alone; what tells is
+# that three are snakes and two belong to programming. Before you call two words alike, compare their cosine with those
+# of other words from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -437,15 +446,9 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 #
 # Now compare every word of a sentence with every other, and with itself. In each comparison one word is the query and
 # the other the key. In every such matrix of this book, **each query has a row and each key has a column**.
-
-# %%
-sentence = "they drink hot coffee or tea".split()
-x = table[[row_of[word] for word in sentence]]  # (6, 384), each row of length 1
-
-
-# %% [markdown]
-# That is 36 dot products, and for 1,000 words a million. An entry of a matrix product is a dot product too, of a row
-# with a column. Stack the queries as the rows of $Q$ and the keys as the rows of $K$. Transposed, the keys are
+#
+# For 6 words that is 36 dot products, and for 1,000 a million. An entry of a matrix product is a dot product too, of a
+# row with a column. Stack the queries as the rows of $Q$ and the keys as the rows of $K$. Transposed, the keys are
 # columns, and all the dot products at once are
 #
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
@@ -460,9 +463,9 @@ x = table[[row_of[word] for word in sentence]]  # (6, 384), each row of length 1
 # | what gets paid? $(0, 2, 0)$ | 0 | 0 | 0 | **6** |
 # | how often? $(0, 0, 2)$ | 0 | **6** | 0 | 0 |
 #
-# The first question finds *debts*, the second *always*. The number of multiplications is the same, but they run in
-# compiled code, many at a time. This speed is one reason to compare by dot products and not by a small network, as
-# [chapter 1](01_why_attention.ipynb#the-network-of-2014)'s decoder does.
+# The first question finds *debts*, the second *always*. A loop over all pairs does as many multiplications, but a
+# matrix product runs in compiled code, many at a time. This speed is one reason to compare by dot products and not by a
+# small network, as [chapter 1](01_why_attention.ipynb#the-network-of-2014)'s decoder does.
 #
 # Shapes: $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. For two plain matrices, the
 # body is `queries @ keys.T`. (`*#batch` allows axes in front, such as one for the sentences of a batch;
@@ -481,6 +484,13 @@ def similarity_matrix(
     """
     return queries.astype(float) @ keys.swapaxes(-1, -2)
 
+
+# %% [markdown]
+# Now a real sentence, each word with its vector of length 1, so that the entries are cosines:
+
+# %%
+sentence = "they drink hot coffee or tea".split()
+x = table[[row_of[word] for word in sentence]]  # (6, 384), each row of length 1
 
 # %% tags=["proof"]
 similarities = np.array([[dot(query, key) for key in x] for query in x])
@@ -753,8 +763,8 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# This part asks when a cosine is high, how many features fit into a space, what an analogy proves, and whether a
-# reshape can replace a transpose. No later chapter needs it.
+# This part asks when a cosine is high, how many features fit into a space, what an analogy proves, whether a high
+# cosine means *the same*, and whether a reshape can replace a transpose. No later chapter needs it.
 #
 # ### How high is high?
 #
@@ -886,10 +896,11 @@ for job in ("nurse", "engineer"):
     print(f"{job:9} with he {he:5.2f}, with she {she:5.2f}")
 
 # %% [markdown]
-# Opposites can keep the same company: *bad* is as near to *good* as *great* is, and *cold* is far nearer to *hot* than
-# chance would predict. Text has habits, too: *nurse* is nearer to *she* than to *he*, and *engineer* the other way
-# round, though all four cosines are near those of words drawn at random, so that a single pair proves little (**bias**,
-# shown for many words by [Bolukbasi and others, 2016](https://arxiv.org/abs/1607.06520)).
+# Opposites can keep the same company (*a hot drink*, *a cold drink*): *bad* is as near to *good* as *great* is, and
+# *cold* is far nearer to *hot* than chance would predict. Text has habits, too: *nurse* is nearer to *she* than to
+# *he*, and *engineer* the other way round, though all four cosines are near those of words drawn at random, so that a
+# single pair proves little (**bias**, shown for many words by [Bolukbasi and others,
+# 2016](https://arxiv.org/abs/1607.06520)).
 
 # %% tags=["proof"]
 queen = normalize(

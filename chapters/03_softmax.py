@@ -13,7 +13,7 @@
 # from the best match. And it shows why transformers divide their scores by a square root.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. The chapter
-# takes about 22 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 6 more
+# takes about 23 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 6 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
@@ -57,8 +57,8 @@ print("the best match is", drinks[best], "with price and litres", values[best])
 #
 # ## From scores to shares
 #
-# Shares must not be negative, they must sum to 1, and a higher score must get a larger share. Why not divide each score
-# by the sum of all scores?
+# Shares must be positive, they must sum to 1, and a higher score must get a larger share. Why not divide each score by
+# the sum of all scores?
 #
 # **Predict first.** What goes wrong with `scores / scores.sum()` for the scores $-1, 0, 1$? And do the shares of
 # $0, 1, 2$ change when 10 is added to every score?
@@ -101,7 +101,9 @@ with np.errstate(all="ignore"):
 # | 2 | 7.389 | 7.389 / 11.107 = 0.665 |
 # | sum | 11.107 | 1 |
 #
-# A score that is one point higher than another gets $e \approx 2.718$ times its share, wherever the two lie.
+# A score that is one point higher than another gets $e \approx 2.718$ times its share, wherever the two lie. Of two
+# keys whose scores are 4 apart, the better one gets $e^4 / (e^4 + 1) = 1 / (1 + e^{-4}) = 0.982$: with two keys the
+# share is the **sigmoid** of the difference.
 
 
 # %%
@@ -125,10 +127,11 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 #
 # $$\operatorname{softmax}(s)_i = \frac{e^{s_i}}{\sum_{j=1}^{S} e^{s_j}} .$$
 #
-# In attention its results are called **weights**. Do not confuse them with the weights of a network: those are
-# learned, and these are computed afresh from the scores. Add a number $c$ to every score, and no weight changes
-# (**shift invariance**): $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ cancels. So the function below may
-# subtract from each row its largest score, `highest`, because large scores would overflow
+# In attention its results are called **weights**. Do not confuse them with the weights of a network: those are learned,
+# and these are computed afresh from the scores. Add a number $c$ to every score, and no weight changes (**shift
+# invariance**): $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ cancels. Multiplying is another matter: five times
+# the scores have five times the differences, so every ratio of weights is raised to the fifth power. So the function
+# below may subtract from each row its largest score, `highest`, because large scores would overflow
 # ([later](#break-it-scores-of-a-thousand) we break it).
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -324,12 +327,20 @@ plt.show()
 
 # %% [markdown]
 # All go to one quarter, because scores divided by a large $\tau$ are all near 0. The answer is then the plain average
-# of the values. At $\tau = 1$ you find the weights of the blend, 0.27 for tea and 0.73 for coffee. On the left edge,
-# at low temperature, coffee has everything, because it is 1 ahead of tea and gets $e^{1/\tau}$ times as much: 2.7
-# times at $\tau = 1$, 22,026 times at 0.1. Towards 0 softmax becomes the hard choice again. A longer query does the
-# same as a lower temperature: its direction says what is sought, its length how sharply.
+# of the values. At $\tau = 1$ you find the weights of the blend, 0.27 for tea and 0.73 for coffee. On the left edge, at
+# low temperature, coffee has everything, because it is 1 ahead of tea and gets $e^{1/\tau}$ times as much: 2.7 times at
+# $\tau = 1$, 22,026 times at 0.1. Towards 0 softmax becomes the hard choice again. How sharp it has to be depends on
+# the number of keys, because small weights add up: among 10,000 keys, one with the score 6 gets only
+# $e^6 / (e^6 + 9{,}999) = 0.04$ of the weight if all others have 0, and at $\tau = 0.5$ it gets 0.94. A longer query
+# does the same as a lower temperature: its direction says what is sought, its length how sharply.
 
 # %% tags=["proof"]
+crowd = np.eye(1, 10_000)[0] * 6  # one key with the score 6 among 10,000
+assert np.round([softmax(crowd)[0], softmax(crowd / 0.5)[0]], 2).tolist() == [
+    0.04,
+    0.94,
+]
+assert softmax(np.array([4, 0]))[0].round(3) == 0.982
 assert np.allclose(curves[-1], 0.25, atol=0.003) and curves[0, 1] > 0.9999
 assert (curves.argsort(axis=1) == scores.argsort()).all()
 assert scores.argmax() == 1 and scores[1] - scores[0] == 1
@@ -434,16 +445,17 @@ quiz.one_choice(
 # starts. So how large are the scores then? Take unrelated random vectors (the strangers of chapter 2): all entries
 # independent and normal (bell-shaped), with mean 0 and **variance** 1 (the mean squared distance from the mean). For
 # independent numbers the mean of a product is the product of the means. So $q_i k_i$ has mean 0. Its square,
-# $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$, and that is its variance. Now square the sum of all $d_k$ products and take
-# the mean. Two different terms make a product such as $q_1 k_1 q_2 k_2$, of four independent numbers, with mean 0. So
-# only the $d_k$ squares remain, each with mean 1:
+# $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$, and that is its variance. The sum of all $d_k$ products has mean 0, too, so
+# the mean of its square is its variance. In that square two different terms make a product such as $q_1 k_1 q_2 k_2$,
+# of four independent numbers, with mean 0. So only the $d_k$ squares remain, each with mean 1:
 #
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
 # So the standard deviation of a score, its typical distance from 0, is $\sqrt{d_k}$, 8 for $d_k = 64$. The scores of
-# two keys can easily differ by 10: the difference is $q \cdot (k - k')$, a sum of 64 products of variance 2, so its
-# standard deviation is $\sqrt{128} \approx 11$. Then one gets $e^{10}$ times the other's weight. Dividing scores by $c$
-# divides their variance by $c^2$, so $c = \sqrt{d_k}$ leaves 1 at every width: a temperature that the width sets.
+# two keys can easily differ by 10: the difference is $q \cdot (k - k')$, where an entry of $k - k'$ has variance 2, so
+# it is a sum of 64 products of variance 2, so its standard deviation is $\sqrt{128} \approx 11$. Then one gets $e^{10}$
+# times the other's weight. Dividing scores by $c$ divides their variance by $c^2$, so $c = \sqrt{d_k}$ leaves 1 at
+# every width: a temperature that the width sets.
 #
 # **Predict first.** One query, ten keys, all random, undivided scores. How much weight does the luckiest of the ten
 # get at width 64? At width 1024?
@@ -467,11 +479,11 @@ for width in widths:
     )
 
 # %% [markdown]
-# Read the line for 64: the scores have a variance near 64, and on average the luckiest stranger takes 87 percent of
-# the weight. At 1024 it takes 97. Divided by $\sqrt{d_k}$, the scores have variance 1 at every width, so the luckiest
-# key gets about 0.3 from width 4 on. Why not divide by $d_k$ itself? Such scores have the standard deviation
+# Read the line for 64: the scores have a variance near 64, and on average the luckiest stranger takes 87 percent of the
+# weight. At 1024 it takes 97. Divided by $\sqrt{d_k}$, the scores have variance 1 at every width, so the luckiest key
+# gets about 0.3 from width 4 on. Why not divide by $d_k$ itself? Such scores have the standard deviation
 # $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys gets about a
-# tenth, whatever the query asks.
+# tenth, whatever the query asks. And the gradient of the next section would shrink with the width.
 
 # %% tags=["proof"]
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
@@ -490,9 +502,10 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 #
 # $$\frac{\partial w_1}{\partial q} = \frac1\tau \sum_j J_{1j} \, k_j = \frac{w_1}{\tau} \bigl(k_1 - \bar k\bigr), \qquad \bar k = \sum_j w_j k_j .$$
 #
-# The query should move towards its own key, and away from the average that it now finds. If another key has all the
-# weight, $w_1$ is nearly 0; if the first has it, $\bar k$ is nearly $k_1$. Either way the gradient is nearly 0: a
-# **vanishing gradient**.
+# (The second equality holds since $J_{11} = w_1 - w_1 w_1$, and $J_{1j} = -w_1 w_j$ for the others.) The query should
+# move towards its own key, and away from the average that it now finds. If another key has all the weight, $w_1$ is
+# nearly 0; if the first has it, $\bar k$ is nearly $k_1$. Either way the gradient is nearly 0: a **vanishing
+# gradient**.
 #
 # How long is this gradient at the start? Draw a query and ten keys at random, and call the first key the right one.
 # Learning should raise its weight, so take the gradient of that weight.
@@ -522,8 +535,8 @@ plt.show()
 
 # %% [markdown]
 # Without the division half of the gradients are below 0.0001 at width 64, and at 1024 half are below $10^{-18}$. With
-# it the median is about 0.07 at both: the factor $1/\sqrt{d_k}$ is offset by the keys, whose length is about
-# $\sqrt{d_k}$.
+# the division the median is about 0.07 at both widths: the factor $1/\sqrt{d_k}$ is cancelled by the length of the
+# keys, which is about $\sqrt{d_k}$.
 #
 # Does it matter? Take 100 steps: in each, add to the query 10 times the gradient (10 is the **learning rate**). What
 # share of the queries then has more than 0.9 of the weight on its key? (The code is [further
@@ -541,15 +554,16 @@ assert medians["unscaled", 1024] < 1e-18
 assert all(0.06 < medians["scaled", width] < 0.08 for width in (64, 1024))
 
 # %% [markdown]
-# Unscaled weights are so sharp that some queries *start* on the right key by luck. Of the others only half arrive at
-# width 64, and about a ninth at 1024. So at this learning rate the division makes the difference. At others, or from
-# another start, the gap can shrink, vanish or even reverse ([other learning rates](#can-a-query-still-learn), [another
-# start](#when-does-it-matter-less)). Where all steps have the same length it is gone, so the harm lies in the size of
-# the gradient, and not in its direction.
+# Unscaled weights are so sharp that some queries *start* on the right key by luck: each key is the luckiest in a tenth
+# of the draws, and mostly has nearly all the weight then. Of the others only half arrive at width 64, and about a ninth
+# at 1024. So at this learning rate the division makes the difference. At 1 it is 97 percent against 39 (width 64), but
+# at 0.1 the unscaled version even leads, 31 percent to 1 ([more learning rates](#can-a-query-still-learn)). And from a
+# start with smaller entries the gap is smaller, and with steps of fixed length it is gone
+# ([measured](#when-does-it-matter-less)): the harm lies in the size of the gradient, and not in its direction.
 #
 # Training could do the division itself: in chapter 4 queries come out of a learned matrix, which could shrink. The
 # division lets training *begin* with scores of the same size at every width. Once trained, queries and keys are no
-# longer independent, and scores may grow as large as the task needs.
+# longer independent, and scores can grow where the task wants a sharp choice.
 
 # %% [markdown]
 # ### Scaled dot-product attention

@@ -12,7 +12,7 @@
 # words. By the end of this chapter you will have a function of seven lines that lets every word of a sentence look at
 # all of them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
 #
-# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 27 minutes to read, and 45 for
+# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 28 minutes to read, and 45 for
 # the exercises. [Going further](#going-further), at the end, takes 5 more minutes. If you are here to *write* a
 # transformer, take [the route of an afternoon](../index.md#how-to-read-it).
 
@@ -173,7 +173,7 @@ assert np.round([cosines[:2] for cosines in moved.values()], 2).tolist() == [
 assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 
 # %% [markdown]
-# With what it received, *python* has moved towards *imports* in one sentence, from 0.21 to 0.53, and towards *serpent*
+# Adding what it received has moved *python* towards *imports* in one sentence, from 0.21 to 0.53, and towards *serpent*
 # in the other, from 0.29 to 0.53. So it moved, but not far enough: *imports* is hardly a new word, nor is *serpent*.
 # *Python* has received mostly the word *import*, and not what it implies: its cosine with *pip* stays at 0.34, and with
 # *programming* it falls from 0.25 to 0.21.
@@ -185,14 +185,14 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 #
 # ## Queries, keys and values
 #
-# We have met two faults of using one vector in all three roles. There are four:
+# We have met two faults in using one vector in all three roles. There are four:
 #
 # - A word finds itself first. Leaving it out is only a patch, since a word may need its own content.
 # - It finds what is most like it, when it may need something different: a verb looks for something alive, and not for
 #   other verbs.
 # - Scores are symmetric. In *the snake shed its skin*, *its* must find *snake*. *Snake* needs nothing from *its*, yet
 #   the score is the same both ways.
-# - What a word hands over is its whole vector, whichever part is wanted (as with *import* and *pip*).
+# - A word can hand over only its own vector: neither a part of it, nor what it implies (as *import* does).
 #
 # Think of searching for a video. What you type is the query: what you are looking for. The title of each video is its
 # key: what it can be found by. The video itself is its value: what is handed over when it is found. A sentence
@@ -208,8 +208,9 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 # $K = X W_K$ and $V = X W_V$ are three matrices with a row for each word. (Every vector is a row, so $q_i k_j^\top$
 # is a dot product.)
 #
-# A projection may change the width. Queries and keys have $d_k$ numbers each, and values $d_v$. So for word vectors
-# of width $D$ (in papers $d_\text{model}$), $W_Q$ and $W_K$ have the shape $(D, d_k)$ and $W_V$ has $(D, d_v)$.
+# A projection may change the width. Queries and keys have $d_k$ numbers each, and values $d_v$ (mostly the same
+# number). So for word vectors of width $D$ (in papers $d_\text{model}$), $W_Q$ and $W_K$ have the shape $(D, d_k)$ and
+# $W_V$ has $(D, d_v)$.
 #
 # Real word vectors are too long to work through by hand, so take *dog bites man*. A word has three numbers: is it
 # *alive*, is it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$.
@@ -289,10 +290,11 @@ plt.show()
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
 # It says: 95.5 percent of what the verb attended to is alive, 76.8 percent human. It cannot say *who* bites, because
-# that takes the order of the words, which is not in these vectors.
+# that depends on the order of the words, which is not in these vectors.
 #
 # *Dog* and *man* look for an action and give *bites* a weight of 0.673, but its value is $(0, 0)$, so they receive
-# little. A weight says how much of a value is taken, and not whether there is anything in it.
+# little. A weight says how much of a value is taken, and not whether there is anything in it. (For a word that needs
+# nothing that is [useful](#what-is-the-third-matrix-for).)
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -309,68 +311,20 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # - *A word finds itself first.* It need not: *bites* has a weight of 0.045 on itself, although it was not left out.
 # - *It finds what is most like it.* It need not: *bites* finds what is alive.
 # - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2.
-# - *It hands over its whole vector.* $W_V$ chooses: two of *man*'s three numbers, and nothing of *bites*.
+# - *It hands over only its own vector.* $W_V$ chooses: two of *man*'s three numbers, and nothing of *bites*.
 #
 # The first three are gone because queries and keys each have a matrix of their own. A score is
 # $q_i k_j^\top = (x_i W_Q)(x_j W_K)^\top = x_i \, W_Q W_K^\top \, x_j^\top$. Without $W_Q W_K^\top$ in the middle, a
-# word's score with itself is its squared length, and among vectors of equal length no score is larger. With it,
-# another word can score higher. And scores need not be symmetric, since this product need not be. Here it is
+# word's score with itself is its squared length, and among vectors of equal length no score is larger. With it, another
+# word can score higher, and unlike words can match, since it says which entry of one counts with which entry of the
+# other. And scores need not be symmetric, since this product need not be. (With one shared matrix it would be
+# $W W^\top$, which is symmetric: *its* could not ask *snake* unless *snake* asked *its* as much.) Here it is
 #
 # $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} .$$
 #
 # Row $a$, column $b$ (in the order alive, action, human) is what the score gains when the asking word has entry $a$ and
 # the other word entry $b$. An action asks for *alive* and for *human*, 2 each (row 2), so *man* gets $2 + 2 = 4$ from
 # *bites*. Only *alive* asks for an action (column 2), so *bites* gets 2 from *man*.
-#
-# ### And *python*?
-#
-# The fourth fault kept *python* from *programming*: it received *import* as it is. Which $W_V$ turns the vector $a$ of
-# one word into the vector $b$ of another? Their **outer product** $a^\top b$, each number of $a$ times each number of
-# $b$. A word $x$ then hands over $x \, a^\top b = (x \cdot a) \, b$: the vector $b$, in proportion to how much $x$ is
-# like $a$. Add two of them, one that turns *import* into *programming*, and one that turns *snake* into *animal*. The
-# weights are those of the beginning. Two of the four sentences contain neither *import* nor *snake*.
-
-
-# %%
-def vector(word):
-    return embeddings[row_of[word]]
-
-
-turn = np.outer(vector("import"), vector("programming"))  # a W_V, (384, 384)
-turn += np.outer(vector("snake"), vector("animal"))
-
-print(f"{'cosine of python with':32} programming  animal")
-for sentence in (
-    "python",
-    "you import a file with python",
-    "a python is a large snake",
-    "install python with pip",
-    "a python is a lizard",
-):
-    python = vector("python")
-    if sentence != "python":
-        weights, _ = look_up(sentence, "python", itself=False)
-        values = np.stack([vector(w) for w in sentence.split()]) @ turn
-        python = normalize(python + weights @ values)
-    found = [python @ vector(w) for w in ("programming", "animal")]
-    print(f"{sentence:32} {found[0]:11.2f} {found[1]:7.2f}")
-
-# %% tags=["proof"]
-for sentence, expected in (
-    ("you import a file with python", "programming"),
-    ("a python is a large snake", "animal"),
-):
-    weights, _ = look_up(sentence, "python", itself=False)
-    values = np.stack([vector(word) for word in sentence.split()]) @ turn
-    assert nearest(vector("python") + weights @ values, 2) == ["python", expected]
-assert 0.2 < vector("pip") @ vector("import") < 0.25
-assert 0.4 < vector("lizard") @ vector("snake") < 0.45
-
-# %% [markdown]
-# In the company of *import*, *python* is now close to *programming*; beside *snake* it is close to *animal*. *Pip* and
-# *lizard* do the same more weakly, because *pip* has a cosine of 0.21 with *import*, and *lizard* one of 0.42 with
-# *snake*. We chose the pairs by hand; training makes such a matrix from examples. A matrix of $384 \times 384$ has room
-# for many pairs, since they hardly disturb one another as long as their first words are nearly at right angles.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -447,7 +401,8 @@ matrix(4.8, 0.75, "output", of_weights @ v, 0.42, "{:.2f}")
 plt.show()
 
 # %% [markdown]
-# Each row of weights is a softmax of its own, so all queries can go through at once. (`mask` [comes
+# Each row of weights is a softmax of its own, over the keys, so all queries can go through at once. ([Over the
+# queries](#break-it-four-versions-one-correct) nothing would crash, either.) (`mask` [comes
 # below](#masks-leaving-a-word-out).)
 
 
@@ -534,6 +489,58 @@ small_output, small_weights = self_attention(small, w_q, w_k, w_v)
 assert np.allclose(small_weights, weights) and np.allclose(small_output, context)
 assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 assert (w_q @ w_k.T).tolist() == [[0, 2, 0], [2, 0, 2], [0, 0, 0]]
+
+# %% [markdown]
+# ### And *python*?
+#
+# With three matrices made by hand *python* can have what it needs, and nothing must be left out any more. Which matrix
+# turns the vector $a$ of one word into the vector $b$ of another? Their **outer product** $a^\top b$, each number of
+# $a$ times each number of $b$: for a word $x$ it gives $x \, a^\top b = (x \cdot a) \, b$, the vector $b$, in
+# proportion to how much $x$ is like $a$.
+#
+# So let $W_Q$ turn *python* into the query *import* + *snake* − *python*: whatever is like *import* or *snake*, and not
+# like *python* itself. (The factor makes the choice sharp.) $W_K$ is the identity. $W_V$ turns *import* into
+# *programming*, and *snake* into *animal*. Two of the four sentences contain neither *import* nor *snake*.
+
+
+# %%
+def vector(word):
+    return embeddings[row_of[word]]
+
+
+wanted = vector("import") + vector("snake") - vector("python")
+python_q = 10 * np.sqrt(384) * np.outer(vector("python"), wanted)
+python_k = np.eye(384)
+python_v = np.outer(vector("import"), vector("programming"))
+python_v += np.outer(vector("snake"), vector("animal"))
+
+print(f"{'cosine of python with':27} programming  animal   attends most to")
+alone = [vector("python") @ vector(w) for w in ("programming", "animal")]
+print(f"{'python alone':27} {alone[0]:11.2f} {alone[1]:7.2f}")
+for sentence in (
+    "you import a file with python",
+    "a python is a large snake",
+    "imported python code",
+    "a python is a lizard",
+):
+    text = sentence.split()
+    x, at = np.stack([vector(word) for word in text]), text.index("python")
+    received, shares = self_attention(x, python_q, python_k, python_v)
+    python = normalize(x[at] + received[at])
+    found = [python @ vector(w) for w in ("programming", "animal")]
+    best = shares[at].argmax()
+    print(
+        f"{sentence:30} {found[0]:8.2f} {found[1]:7.2f}",
+        f"  {text[best]} {shares[at, best]:.2f}",
+    )
+    assert found[0] > 0.7 or found[1] > 0.27
+
+# %% [markdown]
+# In the company of *import*, *python* moves towards *programming*, from 0.25 to 0.79; beside *snake* towards *animal*,
+# from 0.12 to 0.74. *Imported* and *lizard*, for which nothing was made, do the same, because they are like *import*
+# and *snake*: the closer, the stronger. We chose these matrices by hand; training has to find such from examples. A
+# matrix of $384 \times 384$ has room for many pairs, since they hardly disturb one another as long as their first words
+# are nearly at right angles.
 
 # %% [markdown]
 # ## Why the square root?
@@ -745,9 +752,9 @@ assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
 # Of the nouns, the verb now sees only the biter. In *man bites dog* that is *man*, with the weight
-# $16.919 / 17.919 = 0.944$ and the value $(1, 1)$. In one layer, the order *among* the words before it is lost. So
-# most models tell attention the positions, mask or not; the transformer of 2017 adds them to the vectors ([chapter
-# 5](05_position.ipynb)).
+# $16.919 / 17.919 = 0.944$ and the value $(1, 1)$. The order *among* the words before it is lost, at least in the first
+# layer. So most models tell attention the positions, mask or not; the transformer of 2017 adds them to the vectors
+# ([chapter 5](05_position.ipynb)).
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -813,8 +820,9 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
 # model you call PyTorch's, which avoids storing the weights where it can; on a GPU that is faster.
 #
-# [Chapter 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) restores the width $D$. A padding mask of shape
-# $(B, T)$ needs a new axis, `mask[:, None]`; with several heads it needs two ([why](#a-mask-over-the-wrong-axis)).
+# Here $d_v = d_k$. The result has that width, so it cannot be added to a word yet; [chapter
+# 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) brings it back to $D$. A padding mask of shape $(B, T)$ needs a
+# new axis, `mask[:, None]`; with several heads it needs two ([why](#a-mask-over-the-wrong-axis)).
 #
 # Two things to watch for. In `nn.MultiheadAttention`'s `attn_mask` and `key_padding_mask`, True means *hidden*. And a
 # mask of floats is *added* to the scores, so it must hold 0 for *may attend* and $-\infty$ for *hidden*: with 1 and 0
@@ -939,8 +947,8 @@ verdict
 # ### Exercise 2: Two masks, and an empty row
 #
 # *Medium, 15 minutes.* Turn a matrix of scaled scores of a text with itself into weights. No query may attend to a
-# later key, or to padding (`real` is False where a token is padding). Where that leaves a query nothing, its weights
-# are 0.
+# later key, or to padding (`real` is False where a token is padding). Where that leaves a query no key, its weights are
+# 0.
 
 
 # %% tags=["exercise"]
@@ -1110,7 +1118,7 @@ verdict
 #
 # Why not train it as one $(D, D)$ matrix? Because two narrow ones are cheaper. With $D = 512$ and $d_k = 64$ they hold
 # $2 D d_k = 65{,}536$ numbers, and one would hold $D^2 = 262{,}144$. Each word's short key is computed once, and then a
-# score takes 64 multiplications and not 512. The rank is the price, and [chapter
+# score takes 64 multiplications instead of 512. The rank is the price, and [chapter
 # 6](06_many_heads.ipynb#what-if-a-head-is-too-narrow) says what it costs.
 
 # %% [markdown]
@@ -1199,7 +1207,7 @@ for used in (8, 16):
 # Without $W_V$ it misses half: in a sum of two independent vectors each accounts for half, and no linear map can tell
 # them apart where both may point in the same directions. A matrix, even a random one, turns what was found into other
 # directions. Where words use 8 of 16 entries, the new directions do not overlap with the words' own, so nothing is
-# lost; for two full words there is not enough room.
+# lost; two words that use all 16 entries do not both fit.
 #
 # $W_V$ can also do the opposite: hand over nothing, as *bites* did. Why would that help? A value near zero can be
 # useful, because a softmax cannot say *none*. A word that needs nothing must still distribute a total weight of 1,
@@ -1275,5 +1283,5 @@ for name, version in versions.items():
 # each weight depends on the other queries. (Under a causal mask the other queries include later ones, so the future
 # leaks.) Leaving queries out also catches the root of the number of queries, because that number changes.
 #
-# No division at all passes every check but the last: its weights are positive, sum to 1 and follow the words around.
-# Only known numbers or independent code can detect it.
+# No division at all passes every check but the last: its weights are positive, sum to 1 and move with the words. Only
+# known numbers or independent code can detect it.

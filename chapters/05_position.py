@@ -81,8 +81,9 @@ for t in (0, 1, 10, 100):
 # %% [markdown]
 # **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: the number dominates every dot
 # product. Smaller steps would not save it. Whatever the step, a key contains $t$ times a fixed vector, so the position
-# adds $c \, t$ to the score, where $c$ depends on the query: a straight line, highest at one end. The first or the last
-# position can win, and never one between.
+# adds $c \, t$ to the score, where $c$ depends on the query: a straight line, highest at one end. By its own share the
+# first or the last position can win, and never one between. (In a column of its own the index would not drown the word,
+# but the straight line would stay.)
 #
 # **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
 # so "the word before me" looks different every time.
@@ -109,10 +110,10 @@ assert cosine_similarity(dog, man) < 0.5
 #
 # A point on a circle grants several wishes at once. Think of a clock hand of length 1. The dot product of two hands is
 # the cosine of the angle between them, largest where they agree and lower on both sides. So a query that points to
-# three o'clock finds three, and likewise for any other time. A fast hand alone comes round again, so it says nothing of
-# far positions. A slow one alone hardly moves in one step, so neighbours are nearly the same, and a score cannot tell
-# them apart. Several hands, fast and slow, tell the time, like those for seconds, minutes and hours. And hands move
-# smoothly, so neighbours stay similar.
+# three o'clock finds three, and likewise for any other time. A fast hand alone comes round again: with a period of 6
+# steps, positions 1, 7 and 13 are the same. A slow one alone hardly moves in one step, so neighbours are nearly the
+# same, and a score cannot choose between them. Several hands, fast and slow, tell the time, like those for seconds,
+# minutes and hours. And as hands move smoothly, neighbours stay similar, if not too similar to choose.
 #
 # The original transformer uses such hands. Each is a pair of numbers, a sine and a cosine (both are **sinusoids**).
 # Why pairs? A sine alone has the same value twice in each turn; with its cosine it tells where in the turn you are. A
@@ -450,9 +451,10 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 #
 # Now add words, and the verb can tell which one stands before it. The words are vectors of the published model from
 # [chapter 2](02_similarity.ipynb#real-vectors), 384 numbers and after them 32 zeros; the positions are 384 zeros and
-# after them 32 sines and cosines. $W_Q$ and $W_K$ ignore the words (their first 384 rows are 0) and treat the
-# positions as above; $W_V$ ignores the positions (its last 32 rows are 0). Of all the model's words, which is nearest
-# to what *bites* receives?
+# after them 32 sines and cosines. $W_Q$ and $W_K$ ignore the words (their first 384 rows are 0) and treat the positions
+# as above; $W_V$ ignores the positions (its last 32 rows are 0). Of all the model's words, which is nearest to what
+# *bites* receives? (Multiplying by `reads_words` keeps the first 384 entries, by `reads_positions` the last 32.
+# `row_of` and `token_of` lead from words to rows of `embeddings`, and back.)
 
 # %% tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize
@@ -491,18 +493,20 @@ assert not same
 #
 # ## Does adding destroy the word?
 #
-# After adding, the model sees only the sum. Can it be taken apart? Mostly: in [an
-# experiment](#can-the-sum-be-taken-apart) one matrix recovers the word from all of the sums, and another the position,
-# at width 256 from 84 percent of them, and else mostly off by one or two.
+# After adding, the model sees only the sum. Can it be taken apart? Mostly. In a wide space two random directions are
+# nearly at right angles ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)), so word and position hardly disturb
+# each other. In [an experiment](#can-the-sum-be-taken-apart) one matrix recovers the word from every sum, and another
+# the position, from 84 percent of the sums at width 256, and fewer at smaller widths; the rest are mostly off by one or
+# two, since neighbouring positions are similar.
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**) and make the vector wider? The next
 # thing that happens to it is a projection, and
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
-# Adding is the case $W_1 = W_2$. So side by side is more general. But adding needs no extra width, and training can
-# arrange the same: if it leaves some of the words' entries free for the positions, as in the 384 + 32 entries above,
-# a sum *is* a concatenation.
+# Adding is the case $W_1 = W_2$. So side by side is more general. But a sum can be as good: if words and positions keep
+# out of each other's entries, as in the 384 + 32 above, a sum *is* a concatenation. Training can move words out of the
+# directions that the positions use, as far as there is room.
 
 # %% [markdown]
 # ## Could the encoding be learned?
@@ -514,9 +518,8 @@ assert not same
 # a matrix $E$, and the scores are $E A E^\top$, with $A$ learned (in place of $W_Q W_K^\top$). We compare two kinds of
 # $E$. Sinusoids are fixed, and $A = R_{-1}$ would solve the task. An embedding table starts at random and is trained
 # along with $A$ ([chapter 7](07_learning.ipynb) says how). Training shows positions 0 to 23. The test asks about 24 to
-# 47, with all 48 to choose from: going beyond what was trained is **extrapolation**. Numbers are means of three runs,
-# at the learning rate, of five, that did best on 24 to 47 (for each width and kind, so each shows its best case).
-# Chance is 2 percent.
+# 47, with all 48 to choose from: going beyond what was trained is **extrapolation**. Each width and kind was tuned to
+# do its best on 24 to 47; the numbers are means of three runs. Chance is 2 percent.
 #
 # **Predict first.** With each kind, what share of positions 24 to 47 give most weight to the one before?
 
@@ -598,12 +601,11 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # A learned table ends where training ended. In practice PyTorch's `nn.Embedding(max_length, D)` has no rows beyond
 # it, so a longer text raises an error.
 #
-# Sinusoids may extrapolate. In our task, beyond position 23, they are right nearly everywhere at width 16 and 32, in
-# two cases out of three at 64, and hardly ever at 128. The rotation $R_{-1}$ would be right everywhere, at any width.
-# Training found another matrix. In 24 steps the slow pairs hardly move, so the first 24 encodings use only 8 directions
-# to speak of at width 16, and 12 at width 128. Of the later encodings' squared length, nothing lies outside these
-# directions at width 16, and at 32, 64 and 128 it is 13, 33 and 39 percent. What the matrix does to that share,
-# training never decided.
+# Sinusoids may extrapolate. In our task, beyond position 23, they are right nearly everywhere at width 16 and 32, two
+# times out of three at 64, and hardly ever at 128. The rotation $R_{-1}$ would be right everywhere, at any width.
+# Training found another matrix. It was trained only on what the first 24 encodings contain, and in 24 steps the slow
+# pairs hardly move. The later encodings also point elsewhere: at width 16 not at all, at 128 with 39 percent of their
+# squared length. What the matrix does there is left to chance, which is presumably why the wide ones fail.
 
 # %% tags=["proof"]
 strong, outside, zero = [], [], []
@@ -659,7 +661,8 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # $$(x_t + p_t) \, M \, (x_s + p_s)^\top = x_t M x_s^\top + x_t M p_s^\top + p_t M x_s^\top + p_t M p_s^\top .$$
 #
 # One matrix must serve words and positions at once, and through the last three terms the score can depend on where each
-# stands in the text, though mostly only the difference $t - s$ should count.
+# stands in the text, though usually only the difference $t - s$ should count: a phrase should be read alike wherever it
+# stands.
 #
 # A sinusoid is a fixed vector turned by $R_t$: $p_t = p_0 R_t$, with $p_0 = (0, 1, 0, 1, \dots)$. **Rotary position
 # embedding** (RoPE) turns the query and the key themselves, and the positions enter the score by $t - s$ alone. Add
@@ -670,9 +673,9 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 #
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #
-# because $a \cdot b = a b^\top$ for rows, and a rotation transposed has its two sines exchanged, as has the rotation by
-# the negative angle: $R_s^\top = R_{-s}$. Turning back by $s$ undoes $s$ of the $t$ steps. The values are not turned,
-# because only the scores need the positions.
+# because $a \cdot b = a b^\top$ for rows, and transposing a rotation exchanges its two sines, which negating the angle
+# does, too: $R_s^\top = R_{-s}$. Turning back by $s$ undoes $s$ of the $t$ steps. The values are not turned, because
+# only the scores need the positions; turned, what a word hands over would depend on where it stands.
 #
 # **By hand.** Take one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$:
 #
@@ -682,7 +685,6 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # | 107, 103 | (0.185, 0.983) | (0.623, −0.782) | −0.654 |
 #
 # Both scores are $\cos 4$, the cosine of the angle between two vectors of length 1, since $7 - 3 = 107 - 103 = 4$.
-# (Exchanged, $\cos(-4)$ is the same, but only because query and key are parallel.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two circles, each with two arrows from the middle. On the left the query at position 7 and the key at position 3, on the right the query at 107 and the key at 103. On the right both arrows point another way, but the angle between them is the same: from the key to the query it is a clockwise turn of 4 radians, more than half a circle."}}
 figure, panels = plt.subplots(1, 2, figsize=(6, 2.9))
@@ -725,11 +727,12 @@ assert np.allclose(turned, expected, atol=5e-4)
 assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 
 # %% [markdown]
-# Swap the two positions and the score changes: before and after are told apart.
+# Swap the two positions and the score changes: before and after are told apart. (By hand it would not have changed,
+# since there query and key were parallel, and $\cos(-4) = \cos 4$.)
 #
 # Can rotary positions look *one word back*? Yes. Let every key be the same $k$ and every query $k R_{-1}$, whatever the
-# words (a bias in $W_K$ and $W_Q$ can do that): the score is $k R_{t-s-1} \, k^\top$, largest at $s = t - 1$, where
-# nothing is turned.
+# words (a constant added after the projection, its *bias*, can do that): the score is $k R_{t-s-1} \, k^\top$, largest
+# at $s = t - 1$, where nothing is turned.
 #
 # How do rotary positions differ from sinusoids? With them the score depends on the two words and on the difference of
 # their positions: the encoding is **relative**. Sinusoids are **absolute**: what is added to a word depends on where

@@ -15,7 +15,7 @@
 #
 # You need chapters [4](04_self_attention.ipynb) and [6](06_many_heads.ipynb), the softmax's derivative from [chapter
 # 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. The chapter takes about 22 minutes to read, and 45
-# for the exercises. [Going further](#going-further), at the end, takes 9 more minutes.
+# for the exercises. [Going further](#going-further), at the end, takes 10 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. All of one attention block is built: dot product, scaling, softmax, weighted average, projections, positions and heads. This chapter adds gradients, which flow back from the answer to every matrix."}}
 from functools import partial
@@ -54,9 +54,10 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$L = \tfrac12 \lVert o - (1, 0) \rVert^2, \qquad \frac{\partial L}{\partial o} = o - (1, 0) = (-0.045,\ 0.768) .$$
 #
-# That vector of derivatives is the **gradient** of the loss with respect to $o$ (the ½ cancels the 2 of the square).
-# For this loss it is the error itself: *the second number is too large by 0.768*. In general it says how fast the
-# loss rises with each number, so to learn we step the other way. The loss is $\tfrac12 (0.045^2 + 0.768^2) = 0.296$.
+# That vector of derivatives is the **gradient** of the loss with respect to $o$, or *of* $o$ for short, and so for all
+# that follows (the ½ cancels the 2 of the square). For this loss it is the error itself: *the second number is too
+# large by 0.768*. In general it says how fast the loss rises with each number, so to learn we step the other way. The
+# loss is $\tfrac12 (0.045^2 + 0.768^2) = 0.296$.
 #
 # Now we know what is wrong at the output. The gradient is passed back, from each result to what it was made of, until
 # it reaches the numbers that training may change, the **parameters**: here, those of $W_Q$. This **backward pass** is
@@ -338,7 +339,7 @@ assert np.allclose(by_formula[0], d_query)
 # For a whole transformer such formulas would fill pages. PyTorch keeps a record of the operations on its arrays, which
 # it calls **tensors**, and walks this **computation graph** backwards on request (**automatic differentiation**,
 # *autograd*). Computing the loss is the **forward pass**. One walk back gives the derivatives for all parameters, at
-# about twice the cost of the forward pass.
+# about twice the cost of the forward pass, since each matrix product has two on the way back, one for either factor.
 #
 # For a tensor made with `requires_grad=True`, as all parameters of `nn.Linear` are, `backward()` *adds* to its `.grad`:
 # the gradients from all uses of the tensor, on top of what an earlier `backward()` left there. So it must be cleared
@@ -658,18 +659,20 @@ for step in (0, 80, 100, 120, 140, 1000):
 # So the loss falls first. Why in this order? Remember [the three scores](#back-through-the-softmax): a score rises if
 # its key's value would lower the loss more than the average value does. Once values carry their digits, the right
 # name's value does just that, so its score rises and the others fall. A step on $W_Q$ and $W_K$ does this for that name
-# in every note. But at first a value says nothing about its digit, so there is nothing to compare. $W_V$ can learn
-# without them: once it hands over digits, even with even weights, the model can bet on those in the note. An even bet
-# on five different digits costs $\ln 5 = 1.61$, and [a model cut in two](#break-it-a-cut-in-the-record) gets that far
-# and no further.
+# in every note. But at first the output can read nothing from a value that fits its digit, so there is nothing to
+# compare. $W_V$ and the output can learn that without $W_Q$ and $W_K$: with even weights what is received holds each
+# digit's share of the note, and the model can bet on the digits in the note. That costs 1.58 at best (computed in a
+# folded cell), and [a model whose record is cut](#break-it-a-cut-in-the-record) gets about that far and no further.
 #
 # And why so suddenly? Presumably because the query's gradient is made of keys, and the key's of queries: the larger one
-# is, the faster the other grows. ([Which half waits for which?](#which-half-waits-for-which) tests both halves.)
+# is, the faster the other grows. (We have not tested this. [Which half waits for which?](#which-half-waits-for-which)
+# asks how look-up and values delay each other.)
 #
 # You were also asked how large the weight would be: after 1,000 steps it is near two thirds, while all answers are
-# right. A weight is not a probability of being right. Once the answers are right and certain, the loss is near 0 and so
-# is its gradient (exercise 3 shows why), so hardly anything pushes the weight further. The linear maps that come after
-# the blend make a clear answer out of a mixture in which one digit is the strongest.
+# right. A weight is not a probability of being right. The gradient at a logit is the predicted probability, less 1 for
+# the right digit ([why](#where-does-the-gradient-begin)). So once the answers are right and certain, hardly anything
+# pushes the weight further. The linear maps that come after the blend make a clear answer out of a mixture in which one
+# digit is the strongest.
 #
 # Was that luck? Here is that run beside two from other seeds, each tested on 2,000 new notes:
 
@@ -805,7 +808,7 @@ plt.show()
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. From the outside
 # the cut model looks like one that learns badly. Its loss stays near 1.6 (a **plateau**): it bets on the digits in the
 # note, and never learns which of them was asked for. This is the first half of the whole model's story, alone: values
-# learn without the scores, and the loss falls from 2.3 to $\ln 5 = 1.6$. The rest needs the look-up.
+# learn without the scores, and the loss falls from 2.3 to 1.6. The rest needs the look-up.
 #
 # One check finds the reason:
 
@@ -847,9 +850,10 @@ assert all(
 # (Of these four, the bias of $W_K$ proves nothing. It adds the same number to all scores of a query, which changes no
 # weight, so its true gradient is always 0; in the whole model it is not exactly 0 only because of rounding.)
 #
-# So check two things before a long training: that every other parameter gets a gradient, and that the first loss is
-# near $\ln V$ for $V$ possible answers (ours was 2.33). Far above it, something starts too large, and the model bets
-# before it knows anything. Below it, the model is told what it should predict ([more](#the-first-number-to-look-at)).
+# So check two things before a long training: that every parameter except that bias gets a gradient, and that the first
+# loss is near $\ln V$ for $V$ possible answers (ours was 2.33). Far above it, something starts too large, and the model
+# bets before it knows anything. Below it, the model may be told what it should predict
+# ([more](#the-first-number-to-look-at)).
 
 # %% [markdown]
 # ## Exercises
@@ -1041,8 +1045,8 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# A wrong answer is passed back by the chain rule: to each value in proportion to its weight, to each score by its
-# weight and by how the gradient of that weight compares with the average, and a little of what arrives at the
+# The error of a wrong answer is passed back by the chain rule: to each value in proportion to its weight, to each score
+# by its weight and by how the gradient of that weight compares with the average, and a little of what arrives at the
 # matrices is subtracted from them. Nobody labels attention. The matrices learn from the answers, and the weights are
 # computed from these matrices again for every input.
 #
@@ -1092,12 +1096,13 @@ for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
     assert abs(np.mean(runs) - (26 if deviation == 1 else 7.4)) < 0.7
 
 # %% [markdown]
-# The loss of one answer is $\ln \sum_j e^{z_j} - z_\text{right}$, and the right logit is 0 on average. With deviation
-# 1 a logit is a sum of 64 products, so its deviation is $\sqrt{64} = 8$. The largest of a thousand is about 3.2
+# The loss of one answer is $\ln \sum_j e^{z_j} - z_\text{right}$, and the right logit is 0 on average. With deviation 1
+# a logit is a sum of 64 products, so its deviation is $\sqrt{64} = 8$. The largest of a thousand is about 3.2
 # deviations, 26, and $e^{26}$ is usually more than all the others together. So the loss is about $\ln e^{26} = 26$: a
 # model that knows nothing bets on one token, and training must first take that back. With deviation $1/8$ the logits
-# have deviation 1. For such normal numbers the average of $e^z$ is $e^{1/2}$ (a property of the bell curve), so the
-# loss is about $\ln 1000 + \tfrac12 = 7.41$.
+# have deviation 1. For normally distributed logits of deviation $\sigma$ the average of $e^z$ is $e^{\sigma^2 / 2}$, so
+# the loss is about $\ln 1000 + \tfrac12 = 7.41$. In general: $\ln V + \sigma^2 / 2$ while $\sigma$ is near 1 or below,
+# and about the largest logit when it is large, some $2.2\,\sigma$ among 50 answers and $3.2\,\sigma$ among 1,000.
 #
 # And a first loss *below* $\ln V$? Before training a model should know nothing. So either it was given a fair head
 # start (the output's bias set to the logarithms of the tokens' frequencies), or the summed loss was divided by more
@@ -1171,9 +1176,11 @@ assert 1e-6 < min(off[32].values()) < 1e-4
 
 # %% [markdown]
 # With a large step one measures a chord, and its error falls with the square of the step. With a tiny one the two
-# losses differ only in their last digits, and rounding, divided by the step, takes over. In 64-bit floats $10^{-5}$
-# is small enough for the first error and large enough for the second. In 32-bit floats, in which the rest of this
-# book trains, no step is good for more than four or five digits: check gradients in 64 bits.
+# losses differ only in their last digits, and rounding, divided by the step, takes over. In 64-bit floats $10^{-5}$ is
+# small enough for the first error and large enough for the second. In 32-bit floats, in which the rest of this book
+# trains, no step is good for more than four or five digits: check gradients in 64 bits. (At $10^{-7}$ the nudge no
+# longer changes the loss at all, so the whole gradient is missed.) A real mistake remains in 64 bits, with short and
+# long nudges; what vanishes there was rounding.
 
 # %% [markdown]
 # ### A query with nothing to attend to
@@ -1187,8 +1194,8 @@ assert 1e-6 < min(off[32].values()) < 1e-4
 # %% [markdown]
 # ### Keep going
 #
-# With the gradients of [the backward pass](#the-backward-pass-for-all-queries) we can take more steps on *dog bites
-# man*, first with $W_Q$ alone, then with $W_K$ too, then with all three matrices.
+# With the gradients of [the backward pass](#the-backward-pass-for-all-queries) we can take more steps, at a learning
+# rate of 1, on *dog bites man*, first with $W_Q$ alone, then with $W_K$ too, then with all three matrices.
 
 # %% tags=["hide-input"]
 x = np.array([[1.0, 0, 0], [0, 1, 0], [1, 0, 1]])  # alive, action, human
@@ -1313,10 +1320,11 @@ for seed in range(3):
 # %% [markdown]
 # ### What if matrices start at zero?
 #
-# Zeros, or any other constant, look like an even start. But if all matrices and biases start constant, all columns of
-# a matrix stay equal: they read the same input, what they hand on is multiplied by equal parameters, and so they get
-# the same gradient. (The last layer is an exception: each of its columns has a right answer of its own.) Two such
-# heads are one head for the price of two. A random start (**initialisation**) is there to **break the symmetry**.
+# Zeros, or any other constant, look like an even start. But if all matrices and biases start constant, all columns of a
+# matrix stay equal: they read the same input, what they hand on is multiplied by equal parameters, and so they get the
+# same gradient. (The last layer is an exception: each of its columns has a right answer of its own.) So heads that
+# start alike stay alike, and two of them are one for the price of two. A random start (**initialisation**) is there to
+# **break the symmetry**.
 #
 # Zeros can do worse, as the formulas of [the backward pass](#the-backward-pass-for-all-queries) say: apart from the
 # factor $1/\sqrt{d_k}$, $dQ$ is $dZ \, K$, and $dK$ is $dZ^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$ is not, so
@@ -1347,7 +1355,7 @@ assert round(np.mean(history[-100:]), 2) == 1.62
 # %% [markdown]
 # How large should random entries be? A sum of $D$ products has $\sqrt D$ times the size of one, so entries of deviation
 # $1/\sqrt D$ keep the size of an input, at any width. (*Xavier* or *Glorot* initialisation uses the number of outputs,
-# too.) And large entries of $W_Q$ and $W_K$ make large scores, so saturated rows. Multiply both matrices before
+# too.) And large entries of $W_Q$ and $W_K$ make large scores, and so saturated rows. Multiply both matrices before
 # training:
 
 # %% tags=["hide-input"]

@@ -9,11 +9,11 @@
 # # 8. How do you stack attention?
 #
 # One layer of attention mixes words once. The transformer of 2017 stacks six layers, later ones many more, and each
-# attention is surrounded by other parts: a residual connection, a norm, and a network that works on one word at a time.
-# At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when one of its parts
-# is left out.
+# attention layer is surrounded by other parts: a residual connection, a norm, and a network that works on one word at a
+# time. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when one of its
+# parts is left out.
 #
-# You need [chapter 7](07_learning.ipynb). This chapter takes about 27 minutes to read, and 40 for the exercises. [Going
+# You need [chapter 7](07_learning.ipynb). This chapter takes about 28 minutes to read, and 40 for the exercises. [Going
 # further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it. Residual paths lead around attention and around the feed-forward network, each to an add and norm."}}
@@ -201,8 +201,8 @@ x = torch.randn(2, 7, 512)  # (B, T, D)
 y = down(up(x).relu())  # (B, T, D): each of the 14 vectors by itself
 
 # %% [markdown]
-# The **activation function** between them, or *non-linearity*, makes it more than one matrix. (Without it, $x W_1 W_2$
-# would be $x$ times a single $D \times D$ matrix, and the wide middle would gain nothing.) Usual ones are
+# The **activation function** between them, or *non-linearity*, keeps it from collapsing into one matrix. (Without it,
+# $x W_1 W_2$ would be $x$ times a single $D \times D$ matrix, and the wide middle would gain nothing.) Usual ones are
 # $\operatorname{ReLU}(z) = \max(0, z)$, or the smoother GELU, $z \, \Phi(z)$ with the normal distribution function
 # $\Phi$. For *not bad*, two hidden entries (*units*) gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
 #
@@ -356,7 +356,7 @@ assert all(0.5 < ratios[True, one] < 2 for one in (keep_as_is, glorot, he))
 # initial weights can rescue the first case.)
 #
 # There is a price. Every layer adds to the stream, so the sum can grow from layer to layer; in one stack of 24
-# [below](#what-helps) its entries reach 1,280. Norms keep what a layer receives within bounds.
+# [below](#what-helps) to a size of 1,280. Norms keep what a layer receives within bounds.
 
 # %% [markdown]
 # ## Layer norm, on four numbers
@@ -397,8 +397,9 @@ nn.init.normal_(norm.bias)
 assert torch.allclose(layer_norm(x, norm.weight, norm.bias), norm(x), atol=1e-6)
 
 # %% [markdown]
-# No other token and no other sentence takes part. So layer norm does the same to a token in training and in use,
-# alone and in a batch.
+# No other token and no other sentence takes part. So layer norm does the same to a token in training and in use, alone
+# and in a batch. (**Batch normalisation** takes mean and variance of an entry over the whole batch instead. Then what a
+# token becomes depends on the other sentences and on padding, and in use one needs averages kept from training.)
 
 # %% tags=["quiz"]
 quiz.number(
@@ -463,10 +464,12 @@ plt.show()
 # %% [markdown]
 # Follow the thick line, the stream. With post-norm it passes through every norm, and so does the gradient on its way
 # back: no path is a plain $I$ any more. With pre-norm it passes through nothing but additions, so that path is there,
-# and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. In pre-norm a
-# **final norm** normalises the stream once, after the last layer. Which to choose? Pre-norm, unless you reproduce the
-# paper (in PyTorch's layers that is `norm_first=True`). We build the paper's post-norm first, also PyTorch's default;
-# [experiments below](#does-training-agree) compare them.
+# and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. In pre-norm a **final
+# norm** normalises the stream once, after the last layer, since otherwise what follows would receive a sum that has
+# grown with the depth. (A common slip is $x + \operatorname{LN}(x + f(x))$, which is neither: $x$ enters twice, and the
+# stream is not normalised.) Which should you choose? Pre-norm, unless you reproduce the paper (in PyTorch's layers that
+# is `norm_first=True`). We build the paper's post-norm first, also PyTorch's default; [experiments
+# below](#does-training-agree) compare them.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -573,14 +576,14 @@ quiz.one_choice(
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
 # vectors, the **embeddings**, and the vector of its position is added.
 #
-# What length $\lVert x \rVert$ should a token's vector have? (We also speak of its *size*, the root of the mean square
-# of its entries, which is the length divided by $\sqrt D$.) Two uses want different lengths. At the bottom it should be
-# about that of the position that is added to it, $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$;
-# otherwise the longer drowns the shorter. But at the output many models use the embeddings a second time, to score
-# every token of the vocabulary (**weight tying**, [chapter 9](09_decoder.ipynb)). There a length near 1 is wanted: the
-# entries of a normalised output have size 1, so its product with such a vector is about 1, and a longer one would make
-# the first scores too large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). So embeddings start with
-# length 1, and are multiplied by $\sqrt D = 22.6$ when they are looked up, close enough to the 16 that we want.
+# What length $\lVert x \rVert$ should a token's vector have? Embeddings start with length 1, because the output wants
+# it, and are multiplied by $\sqrt D$ when they are looked up, because the input does. At the input the length should be
+# about that of the position that is added, $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$; otherwise
+# the longer drowns the shorter. $\sqrt{512} = 22.6$ is close enough. At the output many models use the embeddings a
+# second time, to score every token of the vocabulary (**weight tying**, [chapter 9](09_decoder.ipynb)). The entries of
+# a normalised output have size 1, so its product with a vector of length 1 is about 1, and a longer one would make the
+# first scores too large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). (The *size* of a vector is the
+# root of the mean square of its entries: its length divided by $\sqrt D$.)
 
 # %% [markdown]
 # Here is the whole encoder in plain code, from token numbers to vectors: embeddings, positions ([chapter
@@ -827,14 +830,14 @@ for norm_first in (False, True):
 # part at a time (an **ablation**). There are two tasks on twelve random digits. *Reverse*: output the digits in reverse
 # order. *Add*: to each digit add the one at the mirrored position, and keep the last digit of the sum. For 3 1 4,
 # *reverse* gives 4 1 3 and *add* gives 7 2 7. Both must fetch a digit, and the second must compute something with it,
-# too.
+# too. (A linear map turns each position's final vector into ten scores.)
 #
 # Every model has width 32 and four heads and is post-norm. Its matrices have *Glorot's start* ([Glorot and Bengio,
-# 2010](https://proceedings.mlr.press/v9/glorot10a.html); `xavier_uniform_`), with which a square projection leaves
-# the size of a vector unchanged, on average; we name it, since it will matter later. It trains for 600 steps of Adam,
-# a form of gradient descent ([chapter 11](11_training.ipynb)), with smaller steps for the first 50 (a *warm-up*),
-# once for each of three seeds. For each we show the best of seven learning rates, 0.0003 to 0.02, since a model that
-# lost a part may need larger or smaller steps (`python -m benchmarks.encoders`, two hours on one core).
+# 2010](https://proceedings.mlr.press/v9/glorot10a.html); `xavier_uniform_`), with which a square projection leaves the
+# size of a vector unchanged, on average; we name it, since it will matter later. Each is trained for 600 steps of Adam,
+# a form of gradient descent ([chapter 11](11_training.ipynb)), with smaller steps for the first 50 (a *warm-up*), once
+# for each of three seeds. For each we show the best of seven learning rates, 0.0003 to 0.02, since a model that lost a
+# part may need larger or smaller steps (`python -m benchmarks.encoders`, two hours on one core).
 
 
 # %% tags=["hide-input"]
@@ -1077,11 +1080,11 @@ stacks = {name: median_of_starts(step) for name, step in steps.items()}
 # ### Words become alike
 #
 # How much of a word's vector is its *own*, and not common to all? Write the vectors as rows of $X$, subtract their
-# average $\bar X$ from each, and divide the length of what is left by the length of all: the own share is
-# $\lVert X - \bar X \rVert / \lVert X \rVert$. For $(3, 1)$ and $(1, 3)$ the average is $(2, 2)$, what is left is
-# $(1, -1)$ and $(-1, 1)$, and the share is $2 / \sqrt{20} = 0.45$. For 16 random words it begins at
-# $\sqrt{15/16} = 0.97$. (Own and common part are at right angles, so it is the squares of their shares that add up to
-# 1.)
+# average $\bar X$ from each, and divide the length of what is left by the length of all (for a matrix, the root of the
+# sum of its squared entries): the own share is $\lVert X - \bar X \rVert / \lVert X \rVert$. For $(3, 1)$ and $(1, 3)$
+# the average is $(2, 2)$, what is left is $(1, -1)$ and $(-1, 1)$, and the share is $2 / \sqrt{20} = 0.45$. For 16
+# random words it begins at $\sqrt{15/16} = 0.97$, since the average of 16 unrelated vectors keeps a 16th of the square.
+# (Own and common part are at right angles, so it is the squares of their shares that add up to 1.)
 #
 # **Predict first.** With attention alone, after how many layers is less than a tenth of each vector its own? And does
 # adding prevent that?
@@ -1116,9 +1119,9 @@ show_stacks(
 # %% [markdown]
 # With attention alone, two layers are enough: after one the own share is 0.73, after two 0.03 or 0.04, and after four
 # nothing. All sixteen words are practically one vector. The reason is that each layer replaces words by weighted
-# averages of all words, and such averages are more alike than the words were. (Every layer averages the own parts away,
-# the first one too. But there the common part is as short, since random words have little in common, so the share stays
-# high. From the second layer on the common part stays, and only the own part shrinks.) [Dong and others
+# averages of all words, and such averages are more alike than the words were. (The first layer shrinks the own parts,
+# too. But random words have little in common, so the common part is then just as small, and the share hardly moves.
+# From the second layer on the common part stays, and only the own part shrinks.) [Dong and others
 # (2021)](https://arxiv.org/abs/2103.03404) call this **rank collapse**, since equal rows make a matrix of rank 1 (all
 # its rows are multiples of one), and prove that in a stack of nothing but attention it is faster than exponential: the
 # more alike the words, the more even the weights, and even weights give all the same average. (Here the vectors also
@@ -1126,7 +1129,7 @@ show_stacks(
 #
 # Adding delays the collapse but, with Glorot's weights, before training, does not prevent it: once words are mostly
 # alike, attention returns nearly the same vector to all, so what they share grows and what is a word's own does not.
-# With pre-norm each layer adds a vector of size 1 at most to a growing stream, so it changes less and less
+# With pre-norm each layer adds a vector of size about 1 at most to a growing stream, so it changes less and less
 # ([more](#how-fast-do-words-become-alike)), and at the top 0.27 of each word is still its own. Without the sum,
 # training does not help either: after three trained layers without the residual connection around attention the own
 # share is below 0.1. In the complete model it is 0.95.
@@ -1156,8 +1159,8 @@ for name, (shares, sizes, gradients) in stacks.items():
 # high layer gets hardly any signal about where to look. In the *added* stack the words are almost as alike; a gradient
 # remains, presumably only because the numbers have exploded, to more than a thousand. With pre-norm the stream grows to
 # 4, an own share of more than a quarter is left, and every layer gets a gradient ([layer by
-# layer](#how-do-size-and-gradient-change-with-the-layer)). Started small, all three keep an own share above 0.9, and
-# their top layers still get a gradient.
+# layer](#how-do-size-and-gradient-change-with-the-layer)). With a small start all three keep an own share above 0.9,
+# and their top layers still get a gradient.
 #
 # So before training, each layer should add little compared with the stream: with a small start all do, with pre-norm
 # only the later ones. Most of today's deep models are pre-norm, and this is one reason.
@@ -1208,10 +1211,11 @@ assert (
 # ## Does training agree?
 #
 # Stack **twelve** whole layers, and train *reverse* as before (600 steps, 50 of them warm-up, three seeds), with the
-# best of ten learning rates from 0.00004 to 0.02. Four stacks have Glorot's start: pre-norm, post-norm, no norm, and
-# post-norm without residual connections. Post-norm and no norm are trained once more with a *small start*: $W_O$ and
-# $W_2$ divided by $\sqrt{24}$, since twelve layers have 24 sublayers. And post-norm gets *PyTorch's start*, the default
-# of `nn.Linear`, whose numbers have, in a square matrix, a third of the variance of Glorot's.
+# best of ten learning rates from 0.00004 to 0.02. Four stacks have Glorot's start: pre-norm, post-norm, *no norm* (the
+# *added* of above, $x + f(x)$), and *no residual* ($\operatorname{LN}(f(x))$, post-norm without the sum). Post-norm and
+# no norm are trained once more with a *small start*: $W_O$ and $W_2$ divided by $\sqrt{24}$, since twelve layers have
+# 24 sublayers. And post-norm gets *PyTorch's start*, the default of `nn.Linear`, whose numbers have, in a square
+# matrix, a third of the variance of Glorot's.
 #
 # **Predict first**: which of the seven learn?
 
@@ -1238,9 +1242,8 @@ for name, rows in deep.items():
     print(f"{name:26} {shares}{best['learning_rate']:14.1g}{worst:>15}")
 
 # %% [markdown]
-# (*No norm* is the *added* of above; *no residual* is post-norm without the sum, $\operatorname{LN}(f(x))$. The last
-# column is the worst seed at a learning rate of 0.01.) From Glorot's start only pre-norm learns. Post-norm is stuck
-# at 26 percent, about what the most frequent digit everywhere would give; the two others are worse.
+# (The last column is the worst seed at a learning rate of 0.01.) From Glorot's start only pre-norm learns. Post-norm is
+# stuck at 26 percent, about what the most frequent digit everywhere would give; the other two are worse.
 #
 # So it is not only where the norm stands that matters. Started small, or from PyTorch's smaller numbers, post-norm
 # learns, and started small even the stack without any norm. Why do these four learn, and the others not? Look at the
@@ -1282,18 +1285,18 @@ for name, rows in deep.items():
 
 # %% [markdown]
 # In the four that learn, the own share is above 0.4 when training begins. In the others it is at most 0.03, and in the
-# one without norms or a small start the entries have grown to nearly 300. That is the reason found above: where words
+# one without norms or a small start the entries have grown to nearly 300. That fits what was found above: where words
 # are alike, moving weight between them changes nothing, so the upper layers are not told where to look. So with
 # Glorot's start, unless a norm stands in front of each sublayer, a deep stack drowns the words before anything has been
 # learned, and without norms it explodes as well. Smaller weights prevent this.
 #
-# What do norms add, then? Here they allow larger steps. At a learning rate of 0.01 pre-norm and small-start post-norm
-# still learn with every seed (from PyTorch's start post-norm does not); without norms the loss overflows (its numbers
-# become too large for the computer).
+# What do norms add, then? With a small start they allow larger steps. At a learning rate of 0.01 pre-norm and
+# small-start post-norm still learn with every seed (from PyTorch's start post-norm does not); without norms the loss
+# overflows (its numbers become too large for the computer).
 #
 # So a shallow model is no test of what a deep one needs. (The post-norm model of 2017 had six layers, and a
-# **warm-up**: for 4,000 steps its learning rate rose from near 0. With post-norm the gradients of the last layers start
-# large, so full steps at once can go wrong: [tested](#does-it-need-warm-up).)
+# **warm-up**: for 4,000 steps its learning rate rose from near 0. With post-norm the gradients of the last layers'
+# feed-forward networks start large, so full steps at once can go wrong: [tested](#does-it-need-warm-up).)
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small start": 6, "no norm, small start": 5}
@@ -1353,9 +1356,10 @@ for depth, stream in enumerate(streams):
     assert own > 0.7 and (due > 0.99 if depth > 1 else due < 0.33)
 
 # %% [markdown]
-# At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. After
-# the first layer the digit to output is only a little more readable than digits from other positions. After the
-# second layer both digits can be read, from one vector of 32 numbers.
+# At the bottom, layer 0, a vector is a digit's embedding plus its position. It holds its own digit and nothing of the
+# one to output: 11 percent, where chance is 10. After the first layer the digit to output is only a little more
+# readable than digits from other positions. After the second layer both digits can be read, from one vector of 32
+# numbers.
 
 # %% [markdown]
 # So what layer 3 reads at a position is **no longer its word alone**. It is a vector that began as one digit and by
@@ -1490,9 +1494,9 @@ verdict
 #
 # A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward
 # network works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a
-# few layers; with it they need not. Norms keep what a sublayer receives in bounds, and can allow larger steps. Our deep
-# stacks learned where, before training, each word still had much of its own at the top: put the norm first, or start
-# small. After a few layers a position holds more than its word.
+# few layers; with it they need not. Norms keep what a sublayer receives within bounds, and can allow larger steps. Our
+# deep stacks learned where, before training, each word still had much of its own at the top: put the norm first, or
+# start small. After a few layers a position holds more than its word.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
 # connections: [He and others (2015)](https://arxiv.org/abs/1512.03385). Layer norm: [Ba, Kiros and Hinton

@@ -12,8 +12,8 @@
 # transformer of 2017 has a second stack, the **decoder**, which attends to the question and to its own words so far,
 # and never to words that it has not written yet. Together they are an **encoder-decoder**, or *sequence-to-sequence*,
 # model. In training the model is given the right answer. What stops it from copying? It is asked for the *next* word,
-# and a mask hides that. Without the mask the loss is just as low, and when the model has to write by itself, almost no
-# answer is right. By the end of this chapter the transformer of the paper is complete, in under eighty lines.
+# and a mask hides that word. Without the mask the loss is just as low, and when the model has to write by itself,
+# almost no answer is right. By the end of this chapter the transformer of the paper is complete, in under eighty lines.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
 # 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 30 minutes to read, and 50 for the
@@ -228,8 +228,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Each *yes* is a key that the query may attend to. In the second and the third matrix the last column has only
-# dashes, because nobody may attend to the padding. (The row of `<pad>` does not matter: the loss skips it.)
+# Each *yes* is a key that the query may attend to. In the second and the third matrix the last column has only dashes,
+# because nobody may attend to the padding.
 #
 # ### Which mask goes where?
 #
@@ -366,8 +366,8 @@ plt.show()
 # x = norm_3(x + feed_forward(x))
 # ```
 #
-# Self-attention comes first, so that already in the first layer the query to the memory can depend on the words that
-# are written.
+# Self-attention comes first, so that already in the first layer the query to the memory can depend on the words written
+# so far.
 #
 # The folded cells hold the book's `DecoderLayer`, with the `AddAndNorm` of chapter 8, and its `Decoder`, a stack of
 # them.
@@ -724,7 +724,7 @@ def share_right(model, rows):
 
 # %% [markdown]
 # Each step of `fit` draws 32 of the given `rows` of `questions` and `answers`, and takes one step of Adam ([chapter
-# 11](11_training.ipynb#how-large-a-step)). The learning rate rises evenly to `peak` over 50 steps (**warm-up**).
+# 11](11_training.ipynb#how-large-a-step)). The learning rate rises linearly to `peak` over 50 steps (**warm-up**).
 # Given held-out rows, it prints every 50 steps what share of their answers is right:
 
 
@@ -790,11 +790,10 @@ assert share_right(wide, unseen) > 0.95
 # %% [markdown]
 # ## The module that the book uses
 #
-# It has the same parts and methods, and allows pre-norm (the norm before each sublayer), too. From here on we use it.
-# Folded cells show that it gives the logits of `nn.Transformer`, in both orders of norm and with padding on both sides
-# (`nn.Transformer` ends each stack with a norm, in post-norm too, for which the module has an option), and those of the
-# model on one screen. We train it in the same way, and copy its parameters into `screen`. That replaces the one you
-# trained, so that all later numbers come from one model.
+# It has the same parts and methods, and allows pre-norm (the norm before each sublayer), too. Later chapters use it.
+# Folded cells show that it gives the logits of `nn.Transformer`, in both orders of norm (with its norm at the end of
+# each stack), and those of the model on one screen. We train it in the same way, and copy its parameters into `screen`,
+# in place of those you trained: from here on the two are one model.
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -1079,8 +1078,9 @@ with torch.no_grad():
 # position in a lower layer? No: in every layer row $t$ draws on rows 0 to $t$ only, which have seen nothing later, and
 # everything else works on each row alone.
 #
-# The property is worth a test of its own, a **leak test**: change later words, and the earlier logits must not move.
-# `check` does it together with two other tests. Each compares with `before`, the logits as they are:
+# The property is worth a test of its own, a **leak test**: change later words, and the earlier logits must not move. It
+# needs neither training nor data: a fresh model and random token numbers will do. `check` does it together with two
+# other tests. Each compares with `before`, the logits as they are:
 #
 # - *leaks*, the leak test: in each example the tokens from the fourth on are replaced by those of the example before it
 #   in the batch. The logits at the first three positions must not move, except for rounding.
@@ -1191,8 +1191,8 @@ quiz.one_choice(
 # | padding not hidden in cross-attention | padding behind the question, too |
 
 # %% [markdown]
-# (Where a row sees nothing, the book's module, which was used here, returns zeros. The code on one screen returns NaN,
-# so there you would notice at once.)
+# (Where a row sees nothing, all exponentials are 0, and the softmax is 0/0: the code on one screen returns NaN, so
+# there you would notice at once. The book's module, which was used here, returns zeros.)
 #
 # Measure three things: *loss*, that of the last batch in training; *forced* (**teacher-forced accuracy**), the share of
 # the held-out **words** that the model predicts when the right answer goes in; and *writing*, the share of held-out
@@ -1307,8 +1307,8 @@ loss, forced, writing = trained_with(variants["no causal mask"], seed=0)
 assert loss < 0.02 and forced == 1 and writing < 0.4
 
 # %% [markdown]
-# Each was trained with nine seeds (`python -m benchmarks.masks`), in the book's module. The three other columns need
-# no training; the first two are tests of `check`:
+# Each was trained with nine seeds (`python -m benchmarks.masks`), in the book's module. The three other columns need no
+# training; the first two are tests of `check`:
 #
 # - *Leaks*: do later words change earlier logits?
 # - *Padding*: does more padding after the question change the logits?
@@ -1340,7 +1340,8 @@ for name, make in variants.items():
 # %% [markdown]
 # Two of the nine answer nearly everything with every seed: *one word too few* and *padding not hidden*; so does the
 # causal mask on cross-attention with seven seeds of nine. Without a causal mask only the writing is bad: the loss is
-# that of the correct model, and hardly any answer is right. The losses hardly warn: all but one are 0.003.
+# that of the correct model, and hardly any answer is right. (A target that is not shifted looks the same from outside:
+# [a tenth mistake](#a-tenth-mistake-in-no-mask).) The losses give almost no warning: all but one are 0.003.
 #
 # So the mistakes are of four kinds ([one by one](#why-does-each-mistake-look-as-it-does)):
 #
@@ -1349,7 +1350,7 @@ for name, make in variants.items():
 # - **One sees the future only outside training**. The leak test finds it after `eval()`.
 # - **Two see too little** (*one word too few*, and the causal mask *on cross-attention*). Nothing leaks, and most of
 #   what they write is right; only the comparison with a reference is sure to find them.
-# - **One sees padding**, so with more or less of it the same question may get another answer.
+# - **One sees padding**, so the logits depend on how much of it there is.
 #
 # ### What to check, and in which order
 #
@@ -2080,8 +2081,8 @@ assert sum(look in n for look, n in zip(most, needs, strict=True)) == 6
 # [Chapter 5](05_position.ipynb) added positions, because attention alone cannot tell orders apart. But a causal mask
 # treats positions differently. Is that enough? Yes, to some degree. The first word sees only itself, the second two
 # words, and so on, so that in the first layer the same word at two positions receives two averages, over different
-# words. The second layer can use these differences. Exchange the first two of five words: with one layer what the last
-# word receives stays the same, with two it changes.
+# words. The second layer can use these differences. Swap the first two of five words: with one layer what the last word
+# receives stays the same, with two it changes.
 
 # %% tags=["hide-input"]
 from dotformer.encoder import Encoder, LayerConfig

@@ -34,8 +34,8 @@ transformer_map(built=10)
 # should be a token? There are two obvious answers, and each has its price.
 #
 # **An ID for each word.** Our test words are German numbers, since German writes each as one word: 21 is
-# *einundzwanzig*, one-and-twenty. Write the numbers from 0 to 9,999. Of these, 9,500 make the vocabulary (`seen` in the
-# code), and 500, drawn at random, are new words (`unseen`).
+# *einundzwanzig*, one-and-twenty. Take the numbers from 0 to 9,999, in words. Of these, 9,500 make the vocabulary
+# (`seen` in the code), and 500, drawn at random, are new words (`unseen`).
 
 # %% tags=["hide-input"]
 import numpy as np
@@ -120,9 +120,10 @@ for step in range(1, 5):
 # *Sechsunddreißig* needs no row of its own where *sechs*, *und* and *dreißig* have theirs.
 #
 # The order matters. In *seateam*, where a space got lost, the first merge leaves *s ea t ea m*. As *t ea* was learnt
-# before *ea t*, the word becomes *s ea team*, and not *s eat ea m*. A later merge may need the symbol that an earlier
-# one made, and the training text was cut in this order, too. Cut new text in another way, and nothing fails, but the
-# model sees words cut in ways that it has hardly ever seen.
+# before *ea t*, the word becomes *s ea team*, and not *s eat ea m*, which one would get by always taking the longest
+# token that fits. A later merge may need the symbol that an earlier one made, and the text on which the model is
+# trained was cut in this order, too. Cut new text in another way, and nothing fails, but the model sees words cut in
+# ways that it has hardly ever seen.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -157,8 +158,8 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 
 # %% [markdown]
 # An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the emoji four. With bytes as the
-# first 256 symbols (**byte-level BPE**) every text can be encoded, and survives the round trip from text to tokens
-# and back.
+# first 256 symbols (**byte-level BPE**) every valid text can be encoded, and survives the round trip from text to
+# tokens and back.
 #
 # Usually no merge crosses the end of a word. Otherwise *dog.*, *dog,* and *dog!* could each become a token, and each
 # would have to learn *dog* for itself ([Radford and others,
@@ -175,7 +176,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | ` ?\p{L}+` | letters of any script, with one space before them | *␣pays* |
 # | ` ?\p{N}+` | numerals, likewise | *␣2* |
 # | ` ?[^\s\p{L}\p{N}]+` | other characters, likewise | *!* |
-# | `\s+(?!\S)` | white space, up to where no other character follows (`(?!\S)`): before a word, all but its last character | *a␣␣b* is cut into *a*, *␣*, *␣b* |
+# | `\s+(?!\S)` | a run of white space; before a word, all but its last character, which goes with the word (`(?!\S)`: no other character follows) | *a␣␣b* is cut into *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
 
 # %% tags=["export"] module="tokens"
@@ -323,7 +324,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # ordinary tokens, and only the program can insert the special one, by its number.
 #
 # Merges count symbols: the 256 bytes, then one for each merge. The model gets token IDs. With three special tokens in
-# front, a token ID is its symbol's number plus 3, so the saved merges stay the same if a special token is added:
+# front, a token ID is its symbol's number plus 3, so the saved merges stay the same if a special token is added. (All
+# token IDs then shift, so a model that is trained already no longer fits.)
 #
 # | | symbol | token ID |
 # |---|---|---|
@@ -516,14 +518,15 @@ assert tokenizer.tokenize("sechsunddreißig") == ["sechs", "und", "dreißig"]
 # %% [markdown]
 # It has found many parts of German number words, *hundert*, *tausend*, *und*, *zig* (60 merges do not reach *zwanzig*).
 # What it never met, such as *Zoë*, *Tassen* (cups) and 茶, falls apart into letters and bytes (of *Tassen* it knows only
-# *se*), but nothing is lost. The 500 words that were out of vocabulary come back as they were, in 5.6 tokens each,
-# where letters needed 32: *sechsunddreißig* is *sechs | und | dreißig*.
+# *se*), but nothing is lost: Zoë, for whom the last chapter had no number, is four tokens. A merge knows no characters:
+# *f* has joined the first byte of *ü*, to `f\xc3`. The 500 words that were out of vocabulary come back as they were, in
+# 5.6 tokens each, where letters needed 32: *sechsunddreißig* is *sechs | und | dreißig*.
 #
 # ## A real sentence, with a vocabulary of 300 and of 8,000
 #
 # We have trained this kind of tokenizer on the 58,000 English and German image captions of Multi30k, with vocabularies
-# from 300 to 32,000 (`python -m benchmarks.tokens`); the rest of this section is about these. Here is how the first and
-# one of 8,000 cut *The dog bites the man, and the man drinks his tea.* in two languages.
+# from 300 to 32,000 (`python -m benchmarks.tokens`); the rest of this section is about these. Here is how those with
+# 300 and with 8,000 tokens cut *The dog bites the man, and the man drinks his tea.* in two languages.
 
 # %% tags=["hide-input"]
 from classroom.measured import measured
@@ -599,8 +602,8 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 #
 # And a token's row is looked up, and so mostly trained, only where the token occurs. Call a token *rare* if the
 # training text uses it fewer than 100 times, a limit of our choosing. Later tokens are on the whole rarer: every pair
-# that a merge creates contains its new symbol, so it cannot occur more often than that symbol. Rare tokens stay
-# **undertrained**.
+# that a merge creates contains its new symbol, so it cannot occur more often than that symbol. And symbols that later
+# merges have used up, such as *ausend* on the way to *tausend*, keep their rows. Rare tokens stay **undertrained**.
 #
 # What a larger vocabulary buys is shorter texts. How much shorter? The average number of tokens per word is called
 # **fertility**. Here it is, counted on captions that were not used to learn the merges. A word is what stands between
@@ -622,13 +625,13 @@ for row in captions["sizes"]:
 # tokens that a model can read at once, its **context window**. Tokenizers of large models have read many languages,
 # but unequally, and the languages that they saw least tend to cost most.
 #
-# Between vocabularies of 300 and of 4,000 English and German texts shrink to about a third; between 8,000 and 32,000
-# only by a tenth at most, and at 32,000, 98 percent of the merged tokens are rare. Rarity is a warning and not a
-# verdict: only training tells which matters more. In our trials, of the vocabularies from 300 to 16,000, the largest
-# predicted held-out text best, in part because its model is larger ([below](#which-vocabulary-is-best)); in
-# translation, small vocabularies help small corpora ([Sennrich and Zhang, 2019](https://arxiv.org/abs/1905.11901)). So
-# try a few sizes, and compare the models on held-out text and by what they cost. The original transformer had 37,000
-# tokens for English and German together; today's models often have 100,000 or more.
+# From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third; from 8,000 to 32,000 only
+# by a tenth at most, and at 32,000, 98 percent of the merged tokens are rare. Rarity is a warning and not a verdict:
+# only training tells which matters more. In our trials, of the vocabularies from 300 to 16,000, the largest predicted
+# held-out text best, in part because its model is larger ([below](#which-vocabulary-is-best)); in translation, small
+# vocabularies help small corpora ([Sennrich and Zhang, 2019](https://arxiv.org/abs/1905.11901)). So try a few sizes,
+# and compare the models on held-out text and by what they cost. The original transformer had 37,000 tokens for English
+# and German together; today's models often have 100,000 or more.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -713,12 +716,12 @@ assert convenient.eos_id in convenient.encode(message)
 assert convenient.decode(convenient.encode(message)) != message
 
 # %% [markdown]
-# The user has put an end token into a sentence, which decoding does not show, since a special token stands for no
-# text. And a program that cuts its input at end tokens loses the rest. Where special tokens separate the speakers of
-# a chat, a user can speak in another's name, a form of **prompt injection**. Tests on ordinary texts do not show it.
-# The check: whatever the text, `encode` must make no special token from it (apart from those that the program itself
-# adds). (Libraries differ: Hugging Face's tokenizers recognise special tokens in a text unless told otherwise,
-# tiktoken raises an error. So know yours before you hand it what users type.)
+# The user has put an end token into a sentence, which decoding shows only as a gap, since a special token stands for no
+# text. And a program that cuts its input at end tokens loses the rest. Where special tokens separate the speakers of a
+# chat, a user can speak in another's name, a form of **prompt injection**. Tests on ordinary texts do not show it. The
+# check: whatever the text, `encode` must make no special token from it (apart from those that the program itself adds).
+# (Libraries differ: Hugging Face's tokenizers recognise special tokens in a text unless told otherwise, tiktoken raises
+# an error. So know yours before you hand it what users type.)
 
 # %% [markdown]
 # ## Batches with little padding
@@ -854,10 +857,10 @@ quiz.one_choice(
 # ### Exercise 1: Print while it writes
 #
 # *Medium, 20 minutes.* A model writes token after token, and each stands for some bytes. Given the bytes so far that
-# are not printed yet, return the text that can be printed, and the bytes that must wait, because they begin a
-# character of which more is to come. The bytes of UTF-8 say how long a character is: below 128 it is one byte; a
-# first byte from 192 on begins a character of two bytes, from 224 on of three, from 240 on of four; the others lie
-# from 128 to 191. You may assume that the bytes are right as far as they go.
+# are not printed yet, return the text that can be printed, and the bytes that must wait, because they begin a character
+# of which more is to come. The bytes of UTF-8 say how long a character is: below 128 it is one byte; a first byte from
+# 192 on begins a character of two bytes, from 224 on of three, from 240 on of four; the others lie from 128 to 191. The
+# bytes are valid, but may stop inside a character.
 
 
 # %% tags=["exercise"]

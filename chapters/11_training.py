@@ -14,7 +14,7 @@
 # being stopped: a trainer that is killed at any moment goes on from its last checkpoint as if nothing had happened.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. The chapter
-# takes about 28 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 7 more
+# takes about 29 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 8 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Everything is built but generation. This chapter adds the loss, above the output."}}
@@ -385,10 +385,10 @@ plt.show()
 # %% [markdown]
 # Single tokens come right first: at step 100 most are, but of the whole numbers less than half, since one wrong token
 # makes a whole number wrong. Then the rest falls into place. In the end all 500 test numbers are right. (The loss
-# begins a little above $\ln 334 = 5.81$, since the first scores are random and not equal. It ends near 0.11, and not
-# near 0, on purpose: label smoothing, [below](#label-smoothing), asks for a probability of 0.9, and
-# $-\ln 0.9 = 0.105$.) One of the validation numbers, *eleven thousand seven hundred and eighty nine*, comes right
-# early. (*send* is a token, too: a fragment left over from merging *tausend*.)
+# begins a little above $\ln 334 = 5.81$, since the first scores are random and not equal. That it ends near 0.11, and
+# not near 0, is intended: [label smoothing](#label-smoothing) explains it.) One of the validation numbers, *eleven
+# thousand seven hundred and eighty nine*, comes right early. (*send* is a token, too: a fragment left over from merging
+# *tausend*.)
 
 # %% tags=["hide-input"]
 for step in (0, 50, 100, 150, 600):
@@ -449,7 +449,7 @@ plt.show()
 # counts how often the darkest cell is the right word.
 #
 # Four parts of the loop are still unexplained: label smoothing, Adam, a learning rate that rises and falls, and
-# clipping.
+# clipping. This task could do without any one of them, as we shall see; larger ones cannot.
 #
 # ## Label smoothing
 #
@@ -463,8 +463,10 @@ plt.show()
 #
 # It is meant to curb **overconfidence**. The plain loss always falls further if the right token's logit grows, so a
 # model trained on it becomes surer and surer, and on new text also where it is wrong. The smoothed loss is smallest
-# where that token has exactly the probability that $q$ gives it, here 0.925 ([how
-# small?](#how-small-can-a-smoothed-loss-become)). Whether it helps, we test with 20,000 numbers
+# where that token has exactly the probability that $q$ gives it, here 0.925. Even there it is not 0 but 0.349, and with
+# this chapter's 334 tokens 0.90, so a smoothed training loss that stops there is no fault
+# ([why](#how-small-can-a-smoothed-loss-become)). In the run above the right token comes to about 0.9, and
+# $-\ln 0.9 = 0.105$ is the plain loss of 0.11 at its end. Whether it helps, we test with 20,000 numbers
 # [below](#what-was-needed) and with [only 150](#when-a-model-overfits).
 
 # %% [markdown]
@@ -622,12 +624,12 @@ plt.show()
 # the five at least 98.9 percent are right ([all of them](#what-was-needed-in-figures)). That they are not needed *here*
 # does not make them useless: at twice the learning rate the model has 99 percent of the validation numbers right after
 # 275 to 400 steps with warm-up, and after 425 to 525 without. What matters most here is the learning rate: with a tenth
-# of the chapter's, Adam gets 83 percent right in these 600 steps, with ten times as much none. So this easy task cannot
-# tell what large models need: [Xiong and others (2020)](https://arxiv.org/abs/2002.04745), for one, found warm-up
-# essential for full-size post-norm models.
+# of the chapter's, Adam gets 83 percent right in these 600 steps; with ten times as much, none. So this easy task
+# cannot tell what large models need: [Xiong and others (2020)](https://arxiv.org/abs/2002.04745), for one, found
+# warm-up essential for full-size post-norm models.
 #
-# So the loop works, if there are enough data, enough memory and no power cut. The rest of the chapter takes these
-# three away, one by one.
+# So the loop works, if there is enough data, enough memory and no power cut. The rest of the chapter takes these three
+# away, one by one.
 
 # %% [markdown]
 # ## When a model overfits
@@ -665,10 +667,11 @@ plt.show()
 
 # %% [markdown]
 # On the left is **overfitting**. After some 150 steps the training loss is near 0: the model has memorised these 150
-# numbers. From there it mostly becomes surer, also where it is wrong. Take the validation tokens that it gets wrong:
-# to its wrong guess it gives a probability of 0.80 at step 150, and of 0.88 at the end. Such tokens account for 98
-# percent of the loss by then, so the validation loss turns upwards. To be right on new numbers is to **generalise**,
-# and this model does so on only 42.5 percent. Anything meant to prevent overfitting is called **regularisation**.
+# numbers. From there it mostly becomes surer, also where it is wrong. Take the validation tokens that it gets wrong: it
+# gives its wrong guess a probability of 0.80 at step 150, and of 0.88 at the end. That leaves less for the right token,
+# so their loss grows, and at the end they account for 98 percent of all of it: the validation loss turns upwards. To be
+# right on new numbers is to **generalise**, and this model does so on only 42.5 percent. Anything meant to prevent
+# overfitting is called **regularisation**.
 #
 # The table below compares remedies. Its row *none* is the model on the left of the figure, and each row below it is
 # one remedy. All are means of three seeds. *Right at lowest* is the share of validation numbers right at the one step
@@ -696,7 +699,8 @@ for name in ("none", "weight decay 1"):
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
 #   keep the parameters that had the lowest loss, as the trainer below does. That limits the loss without removing the
 #   cause. And if you care about right answers, keep the model that has the most of them: after the loss has turned, the
-#   share of right numbers still rises here, by some points on average.
+#   share of right numbers still rises here, by some points on average. (The share asks only which token is first, the
+#   loss also how sure the model is.)
 # - **Weight decay**, here with [AdamW](#weight-decay-and-adamw) on all parameters
 #   (`optim.AdamW(..., weight_decay=1.0)`), pulls every parameter towards 0, so that only what keeps lowering the loss
 #   stays large. With 1 the gain is fifty points, to 92.5 percent. For large models and long runs 0.01 to 0.1 is
@@ -708,9 +712,10 @@ for name in ("none", "weight decay 1"):
 #   not turn upwards.
 #
 # The validation numbers decide. Weight decay 1, weight decay 3 and dropout 0.1 get about equally many right. Of these
-# weight decay 1 has the lowest loss, so we take it. On the untouched test numbers it gets 91.5 percent right, against
-# 38.1 without a remedy. And more data helps most: with 20,000 numbers none of this was needed. Large language models
-# read most of their text about once, so they hardly overfit, and usually go without dropout and label smoothing.
+# weight decay 1 has the lowest loss, so we take it. (Decay 3 has five times its loss, presumably because it keeps the
+# model unsure even where it is right.) On the untouched test numbers it gets 91.5 percent right, against 38.1 without a
+# remedy. And more data helps most: with 20,000 numbers none of this was needed. Large language models read most of
+# their text about once, so they hardly overfit, and usually go without dropout and label smoothing.
 
 # %% tags=["proof"]
 by_seed = {
@@ -1162,8 +1167,9 @@ assert all(torch.equal(one, other) for one, other in both)
 # ### Break it: the parameters are enough
 #
 # Some scripts keep the parameters and nothing else. Then the count of steps begins again at 1, so warm-up and peak come
-# a second time, in a model that had nearly settled, and the data begin from the front. Suppose that somebody sets
-# schedule and data to the right step by hand, so that only Adam's state is lost.
+# a second time, in a model that had nearly settled, and the data start again from the beginning. At least the warm-up
+# makes the first steps small. Suppose that somebody sets schedule and data to the right step by hand, so that only
+# Adam's state is lost.
 #
 # **Predict first.** Take a run of 600 steps, without dropout, that has come to step 190 and gets more than nine in
 # ten of the validation numbers right. What will one step with a new Adam change?
@@ -1434,9 +1440,10 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # Adam divides out only the size of a typical gradient. If at one step all gradients are a hundred times as large as
 # usual, the step itself stays below a learning rate: with usual gradients of size 1, $m$ gains $0.1 \cdot 100 = 10$ and
 # $v$ gains $0.02 \cdot 100^2 = 200$, and $10 / \sqrt{201} = 0.7$. But that batch fades from $m$ only slowly, and its
-# part of this step and the following ones adds up to nearly eight learning rates, where that of a usual batch adds up
-# to one. It also fills $v$, which forgets more slowly: $\sqrt v$ is 14 times its usual size, and 100 steps later still
-# 5 times, so that the following batches hardly move the model. Clipped to a usual norm, it would count like any other.
+# part of this step and the following ones adds up to nearly eight learning rates, $0.71 + 0.64 + 0.58 + \dots$, where
+# that of a usual batch adds up to one. It also fills $v$, which forgets more slowly: $\sqrt v$ is 14 times its usual
+# size, and 100 steps later still 5 times, so that the following batches move the model by a fourteenth of what they
+# should at first, and by a fifth 100 steps later. Clipped to a usual norm, it would count like any other.
 #
 # ### Weight decay, and AdamW
 #

@@ -15,7 +15,7 @@
 # and lets a small model write ahead for a large one.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
-# learnt something. It takes about 27 minutes to read, and 40 for the exercises. [Going further](#going-further), at
+# learnt something. It takes about 28 minutes to read, and 40 for the exercises. [Going further](#going-further), at
 # the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
@@ -77,16 +77,16 @@ assert text_of(written) == "a cup"
 # likeliest sequence, and greedy decoding cannot go back.
 #
 # The book's loop is that of [chapter 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer), generalised to any way of
-# choosing the next token. A loop must feed tokens to the model, drop finished sentences and, in a beam, repeat rows. It
-# should do so for this little model and for a transformer, with and without a cache. So it asks for four things only,
-# and whatever offers these is called a **state**: the model together with the sentences that it is writing, one row for
-# each.
+# choosing the next token. A loop must feed tokens to the model, drop finished sentences and, for several hypotheses of
+# one sentence, repeat rows. It should do so for this little model and for a transformer, with and without a cache. So
+# it asks for four things only, and whatever offers these is called a **state**: the model together with the sentences
+# that it is writing, one row for each.
 #
 # | | what it does |
 # |---|---|
 # | `len(state)` | says how many rows there are |
 # | `state.step(tokens)` | reads one more token for each row, and returns the logits $(B, V)$ of what may follow |
-# | `state.select(rows)` | keeps these rows, in this order; so a finished sentence leaves the batch |
+# | `state.select(rows)` | keeps these rows, in this order, where one may occur twice; so a finished sentence leaves the batch |
 # | `state.special_ids` | the numbers of padding, begin and end; the first two are never written |
 #
 # This chapter has three states: `Table`, here, for the model above; `Recompute` for a transformer that reads everything
@@ -238,7 +238,8 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
 #
 # `beam_search`, folded below, does this for a batch, with the length penalty; to the model each hypothesis is a row. It
-# stops when `beam` hypotheses have ended and none that is live can still score higher, or after `max_length` tokens. An
+# stops when `beam` hypotheses have ended and none that is live can still score higher, or after `max_length` tokens. (A
+# live one's sum can only fall, so its score is at most its present sum divided by $\text{lp}$ of `max_length`.) An
 # ending must compete with all continuations: it is set aside only if it is among the step's best `beam`. Otherwise the
 # list would soon be full of endings, since every hypothesis can end at every step, with at least a tiny probability.
 
@@ -530,14 +531,16 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 #
 # ## Sampling
 #
-# In a translation, likely words are what you want. In a story they are not: [Holtzman and others
+# A source leaves few good translations, so the likeliest is usually among them, apart from the length bias. A story can
+# go on in thousands of ways, and there likely words are not what you want: [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
 # over and over (**degeneration**). Two things come together. With each repetition the model found the next one
-# likelier. And the likeliest text is not a typical one: of a coin that shows heads with probability 0.6 the likeliest
-# hundred tosses are all heads, and nobody ever sees them. So draw each word at random with the model's probabilities,
-# which is called **sampling**. But thousands of words have a tiny probability each. If they have 5 percent together, a
-# text of twenty words has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can mislead
-# all that follow. Three options control how random the draw is; the last two cut off this **tail** of unlikely words:
+# likelier. And the likeliest text is not a typical one: for a coin that shows heads with probability 0.6, the likeliest
+# run of a hundred tosses is all heads, and nobody ever sees it. A wider beam comes nearer to this text, so it makes a
+# story duller and not better. So draw each word at random with the model's probabilities, which is called **sampling**.
+# But thousands of words have a tiny probability each. If together they have 5 percent, a text of twenty words has at
+# least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can mislead all that follow. Three options
+# control how random the draw is; the last two cut off this **tail** of unlikely words:
 #
 # - The **temperature** divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)): towards 0 it
 #   becomes greedy decoding, above 1 the probabilities are flatter than the model's.
@@ -691,9 +694,9 @@ quiz.one_choice(
 #
 # The causal mask gives the answer. An earlier token never sees a later one, so nothing about it changes when more are
 # written. The new token's query is compared with the earlier keys, and its weights blend the earlier values, in each
-# layer. Nothing else of the earlier tokens is used. Keep the keys and values, and you have the **KV cache**. (The
-# keys and values of cross-attention come from the encoder's output and never change, so they are computed once.)
-# Queries are not kept: a query is used at its own step only.
+# layer. Nothing else of the earlier tokens is used. Keep the keys and values, and you have the **KV cache**. (The keys
+# and values of cross-attention come from the encoder's output and never change, so they are computed once.) Queries are
+# not kept: what an earlier token's query asked for has been computed, so it has nothing left to do.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two rows of triangles of cells for four steps. Above, without a cache: at step t all t rows of the score matrix are computed, a triangle that grows from one cell to ten. Below, with a cache: at step t only the last row is computed, one to four cells; the earlier rows are pale."}}
 figure, panels = plt.subplots(2, 4, figsize=(7.2, 3.6))
@@ -1021,15 +1024,17 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # ([why](#why-one-sentence-is-slow)). Reading five tokens at once loads them only once, too. **Speculative decoding**
 # ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses that. A small **draft model** with the same
 # vocabulary writes a few tokens ahead, say four. The large one reads them in one pass, the newest token and the drafted
-# ones after it, under [a causal mask](#several-tokens-at-once). That pass gives logits after each drafted token: what
-# the large model would write there.
+# ones after it, under [a causal mask](#several-tokens-at-once). For four drafted tokens that gives five rows of logits.
+# The row of the newest token says what the large model would write in place of the first drafted one, each further row
+# checks the next, and the fifth is to spare.
 #
 # With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
-# replaced by the large model's own, and what the cache kept of the rest is dropped. So the text is what the large model
-# would have written alone (but for rounding). Say that the draft model writes *elf tausend acht hundert*, and that the
-# large model's own choices are *elf*, *tausend*, *sieben*. Two tokens are kept and *acht* becomes *sieben*. *Hundert*
-# is dropped, right or not, because its row continues a text that no longer exists. That makes three tokens from one
-# pass. If all four had been right, the pass's last row would have given a fifth token for free.
+# replaced by the large model's own, and of what the cache kept, the keys and values of the rest are cut off. So the
+# text is what the large model would have written alone (but for rounding). Say that the draft model writes *elf tausend
+# acht hundert*, and that the large model's own choices are *elf*, *tausend*, *sieben*. Two tokens are kept and *acht*
+# becomes *sieben*. *Hundert* is dropped, right or not, because its row continues a text that no longer exists. That
+# makes three tokens from one pass. If all four had been right, the pass's last row would have given a fifth token for
+# free.
 
 
 # %% tags=["hide-input"]
@@ -1055,9 +1060,10 @@ def speculate(model, draft, source, ahead=4, longest=40):  # source is (1, S)
 
 
 # %% [markdown]
-# In code that is a loop of twenty lines (`speculate`, folded, without a cache to keep it short). The large model is
-# the first of the three number models. Its draft model has half the width and half the layers, and gets far fewer
-# numbers right, though it was trained for 160 steps and not 110.
+# In code that is a loop of twenty lines (`speculate`, folded, without a cache to keep it short). The large model is the
+# first of the three number models. Its draft model has half the width and half the layers, and gets far fewer numbers
+# right, though it was trained for longer, 160 steps. (That counts whole numbers. A single token it guesses as the large
+# model does about four times in five.)
 
 # %% tags=["hide-input"]
 halved = {"d_model": 32, "d_ff": 64}
@@ -1093,9 +1099,9 @@ assert draft_right < 0.8 * forced[0]
 
 # %% [markdown]
 # The same numbers, in less than a third as many passes of the large model. But four passes of the draft model come
-# before each. At this size most of the time goes into starting operations, so with half the layers and half the width a
-# pass takes about 0.6 of a large one's time. Four of them and the check then cost 3.4 large passes for 3.3 tokens:
-# nothing is gained. The draft model must be far cheaper than the large one.
+# before each. A pass with half the layers and half the width takes about 0.6 of a large one's time, presumably because
+# at this size most of it goes into starting operations. Four of them and the check then cost 3.4 large passes for 3.3
+# tokens: nothing is gained. The draft model must be far cheaper than the large one.
 #
 # With sampling, drafted tokens are accepted or replaced at random, such that each is distributed as if the large
 # model had drawn it ([why](#why-does-speculative-sampling-change-nothing)). A poor draft model costs only speed ([how
@@ -1364,7 +1370,8 @@ assert cost[64] < cost[1] / 4
 
 # %% [markdown]
 # For 64 times as many sentences a step takes a few times as long, not 64 times: the **throughput** (tokens a second, of
-# all sentences together) grows, and so does each sentence's **latency** (the time for one of its tokens).
+# all sentences together) grows, and so does each sentence's **latency** (the time for one of its tokens, which is that
+# of a step).
 
 # %% [markdown]
 # ### Several tokens at once
@@ -1430,8 +1437,8 @@ with torch.no_grad():
 # If each of the $k$ drafted tokens is accepted with probability $a$ (the **acceptance rate**), independently of the
 # others, $a + a^2 + \dots + a^k$ are kept on average, because the $i$th is kept only if all before it were. One more
 # token is the large model's own: it replaces the first refused one or, if none was refused, is drawn from the pass's
-# last row. For $a = 0.8$ and $k = 4$ that makes 3.4. (Our 3.3 would need $a = 0.79$, and more in fact, since each
-# number's last pass is cut short by its end.)
+# last row. For $a = 0.8$ and $k = 4$ that makes 3.4. (Our 3.3 fits $a = 0.79$, or more, since each number's last pass
+# is cut short by its end.)
 #
 # Say that a pass of the draft model costs a fraction $c$ of a large one. Then one check and $k$ drafted tokens cost
 # $1 + kc$ large passes. With $k = 4$ and $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and

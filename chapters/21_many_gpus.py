@@ -15,8 +15,8 @@
 # that many compute what one would, and to say what communication costs them.
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is
-# needed: processes of one machine stand for devices. (On several GPUs nobody has run this yet.) It takes about 32
-# minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
+# needed: processes of one machine stand for devices. (On several GPUs nobody has run this yet.) It takes about 31
+# minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
 import signal
@@ -83,7 +83,8 @@ def shard_batch(
 
 
 # %% [markdown]
-# The batches are formed first and divided afterwards, so two processes see the same batches as one.
+# The batches are formed first and divided afterwards, so two processes see the same batches as one. (Where each process
+# draws its own part by PyTorch's sampler, there is [a trap](#break-it-the-order-that-never-changes).)
 #
 # ## What do they communicate?
 #
@@ -353,9 +354,9 @@ plt.show()
 # network is fast enough, only the first all-gather of each pass and the last reduce-scatter keep it waiting. And in a
 # step of one batch at most two layers lie in its memory whole, besides the embeddings.
 #
-# Of the 16 bytes for each parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) FSDP leaves about $16 /
-# N$. 8 billion parameters need 128 GB, more than a GPU of 80 GB holds; among eight, 16 GB each, besides activations and
-# the currently gathered layers.
+# Of the 16 bytes for each parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) FSDP leaves about
+# $16 / N$. 8 billion parameters need 128 GB, more than a GPU of 80 GB holds; among eight, 16 GB each, besides
+# activations and the currently gathered layers.
 
 # %% [markdown]
 # ### What lies where?
@@ -688,21 +689,20 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
     assert apart["FSDP in bf16", count] < 0.06
 
 # %% [markdown]
-# With one batch a step, DDP sums every gradient once. FSDP gathers the layers before the forward pass and again
-# before the backward pass, and scatters the sums of their gradients. The embeddings, 35.5 percent of this model,
-# belong to no layer, but to the outermost module, which stays gathered from the beginning of the forward pass to the
-# end of the backward pass. So they are gathered once: $2 \cdot 0.645 + 0.355 = 1.65$. So FSDP sends $(1.65 + 1) / 2 =
-# 1.32$ times the model, where DDP sends it once; with small embeddings it would be 1.5. For that it keeps half of the
-# parameters (*kept*), and with them half of their gradients and of Adam's moments. In bfloat16 it gathers half as
-# many bytes (gradients are still summed in float32), and with one batch it even sends less, 0.91.
+# With one batch a step, DDP sums every gradient once. FSDP gathers the layers before the forward pass and again before
+# the backward pass, and scatters the sums of their gradients. The embeddings, 35.5 percent of this model, belong to no
+# layer, but to the outermost module, which stays gathered from the beginning of the forward pass to the end of the
+# backward pass. So they are gathered once: $2 \cdot 0.645 + 0.355 = 1.65$. So FSDP sends $(1.65 + 1) / 2 = 1.32$ times
+# the model, where DDP sends it once; with small embeddings it would be 1.5. For that it keeps half of everything
+# (*kept*). In bfloat16 it gathers half as many bytes (gradients are still summed in float32), and with one batch it
+# even sends less, 0.91.
 #
 # With 4 batches a step, whose gradients are added up ([gradient
-# accumulation](11_training.ipynb#one-step-from-several-batches)), gradients are sent only with the last, the sums of
-# all four. A layer is freed after each forward pass, as before, so each of the four backward passes gathers it. After
-# a backward pass it is kept until the last batch, so the next forward pass finds it there, and only the first one
-# gathers. That makes five gathers: $5 \cdot 0.645 + 0.355 = 3.58$. The price is memory: until the last batch each
-# process holds all gradients, and between two batches all layers, which gives back much of what sharding had gained.
-# To save memory instead, scatter the gradients after every batch.
+# accumulation](11_training.ipynb#one-step-from-several-batches)), gradients are sent only with the last. A layer is
+# gathered before the first forward pass and before each of the four backward passes: $5 \cdot 0.645 + 0.355 = 3.58$.
+# (After a backward pass it stays, for the next forward pass.) The price is memory: until the last batch each process
+# holds all gradients, and between two batches all layers. To save memory instead, scatter the gradients after every
+# batch.
 
 # %% [markdown]
 # ## What goes into a checkpoint?
@@ -785,34 +785,14 @@ for name in histories:
 # %% [markdown]
 # They agree, except perhaps in the last digit.
 #
-# ### Break it: the order that never changes
-#
-# Here every process reads the same batches and takes its rows. Many programs give each process a part of the data, by
-# PyTorch's `DistributedSampler`. Without one, all read the same examples, and the mean of $N$ equal gradients is what
-# one process finds alone. The sampler shuffles, but only as its own epoch says:
-
-# %% tags=["nbval-check-output"]
-from torch.utils.data import DistributedSampler
-
-sampler = DistributedSampler(range(10), num_replicas=2, rank=0)
-orders = [list(sampler), list(sampler)]
-sampler.set_epoch(1)
-orders.append(list(sampler))
-print(*orders, sep="\n")
-assert orders[0] == orders[1] != orders[2]
-
-# %% [markdown]
-# Without `set_epoch` each epoch has the order of the first, and so the same batches. From outside nothing is wrong.
-# That is why `batches` is a function of the epoch here: nobody can forget it.
-#
 # ### What if one of them dies?
 #
 # With many devices, all wait for the slowest, the **straggler**. And the more devices, the more often one fails. On
 # 16,384 of them the training of Llama 3 was interrupted unexpectedly 419 times in 54 days, once every three hours
 # ([Grattafiori and others, 2024](https://arxiv.org/abs/2407.21783), section 3.3.4). A process that is killed says
 # nothing. The others find a connection closed, or wait. So somebody has to watch: when one dies, stop the rest, start
-# all again, and let them go on from the last checkpoint. (How often to save? Where saving takes $c$ minutes and
-# something fails every $M$, every $\sqrt{2 c M}$ minutes, by Young and Daly's rule.)
+# all again, and let them go on from the last checkpoint. (Save every $\sqrt{2 c M}$ minutes, by Young and Daly's rule,
+# if saving takes $c$ and something fails every $M$.)
 #
 # Here rank 1 kills itself in step 13, and the last checkpoint was made after step 10.
 #
@@ -974,8 +954,7 @@ assert seconds[256 * 1024] < 26 * seconds[10_000]  # at a greater bandwidth
 # %% [markdown]
 # 10,000 numbers take about as long as ten: nearly all of that is latency, here of the ring's two rounds. A message's
 # cost is often taken as a straight line, $t = \alpha + \text{bytes} / \beta$, with the latency $\alpha$ and the
-# bandwidth $\beta$. (These are least times of a bare all-reduce, and need not match what the recorded race lost.)
-# From the first row and the last:
+# bandwidth $\beta$. From the first row and the last:
 
 # %% tags=["hide-input"]
 latency = seconds[10]
@@ -1207,10 +1186,10 @@ plt.show()
 # So whoever uses more devices usually gives them a larger batch, to keep them busy. But that is another training: it
 # has fewer steps, and its learning rate and the rest must be searched for again. Two rules say where to begin the
 # search, for $k$ times the batch. For SGD, take $k$ times the learning rate, after a warm-up ([Goyal and others,
-# 2017](https://arxiv.org/abs/1706.02677)). For Adam, take $\sqrt k$ times, replace each $\beta_i$ of its moments by
-# $1 - k (1 - \beta_i)$ (as long as that is above 0), and divide its $\epsilon$ by $\sqrt k$ ([Malladi and others,
-# 2022](https://arxiv.org/abs/2205.10287)). Beyond some size, a larger batch no longer saves steps ([Shallue and
-# others, 2019](https://arxiv.org/abs/1811.03600)).
+# 2017](https://arxiv.org/abs/1706.02677)). For Adam, take $\sqrt k$ times, replace its $\beta_1$ and $\beta_2$ (not a
+# bandwidth) by $1 - k (1 - \beta_1)$ and $1 - k (1 - \beta_2)$, as long as these are above 0, and divide its $\epsilon$
+# by $\sqrt k$ ([Malladi and others, 2022](https://arxiv.org/abs/2205.10287)). Beyond some size, a larger batch no
+# longer saves steps ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1420,7 +1399,8 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# What the paper's training cost, what it would cost today, and when communication no longer hides behind computation.
+# What the paper's training cost, what it would cost today, when communication no longer hides behind computation, and a
+# sampler that repeats one order.
 
 # %% [markdown]
 # ### What did the paper's run cost?
@@ -1526,6 +1506,27 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 # is the step itself: with 6 pairs in place of 390 it still takes 5 ms in place of 39, and reaches 3 percent of the
 # maker's peak. And latency counts: a ring of 64 has $2 \cdot 63$ rounds. If each took 10 microseconds, the gradients
 # would take 3.7 ms, more than the 3.5 that a backward pass can hide.
+
+# %% [markdown]
+# ### Break it: the order that never changes
+#
+# Our processes all read the same batches, and each takes its rows. Many programs give each process a part of the data,
+# by PyTorch's `DistributedSampler`. Without one, all read the same examples, and the mean of $N$ equal gradients is
+# what one process finds alone. The sampler shuffles, but only as its own epoch says:
+
+# %% tags=["nbval-check-output"]
+from torch.utils.data import DistributedSampler
+
+sampler = DistributedSampler(range(10), num_replicas=2, rank=0)
+orders = [list(sampler), list(sampler)]
+sampler.set_epoch(1)
+orders.append(list(sampler))
+print(*orders, sep="\n")
+assert orders[0] == orders[1] != orders[2]
+
+# %% [markdown]
+# Without `set_epoch` each epoch has the order of the first, and so the same batches. From outside nothing is wrong.
+# That is why `batches` is a function of the epoch here: nobody can forget it.
 
 # %% [markdown]
 # ### When does communication take longer?
