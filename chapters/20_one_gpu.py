@@ -129,9 +129,9 @@ print(f"6 · {parameters / 1e6:.0f} million · 25,600: {rule / 1e12:.2f} TFLOP")
 assert abs(total / rule - 1) < 0.1
 
 # %% [markdown]
-# Ten TFLOPs, for one step. The last line is a rule of thumb: six FLOPs for each parameter and each token, because
-# each parameter is multiplied and added once in the forward pass and twice in the backward pass. (The embedding is
-# looked up, and not multiplied; but it is also the output matrix, which is.)
+# Ten TFLOPs, for one step. The last line is a rule of thumb: six FLOPs for each parameter and each token, because each
+# parameter is multiplied and added once in the forward pass and twice in the backward pass. (The embedding is looked
+# up, and not multiplied; but the same matrix is also the output projection, where it is.)
 #
 # The tokens are 25,600, and not twice as many, because a parameter of the encoder meets the source's tokens, and one of
 # the decoder mostly the target's. The scores, few at this length, are left out.
@@ -333,7 +333,7 @@ assert not is_kept or costs["kept"][1] < costs["as it comes"][1] / 10 + 100
 # were nothing but products at full speed.
 #
 # **Predict first.** What share of the real time is that? And what is the rest? (`profile_operators` lets PyTorch's
-# profiler watch a step, and adds up the time that each operator itself takes, without what it calls.)
+# profiler watch a step, and adds up each operator's own time, without the operators that it calls.)
 
 # %% tags=["hide-input"]
 import re
@@ -587,9 +587,9 @@ for block in (1, 7, 128, 300):
 # That is what `F.scaled_dot_product_attention` does where it can, in one **kernel**: a single program that runs on the
 # device. A block of keys and values is brought to the fast memory next to the arithmetic (**SRAM**), used for a block
 # of queries, and forgotten, and no weight ever travels to the large memory (**HBM**). The backward pass needs the
-# weights. It computes each block's scores again from queries and keys, and each weight from its score: $e^{s_j - b} / z
-# = e^{s_j - (b + \ln z)}$. So one number is kept for each query, $b + \ln z$ (the *log-sum-exp*). ([Is that an
-# approximation](#is-fused-attention-an-approximation), and what of causal masks?)
+# weights. It computes each block's scores again from queries and keys, and each weight from its score:
+# $e^{s_j - b} / z = e^{s_j - (b + \ln z)}$. So one number is kept for each query, $b + \ln z$ (the *log-sum-exp*). ([Is
+# that an approximation](#is-fused-attention-an-approximation), and what of causal masks?)
 #
 # The name to look for is **FlashAttention**. It is one of several such kernels: on CUDA, PyTorch also has a
 # *memory-efficient* one and cuDNN's. What it calls *math* is no such kernel, and writes the matrix out; it serves where
@@ -688,9 +688,9 @@ plt.show()
 # ## A ladder
 #
 # Each rung changes one thing about *how* a step is computed, on top of the rungs before. *What* is computed must stay
-# the same, so each rung's loss and gradient are compared with the first one's. (In 16 bits the gradient is off by some
-# percent for rounding alone, so this finds only errors larger than that.) **Activations** are what the forward pass
-# leaves for the backward pass.
+# the same, so each rung's loss and gradient are compared with the first one's. (In 16 bits the gradient is a few
+# percent off from rounding alone, so this finds only errors larger than that.) On the CPU the model is the small one,
+# on the GPU the paper's base model. **Activations** are what the forward pass leaves for the backward pass.
 #
 # | rung | what changes | why it may be faster |
 # |---|---|---|
@@ -703,7 +703,7 @@ plt.show()
 # | no waiting | Python no longer asks whether the norm of the gradient is finite ([below](#a-trainer-that-does-not-wait)) | it can go on launching |
 # | padded vocabulary | in the small model, 6,001 rows become 6,016 = 94 · 64 | a number of rows that suits tensor cores |
 # | larger batch | the same pairs, 4 times over | larger products |
-# | batches made between steps | pairs are cut and padded on the way | slower, but real: so far all steps had one batch, made before |
+# | batches made between steps | pairs are cut and padded on the way | slower, but real: until here every step reused one batch, made before |
 # | batches prefetched | another process **prefetches** them | the device need not wait |
 # | CUDA graph | a recorded step is repeated ([below](#record-a-step-and-repeat-it)) | one launch a step; on CUDA devices only |
 # | checkpointing, beside *larger batch* | the activations inside a layer are computed again, not kept | slower, but needs less memory |
@@ -921,10 +921,10 @@ for row in climb(partial(measure, workload, device=device, steps=3), two_rungs):
 
 # %% [markdown]
 # On a machine whose processor has no fast instructions for bf16, it makes a step slower. All rungs were measured
-# beforehand on one core of a CPU that has matrix units, with twice as many pairs (`python -m benchmarks.gpu --device
-# cpu --sections ladder`). Times are medians, with quartiles in brackets; tokens are those of both sides, and the gain
-# is that on the rung before (for checkpointing, on *larger batch*). Memory is what was allocated at most: on a CPU
-# parameters, gradients, the optimiser's state and the activations.
+# beforehand on one core of a CPU that has matrix units, with twice as many pairs
+# (`python -m benchmarks.gpu --device cpu --sections ladder`). Times are medians, with quartiles in brackets; tokens are
+# those of both sides, and the gain is that on the rung before (for checkpointing, on *larger batch*). Memory is the
+# peak allocation: on a CPU parameters, gradients, the optimiser's state and the activations.
 #
 # **Predict first.** Which rungs are slower than the one before, on a CPU?
 
@@ -1015,11 +1015,11 @@ assert round(per_pair, 2) == 0.09 and round(fixed) == 5
 assert round(fixed + 100 * per_pair) == 14
 
 # %% [markdown]
-# (The recorded steps have the padded vocabulary, too.) The three recorded times lie nearly on a line: 5 ms, and 0.09
-# for each pair. So for 100 pairs the GPU's own work takes about 14 ms, and the rest of the 45 is mostly waiting. The
-# compiled steps of 100 pairs were therefore overhead-bound, and those before them, from *tf32* on, probably too. So
-# the gains and losses from *tf32* to *padded vocabulary* say little about a GPU that is kept busy. Padding gains
-# nothing here, and takes memory.
+# (The launched 45 are the rung *no waiting*, the 58 *batches prefetched*; that one and the recorded steps have the
+# padded vocabulary.) The three recorded times lie nearly on a line: 5 ms, and 0.09 for each pair. So for 100 pairs the
+# GPU's own work takes about 14 ms, and the rest of the 45 is mostly waiting. The compiled steps of 100 pairs were
+# therefore overhead-bound, and those before them, from *tf32* on, probably too. So the gains and losses from *tf32* to
+# *padded vocabulary* say little about a GPU that is kept busy. Padding gains nothing here, and takes memory.
 
 # %% [markdown]
 # Making batches between the steps cost a third of the speed, and prefetching brought most of that back.
@@ -1110,8 +1110,8 @@ assert 760e12 < peak_in_16_bits < 790e12
 #
 # $$4 \cdot \big( 6 \cdot (12 \cdot 64 + 18 \cdot 63) \cdot 512 + 4 \cdot 63 \cdot 37{,}000 \big) = 60.7 \text{ MB}.$$
 #
-# A helper adds up what PyTorch saves for the backward pass. (28 of the 61 MB are added by it, for arrays that PyTorch
-# does not save but that must exist.)
+# A helper, `memory_advice`, adds up what PyTorch saves for the backward pass, 33 MB, and the three arrays of logits and
+# gradients that it does not save, 28 MB. (That is the most: whoever lets go of the logits early has one array fewer.)
 
 # %% tags=["hide-input"]
 from dotformer.support.memory import training_memory
@@ -1149,8 +1149,9 @@ for pairs, length, available in ((400, 64, 24e9), (400, 64, 8e9), (1, 1024, 1.2e
 # Two other ways out cost time instead of memory. Split the batch and add up the gradients (**gradient accumulation**,
 # [chapter 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: **activation checkpointing** (in Hugging
 # Face, *gradient checkpointing*) keeps only what goes into each layer, and computes the layer again when the backward
-# pass needs its activations. That is one more forward pass through the layers: a third more work for them, and none
-# for the output product. (PyTorch restores the random state for it, so dropout drops the same entries.)
+# pass needs its activations. That is one more forward pass through the layers: a third more work for them, and none for
+# the output product. (On the H200 the step took half as long again, presumably because its launches are repeated, too.)
+# (PyTorch restores the random state for it, so dropout drops the same entries.)
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -1452,7 +1453,7 @@ assert round(of_peak(512), 2) == 0.52 and of_peak(4096) > 0.89
 
 # %% [markdown]
 # How far does a recorded step get? On the left the H200's roofline in 16 bits, on the right its MFU, over the pairs in
-# a batch; below, the twelve longest kernels of a recorded step, by kind.
+# a batch; below, by kind, the twelve kernels that take the most time in a recorded step, each with all its launches.
 
 # %% tags=["plot", "hide-input"] mystnb={"image": {"alt": "Left: FLOP/s over FLOPs per byte of an H200, both logarithmic. Softmax and one-token generation lie near the rising line, layer norm below it, the projection and the feed-forward network a little below the flat one. Right: the share of the peak over the pairs in a batch rises from under 1 percent at one pair to 35 percent at 1,600, and flattens from 1,024 on."}}
 operations = [
@@ -1518,13 +1519,12 @@ print(f"other     {total - sum(kinds.values()):5.1f} ms")
 print(f"these {len(kernels)}  {total:5.1f} ms of a step of {ms['CUDA graph']:.1f}")
 
 # %% [markdown]
-# Is the model too narrow for more? By the reckoning above, with the peak and the bandwidth measured on this GPU, an
+# Is the model too narrow for more? By the estimate above, with the peak and the bandwidth measured on this GPU, an
 # encoder layer of width 512 could reach 65 percent, if every part lay on the roofline. None does: the projection
 # reaches 67 percent of the peak, and layer norm a quarter of the bandwidth. With the measured speeds of the green
-# squares in place of the roofline, and softmax's speed for attention and activation, the estimate is 40 percent for
-# the forward pass of such a layer, not far from the 35 of the whole measured step, which also has a decoder, a loss
-# and an optimiser. So width and the speed of the kernels together may well be what limits it. (No wider model was
-# timed.)
+# squares in place of the roofline, and softmax's speed for attention and activation, the estimate is 40 percent for the
+# forward pass of such a layer, not far from the 35 of the whole measured step, which also has a decoder, a loss and an
+# optimiser. So width and the speed of the kernels together may well be what limits it. (No wider model was timed.)
 
 # %% tags=["proof"]
 assert [round(recorded[n]) for n in (64, 256, 400)] == [11, 28, 40]
@@ -1554,7 +1554,8 @@ assert [round(kinds[part]) for part in kinds] == [12, 5, 4, 2]
 # %% [markdown]
 # ### Where do the 40 ms go?
 #
-# The list above has the twelve longest kernels of a recorded step of 400 pairs on the H200, which takes 40 ms.
+# The list above has the twelve kernels that take the most time in a recorded step of 400 pairs on the H200, which takes
+# 40 ms.
 #
 # They take 25 of these, about half of it products. The loss, with 37,000 scores for each target, takes 5, attention 4,
 # and copies 2. At the peak the products would need 13 ms, and at the 67 percent of the projection 19. Twelve of these

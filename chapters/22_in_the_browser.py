@@ -9,12 +9,13 @@
 # # 22. How does it get into a page?
 #
 # A trained model is numbers and a few kinds of operation. Neither needs Python. In this chapter the translator of
-# [chapter 13](13_alignment.ipynb) runs in the page: you type a sentence, and see every word appear, with where the
-# decoder looked. Some 290 lines of JavaScript compute it, without any library. Given the same parameters, they return
-# the same logits as PyTorch, to about 1e-5. Then the same model becomes a file for servers.
+# [chapter 13](13_alignment.ipynb) runs in the page: you type a sentence, and watch each word appear, and where the
+# decoder looked for it. Some 290 lines of JavaScript compute it, without any library. Given the same parameters, they
+# return the same logits as PyTorch, to about 1e-5.
 #
-# You need [chapter 12](12_generation.ipynb) for the cache, and enough JavaScript to read a loop. It takes about 30
-# minutes to read, and 25 more for the exercises.
+# You need [chapter 12](12_generation.ipynb) for the cache, and enough JavaScript to read a loop. It takes about 23
+# minutes to read, and 25 more for the exercises. [Going further](#going-further), at the end, makes the same model a
+# file for servers, and takes 8 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter takes all of it out of Python."}}
 import json
@@ -49,9 +50,9 @@ transformer_map(built=22)
 # 0.005, because rounding moves a number by at most one half.
 #
 # This is **post-training quantization** of the weights. Ours is *symmetric*: the range is the same on both sides of 0.
-# (For entries that lie to one side, one first subtracts a **zero point**.) And it is *per channel*: each row has a
-# scale. Formats for large models have a scale for each group of 32 to 128 entries, and often 4 bits, two numbers to a
-# byte.
+# (For entries that lie to one side, one adds a **zero point** after dividing, the whole number that stands for 0.) And
+# it is *per channel*: each row has a scale. Formats for large models have a scale for each group of 32 to 128 entries,
+# and often 4 bits, two numbers to a byte.
 
 # %% tags=["export"] module="export"
 import torch
@@ -142,10 +143,10 @@ plt.show()
 # wide, goes to the level in its middle, so it moves by at most half a scale. With 3 bits 0.254 and 0.5 become the same
 # number.
 #
-# We quantize matrices and embedding tables, which hold nearly all of the parameters. Biases and norms are few and
-# stay as they are. All that a page needs besides the code, it gets as one JSON object, JavaScript's notation for
-# data. JSON holds numbers and texts but no bytes. So bytes are written in an alphabet of 64 letters, each worth 6
-# bits: three bytes become four letters (**base64**).
+# We quantize matrices and embedding tables, which hold nearly all of the parameters. Biases and norms are few and stay
+# as they are. Everything else that a page needs comes as one JSON object, JavaScript's notation for data. JSON holds
+# numbers and strings but no bytes. So bytes are written in an alphabet of 64 letters, each worth 6 bits: three bytes
+# become four letters (**base64**).
 
 # %% tags=["export"] module="export"
 from typing import Any
@@ -225,10 +226,10 @@ print(f"{len(text):,} in the page, {compressed:,} compressed")
 assert 0.4 < len(text) / in_32_bits < 0.48 and compressed < 0.32 * in_32_bits
 
 # %% [markdown]
-# Less than half, where one would expect a quarter: base64 takes a third more than the bytes, and scales, biases and the
-# merges of both tokenizers come on top. Compression takes most of that off again. The 8 bits make only the download
-# smaller: once loaded, the page turns them back into 32. (It need not: a row has one scale, so entry $i$ of a product
-# is $s_i \sum_j q_{ij} x_j$.)
+# Less than half, where one would expect a quarter: base64 takes a third more space than the raw bytes, and scales,
+# biases and the merges of both tokenizers come on top. Compression removes most of this excess. The 8 bits make only
+# the download smaller: once loaded, the page turns them back into 32. (It need not: a row has one scale, so entry $i$
+# of a product is $s_i \sum_j q_{ij} x_j$.)
 #
 # **Predict first.** How many of the 500 test sentences does the model still translate without a mistake, in 8 bits? In
 # 4? And what if a whole matrix shares one scale?
@@ -298,11 +299,11 @@ assert 13.5 < 4 * sum(len(m) - 1 for m in matrices) / 1e3 < 14.5
 assert cost[3, False][0] < 430 and abs(cost[8, True][2] - cost[32, True][2]) < 5e-4
 
 # %% [markdown]
-# In 8 bits this test sees no loss. The errors of a row have both signs, so in a dot product they partly cancel. Even
-# 3 bits, which leave only the seven values from $-3$ to 3, cost only a few sentences. With one scale for the whole
-# matrix 3 bits cost far more. Its largest entry makes the scale so coarse that 54 percent of the entries round to 0,
-# against 31 with a scale for each row. But this language is easy, and the model is large for it. On captions, which
-# are harder, few bits cost more.
+# (Sizes are those of packed bits.) In 8 bits this test sees no loss. The errors of a row have both signs, so in a dot
+# product they partly cancel. Even 3 bits, which leave only the seven values from $-3$ to 3, cost only a few sentences.
+# With one scale for the whole matrix 3 bits cost far more. Its largest entry makes the scale so coarse that 54 percent
+# of the entries round to 0, against 31 with a scale for each row. But this language is easy, and the model is large for
+# it. On captions, which are harder, few bits cost more.
 
 # %% tags=["hide-input"]
 captions = measured("quantization")
@@ -316,8 +317,7 @@ for row_ in captions["rows"]:
 # (`python -m benchmarks.quantization`: three transformers of a million parameters, trained with different seeds,
 # translate the captions of chapter 14.) In 8 bits all three keep their score to a tenth of a point, where the seeds are
 # up to 1.3 apart. With a scale for each row, 4 bits cost 0.8 to 1.5 points and 3 bits 5 to 7. With one for a matrix, 4
-# bits cost 2.5 to 3.5 and 3 bits 17 to 20. So the page uses 8 bits, which cost nothing that we can measure. (One scale
-# for a matrix would do here, too; one for each row costs 14 kB, and is safer elsewhere.)
+# bits cost 2.5 to 3.5 and 3 bits 17 to 20. So the page uses 8 bits, which cost nothing that we can measure.
 #
 # This is *weight-only* quantization. To compute in 8 bits one must quantize the **activations** as well, the vectors
 # between the matrices, with scales found on sample texts (**calibration**) or for each vector as it comes (*dynamic*).
@@ -367,8 +367,8 @@ quiz.number(
 # every keystroke. Choose a word of the translation to see where the decoder looked when it wrote that word; choose
 # another layer or head. In the picture *der* looks at *the*, and with a quarter of its weight at *man*. The gender of
 # the German noun is read mostly at *the*, where the encoder has brought it ([chapter
-# 13](13_alignment.ipynb#what-is-read-at-the-right-word)). *sehen*, last but for the full stop, looks back at *see*.
-# Change *man* into *woman* and watch what *der* becomes, and where it looks.
+# 13](13_alignment.ipynb#what-is-read-at-the-right-word)). *sehen*, the last word before the full stop, looks back at
+# *see*. Change *man* into *woman* and watch what *der* becomes, and where it looks.
 
 # %% tags=["hide-input"]
 from classroom.translator import translator_figure
@@ -391,17 +391,18 @@ translator_figure(
 )
 
 # %% [markdown]
-# Nothing that you type leaves this page: it works without a network, and from a file on your disk. A model of your own
-# joins it: train one (`python -m dotformer train configs/multi30k-en-de.toml`), write it for a page (`python -m
-# dotformer export runs/multi30k-en-de --to page`), and the next `make book` offers it here. The folder that the export
-# writes, `runs/multi30k-en-de/page`, is a page of its own too.
+# Nothing that you type leaves this page: it works without a network, and from a file on your disk. You can add a model
+# of your own: train one (`python -m dotformer train configs/multi30k-en-de.toml`), write it for a page
+# (`python -m dotformer export runs/multi30k-en-de --to page`), and the next `make book` offers it here. The folder that
+# the export writes, `runs/multi30k-en-de/page`, is a page of its own too.
 #
 # ## The engine
 #
 # Now the code that computes this; the page loads these same lines. A vector is a `Float32Array`, a matrix a list of
 # rows, in 32 bits again, and a sentence a list of vectors: there are no batches. Read it beside the Python that you
-# know: `({ weight, bias }, x)` takes two entries out of an object, `(a) => b` is a lambda, `...` is Python's `*`, and
-# `bias?.[i] ?? 0` is 0 if there is no bias.
+# know: `({ weight, bias }, x)` takes two entries out of an object, `(a) => b` is a lambda, `([y]) => b` one that
+# unpacks a list of one, `...` is Python's `*`, and `bias?.[i] ?? 0` is 0 if there is no bias. (`%%js` runs a cell as
+# JavaScript, and shows what its last line is worth.)
 
 # %% tags=["hide-input"]
 from classroom import javascript
@@ -439,9 +440,9 @@ from classroom import javascript
 # }
 
 # %% [markdown]
-# **Attention.** Before anything can attend to a vector, its key and value must be kept. `attend` takes two things: one
-# vector, which gives the query, and the list of everything kept so far. It is chapter 4's look-up, head by head, and
-# the cache of chapter 12 comes for free: a list that grows.
+# **Attention.** Before anything can attend to a vector, its key and value must be kept. Besides the matrices, `attend`
+# takes one vector, which gives the query, and the list of everything kept so far. It is chapter 4's look-up, head by
+# head, and that list is the cache of chapter 12.
 
 # %% language="js" tags=["export"] module="engine"
 # function keep(attention, x) {
@@ -516,10 +517,11 @@ from classroom import javascript
 # }
 
 # %% [markdown]
-# **Encoder and decoder.** `embed`, folded above, makes the vectors of tokens, and `finish` applies the norm at a
-# stack's end, where there is one. `encode` returns the source's keys and values for each layer of the decoder, the half
-# of `KVCache` that does not grow. `step` reads one token and returns a longer copy of the past. No mask is needed
-# anywhere: nothing is padded, and the future has not been written.
+# **Encoder and decoder.** Three small functions are folded above: `layersOf` lists the layers of a stack, `embed` makes
+# the vectors of tokens, and `finish` applies the norm at a stack's end, where there is one. `encode` returns the
+# source's keys and values for each layer of the decoder, the half of `KVCache` that does not grow. `step` reads one
+# token and returns a longer copy of the past, so that several hypotheses of a beam can go on from the same past. No
+# mask is needed anywhere: nothing is padded, and the future has not been written.
 
 # %% language="js" tags=["export"] module="engine"
 # function encode(model, source) {
@@ -850,13 +852,14 @@ for name, (line, wrong) in defects.items():
     print(f"{name:28}{off:14.1e}{differ:20} of 100")
 
 # %% [markdown]
-# Somebody who reads the translations would notice one of the six. The grammar is easy and the model sure of itself,
-# so the other five write the same words, but for one sentence. Comparing logits finds all five. (To find the *line*,
-# compare in the order of the computation: tokens, embeddings, then each layer's output.) Four are off by 0.1 to 5,
-# where the right engine is off by less than 1e-5. The one without $\epsilon$ is off by only 5e-5. Our test finds it,
-# but one that allows 1e-4 would not. So a tolerance should be a few times what rounding does, and not whatever round
-# number comes to mind. Equal bits cannot be asked for, since a sum in another order is rounded differently; nor, in
-# general, equal texts, since two logits that nearly agree may change places, and from there on all is different.
+# Somebody who reads the translations would notice one of the six. The grammar is easy and the model sure of itself, so
+# the other five write the same words, but for one sentence: a logit may move as long as the best stays ahead. Comparing
+# logits finds all five. (To find the *line*, compare in the order of the computation: tokens, embeddings, then each
+# layer's output.) Four are off by 0.1 to 5, where the right engine is off by less than 1e-5. The one without $\epsilon$
+# is off by only 5e-5. Our test finds it, but one that allows 1e-4 would not. So a tolerance should be a few times what
+# rounding does, and not whatever round number comes to mind. Equal bits cannot be asked for, since a sum in another
+# order is rounded differently. Nor can equal texts in general: two logits that nearly agree may swap, and everything
+# after that differs. (Ours were equal because the model is sure.)
 
 # %% tags=["proof"]
 noticed = [name for name, (_, differ) in broken.items() if differ > 1]
@@ -912,8 +915,169 @@ assert pace > 100
 # units. For a small model and one reader that does not matter. A large one uses **WebAssembly**, which has SIMD and
 # threads, or **WebGPU**, which computes on the reader's graphics card;
 # [Transformers.js](https://huggingface.co/docs/transformers.js) and [WebLLM](https://github.com/mlc-ai/web-llm) do.
+
+# %% [markdown]
+# ## Exercises
 #
-# ## A file for servers
+# ### Exercise 1: Quantize
+#
+# *Easy, 10 minutes.* Send a matrix through `bits` bits, with a scale for each row, in NumPy: return the rounded matrix
+# after it has been multiplied by its scales again. No row is all zeros. `np.round` rounds.
+
+
+# %% tags=["exercise"]
+def through_bits(weight, bits):
+    """A matrix (rows, columns) after it has been in so many bits."""
+    ...
+
+
+# %% tags=["check"]
+def in_bits(weight, bits, most=None, axis=1, size=np.abs, rounding=np.round):
+    most = most or 2 ** (bits - 1) - 1
+    scale = size(weight).max(axis=axis, keepdims=True) / most
+    return rounding(weight / scale) * scale
+
+
+check_bits = partial(
+    checks.check,
+    reference=in_bits,
+    cases=[
+        (np.array([[0.5, -1.27, 0.254], [3.0, 0.4, -0.2]]), 8),
+        (np.random.default_rng(0).standard_normal((4, 6)), 4),
+        (np.random.default_rng(1).standard_normal((3, 3)), 3),
+    ],
+    mistakes={
+        "each row has a scale of its own, and these belong to columns": lambda w, b: (
+            in_bits(w, b, axis=0)
+        ),
+        "each row has a scale of its own, not the whole matrix": lambda w, b: (
+            in_bits(w, b, axis=None)
+        ),
+        "the largest entry counts without its sign": lambda w, b: in_bits(
+            w, b, size=lambda w: w
+        ),
+        "round to the nearest whole number: this cuts off": lambda w, b: in_bits(
+            w, b, rounding=np.trunc
+        ),
+        "8 bits hold numbers up to 127: one bit is for the sign, and the row is symmetric": lambda w, b: (
+            in_bits(w, b, most=2**b - 1)
+        ),
+        "the result is still in whole numbers: multiply by the scales again": lambda w, b: (
+            np.round(
+                w / (np.abs(w).max(axis=1, keepdims=True) / (2 ** (b - 1) - 1))
+            )
+        ),
+    },
+)
+check_bits(through_bits)
+
+
+# %% tags=["solution"]
+def through_bits(weight, bits):
+    most = 2 ** (bits - 1) - 1
+    scale = np.abs(weight).max(axis=1, keepdims=True) / most
+    return np.round(weight / scale) * scale
+
+
+verdict = check_bits(through_bits)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 2: A step without state
+#
+# *Medium, 15 minutes.* Write one step of causal self-attention as a graph needs it: given a token's vector `x` $(D)$,
+# the matrices `w_q`, `w_k` and `w_v` $(D, D)$, used as `x @ w_q`, and what is kept, keys and values $(T, D)$ each,
+# return the blend $(D)$, the longer keys and the longer values, stacked below one another: $(1 + 2 (T + 1), D)$, the
+# blend first. One head.
+
+
+# %% tags=["exercise"]
+def one_step(x, w_q, w_k, w_v, keys, values):
+    """Blend, keys and values after one more token: (1 + 2 (T + 1), D)."""
+    ...
+
+
+# %% tags=["check"]
+def stepped(
+    x, w_q, w_k, w_v, keys, values, own=True, divide=True, where="end", grown=True
+):
+    def longer(kept, new):
+        rows = [kept, new[None]] if where == "end" else [new[None], kept]
+        return np.concatenate(rows)
+
+    new_keys, new_values = longer(keys, x @ w_k), longer(values, x @ w_v)
+    seen = (new_keys, new_values) if own or not len(keys) else (keys, values)
+    scores = seen[0] @ (x @ w_q) / (np.sqrt(len(x)) if divide else 1)
+    weights = np.exp(scores - scores.max())
+    blend = weights / weights.sum() @ seen[1]
+    kept = (new_keys, new_values) if grown else (keys, values)
+    return np.concatenate([blend[None], *kept])
+
+
+def step_case(seed, length, width=4):
+    rng = np.random.default_rng(seed)
+    shapes_ = [(width,), *[(width, width)] * 3, *[(length, width)] * 2]
+    return tuple(rng.standard_normal(shape) for shape in shapes_)
+
+
+check_step = partial(
+    checks.check,
+    reference=stepped,
+    cases=[step_case(0, 3), step_case(1, 0), step_case(2, 1, 6)],
+    mistakes={
+        "the new token attends to itself too: keep its key and value first": lambda *a: (
+            stepped(*a, own=False)
+        ),
+        "scores are divided by the root of their width": lambda *a: stepped(
+            *a, divide=False
+        ),
+        "what is new comes last": lambda *a: stepped(*a, where="front"),
+        "keys and values must go out longer by one": lambda *a: stepped(
+            *a, grown=False
+        ),
+    },
+)
+check_step(one_step)
+
+
+# %% tags=["solution"]
+def one_step(x, w_q, w_k, w_v, keys, values):
+    keys = np.concatenate([keys, (x @ w_k)[None]])
+    values = np.concatenate([values, (x @ w_v)[None]])
+    scores = keys @ (x @ w_q) / math.sqrt(len(x))
+    weights = np.exp(scores - scores.max())
+    blend = weights / weights.sum() @ values
+    return np.concatenate([blend[None], keys, values])
+
+
+verdict = check_step(one_step)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ## In one breath
+#
+# A trained transformer is numbers and a few operations, so fewer than three hundred lines of another language compute
+# what PyTorch computes. Its matrices can be sent in 8 bits, with a scale for each row, because a model hardly notices
+# an error so small. A second engine is proved by comparing logits, and not by reading what it writes.
+#
+# **Sources.** Quantization, by tensor and by channel: [Krishnamoorthi (2018)](https://arxiv.org/abs/1806.08342). The
+# format: [ONNX](https://onnx.ai/onnx/intro/); exporting: [PyTorch's
+# tutorial](https://docs.pytorch.org/tutorials/beginner/onnx/export_simple_model_to_onnx_tutorial.html). Other models in
+# pages: [Transformer Explainer](https://github.com/poloclub/transformer-explainer) shows GPT-2,
+# [llm-viz](https://github.com/bbycroft/llm-viz) walks through a small GPT.
+#
+# **Next.** That was the last chapter. From one dot product you have built a transformer, trained it, and put it where
+# anybody can use it. The [front page](../index.md) lists what else there is.
+
+# %% [markdown]
+# ## Going further
+#
+# The same model as a file for servers, with an engine that somebody else has made fast. Exercise 2 writes a step of
+# such a file.
+#
+# ### A file for servers
 #
 # Our engine runs one kind of model, a sentence at a time. A server has many users and other kinds of model, and wants
 # an engine that somebody else has made fast. Such an engine must be told what to compute. **ONNX** is a format for
@@ -960,19 +1124,20 @@ assert np.allclose(found, q @ k[:4].T, atol=1e-6)
 
 # %% [markdown]
 # Two operations are recorded, and the graph takes five queries and four keys, where the examples had two and three.
-# Because the model is only recorded, there are three things to avoid:
+# Because the model is only recorded:
 #
-# - **Branch on values.** Whether an `if` about an entry of a tensor is true cannot be known, so the export ends with an
+# - **No branches on values.** Whether an `if` about an entry of a tensor is true cannot be known, so the export ends with an
 #   error.
-# - **Keep state.** A cache that is a Python list would end up in the graph as it was. So keys and values come in as
+# - **No hidden state.** A cache that is a Python list would end up in the graph as it was. So keys and values come in as
 #   inputs and go out as outputs, longer by one.
-# - **Fix a length unawares.** Name every axis that may vary in `dynamic_shapes`; the others keep the example's length.
+# - **No length fixed by accident.** Name every axis that may vary in `dynamic_shapes`; the others keep the example's length.
 #   Use examples of length 2 or more: the export may fix a length of 0 or 1 even where the axis is named.
 
 # %% [markdown]
 # For the translator there are two graphs, like the functions `encode` and `step` above. `EncodeGraph` computes keys and
-# values with chapter 12's `KVAttention`. `StepGraph` gets them as inputs. So it needs a variant, `KeptAttention`, whose
-# `__init__` takes keys and values and computes none.
+# values with chapter 12's `KVAttention`, whose `extend(x)` appends the key and value of `x` and then attends, while
+# `attend(x)` only attends. `StepGraph` gets them as inputs. So it needs a variant, `KeptAttention`, whose `__init__`
+# takes keys and values and computes none.
 
 # %% tags=["export"] module="export"
 from dotformer.attention import MultiHeadAttention
@@ -1189,10 +1354,10 @@ assert len(serving) == 4
 
 # %% [markdown]
 # ONNX Runtime writes one sentence in half the time. It has no Python between the operations, and joins some of them
-# (**fusion**). It saves less with 32 sentences, where each operation takes longer, so that what Python adds to it
-# counts less, and least with 32 and a beam, where our own search copies the whole cache in and out at each step. (We
-# measured the times, not these reasons.) CTranslate2 has search, cache and all in C++, and takes 40 to 48 percent of
-# PyTorch's time for 32 sentences, and a quarter for one.
+# (**fusion**). It saves a smaller share with 32 sentences, a third, where each operation takes longer, so that what
+# Python adds to it counts less, and least, a sixth, with 32 and a beam, where our own search copies the whole cache in
+# and out at each step. (We measured the times, not these reasons.) CTranslate2 has search, cache and all in C++, and
+# takes 40 to 48 percent of PyTorch's time for 32 sentences, and a quarter for one.
 #
 # So use a page for one reader, a graph where other programs run the model, and a special engine where one exists for
 # your kind of model.
@@ -1225,159 +1390,3 @@ quiz.one_choice(
         "Parameters are the same for every sentence. A cache belongs to one.",
     ),
 )
-
-# %% [markdown]
-# ## Exercises
-#
-# ### Exercise 1: Quantize
-#
-# *Easy, 10 minutes.* Quantize a matrix to `bits` bits, with a scale for each row, in NumPy: return the rounded matrix
-# after it has been multiplied by its scales again. No row is all zeros. `np.round` rounds.
-
-
-# %% tags=["exercise"]
-def through_bits(weight, bits):
-    """A matrix (rows, columns) after it has been in so many bits."""
-    ...
-
-
-# %% tags=["check"]
-def in_bits(weight, bits, most=None, axis=1, size=np.abs, rounding=np.round):
-    most = most or 2 ** (bits - 1) - 1
-    scale = size(weight).max(axis=axis, keepdims=True) / most
-    return rounding(weight / scale) * scale
-
-
-check_bits = partial(
-    checks.check,
-    reference=in_bits,
-    cases=[
-        (np.array([[0.5, -1.27, 0.254], [3.0, 0.4, -0.2]]), 8),
-        (np.random.default_rng(0).standard_normal((4, 6)), 4),
-        (np.random.default_rng(1).standard_normal((3, 3)), 3),
-    ],
-    mistakes={
-        "each row has a scale of its own, and these belong to columns": lambda w, b: (
-            in_bits(w, b, axis=0)
-        ),
-        "each row has a scale of its own, not the whole matrix": lambda w, b: (
-            in_bits(w, b, axis=None)
-        ),
-        "the largest entry counts without its sign": lambda w, b: in_bits(
-            w, b, size=lambda w: w
-        ),
-        "round to the nearest whole number: this cuts off": lambda w, b: in_bits(
-            w, b, rounding=np.trunc
-        ),
-        "8 bits hold numbers up to 127: one bit is for the sign, and the row is symmetric": lambda w, b: (
-            in_bits(w, b, most=2**b - 1)
-        ),
-        "the result is still in whole numbers: multiply by the scales again": lambda w, b: (
-            np.round(
-                w / (np.abs(w).max(axis=1, keepdims=True) / (2 ** (b - 1) - 1))
-            )
-        ),
-    },
-)
-check_bits(through_bits)
-
-
-# %% tags=["solution"]
-def through_bits(weight, bits):
-    most = 2 ** (bits - 1) - 1
-    scale = np.abs(weight).max(axis=1, keepdims=True) / most
-    return np.round(weight / scale) * scale
-
-
-verdict = check_bits(through_bits)
-assert verdict.passed, verdict
-verdict
-
-# %% [markdown]
-# ### Exercise 2: A step without state
-#
-# *Medium, 15 minutes.* Write one step of causal self-attention as a graph needs it: given a token's vector `x` $(D)$,
-# the matrices `w_q`, `w_k` and `w_v` $(D, D)$, used as `x @ w_q`, and what is kept, keys and values $(T, D)$ each,
-# return the blend $(D)$, the longer keys and the longer values, stacked below one another: $(1 + 2 (T + 1), D)$, the
-# blend first. One head.
-
-
-# %% tags=["exercise"]
-def one_step(x, w_q, w_k, w_v, keys, values):
-    """Blend, keys and values after one more token: (1 + 2 (T + 1), D)."""
-    ...
-
-
-# %% tags=["check"]
-def stepped(
-    x, w_q, w_k, w_v, keys, values, own=True, divide=True, where="end", grown=True
-):
-    def longer(kept, new):
-        rows = [kept, new[None]] if where == "end" else [new[None], kept]
-        return np.concatenate(rows)
-
-    new_keys, new_values = longer(keys, x @ w_k), longer(values, x @ w_v)
-    seen = (new_keys, new_values) if own or not len(keys) else (keys, values)
-    scores = seen[0] @ (x @ w_q) / (np.sqrt(len(x)) if divide else 1)
-    weights = np.exp(scores - scores.max())
-    blend = weights / weights.sum() @ seen[1]
-    kept = (new_keys, new_values) if grown else (keys, values)
-    return np.concatenate([blend[None], *kept])
-
-
-def step_case(seed, length, width=4):
-    rng = np.random.default_rng(seed)
-    shapes_ = [(width,), *[(width, width)] * 3, *[(length, width)] * 2]
-    return tuple(rng.standard_normal(shape) for shape in shapes_)
-
-
-check_step = partial(
-    checks.check,
-    reference=stepped,
-    cases=[step_case(0, 3), step_case(1, 0), step_case(2, 1, 6)],
-    mistakes={
-        "the new token attends to itself too: keep its key and value first": lambda *a: (
-            stepped(*a, own=False)
-        ),
-        "scores are divided by the root of their width": lambda *a: stepped(
-            *a, divide=False
-        ),
-        "what is new comes last": lambda *a: stepped(*a, where="front"),
-        "keys and values must go out longer by one": lambda *a: stepped(
-            *a, grown=False
-        ),
-    },
-)
-check_step(one_step)
-
-
-# %% tags=["solution"]
-def one_step(x, w_q, w_k, w_v, keys, values):
-    keys = np.concatenate([keys, (x @ w_k)[None]])
-    values = np.concatenate([values, (x @ w_v)[None]])
-    scores = keys @ (x @ w_q) / math.sqrt(len(x))
-    weights = np.exp(scores - scores.max())
-    blend = weights / weights.sum() @ values
-    return np.concatenate([blend[None], keys, values])
-
-
-verdict = check_step(one_step)
-assert verdict.passed, verdict
-verdict
-
-# %% [markdown]
-# ## In one breath
-#
-# A trained transformer is numbers and a few operations, so fewer than three hundred lines of another language compute
-# what PyTorch computes. Its matrices can be sent in 8 bits, with a scale for each row, because a model hardly notices
-# an error so small. For servers it is recorded as a graph, in which nothing may be hidden: what changes between steps
-# comes in and goes out.
-#
-# **Sources.** Quantization, by tensor and by channel: [Krishnamoorthi (2018)](https://arxiv.org/abs/1806.08342). The
-# format: [ONNX](https://onnx.ai/onnx/intro/); exporting: [PyTorch's
-# tutorial](https://docs.pytorch.org/tutorials/beginner/onnx/export_simple_model_to_onnx_tutorial.html). Other models in
-# pages: [Transformer Explainer](https://github.com/poloclub/transformer-explainer) shows GPT-2,
-# [llm-viz](https://github.com/bbycroft/llm-viz) walks through a small GPT.
-#
-# **Next.** That was the last chapter. From one dot product you have built a transformer, trained it, and put it where
-# anybody can use it. The [front page](../index.md) lists what else there is.
