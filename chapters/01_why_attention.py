@@ -272,8 +272,11 @@ def jacobian(function, point, nudge=1e-6):
     return (function(point + nudges) - function(point - nudges)).T / (2 * nudge)
 
 
-def influence_by_distance(name, seed, words=100):
-    """How much the last state depends on the word 0, 1, 2, ... back."""
+def influence_by_distance(name, seed, words=100, cut=False):
+    """How much the last state depends on the word 0, 1, 2, ... back.
+
+    With `cut`, not by way of an LSTM's h from step to step.
+    """
     rng = np.random.default_rng(seed)
     step, weights, size = network(name, rng)
     text = rng.standard_normal((words, 8))
@@ -287,6 +290,8 @@ def influence_by_distance(name, seed, words=100):
             np.concatenate([word, state]),
         )
         sizes.append(np.linalg.norm(chain @ one_step[:, :8]))
+        if cut:
+            one_step[:, 8:32] = 0
         chain = chain @ one_step[:, 8:]
     return np.array(sizes) / sizes[0]
 
@@ -308,7 +313,7 @@ for name in names:
 # $W_h$ shrinks a typical vector to about $1/\sqrt 3 = 0.58$ of its length. The slope is 0.86 on average. Together that
 # is 0.5 a step (measured below: 0.52), and $0.5^{20}$ is a millionth. The LSTM keeps about 0.6 per step: its biases are
 # near 0, so its forget gate stands about half open, at $\sigma(0) = \frac12$. (A second path, through its output $h$,
-# presumably adds the rest.)
+# adds most of the rest: without it 0.55 would remain.)
 
 # %% tags=["hide-input"]
 slopes, shrinks = [], []
@@ -331,8 +336,7 @@ assert abs(a_step - 0.52) < 0.01
 # The last two rows start from better weights, which postpone the fading. An orthogonal $W_h$ keeps every length, so
 # only the slope of $\tanh$ is left, some 0.8 a step. (That is less than 0.86, because this network's states are larger,
 # and the $\tanh$ is flatter there.) The open gate holds on: after the first step it keeps 0.97 per step. That is a
-# little more than 0.95, because the gates of the 24 entries differ, and what is still there after many steps lies in
-# the entries that are open widest.
+# little more than 0.95, because of the second path, through $h$: without it it would be 0.95.
 #
 # Influence decides what can be learned. Training moves each parameter against the derivative of the error, the
 # **gradient**. If the error depends on the last state, the gradient is a sum with a term for each step, and the term
@@ -359,6 +363,11 @@ assert (
 assert round((turned[20] / turned[5]) ** (1 / 15), 1) == 0.8
 assert open_gate[1] < 0.85
 assert round((open_gate[20] / open_gate[5]) ** (1 / 15), 2) == 0.97
+for name, rate in (("LSTM", 0.55), ("LSTM, gate open", 0.95)):
+    runs = [influence_by_distance(name, seed, cut=True) for seed in range(8)]
+    without_h = np.median(runs, axis=0)
+    assert round((without_h[20] / without_h[5]) ** (1 / 15), 2) == rate
+assert round(open_gate[40], 2) == 0.35
 
 # %% [markdown]
 # ## How much do they hold?
@@ -418,9 +427,9 @@ for name in names:
 # differs is *which* numbers. One word back, the plain cell recalls 81 percent and the orthogonal one 56; three words
 # back, 14 and 33. For the plain cell, to forget more slowly is to spread nearly the same memory over more words.
 #
-# The LSTM with its gate open recalls 2 percent of the word 40 back, whose influence was 30 percent: its $c$ is nearly a
-# sum of the last forty words, so each of them moves it, and each explains only a little of it. In all it recalls one
-# and a half times as many numbers as with PyTorch's initialisation, with which it has only 14 of 48
+# The LSTM with its gate open recalls 2 percent of the word 40 back, whose influence was 35 percent: its $c$ is largely
+# a sum of all fifty words, so each of them moves it, and each explains only a little of it. In all it recalls one and a
+# half times as many numbers as with PyTorch's initialisation, with which it has only 14 of 48
 # ([why](#why-not-more-than-24)). So a better start can bring a state nearer to its bound, but never beyond it.
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
@@ -664,12 +673,12 @@ plt.show()
 # Two problems remain. Each state is computed from the one before it, so the words must be taken one after another.
 # And within the source, and within the translation, the path from one word to another is still long.
 #
-# The transformer of 2017 removes the second problem, and in training the first: it keeps the attention and drops the
-# recurrent network around it. It is a stack of **layers**; each takes a vector for every word and returns a new one. In
-# a layer each word asks a question of its own and looks at the words of its *own* sentence, as the decoder above looks
-# at the source: **self-attention**. All the vectors that it looks at are there before the layer begins, so no word
-# waits for another. A layer computes all words at once, and any two of them are one step apart. What is lost is their
-# order, since a weighted sum has none; [chapter 5](05_position.ipynb) puts it back.
+# The transformer of 2017 removes both, the first except while it writes: it keeps the attention and drops the recurrent
+# network around it. It is a stack of **layers**; each takes a vector for every word and returns a new one. In a layer
+# each word asks a question of its own and looks at the words of its *own* sentence, as the decoder above looks at the
+# source: **self-attention**. All the vectors that it looks at are there before the layer begins, so no word waits for
+# another. A layer computes all words at once, and any two of them are one step apart. What is lost is their order,
+# since a weighted sum has none; [chapter 5](05_position.ipynb) puts it back.
 #
 # ## What does it cost?
 #
@@ -681,22 +690,21 @@ plt.show()
 # | layer | multiplications | sequential steps | longest path | numbers kept while reading |
 # |---|---|---|---|---|
 # | recurrent (plain cell) | $2 n d^2$ | $n$ | $n$ | one state, $d$ |
-# | convolution over three neighbours | $3 n d^2$ | 1 | $n$ layers | all words, $n \, d$ |
+# | convolution over a word and its two neighbours | $3 n d^2$ | 1 | $n$ layers | all words, $n \, d$ |
 # | attention, with its four matrices | $4 n d^2 + 2 n^2 d$ | 1 | 1 | all words, $n \, d$ |
 #
-# (The paper drops the constants and attention's four matrices, of which chapters 4 and 6 say more. The last column is
-# ours.)
+# (The paper drops the constants and attention's four matrices, of which chapters 4 and 6 say more, and counts *dilated*
+# convolutions, which skip words and need fewer layers. Work and steps are those of one layer. The last column is ours.)
 #
 # From word 1 to word 81 a recurrent network needs 80 steps, attention one. (A **convolution** computes all words at
-# once, too, but a layer over three neighbours reaches only one word to each side, so it takes 80 layers.) But attention
-# often does *more* work: more than a plain cell at any length, and at the original transformer's width, 512, more than
-# an LSTM from about a thousand words on ([counted below](#how-much-work-is-it)). What it saves in training is the
-# *waiting*. It computes all words at once. A recurrent network must take them one after another, since
-# $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before $h_{t-1}$ is there; nor can the gates of an LSTM, which are
-# computed from $h_{t-1}$, too. (A cell that is linear in its state need not wait: Mamba, in the sources, uses this.) A
-# GPU has thousands of units that work side by side, and one step, a word of each sentence, is often too little work to
-# fill them. When attention *writes* a text, it too must produce its words one at a time ([chapter
-# 12](12_generation.ipynb)).
+# once, too, but such a layer reaches only one word to each side, so it takes 80 layers.) But attention often does
+# *more* work: more than a plain cell at any length, and at the original transformer's width, 512, more than an LSTM
+# from about a thousand words on ([counted below](#how-much-work-is-it)). What it saves in training is the *waiting*. It
+# computes all words at once. A plain cell must take them one after another, since $h_t = \tanh(h_{t-1} W_h + \dots)$
+# cannot begin before $h_{t-1}$ is there; nor can the gates of an LSTM, which are computed from $h_{t-1}$, too. (A
+# recurrent network that is linear in its state need not wait; Mamba, in the sources, uses this.) A GPU has thousands of
+# units that work side by side, and one step, a word of each sentence, is often too little work to fill them. When
+# attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #

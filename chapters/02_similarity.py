@@ -49,9 +49,9 @@ transformer_map(built=2)
 # - The *sum of products* gives the stronger *debts* 18 instead of 6: more of what was asked for, a higher score. And
 #   what is not asked for costs nothing, because it is multiplied by 0: a *debts* of $(0, 3, 3)$ would still score 6.
 #
-# Rewarding strength has a danger: a word $(9, 9, 9)$ says yes to everything, and beats the plain *debts*, 18 to 6,
-# whatever is asked. [Dividing by the length](#direction-and-length) would cure that. A transformer does not divide, so
-# training has to keep lengths useful.
+# Rewarding strength has a danger: a word $(9, 9, 9)$ says yes to everything, and beats the plain *debts*, 18 to 6, and
+# is first or level with the first for many other questions. [Dividing by the length](#direction-and-length) would cure
+# that. The original transformer does not do it, so training has to keep lengths useful.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it four words with their rows, debts in two strengths, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts, three times as strongly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
@@ -240,10 +240,10 @@ plt.show()
 # product. (`normalize` and `cosine_similarity`, folded, do that and check their input. The core is
 # `vectors / np.sqrt((vectors**2).sum(axis=-1, keepdims=True))`.)
 #
-# `keepdims=True` leaves the lengths as a column, $(T, 1)$, so each row is divided by its own. Without it NumPy lines
-# the $T$ lengths up with the columns: an error or, where the matrix is square, wrong numbers and no error. And a row of
-# zeros would become 0/0, which is NaN (*not a number*), and so would its whole row and column among the cosines.
-# `normalize` refuses such a row.
+# For $T$ vectors as rows, `keepdims=True` leaves the lengths as a column, $(T, 1)$, so each row is divided by its own.
+# Without it NumPy lines the $T$ lengths up with the columns: an error or, where the matrix is square, wrong numbers and
+# no error. And a row of zeros would become 0/0, which is NaN (*not a number*), and so would its whole row and column
+# among the cosines. `normalize` refuses such a row.
 
 
 # %% tags=["export", "hide-input"] module="by_hand.similarity"
@@ -300,9 +300,9 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # [chapter 3](03_softmax.ipynb#temperature)). A longer key can change the ranking: coffee won only because it is longer.
 # Cut to tea's length, its score with tea is $15 \sqrt{13} / \sqrt{18} \approx 12.7$, and tea's own 13 wins. For
 # likeness the influence of length is a fault: a few long vectors, like $(9, 9, 9)$, come near the top for many
-# different queries, and among cosines they lose that advantage. So search (**nearest-neighbour search**) usually takes
-# the cosine: a text should not win because its vector is long. In a look-up length has its use: training can lengthen a
-# key, so that the queries which agree with it find it more easily.
+# different queries, and among cosines they lose that advantage. So a search for similar texts, a **nearest-neighbour
+# search**, often takes the cosine: a text should not win because its vector is long. In a look-up length has its use:
+# training can lengthen a key, so that the queries which agree with it find it more easily.
 
 # %% tags=["quiz"]
 longer = np.array([4, 6, 0])  # tea, twice as long
@@ -430,10 +430,10 @@ for word in ("tea", "debts", "python"):
 #
 # Is a cosine of 0.44 high? Two words drawn at random typically have 0.07. But the best of 21,000 is high by chance:
 # even a random vector has about 0.29 with its nearest word ([measured below](#how-high-is-high)). So 0.44 is more than
-# chance, if less than usual: half of the words have their nearest at 0.58 or more, often another form of themselves,
-# like *debt* of *debts*. And of *python*'s neighbours, *panda* first among them, none proves much alone; what tells is
-# that three are snakes and two belong to programming. Before you call two words alike, compare their cosine with those
-# of other words from the same model.
+# chance, if less than usual: of the words that we tried, half have their nearest at 0.58 or more, often another form of
+# themselves. And of *python*'s neighbours, *panda* first among them, none proves much alone; what tells is that three
+# are snakes and two belong to programming. Before you call two words alike, compare their cosine with those of other
+# words from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45

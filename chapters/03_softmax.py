@@ -74,12 +74,12 @@ with np.errstate(all="ignore"):
 # 10 there: every score rises by 10, and the keys differ no more than before. In the third line the sum is 0, and in
 # the last line, our list, ice gets a negative share.
 #
-# We could subtract the lowest score first: then only differences count, and nothing is negative. But now a bad key
-# changes how two good ones share. Scores of 6 and 5 share 2 to 1 if the lowest is 4, but 106 to 105, almost equally, if
-# it is $-100$. So two demands join the first three: a common shift must not change the shares, and a third key must not
-# change the *ratio* of two others. Since a third key does not matter, the ratio of two shares depends only on their own
-# two scores; since a common shift does not, only on the difference. In short: **the ratio of two shares depends on the
-# difference of their scores, and on nothing else.**
+# We could subtract the lowest score first: then only differences count, and no share is negative (the lowest gets 0).
+# But now a bad key changes how two good ones share. Scores of 6 and 5 share 2 to 1 if the lowest is 4, but 106 to 105,
+# almost equally, if it is $-100$. So two demands join the first three: a common shift must not change the shares, and a
+# third key must not change the *ratio* of two others. Since a third key does not matter, the ratio of two shares
+# depends only on their own two scores; since a common shift does not, only on the difference. In short: **the ratio of
+# two shares depends on the difference of their scores, and on nothing else.**
 #
 # That settles the formula: only the powers of a fixed number can do this. Let $f(x)$ be the share of one key divided by
 # the share of another whose score is lower by $x$. Take three keys, each 1 ahead of the next. The first gets $f(1)$
@@ -88,7 +88,8 @@ with np.errstate(all="ignore"):
 # differences. Write $a$ for $f(1)$, which is above 1, since a higher score must get more. Then $f(3) = a^3$, and
 # $f(\tfrac12) = \sqrt a$, since $f(\tfrac12)^2 = f(1)$. In the same way $f(x) = a^x$ for every fraction $x$, and
 # $f(-x) = 1 / f(x)$, since swapping the two keys turns the ratio over. Any other $x$ lies between fractions as near as
-# we like, and as $f$ grows with $x$, $f(x)$ lies between their powers of $a$. So $f(x) = a^x$ for it, too.
+# we like, and as $f$ grows with $x$ (adding $y > 0$ multiplies it by $f(y) > 1$), $f(x)$ lies between their powers of
+# $a$. So $f(x) = a^x$ for it, too.
 #
 # To get such ratios, raise $a$ to the power of each score, and divide each result by the sum of all the results. The
 # shares are positive and sum to 1, like the probabilities of a **distribution**. We take $a = e$, the base with the
@@ -129,10 +130,10 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 #
 # In attention its results are called **weights**. Do not confuse them with the weights of a network: those are learned,
 # and these are computed afresh from the scores. Add a number $c$ to every score, and no weight changes (**shift
-# invariance**): $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ cancels. Multiplying is another matter: five times
-# the scores have five times the differences, so every ratio of weights is raised to the fifth power. So the function
-# below may subtract from each row its largest score, `highest`, because large scores would overflow
-# ([later](#break-it-scores-of-a-thousand) we break it).
+# invariance**): $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ cancels. So the function below may subtract from each
+# row its largest score, `highest`, because large scores would overflow ([later](#break-it-scores-of-a-thousand) we
+# break it). (Multiplying is another matter: five times the scores have five times the differences, so every ratio of
+# weights is raised to the fifth power.)
 
 # %% tags=["export"] module="by_hand.softmax"
 import numpy as np
@@ -502,9 +503,9 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 #
 # $$\frac{\partial w_1}{\partial q} = \frac1\tau \sum_j J_{1j} \, k_j = \frac{w_1}{\tau} \bigl(k_1 - \bar k\bigr), \qquad \bar k = \sum_j w_j k_j .$$
 #
-# (The second equality holds since $J_{11} = w_1 - w_1 w_1$, and $J_{1j} = -w_1 w_j$ for the others.) The query should
-# move towards its own key, and away from the average that it now finds. If another key has all the weight, $w_1$ is
-# nearly 0; if the first has it, $\bar k$ is nearly $k_1$. Either way the gradient is nearly 0: a **vanishing
+# (The second equality holds since $J_{11} = w_1 - w_1 w_1$, and $J_{1j} = -w_1 w_j$ for the others.) To raise $w_1$ the
+# query should move towards $k_1$, and away from the average that it now finds. If another key has all the weight, $w_1$
+# is nearly 0; if the first has it, $\bar k$ is nearly $k_1$. Either way the gradient is nearly 0: a **vanishing
 # gradient**.
 #
 # How long is this gradient at the start? Draw a query and ten keys at random, and call the first key the right one.
@@ -554,12 +555,12 @@ assert medians["unscaled", 1024] < 1e-18
 assert all(0.06 < medians["scaled", width] < 0.08 for width in (64, 1024))
 
 # %% [markdown]
-# Unscaled weights are so sharp that some queries *start* on the right key by luck: each key is the luckiest in a tenth
-# of the draws, and mostly has nearly all the weight then. Of the others only half arrive at width 64, and about a ninth
-# at 1024. So at this learning rate the division makes the difference. At 1 it is 97 percent against 39 (width 64), but
-# at 0.1 the unscaled version even leads, 31 percent to 1 ([more learning rates](#can-a-query-still-learn)). And from a
-# start with smaller entries the gap is smaller, and with steps of fixed length it is gone
-# ([measured](#when-does-it-matter-less)): the harm lies in the size of the gradient, and not in its direction.
+# Unscaled weights are so sharp that some queries *start* on the right key by luck. Of the others only half arrive at
+# width 64, and about a ninth at 1024. So at this learning rate the division makes the difference. At 1 it is 97 percent
+# against 39 (width 64), but at 0.1 the unscaled version even leads, 31 percent to 1 ([more learning
+# rates](#can-a-query-still-learn)). And from a start with smaller entries the gap is smaller, and with steps of the
+# fixed length 0.1 it is gone ([measured](#when-does-it-matter-less)): the harm lies in the size of the gradient, and
+# not in its direction.
 #
 # Training could do the division itself: in chapter 4 queries come out of a learned matrix, which could shrink. The
 # division lets training *begin* with scores of the same size at every width. Once trained, queries and keys are no

@@ -81,9 +81,9 @@ for t in (0, 1, 10, 100):
 # %% [markdown]
 # **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: the number dominates every dot
 # product. Smaller steps would not save it. Whatever the step, a key contains $t$ times a fixed vector, so the position
-# adds $c \, t$ to the score, where $c$ depends on the query: a straight line, highest at one end. By its own share the
-# first or the last position can win, and never one between. (In a column of its own the index would not drown the word,
-# but the straight line would stay.)
+# adds $c \, t$ to the score, where $c$ depends on the query: a straight line, highest at one end. As far as position
+# decides, the first or the last can win, and never one between. (From a column of its own a projection could leave it
+# out, but the straight line would stay.)
 #
 # **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
 # so "the word before me" looks different every time.
@@ -112,7 +112,7 @@ assert cosine_similarity(dog, man) < 0.5
 # the cosine of the angle between them, largest where they agree and lower on both sides. So a query that points to
 # three o'clock finds three, and likewise for any other time. A fast hand alone comes round again: with a period of 6
 # steps, positions 1, 7 and 13 are the same. A slow one alone hardly moves in one step, so neighbours are nearly the
-# same, and a score cannot choose between them. Several hands, fast and slow, tell the time, like those for seconds,
+# same, and a score can hardly choose between them. Several hands, fast and slow, tell the time, like those for seconds,
 # minutes and hours. And as hands move smoothly, neighbours stay similar, if not too similar to choose.
 #
 # The original transformer uses such hands. Each is a pair of numbers, a sine and a cosine (both are **sinusoids**).
@@ -505,8 +505,8 @@ assert not same
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
 # Adding is the case $W_1 = W_2$. So side by side is more general. But a sum can be as good: if words and positions keep
-# out of each other's entries, as in the 384 + 32 above, a sum *is* a concatenation. Training can move words out of the
-# directions that the positions use, as far as there is room.
+# out of each other's entries, as in the 384 + 32 above, a sum *is* a concatenation. Training could move words out of
+# the directions that the positions use, as far as there is room.
 
 # %% [markdown]
 # ## Could the encoding be learned?
@@ -518,8 +518,9 @@ assert not same
 # a matrix $E$, and the scores are $E A E^\top$, with $A$ learned (in place of $W_Q W_K^\top$). We compare two kinds of
 # $E$. Sinusoids are fixed, and $A = R_{-1}$ would solve the task. An embedding table starts at random and is trained
 # along with $A$ ([chapter 7](07_learning.ipynb) says how). Training shows positions 0 to 23. The test asks about 24 to
-# 47, with all 48 to choose from: going beyond what was trained is **extrapolation**. Each width and kind was tuned to
-# do its best on 24 to 47; the numbers are means of three runs. Chance is 2 percent.
+# 47, with all 48 to choose from: going beyond what was trained is **extrapolation**. For each we took the learning
+# rate, of five, that did best on 24 to 47 itself, which flatters both; the numbers are means of three runs. Chance is 2
+# percent.
 #
 # **Predict first.** With each kind, what share of positions 24 to 47 give most weight to the one before?
 
@@ -604,8 +605,9 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # Sinusoids may extrapolate. In our task, beyond position 23, they are right nearly everywhere at width 16 and 32, two
 # times out of three at 64, and hardly ever at 128. The rotation $R_{-1}$ would be right everywhere, at any width.
 # Training found another matrix. It was trained only on what the first 24 encodings contain, and in 24 steps the slow
-# pairs hardly move. The later encodings also point elsewhere: at width 16 not at all, at 128 with 39 percent of their
-# squared length. What the matrix does there is left to chance, which is presumably why the wide ones fail.
+# pairs hardly move. Part of the later encodings points in directions that the first 24 hardly use: at width 16 none of
+# their squared length, at 128 39 percent. There training hardly changes the matrix, so it cannot use that part, which
+# is presumably why the wide ones fail.
 
 # %% tags=["proof"]
 strong, outside, zero = [], [], []

@@ -352,8 +352,8 @@ plt.show()
 
 # %% [markdown]
 # The sum is positive where the dog only bites, negative where it is only bitten, and 0 where it does both (or neither).
-# In neither head does a single number tell all three sentences apart: head 1 writes 0.998 for the first and the third,
-# and head 2 writes −0.998 for the second and the third. Their sum does.
+# Neither head by itself tells all three sentences apart: head 1 writes 0.998 for the first and the third, and head 2
+# writes −0.998 for the second and the third. Their sum does.
 
 # %% tags=["proof"]
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
@@ -1111,11 +1111,11 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 # token has since been called an *attention sink*.
 #
 # Can heads be removed? Michel and others removed heads one at a time from a trained translator: of the 96 in its
-# encoder only 8 changed the BLEU score significantly, and half of these for the better. Many can be removed together:
-# Voita and others pruned 38 of the 48 heads in a translator's encoder, while training it further, and lost 0.15 BLEU.
-# That does not mean that one would have been enough: each was removed while the others stayed, which can do much of its
-# work. Models built with few heads from the start did worse than models pruned down to them ([Behnke and Heafield,
-# 2020](https://aclanthology.org/2020.emnlp-main.211/)).
+# encoder only 8 changed the BLEU score significantly, and half of these for the better. That does not mean that one
+# would be enough: each was removed while the others stayed, which can do much of its work. Many can be removed
+# together: Voita and others pruned 38 of the 48 heads in a translator's encoder, while training it further, and lost
+# 0.15 BLEU. Yet models built with few heads from the start did worse than models pruned down to them ([Behnke and
+# Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)).
 
 # %% [markdown]
 # ### Break it: merged without the swap

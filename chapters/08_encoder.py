@@ -356,7 +356,7 @@ assert all(0.5 < ratios[True, one] < 2 for one in (keep_as_is, glorot, he))
 # initial weights can rescue the first case.)
 #
 # There is a price. Every layer adds to the stream, so the sum can grow from layer to layer; in one stack of 24
-# [below](#what-helps) to a size of 1,280. Norms keep what a layer receives within bounds.
+# [below](#what-helps) the entries typically reach 1,280. Norms keep what a layer receives within bounds.
 
 # %% [markdown]
 # ## Layer norm, on four numbers
@@ -465,11 +465,10 @@ plt.show()
 # Follow the thick line, the stream. With post-norm it passes through every norm, and so does the gradient on its way
 # back: no path is a plain $I$ any more. With pre-norm it passes through nothing but additions, so that path is there,
 # and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. In pre-norm a **final
-# norm** normalises the stream once, after the last layer, since otherwise what follows would receive a sum that has
-# grown with the depth. (A common slip is $x + \operatorname{LN}(x + f(x))$, which is neither: $x$ enters twice, and the
-# stream is not normalised.) Which should you choose? Pre-norm, unless you reproduce the paper (in PyTorch's layers that
-# is `norm_first=True`). We build the paper's post-norm first, also PyTorch's default; [experiments
-# below](#does-training-agree) compare them.
+# norm** normalises the stream once, after the last layer. (A common slip is $x + \operatorname{LN}(x + f(x))$, which is
+# neither: $x$ enters twice, and the stream is not normalised.) Which should you choose? Pre-norm, unless you reproduce
+# the paper (in PyTorch's layers that is `norm_first=True`). We build the paper's post-norm first, also PyTorch's
+# default; [experiments below](#does-training-agree) compare them.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -949,8 +948,8 @@ for without in (None, *PARTS):
 # - Without the **residual connection** around attention, *add* stays near chance and *reverse* reaches 26 to 34
 #   percent. Always answering with the most frequent of the twelve digits would score 26, since it occurs 3.1 times, on
 #   average. In these models the words have become alike ([measured below](#words-become-alike)): without the sum a
-#   position holds what its attention returns, from a random start nearly the same average everywhere, and later layers
-#   can hardly tell positions apart. So little more is left than how often each digit occurs. The connection around the
+#   position holds what its attention returns, from a random start averages that are more alike with every layer, so
+#   that after three almost nothing is a position's own. So little more is left than how often each digit occurs. The connection around the
 #   feed-forward network is not needed here.
 # - These three layers can do without **norms**.
 # - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. Attention is linear only once its
@@ -1120,12 +1119,11 @@ show_stacks(
 # With attention alone, two layers are enough: after one the own share is 0.73, after two 0.03 or 0.04, and after four
 # nothing. All sixteen words are practically one vector. The reason is that each layer replaces words by weighted
 # averages of all words, and such averages are more alike than the words were. (The first layer shrinks the own parts,
-# too. But random words have little in common, so the common part is then just as small, and the share hardly moves.
-# From the second layer on the common part stays, and only the own part shrinks.) [Dong and others
-# (2021)](https://arxiv.org/abs/2103.03404) call this **rank collapse**, since equal rows make a matrix of rank 1 (all
-# its rows are multiples of one), and prove that in a stack of nothing but attention it is faster than exponential: the
-# more alike the words, the more even the weights, and even weights give all the same average. (Here the vectors also
-# become shorter, which makes scores smaller, and so the weights more even still.)
+# from size 0.97 to 0.27, and leaves the common part, 0.26, so now both are about equal. But with shorter vectors the
+# scores are smaller and the weights more even, so the second layer shrinks the own parts thirty times.) [Dong and
+# others (2021)](https://arxiv.org/abs/2103.03404) call this **rank collapse**, since equal rows make a matrix of rank 1
+# (all its rows are multiples of one), and prove that in a stack of nothing but attention it is faster than exponential:
+# the more alike the words, the more even the weights, and even weights give all the same average.
 #
 # Adding delays the collapse but, with Glorot's weights, before training, does not prevent it: once words are mostly
 # alike, attention returns nearly the same vector to all, so what they share grows and what is a word's own does not.
@@ -1177,6 +1175,9 @@ assert (
     and alone[0, 3] < 1e-6
     and alone[2, 3:].max() < 1e-6
 )
+own, common = alone[0] * alone[1], np.sqrt(1 - alone[0] ** 2) * alone[1]
+assert 0.255 < own[0] < 0.285 and 0.245 < common[0] < 0.275
+assert 24 < own[0] / own[1] < 36
 assert post[0, -1] < added[0, -1] < 0.01 and round(pre[0, -1], 2) == 0.27
 assert post[0, 15] < added[0, 15] < pre[0, 15]
 assert (
@@ -1285,18 +1286,20 @@ for name, rows in deep.items():
 
 # %% [markdown]
 # In the four that learn, the own share is above 0.4 when training begins. In the others it is at most 0.03, and in the
-# one without norms or a small start the entries have grown to nearly 300. That fits what was found above: where words
-# are alike, moving weight between them changes nothing, so the upper layers are not told where to look. So with
-# Glorot's start, unless a norm stands in front of each sublayer, a deep stack drowns the words before anything has been
-# learned, and without norms it explodes as well. Smaller weights prevent this.
+# one without norms or a small start the entries have grown to nearly 300. With post-norm and without residual
+# connections that fits what was found above: where words are alike, moving weight between them changes nothing, so the
+# upper layers get hardly any signal about where to look. Without norms they get one, but the numbers have exploded. So
+# with Glorot's start, unless a norm stands in front of each sublayer, a deep stack drowns the words before anything has
+# been learned, and without norms it explodes as well. Smaller weights prevent this.
 #
-# What do norms add, then? With a small start they allow larger steps. At a learning rate of 0.01 pre-norm and
-# small-start post-norm still learn with every seed (from PyTorch's start post-norm does not); without norms the loss
-# overflows (its numbers become too large for the computer).
+# What do norms add, then? They allow larger steps: with the same small start, at a learning rate of 0.01, post-norm
+# still learns with every seed, and without norms the loss overflows (its numbers become too large for the computer).
+# Pre-norm learns there from Glorot's start; post-norm from PyTorch's does not.
 #
 # So a shallow model is no test of what a deep one needs. (The post-norm model of 2017 had six layers, and a
 # **warm-up**: for 4,000 steps its learning rate rose from near 0. With post-norm the gradients of the last layers'
-# feed-forward networks start large, so full steps at once can go wrong: [tested](#does-it-need-warm-up).)
+# feed-forward networks start larger than with pre-norm, so full steps at once can go wrong ([what we
+# tested](#does-it-need-warm-up)).)
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small start": 6, "no norm, small start": 5}
