@@ -14,7 +14,7 @@
 # **positional encoding**, and the verb can tell which word stands before it. In these two sentences that is the one
 # who bites.
 #
-# You need chapter 4, and sine and cosine. It takes about 23 minutes to read, and 45 for the exercises. [Going
+# You need chapter 4, and sine and cosine. It takes about 24 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One attention block is built. This chapter adds the two boxes named positions, under the encoder and under the decoder."}}
@@ -61,8 +61,30 @@ assert same
 # 4](04_self_attention.ipynb#does-the-order-of-the-words-matter).) So the order must enter elsewhere, and the simplest
 # way is through the input vectors: give every **position** in the sentence a vector of its own, $p_t$ for position $t$
 # (counted from 0), and add it to the word that stands there: $x_t + p_t$. (The transformer of 2017 adds them once,
-# before the first layer.)
-#
+# before the first layer; chapter 8's residual connections carry them upwards.)
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "Why does a transformer need positions in its vectors?",
+    quiz.wrong(
+        "Longer vectors let attention compare more features",
+        "They are added, so the vectors are as long as before.",
+    ),
+    quiz.right(
+        "Without them the sums of attention come out the same in any order",
+        "Yes: scores depend on what the words are, and a sum does not care about the order of its terms.",
+    ),
+    quiz.wrong(
+        "They tell attention which words are neighbours, so that it need not look at the others",
+        "Every word still looks at all. Positions only make near and far distinguishable.",
+    ),
+    quiz.wrong(
+        "The attention weights already depend on the position, and the vectors must agree with them",
+        "They do not: shuffle the words, and the same weights come along.",
+    ),
+)
+
+# %% [markdown]
 # ## Three ideas that break
 #
 # **Predict first.** For each of these, what goes wrong?
@@ -306,9 +328,11 @@ assert (
 )
 
 # %% [markdown]
-# The peak is the position itself. From there it falls, with ripples; on the whole, near positions are more alike than
-# far ones. And the curve is its own mirror image: one word *before* and one word *after* give the same product. What
-# tells them apart is in [A step is a rotation](#a-step-is-a-rotation).
+# The peak is the position itself. From there it falls, with ripples: here a position 6 apart has a product of 6.445, a
+# little more than one 2 apart, 6.368. So the product depends on the distance alone, but does not always tell which of
+# two is nearer; on the whole, near positions are more alike than far ones. And the curve is its own mirror image: one
+# word *before* and one word *after* give the same product. What tells them apart is in [A step is a
+# rotation](#a-step-is-a-rotation).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -505,8 +529,8 @@ assert not same
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
 # Adding is the case $W_1 = W_2$. So side by side is more general. But a sum can be as good: if words and positions keep
-# out of each other's entries, as in the 384 + 32 above, a sum *is* a concatenation. Training could move words out of
-# the directions that the positions use, as far as there is room.
+# out of each other's entries, as in the 384 + 32 above, a sum *is* a concatenation, $(x, 0) + (0, p) = (x, p)$.
+# Training could move words out of the directions that the positions use, as far as there is room.
 
 # %% [markdown]
 # ## Could the encoding be learned?
@@ -737,11 +761,11 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 # at $s = t - 1$, where nothing is turned.
 #
 # How do rotary positions differ from sinusoids? With them the score depends on the two words and on the difference of
-# their positions: the encoding is **relative**. Sinusoids are **absolute**: what is added to a word depends on where
-# it stands, and $W_Q$ and $W_K$ must find the difference in the sum. And rotary positions are applied in every layer,
-# so that no layer has to remember positions. Most open language models of today use rotary positions, Llama ([Touvron
-# and others, 2023](https://arxiv.org/abs/2302.13971)) among them, and [chapter 19](19_modern.ipynb) builds one.
-# ([Other ways](#other-ways-to-encode-the-distance) to encode the distance.)
+# their positions: the encoding is **relative**. Sinusoids are **absolute**: what is added to a word depends on where it
+# stands, and $W_Q$ and $W_K$ must find the difference in the sum. And rotary positions are applied in every layer, so
+# that no layer has to remember positions. Many open language models of today use rotary positions, Llama ([Touvron and
+# others, 2023](https://arxiv.org/abs/2302.13971)) among them, and [chapter 19](19_modern.ipynb) builds one. ([Other
+# ways](#other-ways-to-encode-the-distance) to encode the distance.)
 
 # %% [markdown]
 # ## Exercises

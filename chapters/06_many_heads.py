@@ -14,7 +14,7 @@
 # module](#the-same-as-a-pytorch-module), and inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 21 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 5 more
+# takes about 22 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 5 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
@@ -31,7 +31,7 @@ transformer_map(built=6)
 #
 # Here are two heads with matrices of their own, small enough for paper. (These two sentences do not need two heads yet;
 # they show how heads work.) A word has four numbers: is it *dog*, is it *man*, is it a *verb*, and its *position*: 1
-# for first, 0 in the middle, −1 for last.
+# for first, 0 in the middle, −1 for last (for three words one number is enough).
 
 # %%
 import numpy as np
@@ -166,8 +166,9 @@ plt.show()
 # numbers to 16 adds nothing. To know both nouns one would need 8 more, for example $(1 - \alpha) \, a - \alpha \, b$.
 # If the nouns are independent, with the same variance, those 8 numbers are uncorrelated with the average: entry by
 # entry their covariance is $\alpha (1 - \alpha) - (1 - \alpha) \, \alpha = 0$, with variance 1. So the best guess that
-# a matrix can make of them is 0. One half is known, the other lost ([the proof](#why-exactly-half), and [four attempts
-# to escape](#could-one-head-escape-by-other-means)).
+# a matrix can make of them is 0. (Chapter 5 could take a sum apart because one of its terms was one of a few fixed
+# positions. Here both are arbitrary and fill the same 8 numbers.) One half is known, the other lost ([the
+# proof](#why-exactly-half), and [four attempts to escape](#could-one-head-escape-by-other-means)).
 #
 # Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole: a noun meets only 8
 # rows of $W_V$, and a random $8 \times 8$ matrix can be inverted.
@@ -548,6 +549,29 @@ assert np.allclose(all_weights, loop_weights)
 assert np.allclose(mixed, multi_head(sequence[None], w_q, w_k, w_v, w_o, 4)[0])
 terms = [side_by_side[:, rows] @ w_o[rows] for rows in np.split(np.arange(16), 4)]
 assert np.allclose(sum(terms), mixed)
+
+# %% [markdown]
+# ### Do heads cut the input?
+#
+# No. A head's *output* is a slice, but every head reads the whole word, because the cut comes after the projection.
+# Change one number of a word: in which of four heads does its key change? Compare the order above with a mistake, to
+# cut the word first and project each slice.
+
+# %%
+change = np.eye(16)[0]  # the first of 16 numbers
+keys_of_all = np.random.default_rng(2).standard_normal((16, 16))
+keys_of_each = np.random.default_rng(3).standard_normal((4, 4, 4))
+projected_first = (change @ keys_of_all).reshape(4, 4)  # a row for each head
+cut_first = np.einsum("hd,hdk->hk", change.reshape(4, 4), keys_of_each)
+print(
+    "projected, then cut: changed in heads",
+    np.flatnonzero(projected_first.any(1)) + 1,
+)
+print("cut, then projected: changed in heads", np.flatnonzero(cut_first.any(1)) + 1)
+
+# %% [markdown]
+# All shapes agree, so only a comparison with the loop notices. Nor are heads an ensemble that is averaged: an average
+# gives each head the same say in every number, where $W_O$ learns what each writes, and where.
 
 # %% [markdown]
 # ## The same as a PyTorch module
@@ -1036,11 +1060,11 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# One head gives each word one average, and from a fixed average of two unrelated things a matrix recovers only half.
-# Where a few numbers of each word are enough, narrower heads that look at several words do better. So attention runs
-# several times side by side, in narrow heads with matrices of their own, with as many parameters and multiplications as
-# a single wide one. Each head writes through its own rows of $W_O$, and what they write is added up. Training makes
-# heads differ where one average would not do.
+# One head gives each word one average, and from a fixed average of two unrelated things that fill the same numbers a
+# matrix recovers only half. Where a few numbers of each word are enough, narrower heads that look at several words do
+# better. So attention runs several times side by side, in narrow heads with matrices of their own, with as many
+# parameters and multiplications as a single wide one. Each head writes through its own rows of $W_O$, and what they
+# write is added up. Training makes heads differ where one average would not do.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
