@@ -11,10 +11,11 @@
 # The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no number
 # for her name. By the end of this chapter you will have a **tokenizer** that turns any text into numbers and back. With
 # a tokenizer that we trained, a model sees *Straßenbahnhaltestelle* as *Straßenbahn | halt | estelle* and 12345, after
-# a space, as *12 | 3 | 4 | 5*. Such cuts make it harder for a model to count letters, or to add. You also see how a
-# text can attack a tokenizer, and how sentences of different lengths become one batch.
+# a space, as *12 | 3 | 4 | 5*. Such cuts hide letters and misalign digits, which is thought to be one reason why models
+# miscount and misadd. You also see how a text can attack a tokenizer, and how sentences of different lengths become one
+# batch.
 #
-# You need some Python and almost no mathematics. It takes about 28 minutes to read, and 45 for the exercises. [Going
+# You need some Python and almost no mathematics. It takes about 29 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
@@ -66,9 +67,9 @@ assert not known & set(unseen)
 # ## Merging, by hand
 #
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters; while we merge, the units
-# are called **symbols**. Count all pairs of neighbouring symbols inside words, and join the most frequent pair into
-# one new symbol. Repeat. Why the most frequent? A merge makes the text one symbol shorter wherever the pair occurs,
-# so this pair nearly always saves most.
+# are called **symbols**. Count all pairs of neighbouring symbols inside words, and join the most frequent pair into one
+# new symbol. Repeat. Why the most frequent? A merge makes the text one symbol shorter wherever the pair occurs, so this
+# pair nearly always saves most.
 #
 # Take four words and their counts:
 #
@@ -176,7 +177,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | ` ?\p{L}+` | letters of any script, with one space before them | *␣pays* |
 # | ` ?\p{N}+` | numerals, likewise | *␣2* |
 # | ` ?[^\s\p{L}\p{N}]+` | other characters, likewise | *!* |
-# | `\s+(?!\S)` | a run of white space; before a word, all but its last character, which goes with the word (`(?!\S)`: no other character follows) | *a␣␣b* is cut into *a*, *␣*, *␣b* |
+# | `\s+(?!\S)` | a run of white space; before a word, all but its last character, so that a space stays for the word (`(?!\S)`: what follows is white space or the end) | *a␣␣b* is cut into *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
 
 # %% tags=["export"] module="tokens"
@@ -324,8 +325,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # ordinary tokens, and only the program can insert the special one, by its number.
 #
 # Merges count symbols: the 256 bytes, then one for each merge. The model gets token IDs. With three special tokens in
-# front, a token ID is its symbol's number plus 3, so the saved merges stay the same if a special token is added. (All
-# token IDs then shift, so a model that is trained already no longer fits.)
+# front, a token ID is its symbol's number plus 3, so the saved merges stay the same if a special token is added. (The
+# IDs of all bytes and merges then shift, so a model that is trained already no longer fits.)
 #
 # | | symbol | token ID |
 # |---|---|---|
@@ -603,11 +604,14 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # And a token's row is looked up, and so mostly trained, only where the token occurs. Call a token *rare* if the
 # training text uses it fewer than 100 times, a limit of our choosing. Later tokens are on the whole rarer: every pair
 # that a merge creates contains its new symbol, so it cannot occur more often than that symbol. And symbols that later
-# merges have used up, such as *ausend* on the way to *tausend*, keep their rows. Rare tokens stay **undertrained**.
+# merges have used up, such as *ausend* in our number words, on the way to *tausend*, keep their rows. Rare tokens stay
+# **undertrained**.
 #
 # What a larger vocabulary buys is shorter texts. How much shorter? The average number of tokens per word is called
 # **fertility**. Here it is, counted on captions that were not used to learn the merges. A word is what stands between
-# two spaces, so *tea.* is one word and at least two tokens.
+# two spaces, so *tea.* is one word and at least two tokens. (Merges must be learnt from training text alone. If test
+# text is among it, its rare words get tokens of their own: they look cheaper than new text is, and a token that occurs
+# only there has an embedding that training never touched.)
 
 # %% tags=["hide-input"]
 print("            tokens per word                 share of merged")
@@ -716,12 +720,12 @@ assert convenient.eos_id in convenient.encode(message)
 assert convenient.decode(convenient.encode(message)) != message
 
 # %% [markdown]
-# The user has put an end token into a sentence, which decoding shows only as a gap, since a special token stands for no
-# text. And a program that cuts its input at end tokens loses the rest. Where special tokens separate the speakers of a
-# chat, a user can speak in another's name, a form of **prompt injection**. Tests on ordinary texts do not show it. The
-# check: whatever the text, `encode` must make no special token from it (apart from those that the program itself adds).
-# (Libraries differ: Hugging Face's tokenizers recognise special tokens in a text unless told otherwise, tiktoken raises
-# an error. So know yours before you hand it what users type.)
+# The user has put an end token into a sentence, which decoding does not show, since a special token stands for no text
+# (the two spaces are those around it). And a program that cuts its input at end tokens loses the rest. Where special
+# tokens separate the speakers of a chat, a user can speak in another's name, a form of **prompt injection**. Tests on
+# ordinary texts do not show it. The check: whatever the text, `encode` must make no special token from it (apart from
+# those that the program itself adds). (Libraries differ: Hugging Face's tokenizers recognise special tokens in a text
+# unless told otherwise, tiktoken raises an error. So know yours before you hand it what users type.)
 
 # %% [markdown]
 # ## Batches with little padding

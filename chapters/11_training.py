@@ -443,13 +443,13 @@ axes.spines[:].set_visible(False)
 plt.show()
 
 # %% [markdown]
-# Each row is labelled with the word to be written next; its query belongs to the word before. The number is *sixty
-# three thousand six hundred and forty nine*. In the row of *drei* the darkest cell lies under *three*, in that of
-# *sechzig* under *sixty*: first the column on the right, then its left neighbour. [Chapter 13](13_alignment.ipynb)
-# counts how often the darkest cell is the right word.
+# Each row is labelled with the word to be written next; its query belongs to the word before, which through
+# self-attention has read all earlier ones. The number is *sixty three thousand six hundred and forty nine*. In the row
+# of *drei* the darkest cell lies under *three*, in that of *sechzig* under *sixty*: first the column on the right, then
+# its left neighbour. [Chapter 13](13_alignment.ipynb) counts how often the darkest cell is the right word.
 #
 # Four parts of the loop are still unexplained: label smoothing, Adam, a learning rate that rises and falls, and
-# clipping. This task could do without any one of them, as we shall see; larger ones cannot.
+# clipping. This task could do without any one of them, as we shall see; larger ones often need warm-up and Adam.
 #
 # ## Label smoothing
 #
@@ -712,10 +712,10 @@ for name in ("none", "weight decay 1"):
 #   not turn upwards.
 #
 # The validation numbers decide. Weight decay 1, weight decay 3 and dropout 0.1 get about equally many right. Of these
-# weight decay 1 has the lowest loss, so we take it. (Decay 3 has five times its loss, presumably because it keeps the
-# model unsure even where it is right.) On the untouched test numbers it gets 91.5 percent right, against 38.1 without a
-# remedy. And more data helps most: with 20,000 numbers none of this was needed. Large language models read most of
-# their text about once, so they hardly overfit, and usually go without dropout and label smoothing.
+# weight decay 1 has the lowest loss, so we take it. (Decay 3 has five times its loss: it keeps the model unsure even
+# where it is right, 0.84 instead of 0.99.) On the untouched test numbers it gets 91.5 percent right, against 38.1
+# without a remedy. And more data helps most: with 20,000 numbers none of this was needed. Large language models read
+# most of their text about once, so they hardly overfit, and usually go without dropout and label smoothing.
 
 # %% tags=["proof"]
 by_seed = {
@@ -767,10 +767,12 @@ assert doubting[-1] < doubting.min() + 0.001  # it turns upwards no more
 # %% [markdown]
 # ## One step from several batches
 #
-# Next, the memory. The larger a batch, the less noisy its gradient. But the batch you want may not fit. Then send
-# several smaller ones (**micro-batches**) through the model in turn, add up their gradients, and step once. The time
-# is that of all of them together, the memory for activations that of one. This is **gradient accumulation**, and
-# together they form the *effective batch*. Without dropout the step should be *the same* as with one large batch.
+# Next, the memory. The larger a batch, the less noisy its gradient, but the fewer steps for the same work; beyond some
+# size it saves none ([chapter 21](21_many_gpus.ipynb#do-more-devices-need-a-larger-batch)). And the batch you want may
+# not fit. Then send several smaller ones (**micro-batches**) through the model in turn, add up their gradients, and
+# step once. The time is that of all of them together, the memory for activations that of one. This is **gradient
+# accumulation**, and together they form the *effective batch*. Without dropout the step should be *the same* as with
+# one large batch.
 #
 # ### Break it: the mean of means
 #
@@ -1167,9 +1169,9 @@ assert all(torch.equal(one, other) for one, other in both)
 # ### Break it: the parameters are enough
 #
 # Some scripts keep the parameters and nothing else. Then the count of steps begins again at 1, so warm-up and peak come
-# a second time, in a model that had nearly settled, and the data start again from the beginning. At least the warm-up
-# makes the first steps small. Suppose that somebody sets schedule and data to the right step by hand, so that only
-# Adam's state is lost.
+# a second time, in a model that may have nearly settled, and the data start again from the beginning. At least the
+# warm-up makes the first steps small. Suppose that somebody sets schedule and data to the right step by hand, so that
+# only Adam's state is lost.
 #
 # **Predict first.** Take a run of 600 steps, without dropout, that has come to step 190 and gets more than nine in
 # ten of the validation numbers right. What will one step with a new Adam change?
@@ -1586,11 +1588,11 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# **Adam.** Both optimisers get everything right at some learning rate, SGD at learning rates thirty to a hundred times
-# as high. Over a tenfold range of learning rates Adam gets more than 99 percent, SGD more than 96. So this small model
-# does not need Adam. Language models trained with SGD usually end far worse. A likely reason is that a large share of
-# text consists of tokens that are each rare: one learning rate for all learns the frequent words and is too slow for
-# the others, where Adam's steps do not depend on how large a gradient is ([Kunstner and others,
+# **Adam.** Both optimisers get everything right at some learning rate, SGD at learning rates some thirty times as high.
+# Over a tenfold range of learning rates Adam gets more than 99 percent, SGD more than 96. So this small model does not
+# need Adam. Language models trained with SGD usually end far worse. A likely reason is that a large share of text
+# consists of tokens that are each rare: one learning rate for all learns the frequent words and is too slow for the
+# others, where Adam's steps do not depend on how large a gradient is ([Kunstner and others,
 # 2024](https://arxiv.org/abs/2402.19449)).
 #
 # **Warm-up.** At the chapter's learning rate it makes no difference. At twice that learning rate it saves steps: 99
