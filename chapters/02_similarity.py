@@ -14,7 +14,7 @@
 # *tea*, *debts* and *python*.
 #
 # You need Python with a little NumPy, the product of two matrices, the law of cosines, and, from statistics, the
-# mean, the variance and the normal distribution (covariance only at the end). It takes about 20 minutes to read, and
+# mean, the variance and the normal distribution (covariance only at the end). It takes about 21 minutes to read, and
 # 30 for the exercises. [Going further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
@@ -95,7 +95,29 @@ assert distances["pays"] == 2 and question not in offers.values()
 # In attention the question is called the **query**. A word is compared through its **key**, and what it hands over is
 # its **value**. Here the question $(0, 2, 0)$ is the query and $(0, 3, 0)$ the key of *debts*; its value, what it
 # hands over, must wait for chapter 4. This chapter is about the comparison.
-#
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "How does attention compare a query with a key?",
+    quiz.wrong(
+        "It sets them side by side in one longer vector",
+        "Then something else would still have to turn that vector into a score, as the small network of chapter 1 did.",
+    ),
+    quiz.right(
+        "It multiplies them entry by entry and adds up",
+        "Yes: what both have counts, and what is not asked for costs nothing.",
+    ),
+    quiz.wrong(
+        "It takes the distance between them, and the nearest key wins",
+        "Then a key that says *thing* three times as strongly would be farther away, and lose.",
+    ),
+    quiz.wrong(
+        "It checks whether they are equal",
+        "That is a dictionary. No word of the example was equal to the question.",
+    ),
+)
+
+# %% [markdown]
 # ## A word as a row of numbers
 #
 # What does the sum of products measure? To learn that, leave the look-up for a moment and use it to measure likeness,
@@ -365,10 +387,10 @@ for width in widths:
 # of the two has the typical size $\frac{1}{\sqrt D} \cdot \sqrt D \cdot \sqrt D = \sqrt D$. Chapter 3 will need that.
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
-# vectors are almost at right angles**, or nearly **orthogonal**. A cosine of 0.5 between random vectors is common at
-# width 2; at width 512 it would be eleven times the typical size, and practically never happens. That is good for a
-# look-up: if the keys were random, a query along one of them would have a cosine of 1 with that key, and near 0 with
-# almost all others.
+# vectors are almost at right angles**, or nearly **orthogonal**. A cosine of 0.5, or of $-0.5$, between random vectors
+# is common at width 2, where two pairs in three go beyond it; at width 512 it would be eleven times the typical size,
+# and practically never happens. That is good for a look-up: if the keys were random, a query along one of them would
+# have a cosine of 1 with that key, and near 0 with almost all others.
 
 # %% tags=["proof"]
 assert all(abs(cosines[width] * width**0.5 - 1) < 0.03 for width in widths)
@@ -384,9 +406,10 @@ assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 # *cup* is a good guess next to either.
 #
 # The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book;
-# [chapter 15](15_pretrained.ipynb) runs all of it. We need only its first part, the **embedding table**: 30,522 rows
-# of 384 learned numbers. Each row is the **embedding** of one **token**, which is a word, part of a word or a
-# character. Looking up a word means picking its row.
+# [chapter 15](15_pretrained.ipynb) runs all of it, and says how it was trained: first to imitate a larger model of this
+# kind, then on pairs of sentences. We need only its first part, the **embedding table**: 30,522 rows of 384 learned
+# numbers. Each row is the **embedding** of one **token**, which is a word, part of a word or a character. Looking up a
+# word means picking its row.
 #
 # Why not a **one-hot** vector, all zeros but a single 1 at the word's own number? Because the dot product of any two
 # different ones is 0, so *tea* would be as unlike *coffee* as it is unlike *train*. Embeddings can be alike, and then
@@ -696,9 +719,9 @@ verdict
 # ### Exercise 3: Distances from dot products
 #
 # *Harder, 15 minutes.* The [derivation of the cosine](#direction-and-length) holds a recipe:
-# $\|a - b\|^2 = \|a\|^2 + \|b\|^2 - 2\, a \cdot b$. Use it to compute all squared distances between queries and keys
-# with one matrix product. A hint: for vectors `u` $(T)$ and `w` $(S)$, `u[:, None] + w` is the matrix of all sums,
-# $(T, S)$.
+# $\|a - b\|^2 = \|a\|^2 + \|b\|^2 - 2\, a \cdot b$. (At length 1 that is $2 - 2 \cos\theta$, so the nearest by distance
+# is the nearest by cosine.) Use it to compute all squared distances between queries and keys with one matrix product. A
+# hint: for vectors `u` $(T)$ and `w` $(S)$, `u[:, None] + w` is the matrix of all sums, $(T, S)$.
 
 
 # %% tags=["exercise"]
@@ -797,8 +820,8 @@ print(
 # $1/\sqrt{384} = 0.05$. A random vector of this kind has a cosine of 0.29 with the nearest of 21,000 words, and none of
 # 300 reached 0.44. So tea's 0.44 is hardly an accident. For a nearest word it is still not much: of 535 words tried
 # (every fortieth), half have their nearest at 0.58 or more, often another form of themselves, as *debt* is of *debts*.
-# In some models even words drawn at random are far above 0 (**anisotropy**; shown for vectors in context by
-# [Ethayarajh, 2019](https://aclanthology.org/D19-1006/)).
+# In some models even words drawn at random are far above 0, because all vectors share a common part (**anisotropy**;
+# shown for vectors in context by [Ethayarajh, 2019](https://aclanthology.org/D19-1006/)).
 
 # %% tags=["proof"]
 assert round(float(nearest_of_all), 2) == 0.58
@@ -875,10 +898,10 @@ for word in ("king", "actor"):
     print(f"near {word}:".ljust(24), *(f"{known[n]} {near[n]:.2f} " for n in best))
 
 # %% [markdown]
-# It is *king* itself, with 0.65; *queen* comes second. Published solutions leave out the three words of the question,
-# and then *queen* wins. How much of that is due to the arithmetic? *Queen* is near *king* to begin with, at 0.63,
-# second only to *kings*, at 0.69. With the sum, *kings* falls to 0.45, and *queen* only to 0.50. So the arithmetic
-# has moved *queen* past *kings*, but *queen* was among the nearest before.
+# It is *king* itself, with 0.65; *queen* comes second. Evaluations, and the library gensim's `most_similar`, leave out
+# the three words of the question, and then *queen* wins. How much of that is due to the arithmetic? *Queen* is near
+# *king* to begin with, at 0.63, second only to *kings*, at 0.69. With the sum, *kings* falls to 0.45, and *queen* only
+# to 0.50. So the arithmetic has moved *queen* past *kings*, but *queen* was among the nearest before.
 #
 # *Actress* comes first, but was near *actor* anyway: only *actors* is nearer. So before you believe an analogy, look at
 # what is near its inputs ([Linzen, 2016](https://aclanthology.org/W16-2503/)).

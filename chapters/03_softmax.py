@@ -13,7 +13,7 @@
 # from the best match. And it shows why transformers divide their scores by a square root.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. The chapter
-# takes about 23 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 6 more
+# takes about 24 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 6 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
@@ -197,10 +197,10 @@ quiz.one_choice(
 # | train | 1 | 2.72 | 0.0049 | 40 | 0.196 |
 # | sum | | 554.70 | 1 | | 2.913 |
 #
-# A sum whose weights are not negative and sum to 1 is a **weighted average** (or *convex combination*). It always lies
-# between the values. For $T$ queries and $S$ keys, whose values have the width $D$, the weights are a matrix $W$ of
-# shape $(T, S)$ and the values a matrix $V$ of shape $(S, D)$. Then the answers, a row $O_i$ for query $i$, are one
-# more matrix product:
+# A sum whose weights are not negative and sum to 1 is a **weighted average** (or *convex combination*). Each of its
+# numbers lies between the smallest and the largest of its column. For $T$ queries and $S$ keys, whose values have the
+# width $D$, the weights are a matrix $W$ of shape $(T, S)$ and the values a matrix $V$ of shape $(S, D)$. Then the
+# answers, a row $O_i$ for query $i$, are one more matrix product:
 #
 # $$O = W V , \qquad O_i = \sum_{j=1}^{S} W_{ij} \, V_j .$$
 #
@@ -244,8 +244,28 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 # rounding, every finite score gets some weight, however small.
 
 # %% [markdown]
-# Ask with $(x, 1, 0)$ instead, and let $x$ run from $-2$ to 2. The hard look-up answers with the litres of ice, then of
-# tea, then of coffee. The blend (*soft*) has no jumps:
+# Nobody buys a blended price. But attention blends word vectors, and in a wide space such a blend is near *both* words,
+# and near to what lies between them. Blend *river* and *money* half and half, in the vectors of [chapter
+# 2](02_similarity.ipynb#real-vectors). Which of its 21,000 words are nearest?
+
+# %% tags=["hide-input"]
+from dotformer.by_hand.similarity import normalize
+from dotformer.support.published import minilm_embeddings
+
+row_of, embeddings = minilm_embeddings()
+known = sorted(word for word in row_of if word.isalpha() and len(word) > 2)
+rows = normalize(embeddings[[row_of[word] for word in known]])
+pair = rows[[known.index("river"), known.index("money")]]
+cosines = rows @ normalize(weighted_average(np.array([0.5, 0.5]), pair))
+nearest = np.argsort(-cosines)[:5]
+print(*(f"{known[n]} {cosines[n]:.2f} " for n in nearest))
+assert [known[n] for n in nearest[:4]] == ["money", "river", "rivers", "bank"]
+
+# %% [markdown]
+# *Money*, *river*, *rivers*, and then *bank*: nobody said that the two meet there.
+#
+# Back to the drinks. Ask with $(x, 1, 0)$ instead, and let $x$ run from $-2$ to 2. The hard look-up answers with the
+# litres of ice, then of tea, then of coffee. The blend (*soft*) has no jumps:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The litres of the answer against the first entry of the query, from -2 to 2. Hard: steps, 0.1 (ice) below -0.4, 0.3 (tea) up to 0, then 0.2 (coffee). Soft: a smooth curve from 0.1 up to 0.24 at 0.2 and down to 0.21."}}
 from dotformer.by_hand.similarity import similarity_matrix
@@ -456,7 +476,8 @@ quiz.one_choice(
 # two keys can easily differ by 10: the difference is $q \cdot (k - k')$, where an entry of $k - k'$ has variance 2, so
 # it is a sum of 64 products of variance 2, so its standard deviation is $\sqrt{128} \approx 11$. Then one gets $e^{10}$
 # times the other's weight. Dividing scores by $c$ divides their variance by $c^2$, so $c = \sqrt{d_k}$ leaves 1 at
-# every width: a temperature that the width sets.
+# every width: a temperature that the width sets. (The 1 is a convention; what counts is that it does not depend on the
+# width.)
 #
 # **Predict first.** One query, ten keys, all random, undivided scores. How much weight does the luckiest of the ten
 # get at width 64? At width 1024?
@@ -555,8 +576,8 @@ assert medians["unscaled", 1024] < 1e-18
 assert all(0.06 < medians["scaled", width] < 0.08 for width in (64, 1024))
 
 # %% [markdown]
-# Unscaled weights are so sharp that some queries *start* on the right key by luck. Of the others only half arrive at
-# width 64, and about a ninth at 1024. So at this learning rate the division makes the difference. At 1 it is 97 percent
+# Unscaled weights are so sharp that some queries *start* on the right key by luck. Of the others about half arrive at
+# width 64, and about a tenth at 1024. So at this learning rate the division makes the difference. At 1 it is 97 percent
 # against 39 (width 64), but at 0.1 the unscaled version even leads, 31 percent to 1 ([more learning
 # rates](#can-a-query-still-learn)). And from a start with smaller entries the gap is smaller, and with steps of the
 # fixed length 0.1 it is gone ([measured](#when-does-it-matter-less)): the harm lies in the size of the gradient, and
