@@ -315,8 +315,9 @@ for name in names:
 # entry of $h$: its variance is $\|h\|^2 / (3H)$. The $H$ entries together have the squared length $\|h\|^2 / 3$, so
 # $W_h$ shrinks a typical vector to about $1/\sqrt 3 = 0.58$ of its length. The slope is 0.86 on average. Together that
 # is 0.5 a step (measured below: 0.52), and $0.5^{20}$ is a millionth. The LSTM keeps about 0.6 per step: its biases are
-# near 0, so its forget gate stands about half open, at $\sigma(0) = \frac12$. (A second path, through its output $h$,
-# adds most of the rest: without it 0.55 would remain.)
+# near 0, so its forget gate stands about half open, at $\sigma(0) = \frac12$. (A second path leads from $c$ through the
+# output $h$ to the next gates. Without it 0.55 would remain, a little more than $\frac12$, since the gates differ and
+# the wider ones keep more.)
 
 # %% tags=["hide-input"]
 slopes, shrinks = [], []
@@ -339,8 +340,8 @@ assert abs(a_step - 0.52) < 0.01
 # The last two rows start from better weights, which postpone the fading. An orthogonal $W_h$ keeps every length, so
 # only the slope of $\tanh$ is left. It is at most 1, and less wherever the state is not 0: some 0.8 a step here. (That
 # is less than 0.86, because this network's states are larger, and the $\tanh$ is flatter there.) The open gate holds
-# on: after the first step it keeps 0.97 per step. That is a little more than 0.95, because of the second path, through
-# $h$: without it it would be 0.95.
+# on: from 5 words back to 20 it keeps 0.97 per step. That is a little more than 0.95, because of the second path,
+# through $h$: without it it would be 0.95.
 #
 # Influence decides what can be learned. Training moves each parameter against the derivative of the error, the
 # **gradient**. If the error depends on the last state, the gradient is a sum with a term for each step, and the term
@@ -710,9 +711,10 @@ plt.show()
 # from about a thousand words on ([counted below](#how-much-work-is-it)). What it saves in training is the *waiting*. It
 # computes all words at once. A plain cell must take them one after another, since $h_t = \tanh(h_{t-1} W_h + \dots)$
 # cannot begin before $h_{t-1}$ is there; nor can the gates of an LSTM, which are computed from $h_{t-1}$, too. (A
-# recurrent network that is linear in its state need not wait; Mamba, in the sources, uses this.) A GPU has thousands of
-# units that work side by side, and one step, a word of each sentence, is often too little work to fill them. When
-# attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
+# recurrent network that is linear in its state need not wait: linear steps can be combined before the state is known.
+# Mamba, in the sources, uses this.) A GPU has thousands of units that work side by side, and one step, a word of each
+# sentence, is often too little work to fill them. When attention *writes* a text, it too must produce its words one at
+# a time ([chapter 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #
@@ -907,9 +909,10 @@ verdict
 # add up. So all that is recalled sums to at most $N$.
 #
 # Why is the LSTM, with PyTorch's initialisation, so far below its 48? Measured (the folded cells above), $c$ alone
-# recalls only some 12 of 24. The other half of its budget goes mostly to products of two of the numbers read, and
-# $x_1 x_2$ is correlated with neither factor. What $h = o \odot \tanh c$ adds to $c$ is mostly products again; it adds
-# only about 2 numbers. If it may predict such products, too, the fit recalls some 45 of 48.
+# recalls only some 12 of 24. The other half of its budget goes mostly to products of two of the numbers read (in
+# $i \odot g$ both factors depend on the same word), and $x_1 x_2$ is correlated with neither factor. What
+# $h = o \odot \tanh c$ adds to $c$ is mostly products again; it adds only about 2 numbers. If it may predict such
+# products, too, the fit recalls some 45 of 48.
 #
 # ### How much work is it?
 #

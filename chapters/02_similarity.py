@@ -324,7 +324,8 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # likeness the influence of length is a fault: a few long vectors, like $(9, 9, 9)$, come near the top for many
 # different queries, and among cosines they lose that advantage. So a search for similar texts, a **nearest-neighbour
 # search**, often takes the cosine: a text should not win because its vector is long. In a look-up length has its use:
-# training can lengthen a key, so that the queries which agree with it find it more easily.
+# training can lengthen a key, so that the queries which agree with it find it more easily. (For a query at a right
+# angle it changes nothing. Only a key that agrees a little with everything does harm.)
 
 # %% tags=["quiz"]
 longer = np.array([4, 6, 0])  # tea, twice as long
@@ -534,8 +535,8 @@ plt.show()
 # Now read the last column: the same numbers as the last row. The matrix is **symmetric**, because
 # $a \cdot b = b \cdot a$. (The matrix of all dot products of a set of vectors is its **Gram matrix**.) For likeness
 # that is right. For a look-up two things are wrong. First, *hot* should find the noun that it belongs to, and that noun
-# need not look back. Second, every word finds itself: the diagonal is 1, and between vectors of length 1 no dot product
-# is larger. Both come from using one vector as query *and* as key. So [chapter
+# need not look back. Second, every word finds itself: the diagonal holds the squared lengths, here 1, and between
+# vectors of length 1 no dot product is larger. Both come from using one vector as query *and* as key. So [chapter
 # 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two learned
 # matrices.
 
@@ -841,7 +842,8 @@ assert luckiest.max() < 0.43
 # A model could use that, and small ones have been shown to do so ([Elhage and others,
 # 2022](https://transformer-circuits.pub/2022/toy_model/index.html)). It gives every *feature*, such as *is a drink* or
 # *is hot*, a direction of its own, and a word is the sum of the few that it has (**superposition**). The price is
-# noise. Multiply a sum of $n$ random unit vectors by one of them:
+# noise. Suppose that there are 2,000 such features, and a word has $n$ of them. Multiply the sum of $n$ random unit
+# vectors by one of them:
 #
 # $$(v_1 + v_2 + \dots + v_n) \cdot v_1 = 1 + v_2 \cdot v_1 + \dots + v_n \cdot v_1 .$$
 #

@@ -244,8 +244,9 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 # rounding, every finite score gets some weight, however small.
 
 # %% [markdown]
-# Nobody buys a blended price. But attention blends word vectors, and in a wide space such a blend is near *both* words,
-# and near to what lies between them. Blend *river* and *money* half and half, in the vectors of [chapter
+# Nobody buys a blended price. But attention blends word vectors. Half of each of two vectors at right angles has a
+# cosine of 0.71 with both, where an unrelated one has about 0: in a wide space a blend is near *both* words, and near
+# to what lies between them. Blend *river* and *money* half and half, in the vectors of [chapter
 # 2](02_similarity.ipynb#real-vectors). Which of its 21,000 words are nearest?
 
 # %% tags=["hide-input"]
@@ -558,7 +559,7 @@ plt.show()
 # %% [markdown]
 # Without the division half of the gradients are below 0.0001 at width 64, and at 1024 half are below $10^{-18}$. With
 # the division the median is about 0.07 at both widths: the factor $1/\sqrt{d_k}$ is cancelled by the length of the
-# keys, which is about $\sqrt{d_k}$.
+# keys, about $\sqrt{d_k}$, since their squared length is a sum of $d_k$ squares of mean 1.
 #
 # Does it matter? Take 100 steps: in each, add to the query 10 times the gradient (10 is the **learning rate**). What
 # share of the queries then has more than 0.9 of the weight on its key? (The code is [further
@@ -578,7 +579,8 @@ assert all(0.06 < medians["scaled", width] < 0.08 for width in (64, 1024))
 # %% [markdown]
 # Unscaled weights are so sharp that some queries *start* on the right key by luck. Of the others about half arrive at
 # width 64, and about a tenth at 1024. So at this learning rate the division makes the difference. At 1 it is 97 percent
-# against 39 (width 64), but at 0.1 the unscaled version even leads, 31 percent to 1 ([more learning
+# against 39 (width 64), but at 0.1 the unscaled version even leads, 31 percent to 1, because where it is not saturated
+# its gradients are the larger ones: they lack the factor $1/\sqrt{d_k}$ ([more learning
 # rates](#can-a-query-still-learn)). And from a start with smaller entries the gap is smaller, and with steps of the
 # fixed length 0.1 it is gone ([measured](#when-does-it-matter-less)): the harm lies in the size of the gradient, and
 # not in its direction.

@@ -12,7 +12,7 @@
 # words. By the end of this chapter you will have a function of seven lines that lets every word of a sentence look at
 # all of them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
 #
-# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 28 minutes to read, and 45 for
+# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 29 minutes to read, and 45 for
 # the exercises. [Going further](#going-further), at the end, takes 7 more minutes. If you are here to *write* a
 # transformer, take [the route of an afternoon](../index.md#how-to-read-it).
 
@@ -209,9 +209,10 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 # $K = X W_K$ and $V = X W_V$ are three matrices with a row for each word. (Every vector is a row, so $q_i k_j^\top$
 # is a dot product.)
 #
-# A projection may change the width. Queries and keys have $d_k$ numbers each, and values $d_v$ (mostly the same
-# number). So for word vectors of width $D$ (in papers $d_\text{model}$), $W_Q$ and $W_K$ have the shape $(D, d_k)$ and
-# $W_V$ has $(D, d_v)$.
+# A projection may change the width. Queries and keys have $d_k$ numbers each, the same because they meet in a dot
+# product. Values have $d_v$, which is free, because they are only weighted and added (mostly it is $d_k$, too). So for
+# word vectors of width $D$ (in papers $d_\text{model}$), $W_Q$ and $W_K$ have the shape $(D, d_k)$ and $W_V$ has
+# $(D, d_v)$.
 #
 # Real word vectors are too long to work through by hand, so take *dog bites man*. A word has three numbers: is it
 # *alive*, is it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$.
@@ -521,9 +522,10 @@ quiz.one_choice(
 # the vector $b$, in proportion to how much $x$ is like $a$.
 #
 # So let $W_Q$ turn *python* into the query *import* + *snake* − *python*: whatever is like *import* or *snake*, and not
-# like *python* itself. ($\sqrt{384}$ undoes the division, and 10 is the temperature of 0.1 from the beginning, as are
-# `embeddings` and `normalize`.) $W_K$ is the identity. $W_V$ turns *import* into *programming*, and *snake* into
-# *animal*. Two of the four sentences contain neither *import* nor *snake*.
+# like *python* itself. (The vectors have 384 numbers, so $\sqrt{384}$ undoes the division, and 10 is the temperature of
+# 0.1 from the beginning. `embeddings` and `normalize` are those of the first section.) $W_K$ is the identity. $W_V$
+# turns *import* into *programming*, and *snake* into *animal*. Two of the four sentences contain neither *import* nor
+# *snake*.
 
 
 # %%
@@ -589,7 +591,7 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < found[1] < 0.285
 #
 # | $d_k$ | variance of a score | largest weight, undivided | divided by $\sqrt{d_k}$ |
 # |---|---|---|---|
-# | 4 | 4 | 0.49 | 0.31 |
+# | 4 | 4 | 0.49 | 0.30 |
 # | 64 | 64 | 0.87 | 0.32 |
 # | 512 | 512 | 0.95 | 0.32 |
 #
@@ -604,7 +606,7 @@ for d_k in (4, 64, 512):
         softmax(s).max(axis=1).mean() for s in (found, found / d_k**0.5)
     ]
     assert abs(found.var() / d_k - 1) < 0.05
-expected = [[0.49, 0.31], [0.87, 0.32], [0.95, 0.32]]
+expected = [[0.49, 0.30], [0.87, 0.32], [0.95, 0.32]]
 assert np.allclose(list(largest.values()), expected, rtol=0, atol=0.015)
 
 # %% tags=["quiz"]
@@ -701,10 +703,10 @@ print("times the mask, after       ", zeroed.round(3), "sum", zeroed.sum().round
 print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 
 # %% [markdown]
-# Multiplying the scaled scores by the mask is wrong, because 0 there is not a weight of 0: the hidden word still gets
-# 0.09. Multiplying the weights is only half right, because they no longer sum to 1. And the hidden word still decides
-# how much is left for the others. With the weights multiplied by the causal mask, *bites* would give *dog* 0.187 in
-# *dog bites man*, but 0.446 if the last word were a second *dog*. So the future leaks.
+# Multiplying the scaled scores by the mask is wrong: a score of 0 is an ordinary score, with $e^0 = 1$, so the hidden
+# word still gets 0.09. Multiplying the weights is only half right, because they no longer sum to 1. And the hidden word
+# still decides how much is left for the others. With the weights multiplied by the causal mask, *bites* would give
+# *dog* 0.187 in *dog bites man*, but 0.446 if the last word were a second *dog*. So the future leaks.
 #
 # Divided by their sum, the weights agree with the first line, and for a reason: dropping a term of $\sum_j e^{s_j}$
 # and dividing by what remains *is* the softmax of the others. Minus infinity does it in one step, and is safer: where

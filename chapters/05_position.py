@@ -104,8 +104,8 @@ for t in (0, 1, 10, 100):
 # **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: the number dominates every dot
 # product. Smaller steps would not save it. Whatever the step, a key contains $t$ times a fixed vector, so the position
 # adds $c \, t$ to the score, where $c$ depends on the query: a straight line, highest at one end. As far as position
-# decides, the first or the last can win, and never one between. (From a column of its own a projection could leave it
-# out, but the straight line would stay.)
+# decides, the first or the last can win, and never one between. (In a column of its own the number need not drown the
+# word, but where a query uses it, its effect is still a straight line.)
 #
 # **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
 # so "the word before me" looks different every time.
@@ -135,7 +135,8 @@ assert cosine_similarity(dog, man) < 0.5
 # three o'clock finds three, and likewise for any other time. A fast hand alone comes round again: with a period of 6
 # steps, positions 1, 7 and 13 are the same. A slow one alone hardly moves in one step, so neighbours are nearly the
 # same, and a score can hardly choose between them. Several hands, fast and slow, tell the time, like those for seconds,
-# minutes and hours. And as hands move smoothly, neighbours stay similar, if not too similar to choose.
+# minutes and hours. And as hands move smoothly, neighbours stay similar, but with several hands not so similar that a
+# score could not choose.
 #
 # The original transformer uses such hands. Each is a pair of numbers, a sine and a cosine (both are **sinusoids**).
 # Why pairs? A sine alone has the same value twice in each turn; with its cosine it tells where in the turn you are. A
@@ -629,8 +630,8 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # Sinusoids may extrapolate. In our task, beyond position 23, they are right nearly everywhere at width 16 and 32, two
 # times out of three at 64, and hardly ever at 128. The rotation $R_{-1}$ would be right everywhere, at any width.
 # Training found another matrix. It was trained only on what the first 24 encodings contain, and in 24 steps the slow
-# pairs hardly move. Part of the later encodings points in directions that the first 24 hardly use: at width 16 none of
-# their squared length, at 128 39 percent. There training hardly changes the matrix, so it cannot use that part, which
+# pairs hardly move. At width 128, 39 percent of the later encodings' squared length lies in directions that the first
+# 24 hardly use; at width 16, nothing does. There training hardly changes the matrix, so it cannot use that part, which
 # is presumably why the wide ones fail.
 
 # %% tags=["proof"]
@@ -699,9 +700,10 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 #
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #
-# because $a \cdot b = a b^\top$ for rows, and transposing a rotation exchanges its two sines, which negating the angle
-# does, too: $R_s^\top = R_{-s}$. Turning back by $s$ undoes $s$ of the $t$ steps. The values are not turned, because
-# only the scores need the positions; turned, what a word hands over would depend on where it stands.
+# because $a \cdot b = a b^\top$ for rows, and $(k R_s)^\top = R_s^\top k^\top$. And $R_s^\top$ is $R_{-s}$: transposing
+# the rotation swaps the signs of its two sines, and so does negating the angle. Turning back by $s$ undoes $s$ of the
+# $t$ steps. The values are not turned, because only the scores need the positions; turned, what a word hands over would
+# depend on where it stands.
 #
 # **By hand.** Take one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$:
 #
@@ -753,8 +755,9 @@ assert np.allclose(turned, expected, atol=5e-4)
 assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 
 # %% [markdown]
-# Swap the two positions and the score changes: before and after are told apart. (By hand it would not have changed,
-# since there query and key were parallel, and $\cos(-4) = \cos 4$.)
+# Swap the two positions and the score changes: before and after are told apart. (Turn only the queries, and the score
+# depends on $t$ alone: what counted, the difference, is lost. By hand it would not have changed, since there query and
+# key were parallel, and $\cos(-4) = \cos 4$.)
 #
 # Can rotary positions look *one word back*? Yes. Let every key be the same $k$ and every query $k R_{-1}$, whatever the
 # words (a constant added after the projection, its *bias*, can do that): the score is $k R_{t-s-1} \, k^\top$, largest

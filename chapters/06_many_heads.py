@@ -96,9 +96,10 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #
 # For these two sentences it would. Let one head give $\tfrac23$ of its weight to the first noun and $\tfrac13$ to the
 # last. The verb receives the numbers (*dog*, *man*) = $(\tfrac23, \tfrac13)$ for *dog bites man*, and
-# $(\tfrac13, \tfrac23)$ for *man bites dog*: different, so it can tell. That works because the nouns come from a
-# short list, with a number for each. What if they are arbitrary vectors, $a$ at the start and $b$ at the end? With
-# the weights $\alpha$ and $1 - \alpha$ the verb receives the single average
+# $(\tfrac13, \tfrac23)$ for *man bites dog*: different, so it can tell. (With $\tfrac12$ and $\tfrac12$ it could not:
+# exchange the nouns, and nothing changes.) That works because the nouns come from a short list, with a number for each.
+# What if they are arbitrary vectors, $a$ at the start and $b$ at the end? With the weights $\alpha$ and $1 - \alpha$
+# the verb receives the single average
 #
 # $$\alpha \, a + (1 - \alpha) \, b ,$$
 #
@@ -166,9 +167,10 @@ plt.show()
 # numbers to 16 adds nothing. To know both nouns one would need 8 more, for example $(1 - \alpha) \, a - \alpha \, b$.
 # If the nouns are independent, with the same variance, those 8 numbers are uncorrelated with the average: entry by
 # entry their covariance is $\alpha (1 - \alpha) - (1 - \alpha) \, \alpha = 0$, with variance 1. So the best guess that
-# a matrix can make of them is 0. (Chapter 5 could take a sum apart because one of its terms was one of a few fixed
-# positions. Here both are arbitrary and fill the same 8 numbers.) One half is known, the other lost ([the
-# proof](#why-exactly-half), and [four attempts to escape](#could-one-head-escape-by-other-means)).
+# a matrix can make of them is 0. They vary as much as the average, and with it make up both nouns, so exactly half is
+# lost. (Chapter 5 could take a sum apart because one of its terms was one of a few fixed positions. Here both are
+# arbitrary and fill the same 8 numbers.) One half is known, the other lost ([the proof](#why-exactly-half), and [four
+# attempts to escape](#could-one-head-escape-by-other-means)).
 #
 # Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole: a noun meets only 8
 # rows of $W_V$, and a random $8 \times 8$ matrix can be inverted.
@@ -570,8 +572,9 @@ print(
 print("cut, then projected: changed in heads", np.flatnonzero(cut_first.any(1)) + 1)
 
 # %% [markdown]
-# All shapes agree, so only a comparison with the loop notices. Nor are heads an ensemble that is averaged: an average
-# gives each head the same say in every number, where $W_O$ learns what each writes, and where.
+# The outputs' shapes agree, so a check of these misses it; the test above or a comparison with the loop notices. Nor
+# are heads an ensemble that is averaged: an average gives each head the same say in every number, where $W_O$ learns
+# what each writes, and where.
 
 # %% [markdown]
 # ## The same as a PyTorch module
@@ -755,16 +758,16 @@ parted, _ = train_heads(seed=0, num_heads=2, equal="but W_O")
 assert parted < 0.005
 
 # %% [markdown]
-# Two heads miss nothing, and one misses about 42 percent. (Less than half, because its weights may depend on the
-# nouns: where its keys see the positions only, it misses half.) In each of the three seeds (as a folded cell checks)
-# one head has come to give its largest weight to the first noun, and the other to the last. (Their weights need not
-# be 1 and 0: two different averages are enough.)
+# Two heads miss nothing, and one misses about 42 percent. (Less than half, because its weights may depend on the nouns,
+# so that it can give up the one that costs less to miss: where its keys see the positions only, it misses half.) In
+# each of the three seeds (as a folded cell checks) one head has come to give its largest weight to the first noun, and
+# the other to the last. (Their weights need not be 1 and 0: two different averages are enough.)
 #
-# Nobody assigned them. The two start from different random matrices, so training corrects them differently. Bringing
-# what is still missing lowers the error more than repeating what the other brings, so the difference can grow. Two
-# heads that start out equal get equal corrections and stay equal: one head of width 8, paid for twice. So different
-# starts let heads part, and a task that one average cannot solve rewards it. Where one would do, nothing forces them to
-# differ.
+# Nobody assigned them. The two start from different random matrices, and each is corrected through its own rows of
+# $W_O$, so training corrects them differently. Bringing what is still missing lowers the error more than repeating what
+# the other brings, so the difference can grow. Two heads that start out equal get equal corrections and stay equal: one
+# head of width 8, paid for twice. So different starts let heads part, and a task that one average cannot solve rewards
+# it. Where one would do, nothing forces them to differ.
 
 # %% tags=["quiz"]
 quiz.one_choice(

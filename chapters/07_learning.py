@@ -345,7 +345,8 @@ assert np.allclose(by_formula[0], d_query)
 #
 # For a tensor made with `requires_grad=True`, as all parameters of `nn.Linear` are, `backward()` *adds* to its `.grad`:
 # the gradients from all uses of the tensor, on top of what an earlier `backward()` left there. So it must be cleared
-# before the next step.
+# before the next step. Forget that, and step 100 follows the sum of a hundred gradients, most of them outdated: the
+# steps grow, and no error is raised.
 
 # %%
 import torch
@@ -665,8 +666,8 @@ for step in (0, 80, 100, 120, 140, 1000):
 # in every note. But at first the output cannot read a value's digit, so there is nothing to compare. $W_V$ and the
 # output can learn that without $W_Q$ and $W_K$: with even weights what is received holds each digit's share of the
 # note, and the model can bet on the digits in the note. With logits in proportion to these shares, as our linear maps
-# make them, that costs 1.58 at best (computed in a folded cell), and [a model whose record is
-# cut](#break-it-a-cut-in-the-record) gets about that far and no further.
+# make them, that costs 1.58 at best (computed in a folded cell: a softmax of such logits leaves something to the digits
+# that are absent), and [a model whose record is cut](#break-it-a-cut-in-the-record) gets about that far and no further.
 #
 # And why so suddenly? Presumably because the query's gradient is made of keys, and the key's of queries: the larger one
 # is, the faster the other grows. (With $W_K$ frozen the weight on the right name does creep: 0.4 after 400 steps.
@@ -1110,11 +1111,12 @@ for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
 #
 # And a first loss *below* $\ln V$? Before training a model should know nothing. So either it was given a fair head
 # start (the output's bias set to the logarithms of the tokens' frequencies), or the summed loss was divided by more
-# targets than were counted, or the model sees what it should predict. A language model is asked for the *next* token,
-# so its targets are the text shifted by one. Forget the shift, and a tied model is asked for the very token that it was
-# given. Let the state be 8 times that token's embedding, again with entries of deviation 1. Its dot product with the
-# embedding itself is 8 times that embedding's squared length of about 1, so about 8, and with the others 0 ± 1. (The
-# squared length varies from token to token, and the short ones make the loss larger.)
+# targets than were counted (by all positions, padding included), or the model sees what it should predict. A language
+# model is asked for the *next* token, so its targets are the text shifted by one. Forget the shift, and a tied model is
+# asked for the very token that it was given. Let the state be 8 times that token's embedding, again with entries of
+# deviation 1. Its dot product with the embedding itself is 8 times that embedding's squared length of about 1, so about
+# 8, and with the others 0 ± 1. (The squared length varies from token to token, and the short ones make the loss
+# larger.)
 
 # %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(0)
@@ -1397,4 +1399,4 @@ assert largest > 0.98
 # %% [markdown]
 # With both multiplied by 4 these three still learn (we saw another seed diverge). Multiplied by 64, the largest of a
 # row's five weights is 0.99 before anything has been learned, in most rows on a wrong name, and after 1,000 steps the
-# loss is still about that of an even blend.
+# loss is still between 1.4 and 2.1: the look-up has not been learned.

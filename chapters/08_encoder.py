@@ -13,7 +13,7 @@
 # time. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when one of its
 # parts is left out.
 #
-# You need [chapter 7](07_learning.ipynb). This chapter takes about 29 minutes to read, and 40 for the exercises. [Going
+# You need [chapter 7](07_learning.ipynb). This chapter takes about 30 minutes to read, and 40 for the exercises. [Going
 # further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it. Residual paths lead around attention and around the feed-forward network, each to an add and norm."}}
@@ -400,7 +400,9 @@ assert torch.allclose(layer_norm(x, norm.weight, norm.bias), norm(x), atol=1e-6)
 # %% [markdown]
 # No other token and no other sentence takes part. So layer norm does the same to a token in training and in use, alone
 # and in a batch. (**Batch normalisation** takes mean and variance of an entry over the whole batch instead. Then what a
-# token becomes depends on the other sentences and on padding, and in use one needs averages kept from training.)
+# token becomes depends on the other sentences and on padding, and in use one needs averages kept from training. An
+# average over the positions of one sentence, `dim=1` for `dim=-1`, has the same fault, and in chapter 9 it would tell a
+# token about later ones.)
 
 # %% tags=["quiz"]
 quiz.number(
@@ -1123,11 +1125,13 @@ show_stacks(
 # With attention alone, two layers are enough: after one the own share is 0.73, after two 0.03 or 0.04, and after four
 # nothing. All sixteen words are practically one vector. The reason is that each layer replaces words by weighted
 # averages of all words, and such averages are more alike than the words were. (The first layer shrinks the own parts,
-# from size 0.97 to 0.27, and leaves the common part, 0.26, so now both are about equal. But with shorter vectors the
-# scores are smaller and the weights more even, so the second layer shrinks the own parts thirty times.) [Dong and
-# others (2021)](https://arxiv.org/abs/2103.03404) call this **rank collapse**, since equal rows make a matrix of rank 1
-# (all its rows are multiples of one), and prove that in a stack of nothing but attention it is faster than exponential:
-# the more alike the words, the more even the weights, and even weights give all the same average.
+# from size 0.97 to 0.27, and leaves the common part, 0.26, so now both are about equal. With exactly even weights every
+# word would receive the same average, and nothing of its own would be left. After one layer the vectors are less than
+# half as long, so the scores are smaller and the weights nearly even: the second layer shrinks the own parts thirty
+# times.) [Dong and others (2021)](https://arxiv.org/abs/2103.03404) call this **rank collapse**, since equal rows make
+# a matrix of rank 1 (all its rows are multiples of one), and prove that in a stack of nothing but attention it is
+# faster than exponential: the more alike the words, the more even the weights, and even weights give all the same
+# average.
 #
 # Adding delays the collapse but, with Glorot's weights, before training, does not prevent it: once words are mostly
 # alike, attention returns nearly the same vector to all, so what they share grows and what is a word's own does not.
@@ -1759,10 +1763,10 @@ assert 0.4 < found[1] < 0.65 and found[2] > 0.95
 
 # %% [markdown]
 # It is the second layer's: some head gives the mirrored position nearly all of its weight, and in the first layer none
-# gives it more than a fifth, on average. Without that attention about half or more are still right, though fewer than
-# two thirds: in this run the third layer looks at the same position, a *backup*. Without both, the answers are hardly
-# better than chance. (Who does what is a matter of the seed: with seed 5 it is layer 3 that fetches the digit, with
-# 0.98 of its weight, where layer 2 gives it half.)
+# gives it more than a fifth, on average. Without that attention more than half are still right: in this run the third
+# layer looks at the same position, a *backup*. Without both, the answers are hardly better than chance. (Who does what
+# is a matter of the seed: with seed 5 it is layer 3 that fetches the digit, with 0.98 of its weight, where layer 2
+# gives it half.)
 
 # %% [markdown]
 # ### Break it: a norm that is nearly right

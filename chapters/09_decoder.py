@@ -275,10 +275,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## Cross-attention: looking at the question
 #
-# The decoder also needs the question. So its queries look at the encoder's output (*hidden states* in many
-# libraries), which supplies keys and values, as in [exercise 1 of chapter
-# 4](04_self_attention.ipynb#exercise-1-ask-somebody-else). This is **cross-attention**, in the paper *encoder-decoder
-# attention*.
+# The decoder also needs the question. The word that is being written asks, so the queries are the decoder's, one for
+# each word of the answer. The encoder's output (*hidden states* in many libraries) supplies keys and values, as in
+# [exercise 1 of chapter 4](04_self_attention.ipynb#exercise-1-ask-somebody-else). This is **cross-attention**, in the
+# paper *encoder-decoder attention*.
 #
 # The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column for each
 # word of the question, $S$; with a batch and $H$ heads it is $(B, H, T, S)$.
@@ -793,7 +793,7 @@ assert share_right(wide, unseen) > 0.95
 # It has the same parts and methods, and allows pre-norm (the norm before each sublayer), too. Later chapters use it.
 # Folded cells show that it gives the logits of `nn.Transformer`, in both orders of norm (with its norm at the end of
 # each stack), and those of the model on one screen. We train it in the same way, and copy its parameters into `screen`,
-# in place of those you trained: from here on the two are one model.
+# in place of those you trained: from here on the two are one model, and the numbers below are the same for both.
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -1179,7 +1179,7 @@ quiz.number(
 # | mistake | row $t$ may see |
 # |---|---|
 # | no causal mask | all words |
-# | causal mask turned around (as is one of the other convention) | the words after $t$ |
+# | causal mask turned around (as where True was meant to be *hidden*) | the words after $t$ |
 # | one word too many: the diagonal moved up by one | words 0 to $t + 1$ |
 # | one word too few: the diagonal moved down by one | words 0 to $t - 1$ (`<bos>` sees nothing: all its weights are 0) |
 # | scaled scores times mask: hidden scores become 0, not $-\infty$ | all: a score of 0 has a weight, as $e^0 = 1$ |

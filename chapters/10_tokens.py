@@ -124,7 +124,7 @@ for step in range(1, 5):
 # before *ea t*, the word becomes *s ea team*, and not *s eat ea m*, which one would get by always taking the longest
 # token that fits. A later merge may need the symbol that an earlier one made, and the text on which the model is
 # trained was cut in this order, too. Cut new text in another way, and nothing fails, but the model sees words cut in
-# ways that it has hardly ever seen.
+# ways that it has hardly ever seen. (The most frequent pair of the new text may not have been learnt at all.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -326,7 +326,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 #
 # Merges count symbols: the 256 bytes, then one for each merge. The model gets token IDs. With three special tokens in
 # front, a token ID is its symbol's number plus 3, so the saved merges stay the same if a special token is added. (The
-# IDs of all bytes and merges then shift, so a model that is trained already no longer fits.)
+# IDs of all bytes and merges then shift, so it must be chosen before a model is trained. To extend a trained model one
+# appends the token after the last merge.)
 #
 # | | symbol | token ID |
 # |---|---|---|

@@ -463,11 +463,10 @@ plt.show()
 #
 # It is meant to curb **overconfidence**. The plain loss always falls further if the right token's logit grows, so a
 # model trained on it becomes surer and surer, and on new text also where it is wrong. The smoothed loss is smallest
-# where that token has exactly the probability that $q$ gives it, here 0.925. Even there it is not 0 but 0.349, and with
-# this chapter's 334 tokens 0.90, so a smoothed training loss that stops there is no fault
-# ([why](#how-small-can-a-smoothed-loss-become)). In the run above the right token comes to about 0.9, and
-# $-\ln 0.9 = 0.105$ is the plain loss of 0.11 at its end. Whether it helps, we test with 20,000 numbers
-# [below](#what-was-needed) and with [only 150](#when-a-model-overfits).
+# where that token has exactly the probability that $q$ gives it, here 0.925. Even there it is not 0 but 0.349, so a
+# smoothed training loss that stops above 0 is no fault ([why](#how-small-can-a-smoothed-loss-become)). In the run above
+# the right token comes to about 0.9, and $-\ln 0.9 = 0.105$ is the plain loss of 0.11 at its end. Whether it helps, we
+# test with 20,000 numbers [below](#what-was-needed) and with [only 150](#when-a-model-overfits).
 
 # %% [markdown]
 # ## How large a step?
@@ -477,7 +476,8 @@ plt.show()
 # And that size says little about how far the parameter should go. Write a parameter as $\theta = 1000 \, \varphi$ and
 # train $\varphi$ instead: its gradient is a thousand times as large, though it needs to move only a thousandth as far.
 # So a learning rate that suits one parameter may be far too small for a second, and one that suits the second far too
-# large for the first.
+# large for the first. Adam, next, takes the size of the gradient away. (It still assumes that all parameters have about
+# equally far to go.)
 #
 # ### Adam
 #
@@ -669,9 +669,9 @@ plt.show()
 # On the left is **overfitting**. After some 150 steps the training loss is near 0: the model has memorised these 150
 # numbers. From there it mostly becomes surer, also where it is wrong. Take the validation tokens that it gets wrong: it
 # gives its wrong guess a probability of 0.80 at step 150, and of 0.88 at the end. That leaves less for the right token,
-# so their loss grows, and at the end they account for 98 percent of all of it: the validation loss turns upwards. To be
-# right on new numbers is to **generalise**, and this model does so on only 42.5 percent. Anything meant to prevent
-# overfitting is called **regularisation**.
+# so their loss grows, until at the end these wrong tokens make up 98 percent of the validation loss: it turns upwards.
+# To be right on new numbers is to **generalise**, and this model does so on only 42.5 percent. Anything meant to
+# prevent overfitting is called **regularisation**.
 #
 # The table below compares remedies. Its row *none* is the model on the left of the figure, and each row below it is
 # one remedy. All are means of three seeds. *Right at lowest* is the share of validation numbers right at the one step
@@ -703,7 +703,8 @@ for name in ("none", "weight decay 1"):
 #   loss also how sure the model is.)
 # - **Weight decay**, here with [AdamW](#weight-decay-and-adamw) on all parameters
 #   (`optim.AdamW(..., weight_decay=1.0)`), pulls every parameter towards 0, so that only what keeps lowering the loss
-#   stays large. With 1 the gain is fifty points, to 92.5 percent. For large models and long runs 0.01 to 0.1 is
+#   stays large. With 1 the gain is fifty points, to 92.5 percent. For large models and long runs, where the learning rates sum
+#   to far more than here, 0.01 to 0.1 is
 #   usual.
 # - **Dropout** zeroes entries of the activations at random, so that the model cannot rely on any single one: 92 percent
 #   with 0.1, and 86 with 0.2.

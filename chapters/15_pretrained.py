@@ -15,7 +15,7 @@
 # point in similar directions (**sentence embeddings**). Then you look at where its heads look, and test by experiment
 # whether that explains anything.
 #
-# You need [chapter 8](08_encoder.ipynb). It takes about 25 minutes to read, and 20 more for the exercises. [Going
+# You need [chapter 8](08_encoder.ipynb). It takes about 23 minutes to read, and 35 more for the exercises. [Going
 # further](#going-further), at the end, takes 2 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built."}}
@@ -36,7 +36,44 @@ transformer_map(built=15)
 # embedding is the sum of three learned vectors, for token, position and *segment* (the first or the second of two
 # sentences), normalised instead of scaled.
 
-# %% tags=["export"] module="pretrained"
+# %% tags=["plot"] mystnb={"image": {"alt": "The model from left to right. Tokens, S of them, pick rows of three embedding tables: token, with 30,522 rows, position, with 512, and segment, with 2. The three vectors are added and pass through a norm, then through six post-norm layers of twelve heads: S vectors of width 384. The mean over the real tokens makes one vector of them, which is scaled to length 1."}}
+from classroom.diagram import Diagram
+
+drawing = Diagram(7.6, 2.3)
+drawing.box(0.6, 1.15, "tokens\n(S)", 0.9, 0.6)
+for y, name in (
+    (1.85, "token, 30,522"),
+    (1.15, "position, 512"),
+    (0.45, "segment, 2"),
+):
+    drawing.arrow((1.05, 1.15), (1.35, y))
+    drawing.box(2.05, y, name, 1.36, 0.4, plots.TEAL, 10)
+    drawing.arrow((2.74, y), (3.08, 1.15 + 0.14 * (y > 1.2) - 0.14 * (y < 1.1)))
+drawing.sum(3.2, 1.15)
+drawing.arrow((3.33, 1.15), (3.6, 1.15))
+drawing.box(3.95, 1.15, "norm", 0.68, 0.4)
+drawing.arrow((4.3, 1.15), (4.55, 1.15))
+drawing.box(5.2, 1.15, "6 layers\n(S, 384)", 1.26, 0.7)
+drawing.arrow((5.84, 1.15), (6.08, 1.15))
+drawing.box(6.7, 1.15, "mean, scaled\n(384)", 1.22, 0.7, plots.RED, 10)
+plt.show()
+
+# %% [markdown]
+# The encoder has something before it and something behind it. In front, a tokenizer cuts text into subwords (chapter
+# 10 builds one; here we use the model's own). Behind, the vectors of all tokens are averaged into one (**mean
+# pooling**), which is scaled to length 1. With `real` True for tokens that are not padding, that is
+#
+# ```python
+# x = norm(token_table[tokens] + position_table[:S] + segment_table[0])  # (B, S, D)
+# x = encoder(x, mask)  # six layers of chapter 8
+# mean = (x * real).sum(dim=1) / real.sum(dim=1)  # real (B, S, 1); mean (B, D)
+# vector = mean / mean.norm(dim=-1, keepdim=True)
+# ```
+#
+# **By hand:** of the vectors $(1, 2)$ and $(3, 6)$ and one of padding, $(9, 9)$, the mean is $(2, 4)$, and
+# $(0.447, 0.894)$ at length 1. The two folded classes do this, and check what comes in.
+
+# %% tags=["export", "hide-input"] module="pretrained"
 import torch
 from dotformer.encoder import Encoder, LayerConfig
 from dotformer.support.shapes import shapes
@@ -71,12 +108,7 @@ class BertEmbeddings(nn.Module):
         return self.norm(x + self.segments.weight[0])
 
 
-# %% [markdown]
-# The encoder has something before it and something behind it. In front, a tokenizer cuts text into subwords (chapter
-# 10 builds one; here we use the model's own). Behind, the vectors of all tokens are averaged into one (**mean
-# pooling**), which is scaled to length 1.
-
-# %% tags=["export"] module="pretrained"
+# %% tags=["export", "hide-input"] module="pretrained"
 from collections.abc import Sequence
 
 from dotformer.support.checks import check_positive
@@ -134,6 +166,23 @@ class SentenceEncoder(nn.Module):
             means.append(total / real.sum(dim=1))
         return nn.functional.normalize(torch.cat(means), dim=-1)
 
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "Two sentences are padded to one length and encoded together. Why does the mean leave the padding out?",
+    quiz.right(
+        "The vectors there are not zero, and their number depends on the batch",
+        "Yes: the same sentence would get another vector in another batch.",
+    ),
+    quiz.wrong(
+        "The mask has set those vectors to zero, so they would only dilute the mean",
+        "The mask keeps others from attending to padding. Padding itself attends to the words, and gets a vector like any other token.",
+    ),
+    quiz.wrong(
+        "Their positions have not been trained, so that the vectors there are random",
+        "These positions are those of words in longer sentences. What has no meaning is the token that stands there.",
+    ),
+)
 
 # %% [markdown]
 # The parameters are read from a file whose format holds numbers and no code (*safetensors*). Then each parameter gets
@@ -392,32 +441,47 @@ assert all(each > 100 * gap for name, each in differences.items() if name != "no
 # ([Wang and others 2020](https://arxiv.org/abs/2002.10957)). Of its twelve layers every second one was kept for the
 # third stage: our six.
 #
-# The third stage was **fine-tuning** for sentences. It is needed: without it, averaging BERT's outputs works worse
-# than averaging fixed word vectors, and using `[CLS]` worse still ([Reimers and Gurevych,
+# The third stage was **fine-tuning** for sentences. It is needed: without it, averaging BERT's outputs works worse than
+# averaging fixed word vectors, and using `[CLS]` worse still ([Reimers and Gurevych,
 # 2019](https://arxiv.org/abs/1908.10084)). 1.17 billion pairs were collected from where people put two texts side by
 # side: a question and its answer, a title and its abstract, two captions of one picture. Take 1,024 of them. In a
 # matrix, put the cosine of every first text (row) with every second one (column), divided by a temperature of
 # $\tau = 0.05$. A softmax over a row asks: which second text belongs to this first one? Over a column it asks the
-# reverse. The loss is cross-entropy over both. This is called **contrastive learning**, and the second texts of the
-# other 1,023 pairs are the **in-batch negatives** (the loss is also known as *InfoNCE*). It is the look-up of
-# [chapter 3](03_softmax.ipynb): a query, keys, a softmax, and a loss that wants all weight on one key. A large batch
-# is more likely to hold a second text that is nearly right, and such **hard negatives** teach most, since their
-# gradient is larger.
+# reverse. The loss is cross-entropy over both. For the row of the first text $a_i$, with its partner $b_i$,
+#
+# $$L_i = -\ln \frac{e^{\cos(a_i, b_i) / \tau}}{\sum_{j} e^{\cos(a_i, b_j) / \tau}} .$$
+#
+# **By hand:** three pairs, $\tau = 0.2$, and the first row of cosines 0.6, 0.2 and 0.1. Divided by 0.2 they are 3, 1
+# and 0.5, their exponentials 20.1, 2.7 and 1.6. So the partner gets 0.82 of the weight, and $L_1 = -\ln 0.82 = 0.20$.
+#
+# This is called **contrastive learning**, and the second texts of the other 1,023 pairs are the **in-batch negatives**
+# (the loss is also known as *InfoNCE*). It is the look-up of [chapter 3](03_softmax.ipynb): a query, keys, a softmax,
+# and a loss that wants all weight on one key. A large batch is more likely to hold a second text that is nearly right,
+# and such **hard negatives** teach most, since their gradient is larger.
+
+# %% tags=["proof"]
+row = np.exp(np.array([0.6, 0.2, 0.1]) / 0.2)
+assert np.allclose(row, [20.1, 2.7, 1.6], rtol=0, atol=0.06)
+assert (
+    round(row[0] / row.sum(), 2) == 0.82
+    and round(-np.log(row[0] / row.sum()), 2) == 0.20
+)
+assert np.allclose(np.array([2, 4]) / 20**0.5, [0.447, 0.894], atol=5e-4)
 
 # %% tags=["quiz"]
 quiz.one_choice(
-    "Two sentences are padded to one length and encoded together. Why does the mean leave the padding out?",
+    "In contrastive training the batch has 1,024 pairs. What are the negatives of one first text?",
     quiz.right(
-        "The vector at a padded position is not zero, and how many there are depends on the longest sentence of the batch",
-        "Yes: the same sentence would get another vector in another batch.",
+        "The second texts of the other 1,023 pairs",
+        "Yes: its row of the softmax has its own partner and all of these.",
     ),
     quiz.wrong(
-        "The mask has set those vectors to zero, so they would only dilute the mean",
-        "The mask keeps others from attending to padding. Padding itself attends to the words, and gets a vector like any other token.",
+        "Sentences that were collected because they contradict it",
+        "Nobody had to collect any: whatever else is in the batch serves.",
     ),
     quiz.wrong(
-        "Their positions have not been trained",
-        "These positions are those of words in longer sentences. What has no meaning is the token that stands there.",
+        "The other first texts, which are of the same kind as it is",
+        "Rows are first texts and columns are second ones, so a first text meets only second ones.",
     ),
 )
 
@@ -707,7 +771,8 @@ assert abs(within["clear map, words only"]) < 0.1
 #
 # In layers 2 to 5 the special tokens get most of the weight. But a weight only says how much of a *value* is taken. If
 # the value has a small norm, even a large weight contributes little. Measure the norm of what each token hands over,
-# weight times value through $W_O$, next to the weight itself.
+# weight times value through $W_O$, next to the weight itself: $\lVert \alpha \, v W_O^{(h)} \rVert$ (**norm-weighted
+# attention**, [Kobayashi and others, 2020](https://arxiv.org/abs/2004.10102)).
 
 
 # %% tags=["hide-input"]
@@ -744,9 +809,10 @@ assert 6.9 < odds[:, 0].min() < odds[:, 0].max() < 8.3
 assert 1.05 < odds[:, 1].min() < odds[:, 1].max() < 1.55
 
 # %% [markdown]
-# The second row is the special tokens' share of these norms, for each row of each head, averaged. In layers 2 to 5
-# they get nearly two thirds of the weight, and hand over 21 to 26 percent, little more than the 19 percent that two
-# average tokens would: the value of `[CLS]`, after $W_O$, is short.
+# The second row is the special tokens' share of these norms, for each row of each head, averaged. (Norms are added up
+# as if all vectors pointed the same way; vectors that cancel each other still count.) In layers 2 to 5 they get nearly
+# two thirds of the weight, and hand over 21 to 26 percent, little more than the 19 percent that two average tokens
+# would: the values of these tokens, after $W_O$, are short.
 #
 # Why attend to it at all? The usual answer: a softmax must spend its 1 on something, and a head that finds nothing to
 # fetch spends it where it does no harm, on an attention sink ([Xiao and others 2023](https://arxiv.org/abs/2309.17453);
@@ -985,6 +1051,72 @@ def look_back(weights):
 
 
 verdict = check_look_back(look_back)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 3: The contrastive loss
+#
+# *Medium, 15 minutes.* Given the vectors of the first texts and of the second ones, both $(N, D)$ and of length 1, and
+# the temperature $\\tau$, return the loss: the mean of $L_i$ over all rows, and over all columns, averaged. In NumPy.
+
+
+# %% tags=["exercise"]
+def contrastive_loss(first, second, tau):
+    """Mean cross-entropy over rows and columns of the cosines: a number."""
+    ...
+
+
+# %% tags=["check"]
+def rows_loss(scores):
+    """Mean of -ln softmax of the diagonal, row by row."""
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return -np.log(powers.diagonal() / powers.sum(axis=1)).mean()
+
+
+def unit_rows(*shape):
+    x = rng.standard_normal(shape)
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+check_contrastive = partial(
+    checks.check,
+    reference=lambda a, b, tau: (
+        (rows_loss(a @ b.T / tau) + rows_loss(b @ a.T / tau)) / 2
+    ),
+    cases=[
+        (unit_rows(3, 4), unit_rows(3, 4), 0.2),
+        (unit_rows(5, 8), unit_rows(5, 8), 0.05),
+    ],
+    mistakes={
+        "the columns are missing: each second text must find its first, too": lambda a, b, tau: (
+            rows_loss(a @ b.T / tau)
+        ),
+        "the temperature is missing": lambda a, b, tau: (
+            (rows_loss(a @ b.T) + rows_loss(b @ a.T)) / 2
+        ),
+        "the cosines are multiplied by the temperature; divide": lambda a, b, tau: (
+            (rows_loss(a @ b.T * tau) + rows_loss(b @ a.T * tau)) / 2
+        ),
+        "this is a sum over the pairs; take the mean": lambda a, b, tau: (
+            len(a) * (rows_loss(a @ b.T / tau) + rows_loss(b @ a.T / tau)) / 2
+        ),
+    },
+)
+check_contrastive(contrastive_loss)
+
+
+# %% tags=["solution"]
+def contrastive_loss(first, second, tau):
+    cosines = first @ second.T / tau  # (N, N)
+    losses = []
+    for scores in (cosines, cosines.T):
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        losses.append(-np.log(powers.diagonal() / powers.sum(axis=1)).mean())
+    return np.mean(losses)
+
+
+verdict = check_contrastive(contrastive_loss)
 assert verdict.passed, verdict
 verdict
 
