@@ -19,10 +19,13 @@ def shown() -> dict[str, str]:
     score, config = found["measured"], found["config"]
     model, steps = config["model"], config["training"]["steps"]
     depth = f"{model['num_encoder_layers']} layers on each side, width {model['d_model']}"
+    [wider] = (run for run in measured("small_data")["runs"] if run["corpus"] == "cmudict")
     return {
         "split": f"{score['sources']:,} words are held out.",
         "model": f"a transformer of {score['parameters']:,} parameters ({depth}) for {steps:,} steps",
         "wrong": f"{1 - score['exact_match']:.1%}",
+        "wider": f"{wider['parameters']:,} parameters (width {wider['settings']['d_model']}, {wider['steps']:,} steps)",
+        "right": f"{wider['validation']:.1f} percent",
         "examples": "\n".join(table(found["examples"])),
     }
 

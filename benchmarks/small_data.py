@@ -1,15 +1,16 @@
 """Translators from little data, setting by setting: `python -m benchmarks.small_data --device cuda --jobs 8`.
 
-Trains a recipe, for captions close to configs/multi30k-en-de.toml, for words to configs/cmudict.toml, and changes of
-it, one at a time, with three seeds, and keeps how well each does on the validation set: BLEU of captions, and of words
-the percentage pronounced right. Then the recipe and its best change are judged on the test set; captions in both
-directions. The length of a training is counted in FLOPs: with a `budget` of 1 it has as many as `BUDGET`, whatever the
-model's size.
+Trains a recipe, for captions close to configs/multi30k-en-de.toml, for words wider than configs/cmudict.toml, and
+changes of it, one at a time, with up to three seeds, and keeps how well each does on the validation set: BLEU of
+captions, and of words the percentage pronounced right. Then the recipe and its best change are judged on the test
+set; captions in both directions. The length of a training is counted in FLOPs: with a `budget` of 1 it has as many as
+`BUDGET`, whatever the model's size.
 
-What the literature has for small data (Sennrich and Zhang 2019) is among the changes: few tokens, much dropout, larger
-batches; cutting words at random (BPE-dropout, Provilkov and others 2020), and asking two passes with different dropout
-for the same answer (R-Drop, Liang and others 2021). Whatever is done is kept in book/measurements/small_data.json, and
-not done again. On one core a training takes hours; an H200 does eight at a time in six minutes.
+What the literature has for small data (Sennrich and Zhang 2019) is among the changes: few tokens, much dropout,
+smaller batches; cutting words at random (BPE-dropout, Provilkov and others 2020), and asking two passes with
+different dropout for the same answer (R-Drop, Liang and others 2021). Whatever is done is kept in
+book/measurements/small_data.json, and not done again. On one core a training takes hours; an H200 does eight at a
+time in six minutes.
 """
 
 import time
