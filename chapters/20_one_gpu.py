@@ -162,13 +162,14 @@ quiz.number(
 #
 # Two properties of a machine set the limit. Its **peak compute** says how many FLOPs it does in a second, and its
 # **memory bandwidth** how many bytes it moves in a second between memory and its arithmetic units, in GB/s. Whichever
-# takes longer decides. Measure both: the first with a matrix product, the second with a copy.
+# takes longer decides. Measure both (in the folded cell): the first with the product of two square matrices, $2 n^3$
+# FLOPs in a time, the second with a copy, which reads and writes every byte.
 #
 # The clock is `benchmark`, one of the book's helpers: it runs the work once to warm up, and returns the seconds of
 # each repetition. A GPU is handed its work and reports back later, so the clock has to **synchronize** before each
 # reading: to wait for the device. Otherwise one measures how fast work can be handed over.
 
-# %% tags=["export"] module="devices"
+# %% tags=["export", "hide-input"] module="devices"
 from statistics import median
 
 import torch
@@ -425,8 +426,8 @@ assert torch.isinf((gradient * 2**40).half())[0]
 # %% [markdown]
 # float16 has lost the smallest gradient: it is 0, and what depended on it learns nothing. Hence the **loss scale**.
 # Multiply the loss by $2^{16}$ before the backward pass, and all gradients are 65,536 times as large. Divide them
-# again, in float32, before the step. With too large a scale some are infinite, as in the last row: then skip the step,
-# and halve the scale.
+# again, in float32, before the norm is clipped and the step is made. With too large a scale some are infinite, as in
+# the last row: then skip the step, and halve the scale.
 #
 # PyTorch's `GradScaler` does all this. It helps gradients; it cannot help scores that overflow. bfloat16 needs none of
 # it, because it reaches as far as float32. That is why one trains with it, although it has a shorter mantissa.
@@ -1018,17 +1019,20 @@ assert round(fixed + 100 * per_pair) == 14
 # (The launched 45 are the rung *no waiting*, the 58 *batches prefetched*; that one and the recorded steps have the
 # padded vocabulary.) The three recorded times lie nearly on a line: 5 ms, and 0.09 for each pair. So for 100 pairs the
 # GPU's own work takes about 14 ms, and the rest of the 45 is mostly waiting. The compiled steps of 100 pairs were
-# therefore overhead-bound, and those before them, from *tf32* on, probably too. So the gains and losses from *tf32* to
-# *padded vocabulary* say little about a GPU that is kept busy. Padding gains nothing here, and takes memory.
+# therefore overhead-bound, and those before them, from *tf32* on, probably too. There is a second test: an earlier day
+# had such a GPU in a faster host. The rungs that are launched one kernel at a time took 8 to 37 percent less there, and
+# the recorded step the same 40 ms, to half a percent. So the gains and losses from *tf32* to *padded vocabulary* say
+# little about a GPU that is kept busy. Padding gains nothing here, and takes memory.
 
 # %% [markdown]
 # Making batches between the steps cost a third of the speed, and prefetching brought most of that back.
 #
-# Now the hours of the introduction: a step of the paper's size is 400 pairs, 51,200 tokens of both sides. 100,000
-# such steps take 9.4 hours at the first rung's 150,600 tokens a second, if 400 pairs are computed as fast as the 100
+# Now the hours of the introduction: a step of the paper's size is 400 pairs, 51,200 tokens of both sides. 100,000 such
+# steps take 9.4 hours at the first rung's 150,600 tokens a second, if 400 pairs are computed as fast as the 100
 # measured, and 1.1 at the recorded step's 1,272,000. With 400 pairs the MFU of a recorded step is 32 percent, with
-# 1,600 pairs 35 percent, at 1.4 million tokens a second. Our aim was 40. ([Is the model too
-# narrow](#how-much-of-the-peak-can-a-narrow-model-use) for more?)
+# 1,600 pairs 35 percent, at 1.4 million tokens a second. Of the 989 TFLOP/s that the maker gives, which is the usual
+# basis ([Chowdhery and others, 2022](https://arxiv.org/abs/2204.02311)), it is 25 and 27 percent. We had aimed at 40
+# percent of the measured peak. ([Is the model too narrow](#how-much-of-the-peak-can-a-narrow-model-use) for more?)
 
 # %% tags=["proof"]
 assert 1 < changes["bf16"] < 1.2 and -0.16 < changes["compile"] < -0.13
@@ -1083,8 +1087,9 @@ assert 760e12 < peak_in_16_bits < 790e12
 # the norm ([how](#a-trainer-that-does-not-wait)). CUDA graphs end the waiting for launches.
 #
 # The configuration has these switches: `compile`, `cuda_graphs` and `checkpointing` under `[training]`, and
-# `multiple = 64` under `[tokens]`, which pads the vocabulary. The log has tokens a second, the most memory in use,
-# and the MFU.
+# `multiple = 64` under `[tokens]`, which pads the vocabulary. The log has tokens a second, the most memory in use, and
+# the MFU. (It counts real target tokens only, and so does its MFU; the ladder's tokens are those of both sides, padding
+# included. `cuda_graphs` is for one process and one kind of model at a time, without accumulation or checkpointing.)
 
 # %% [markdown]
 # ## What if it does not fit?
@@ -1396,10 +1401,11 @@ assert str(device) != "cpu" or borders[2] - borders[1] > borders[1]
 # %% [markdown]
 # ### What comes after 16 bits?
 #
-# **FP8** has 4 bits of exponent and 3 of mantissa, or 5 and 2 ([Micikevicius and others,
+# **FP8** has 4 bits of exponent and 3 of mantissa (*E4M3*), or 5 and 2 (*E5M2*; [Micikevicius and others,
 # 2022](https://arxiv.org/abs/2209.05433)), so little that each tensor, or each block of its numbers, needs a scale of
 # its own. DeepSeek-V3 was trained with the first kind ([DeepSeek-AI, 2024](https://arxiv.org/abs/2412.19437)). There
-# are formats of 4 bits, too ([Rouhani and others, 2023](https://arxiv.org/abs/2310.10537)).
+# are formats of 4 bits, too: in the *MX* formats a block of 32 numbers shares a scale ([Rouhani and others,
+# 2023](https://arxiv.org/abs/2310.10537)), in NVIDIA's *NVFP4* one of 16.
 
 # %% [markdown]
 # ### How much of the peak can a narrow model use?
