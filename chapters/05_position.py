@@ -1045,9 +1045,9 @@ for start, size in [
 assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
 
 # %% [markdown]
-# These are shares of the squared norm, at $D = 512$. With a small start and the factor, a third is position. With a
-# small start and no factor, nearly everything is. With PyTorch's default initialisation it is the other way round:
-# leave the factor out and the two are comparable; put it in, and the position is a tenth of a percent.
+# These are shares of the squared norm, at $D = 512$. With a small initialisation and the factor, a third is position.
+# With a small initialisation and no factor, nearly everything is. With PyTorch's default initialisation it is the other
+# way round: leave the factor out and the two are comparable; put it in, and the position is a tenth of a percent.
 
 # %% tags=["quiz"]
 quiz.several_choices(

@@ -1343,8 +1343,8 @@ assert 0.3 < creep[1] < 0.45 < whole[0].diagonal().mean()
 # Zeros, or any other constant, look like an even start. But if all matrices and biases start constant, all columns of a
 # matrix stay equal: they read the same input, what they hand on is multiplied by equal parameters, and so they get the
 # same gradient. (The last layer is an exception: each of its columns has a right answer of its own.) So heads that
-# start alike, their rows of $W_O$ included, stay alike, and two of them are one for the price of two. A random start
-# (**initialisation**) is there to **break the symmetry**.
+# start alike, their rows of $W_O$ included, stay alike, and two of them are one for the price of two. A random
+# **initialisation** is there to **break the symmetry**.
 #
 # Zeros can do worse, as the formulas of [the backward pass](#the-backward-pass-for-all-queries) say: apart from the
 # factor $1/\sqrt{d_k}$, $dQ$ is $dZ \, K$, and $dK$ is $dZ^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$ is not, so

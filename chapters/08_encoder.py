@@ -13,7 +13,7 @@
 # time. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when one of its
 # parts is left out.
 #
-# You need [chapter 7](07_learning.ipynb). This chapter takes about 30 minutes to read, and 40 for the exercises. [Going
+# You need [chapter 7](07_learning.ipynb). This chapter takes about 29 minutes to read, and 40 for the exercises. [Going
 # further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it. Residual paths lead around attention and around the feed-forward network, each to an add and norm."}}
@@ -834,12 +834,12 @@ for norm_first in (False, True):
 # *reverse* gives 4 1 3 and *add* gives 7 2 7. Both must fetch a digit, and the second must compute something with it,
 # too. (A linear map turns each position's final vector into ten scores.)
 #
-# Every model has width 32 and four heads and is post-norm. Its matrices have *Glorot's start* ([Glorot and Bengio,
-# 2010](https://proceedings.mlr.press/v9/glorot10a.html); `xavier_uniform_`), with which a square projection leaves the
-# size of a vector unchanged, on average; we name it, since it will matter later. Each is trained for 600 steps of Adam,
-# a form of gradient descent ([chapter 11](11_training.ipynb)), with smaller steps for the first 50 (a *warm-up*), once
-# for each of three seeds. For each we show the best of seven learning rates, 0.0003 to 0.02, since a model that lost a
-# part may need larger or smaller steps (`python -m benchmarks.encoders`, two hours on one core).
+# Every model has width 32 and four heads and is post-norm. Its matrices have *Glorot's initialisation* ([Glorot and
+# Bengio, 2010](https://proceedings.mlr.press/v9/glorot10a.html); `xavier_uniform_`), with which a square projection
+# leaves the size of a vector unchanged, on average; we name it, since it will matter later. Each is trained for 600
+# steps of Adam, a form of gradient descent ([chapter 11](11_training.ipynb)), with smaller steps for the first 50 (a
+# *warm-up*), once for each of three seeds. For each we show the best of seven learning rates, 0.0003 to 0.02, since a
+# model that lost a part may need larger or smaller steps (`python -m benchmarks.encoders`, two hours on one core).
 
 
 # %% tags=["hide-input"]
@@ -954,7 +954,7 @@ for without in (None, *PARTS):
 # - Without the **residual connection** around attention, *add* stays near chance and *reverse* reaches 26 to 34
 #   percent. Always answering with the most frequent of the twelve digits would score 26, since it occurs 3.1 times, on
 #   average. In these models the words have become alike ([measured below](#words-become-alike)): without the sum a
-#   position holds what its attention returns, from a random start averages that are more alike with every layer, so
+#   position holds what its attention returns, from random matrices averages that are more alike with every layer, so
 #   that after three almost nothing is a position's own. So little more is left than how often each digit occurs. The connection around the
 #   feed-forward network is not needed here.
 # - These three layers can do without **norms**.
@@ -1028,8 +1028,8 @@ assert min(slow[None]) == 1
 # %% [markdown]
 # ## What goes wrong in a deep stack?
 #
-# Three layers did without norms, and without the sum their words became alike. More layers show why. Take 24
-# attention layers with Glorot's start, before any training. (We leave out the feed-forward networks, so that whatever
+# Three layers did without norms, and without the sum their words became alike. More layers show why. Take 24 attention
+# layers with Glorot's initialisation, before any training. (We leave out the feed-forward networks, so that whatever
 # makes words alike is attention's doing. The twelve trained layers [below](#does-training-agree) have them again.)
 # Sentences of 16 random words of width 64 pass through them; the layers are joined in one of four ways:
 #
@@ -1094,7 +1094,7 @@ stacks = {name: median_of_starts(step) for name, step in steps.items()}
 # **Predict first.** With attention alone, after how many layers is less than a tenth of each vector its own? And does
 # adding prevent that?
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Own share against the layer, 1 to 24, medians of five random starts. Attention alone falls to 0 within four layers; after 16 layers added is at 0.06 and post-norm at 0.02; pre-norm is at 0.27 after 24."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Own share against the layer, 1 to 24, medians of five random initialisations. Attention alone falls to 0 within four layers; after 16 layers added is at 0.06 and post-norm at 0.02; pre-norm is at 0.27 after 24."}}
 COLORS = [plots.RED, plots.GOLD, plots.BLUE, plots.TEAL]
 
 
@@ -1143,10 +1143,10 @@ show_stacks(
 # ### What helps
 #
 # Two things keep words apart: pre-norm, and a smaller initialisation of what writes into the stream ($W_O$ and, where
-# there is a network, $W_2$), here called a **small start**. GPT-2 divides the matrices that write into the stream by
-# the root of the number of sublayers, once, before training, so that each adds little: 24 random additions of size
-# $1/\sqrt{24}$ add up to size 1, since their squares add. Here are the four stacks at their top, and three in which
-# what attention adds is divided by $\sqrt{24}$. (*Size* is 1 after a norm.)
+# there is a network, $W_2$), here called a **small initialisation**. GPT-2 divides the matrices that write into the
+# stream by the root of the number of sublayers, once, before training, so that each adds little: 24 random additions of
+# size $1/\sqrt{24}$ add up to size 1, since their squares add. Here are the four stacks at their top, and three in
+# which what attention adds is divided by $\sqrt{24}$. (*Size* is 1 after a norm.)
 
 # %% tags=["hide-input"]
 small_start = {
@@ -1165,11 +1165,11 @@ for name, (shares, sizes, gradients) in stacks.items():
 # high layer gets hardly any signal about where to look. In the *added* stack the words are almost as alike; a gradient
 # remains, presumably only because the numbers have exploded, to more than a thousand. With pre-norm the stream grows to
 # 4, an own share of more than a quarter is left, and every layer gets a gradient ([layer by
-# layer](#how-do-size-and-gradient-change-with-the-layer)). With a small start all three keep an own share above 0.9,
-# and their top layers still get a gradient.
+# layer](#how-do-size-and-gradient-change-with-the-layer)). With a small initialisation all three keep an own share
+# above 0.9, and their top layers still get a gradient.
 #
-# So before training, each layer should add little compared with the stream: with a small start all do, with pre-norm
-# only the later ones. Most of today's deep models are pre-norm, and this is one reason.
+# So before training, each layer should add little compared with the stream: with a small initialisation all do, with
+# pre-norm only the later ones. Most of today's deep models are pre-norm, and this is one reason.
 
 # %% tags=["proof"]
 alone, added, post, pre, *small_ones = stacks.values()
@@ -1220,11 +1220,11 @@ assert (
 # ## Does training agree?
 #
 # Stack **twelve** whole layers, and train *reverse* as before (600 steps, 50 of them warm-up, three seeds), with the
-# best of ten learning rates from 0.00004 to 0.02. Four stacks have Glorot's start: pre-norm, post-norm, *no norm* (the
-# *added* of above, $x + f(x)$), and *no residual* ($\operatorname{LN}(f(x))$, post-norm without the sum). Post-norm and
-# no norm are trained once more with a *small start*: $W_O$ and $W_2$ divided by $\sqrt{24}$, since twelve layers have
-# 24 sublayers. And post-norm gets *PyTorch's start*, the default of `nn.Linear`, whose numbers have, in a square
-# matrix, a third of the variance of Glorot's.
+# best of ten learning rates from 0.00004 to 0.02. Four stacks have Glorot's initialisation: pre-norm, post-norm, *no
+# norm* (the *added* of above, $x + f(x)$), and *no residual* ($\operatorname{LN}(f(x))$, post-norm without the sum).
+# Post-norm and no norm are trained once more with a *small initialisation*: $W_O$ and $W_2$ divided by $\sqrt{24}$,
+# since twelve layers have 24 sublayers. And post-norm gets *PyTorch's initialisation*, the default of `nn.Linear`,
+# whose numbers have, in a square matrix, a third of the variance of Glorot's.
 #
 # **Predict first**: which of the seven learn?
 
@@ -1238,8 +1238,8 @@ for row in measurement["deep"]:
         name = f"no {row['without']}"
     else:
         name = "pre-norm" if row["norm_first"] else "post-norm"
-    name += ", small start" if row.get("small_start") else ""
-    name += "" if row.get("glorot", True) else ", PyTorch's start"
+    name += ", small init" if row.get("small_start") else ""
+    name += "" if row.get("glorot", True) else ", PyTorch's init"
     deep.setdefault(name, []).append(row)
 for name, rows in deep.items():
     best = max(rows, key=lambda row: np.mean(row["right"]))
@@ -1251,8 +1251,8 @@ for name, rows in deep.items():
     print(f"{name:26} {shares}{best['learning_rate']:14.1g}{worst:>15}")
 
 # %% [markdown]
-# (The last column is the worst seed at a learning rate of 0.01.) From Glorot's start only pre-norm learns. Post-norm is
-# stuck at 26 percent, about what the most frequent digit everywhere would give; the other two are worse.
+# (The last column is the worst seed at a learning rate of 0.01.) From Glorot's initialisation only pre-norm learns.
+# Post-norm is stuck at 26 percent, about what the most frequent digit everywhere would give; the other two are worse.
 #
 # So it is not only where the norm stands that matters. Started small, or from PyTorch's smaller numbers, post-norm
 # learns, and started small even the stack without any norm. Why do these four learn, and the others not? Look at the
@@ -1294,15 +1294,15 @@ for name, rows in deep.items():
 
 # %% [markdown]
 # In the four that learn, the own share is above 0.4 when training begins. In the others it is at most 0.03, and in the
-# one without norms or a small start the entries have grown to nearly 300. With post-norm and without residual
+# one without norms or a small initialisation the entries have grown to nearly 300. With post-norm and without residual
 # connections that fits what was found above: where words are alike, moving weight between them changes nothing, so the
 # upper layers get hardly any signal about where to look. Without norms they get one, but the numbers have exploded. So
-# with Glorot's start, unless a norm stands in front of each sublayer, a deep stack drowns the words before anything has
-# been learned, and without norms it explodes as well. Smaller weights prevent this.
+# with Glorot's initialisation, unless a norm stands in front of each sublayer, a deep stack drowns the words before
+# anything has been learned, and without norms it explodes as well. Smaller weights prevent this.
 #
-# What do norms add, then? They allow larger steps: with the same small start, at a learning rate of 0.01, post-norm
-# still learns with every seed, and without norms the loss overflows (its numbers become too large for the computer).
-# Pre-norm learns there from Glorot's start; post-norm from PyTorch's does not.
+# What do norms add, then? They allow larger steps: with the same small initialisation, at a learning rate of 0.01,
+# post-norm still learns with every seed, and without norms the loss overflows (its numbers become too large for the
+# computer). Pre-norm learns there from Glorot's initialisation; post-norm from PyTorch's does not.
 #
 # So a shallow model is no test of what a deep one needs. (The post-norm model of 2017 had six layers, and a
 # **warm-up**: for 4,000 steps its learning rate rose from near 0. With post-norm the gradients of the last layers'
@@ -1310,8 +1310,8 @@ for name, rows in deep.items():
 # tested](#does-it-need-warm-up)).)
 
 # %% tags=["proof"]
-learns = {"pre-norm": 5, "post-norm, small start": 6, "no norm, small start": 5}
-learns["post-norm, PyTorch's start"] = 3
+learns = {"pre-norm": 5, "post-norm, small init": 6, "no norm, small init": 5}
+learns["post-norm, PyTorch's init"] = 3
 for name, rows in deep.items():
     shares = np.array([row["right"] for row in rows])
     assert shares.shape == (10, 3)
@@ -1326,9 +1326,9 @@ for name, rows in deep.items():
 assert all(loss is None for loss in deep["no norm"][0]["losses"])
 at_once = {name: min(rows[1]["right"]) for name, rows in deep.items()}
 assert deep["pre-norm"][1]["learning_rate"] == 0.01
-assert max(deep["post-norm, PyTorch's start"][1]["right"]) < 0.3
-assert min(at_once["pre-norm"], at_once["post-norm, small start"]) > 0.98
-assert all(loss is None for loss in deep["no norm, small start"][1]["losses"])
+assert max(deep["post-norm, PyTorch's init"][1]["right"]) < 0.3
+assert min(at_once["pre-norm"], at_once["post-norm, small init"]) > 0.98
+assert all(loss is None for loss in deep["no norm, small init"][1]["losses"])
 random_digits = F.one_hot(torch.randint(10, (20_000, 12)), 10).sum(dim=1)
 betting = random_digits.max(dim=1).values.double().mean().item() / 12
 stuck = np.max([np.mean(row["right"]) for row in deep["post-norm"]])
@@ -1336,7 +1336,7 @@ assert 0.255 < betting < 0.265 and 0.255 < stuck < 0.27
 
 # %% tags=["quiz"]
 quiz.several_choices(
-    "Twelve post-norm layers with Glorot's start do not learn *reverse*. Which of these let a stack of twelve learn it here? (More than one may be right.)",
+    "Twelve post-norm layers with Glorot's initialisation do not learn *reverse*. Which of these let a stack of twelve learn it here? (More than one may be right.)",
     quiz.right(
         "Putting the norm in front of each sublayer",
         "Yes: then the stream passes through nothing but additions.",
@@ -1552,8 +1552,8 @@ verdict
 # (2016)](https://arxiv.org/abs/1607.06450). Attention alone loses rank: [Dong, Cordonnier and Loukas
 # (2021)](https://arxiv.org/abs/2103.03404). Order of norm and sum: [Xiong and others
 # (2020)](https://arxiv.org/abs/2002.04745) and [Liu and others (2020)](https://arxiv.org/abs/2004.08249). The
-# feed-forward network as a memory: [Geva and others (2020)](https://arxiv.org/abs/2012.14913). The random start:
-# [Glorot and Bengio (2010)](https://proceedings.mlr.press/v9/glorot10a.html).
+# feed-forward network as a memory: [Geva and others (2020)](https://arxiv.org/abs/2012.14913). The random
+# initialisation: [Glorot and Bengio (2010)](https://proceedings.mlr.press/v9/glorot10a.html).
 #
 # **Next.** An encoder reads. [Chapter 9](09_decoder.ipynb) adds the part that writes: it must not see its own future,
 # and it may look at what the encoder read.
