@@ -142,13 +142,11 @@ drawing.text(6.8, 0.7, "h′")
 plt.show()
 
 # %% [markdown]
-# (The **GRU**, gated recurrent unit, has one state and two gates, one of which mixes the old with the new. What follows
-# holds for it, too; [chapter 13](13_alignment.ipynb) trains one.)
-#
 # What is gained? Follow a small change in the state. In the plain cell each step multiplies the change by $W_h$, the
 # same matrix whatever the word, and by the slope of $\tanh$. Along $c$ itself each step multiplies it, entry by entry,
 # by $f$, which is computed for each word: near 1 to keep, near 0 to forget. Over 100 steps $f = 0.5$ keeps $10^{-30}$,
-# $0.9$ keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37.
+# $0.9$ keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37. (The **GRU**, gated recurrent unit, has one state and two gates,
+# of which the one that mixes old and new plays the part of $f$; [chapter 13](13_alignment.ipynb) trains one.)
 #
 # Here is the plain cell in code. As in PyTorch, there are two biases, whose sum is the $b$ of the formula. **The
 # signature says which shapes fit**: `Float[np.ndarray, "*batch D"]` is an array with an axis of size $D$ after any
@@ -341,7 +339,7 @@ assert abs(a_step - 0.52) < 0.01
 # only the slope of $\tanh$ is left. It is at most 1, and less wherever the state is not 0: some 0.8 a step here. (That
 # is less than 0.86, because this network's states are larger, and the $\tanh$ is flatter there.) The open gate holds
 # on: from 5 words back to 20 it keeps 0.97 per step. That is a little more than 0.95, because of the second path,
-# through $h$: without it it would be 0.95.
+# through $h$: cut it, and 0.95 is left.
 #
 # Influence decides what can be learned. Training moves each parameter against the derivative of the error, the
 # **gradient**. If the error depends on the last state, the gradient is a sum with a term for each step, and the term
@@ -433,8 +431,8 @@ for name in names:
 # back, 14 and 33. For the plain cell, to forget more slowly is to spread nearly the same memory over more words.
 #
 # The LSTM with its gate open recalls 2 percent of the word 40 back, whose influence was 35 percent: its $c$ is largely
-# a sum of all fifty words, so each of them moves it, and each explains only a little of it. In all it recalls one and a
-# half times as many numbers as with PyTorch's initialisation, with which it has only 14 of 48
+# a sum in which old words fade slowly, so each of them moves it, and each explains only a little of it. In all it
+# recalls one and a half times as many numbers as with PyTorch's initialisation, with which it has only 14 of 48
 # ([why](#why-not-more-than-24)). So a better start can bring a state nearer to its bound, but never beyond it.
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
@@ -601,7 +599,7 @@ quiz.one_choice(
     ),
     quiz.right(
         "Draw on any word directly, at any distance",
-        "Yes. Which those are is decided when the question is known, and distance plays no part.",
+        "Yes. Which words it draws on is decided when the question is known, and distance plays no part.",
     ),
     quiz.wrong(
         "Shorten the text before it is processed",

@@ -49,9 +49,9 @@ transformer_map(built=2)
 # - The *sum of products* gives the stronger *debts* 18 instead of 6: more of what was asked for, a higher score. And
 #   what is not asked for costs nothing, because it is multiplied by 0: a *debts* of $(0, 3, 3)$ would still score 6.
 #
-# Rewarding strength has a danger: a word $(9, 9, 9)$ says yes to everything, and beats the plain *debts*, 18 to 6, and
-# is first or level with the first for many other questions. [Dividing by the length](#direction-and-length) would cure
-# that. The original transformer does not do it, so training has to keep lengths useful.
+# Rewarding strength has a danger: a word $(9, 9, 9)$ says yes to everything. It beats the plain *debts*, 18 to 6, and
+# for many other questions no word scores higher. [Dividing by the length](#direction-and-length) would cure that. The
+# original transformer does not do it, so training has to keep lengths useful.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it four words with their rows, debts in two strengths, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts, three times as strongly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
@@ -325,7 +325,7 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # different queries, and among cosines they lose that advantage. So a search for similar texts, a **nearest-neighbour
 # search**, often takes the cosine: a text should not win because its vector is long. In a look-up length has its use:
 # training can lengthen a key, so that the queries which agree with it find it more easily. (For a query at a right
-# angle it changes nothing. Only a key that agrees a little with everything does harm.)
+# angle it changes nothing. But it also helps the key with queries that belong to another, as coffee's length did.)
 
 # %% tags=["quiz"]
 longer = np.array([4, 6, 0])  # tea, twice as long

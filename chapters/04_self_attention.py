@@ -192,8 +192,8 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 #   other verbs.
 # - Scores are symmetric. In *the snake shed its skin*, *its* must find *snake*. *Snake* needs nothing from *its*, yet
 #   the score is the same both ways.
-# - A word can hand over only its own vector: neither a part of it, nor what it implies (*import* could
-#   not hand over *programming*).
+# - A word can hand over only its own vector: neither a part of it, nor what it implies
+#   (*import* could not hand over *programming*).
 #
 # Think of searching for a video. What you type is the query: what you are looking for. The title of each video is its
 # key: what it can be found by. The video itself is its value: what is handed over when it is found. A sentence
@@ -501,7 +501,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "A weighted sum of the words' own vectors",
-        "Of their values, $x W_V$: *bites* handed over $(0, 0)$, whatever its vector was.",
+        "Of their values, $x W_V$: *bites* handed over $(0, 0)$, although its own vector was $(0, 1, 0)$.",
     ),
     quiz.wrong(
         "The value of the most similar word",
@@ -522,10 +522,10 @@ quiz.one_choice(
 # the vector $b$, in proportion to how much $x$ is like $a$.
 #
 # So let $W_Q$ turn *python* into the query *import* + *snake* − *python*: whatever is like *import* or *snake*, and not
-# like *python* itself. (The vectors have 384 numbers, so $\sqrt{384}$ undoes the division, and 10 is the temperature of
-# 0.1 from the beginning. `embeddings` and `normalize` are those of the first section.) $W_K$ is the identity. $W_V$
-# turns *import* into *programming*, and *snake* into *animal*. Two of the four sentences contain neither *import* nor
-# *snake*.
+# like *python* itself. (The vectors have 384 numbers, so $\sqrt{384}$ undoes the division, and 10 does what dividing by
+# the temperature 0.1 did at the beginning. `row_of`, `embeddings` and `normalize` are those of the first section.)
+# $W_K$ is the identity. $W_V$ turns *import* into *programming*, and *snake* into *animal*. Two of the four sentences
+# contain neither *import* nor *snake*.
 
 
 # %%
@@ -576,8 +576,8 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < found[1] < 0.285
 # from 0.12 to 0.74. *Imported*, for which nothing was made, works almost as well, because its cosine with *import* is
 # 0.73. *Lizard*, 0.42 with *snake*, works only weakly: it gets 0.43 of the weight, and *animal* rises only to 0.28. We
 # chose these matrices by hand; training has to find such matrices from examples. One $W_V$ has room for dozens of
-# pairs: with 50 random pairs of words the result still has a cosine of 0.9 with its target, since their first words are
-# nearly at right angles.
+# pairs: with 50 random pairs of words the result still has a cosine of 0.9 with its target, on average, since their
+# first words are nearly at right angles.
 
 # %% [markdown]
 # ## Why the square root?
@@ -587,7 +587,8 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < found[1] < 0.285
 # $d_k$. So scores of wide queries and keys lie further apart, and one word gets nearly all the weight before anything
 # has been learned.
 #
-# Divided by $\sqrt{d_k}$ it is 1 at every width. Here is the average of the largest weight among ten random keys:
+# Divide the scores by $\sqrt{d_k}$, and their variance is divided by $d_k$: it is 1 at every width. Here is the average
+# of the largest weight among ten random keys:
 #
 # | $d_k$ | variance of a score | largest weight, undivided | divided by $\sqrt{d_k}$ |
 # |---|---|---|---|
@@ -1207,9 +1208,9 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 
 # %% [markdown]
 # With a shared matrix a word's score with itself is the squared length of its key, while its scores with the others
-# scatter around 0. (Another word wins only if its vector is longer: where $\|k_j\| \cos\theta > \|k_i\|$.) And the
-# scores $X W_Q (X W_Q)^\top$ stay symmetric, whatever training does. With two random matrices a word's query has no
-# more to do with its own key than with any other: at 11 percent nothing is decided yet, and training can choose.
+# scatter around 0. (Another word wins only if its key is longer: where $\|k_j\| \cos\theta > \|k_i\|$.) And the scores
+# $X W_Q (X W_Q)^\top$ stay symmetric, whatever training does. With two random matrices a word's query has no more to do
+# with its own key than with any other: at 11 percent nothing is decided yet, and training can choose.
 #
 # An attention that picks its own word fetches nothing new. Can a shared matrix work? Yes, with two changes: [Kitaev and
 # others (2020)](https://arxiv.org/abs/2001.04451) scale the keys, but not the queries, to length 1, so that scores are
@@ -1315,12 +1316,12 @@ assert (six.max(axis=1) > 0.99).sum() == 4
 #
 # ### Is attention a filter?
 #
-# A picture is cleaned of noise by averaging each pixel with others. A blur gives its neighbours weights that depend on
-# where they are alone. *Non-local means* ([Buades, Coll and Morel, 2005](https://doi.org/10.1109/CVPR.2005.38)) gives
-# every pixel a weight that depends on how alike their surroundings *look*, however far away: an attention filter, with
-# pixels for words ([Wang and others, 2018](https://arxiv.org/abs/1711.07971), draw the connection). There the analogy
-# ends. A filter compares pixels as they are and returns a pixel. Attention learns what to compare, and what to hand
-# over.
+# A picture is cleaned of noise by averaging each pixel with others. A blur gives its neighbours weights that depend
+# only on where they are. *Non-local means* ([Buades, Coll and Morel, 2005](https://doi.org/10.1109/CVPR.2005.38)) gives
+# every pixel a weight that depends on how much its surroundings *look* like those of the pixel to be cleaned, however
+# far away: an attention filter, with pixels for words ([Wang and others, 2018](https://arxiv.org/abs/1711.07971), draw
+# the connection). There the analogy ends. A filter compares surroundings as they are and returns a pixel. Attention
+# learns what to compare, and what to hand over.
 
 # %% [markdown]
 # ### Break it: four versions, one correct

@@ -14,7 +14,7 @@
 # **positional encoding**, and the verb can tell which word stands before it. In these two sentences that is the one
 # who bites.
 #
-# You need chapter 4, and sine and cosine. It takes about 24 minutes to read, and 45 for the exercises. [Going
+# You need chapter 4, and sine and cosine. It takes about 25 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One attention block is built. This chapter adds the two boxes named positions, under the encoder and under the decoder."}}
@@ -67,8 +67,8 @@ assert same
 quiz.one_choice(
     "Why does a transformer need positions in its vectors?",
     quiz.wrong(
-        "Longer vectors let attention compare more features",
-        "They are added, so the vectors are as long as before.",
+        "Wider vectors let attention compare more features",
+        "They are added, so the vectors are as wide as before.",
     ),
     quiz.right(
         "Without them the sums of attention come out the same in any order",
@@ -631,8 +631,8 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # times out of three at 64, and hardly ever at 128. The rotation $R_{-1}$ would be right everywhere, at any width.
 # Training found another matrix. It was trained only on what the first 24 encodings contain, and in 24 steps the slow
 # pairs hardly move. At width 128, 39 percent of the later encodings' squared length lies in directions that the first
-# 24 hardly use; at width 16, nothing does. There training hardly changes the matrix, so it cannot use that part, which
-# is presumably why the wide ones fail.
+# 24 hardly use; at width 16 nothing does, and at 32, where it still works, 13 percent. In those directions training
+# hardly changes the matrix, so it cannot use that part, which is presumably why the wide ones fail.
 
 # %% tags=["proof"]
 strong, outside, zero = [], [], []
@@ -755,9 +755,9 @@ assert np.allclose(turned, expected, atol=5e-4)
 assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 
 # %% [markdown]
-# Swap the two positions and the score changes: before and after are told apart. (Turn only the queries, and the score
-# depends on $t$ alone: what counted, the difference, is lost. By hand it would not have changed, since there query and
-# key were parallel, and $\cos(-4) = \cos 4$.)
+# Swap the two positions and the score changes: before and after are told apart. (By hand it would not have changed,
+# since there query and key were parallel, and $\cos(-4) = \cos 4$.) Had we turned only the queries, of the positions
+# only $t$ would be left in the score, and the difference would be lost.
 #
 # Can rotary positions look *one word back*? Yes. Let every key be the same $k$ and every query $k R_{-1}$, whatever the
 # words (a constant added after the projection, its *bias*, can do that): the score is $k R_{t-s-1} \, k^\top$, largest

@@ -168,9 +168,9 @@ plt.show()
 # If the nouns are independent, with the same variance, those 8 numbers are uncorrelated with the average: entry by
 # entry their covariance is $\alpha (1 - \alpha) - (1 - \alpha) \, \alpha = 0$, with variance 1. So the best guess that
 # a matrix can make of them is 0. They vary as much as the average, and with it make up both nouns, so exactly half is
-# lost. (Chapter 5 could take a sum apart because one of its terms was one of a few fixed positions. Here both are
-# arbitrary and fill the same 8 numbers.) One half is known, the other lost ([the proof](#why-exactly-half), and [four
-# attempts to escape](#could-one-head-escape-by-other-means)).
+# lost. (In chapter 5 both terms of a sum came from fixed lists, and the fit had only to come nearest to the right
+# entry.) One half is known, the other lost ([the proof](#why-exactly-half), and [four attempts to
+# escape](#could-one-head-escape-by-other-means)).
 #
 # Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole: a noun meets only 8
 # rows of $W_V$, and a random $8 \times 8$ matrix can be inverted.
@@ -573,7 +573,7 @@ print("cut, then projected: changed in heads", np.flatnonzero(cut_first.any(1)) 
 
 # %% [markdown]
 # The outputs' shapes agree, so a check of these misses it; the test above or a comparison with the loop notices. Nor
-# are heads an ensemble that is averaged: an average gives each head the same say in every number, where $W_O$ learns
+# are heads an ensemble that is averaged: an average gives each head the same say in every number, whereas $W_O$ learns
 # what each writes, and where.
 
 # %% [markdown]
@@ -758,10 +758,11 @@ parted, _ = train_heads(seed=0, num_heads=2, equal="but W_O")
 assert parted < 0.005
 
 # %% [markdown]
-# Two heads miss nothing, and one misses about 42 percent. (Less than half, because its weights may depend on the nouns,
-# so that it can give up the one that costs less to miss: where its keys see the positions only, it misses half.) In
-# each of the three seeds (as a folded cell checks) one head has come to give its largest weight to the first noun, and
-# the other to the last. (Their weights need not be 1 and 0: two different averages are enough.)
+# Two heads miss nothing, and one misses about 42 percent. (Less than half, because its weights may depend a little on
+# the nouns. Its values contain the position, 1 and −1, so the difference of its weights is handed over, too: a seventh
+# number beside the six of the average, and 5 of 12 are lost, 0.417. Where its keys see the positions only, it misses
+# half.) In each of the three seeds (as a folded cell checks) one head has come to give its largest weight to the first
+# noun, and the other to the last. (Their weights need not be 1 and 0: two different averages are enough.)
 #
 # Nobody assigned them. The two start from different random matrices, and each is corrected through its own rows of
 # $W_O$, so training corrects them differently. Bringing what is still missing lowers the error more than repeating what

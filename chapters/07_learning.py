@@ -338,7 +338,7 @@ assert np.allclose(by_formula[0], d_query)
 # ## Let the machine do it
 #
 # For a whole transformer such formulas would fill pages. PyTorch keeps a record of the operations on its arrays, which
-# it calls **tensors**, and walks this **computation graph** backwards on request, from one number, the loss,
+# it calls **tensors**, and walks this **computation graph** backwards on request, from one number, the loss
 # (**automatic differentiation**, *autograd*). Computing the loss is the **forward pass**. One walk back gives the
 # derivatives for all parameters, at about twice the cost of the forward pass, since each matrix product has two on the
 # way back, one for either factor.
@@ -562,8 +562,8 @@ class NoteModel(nn.Module):
 # 1. take a **batch** of sixteen notes, and ask each for all of its five names;
 # 2. measure the loss, the mean over these eighty answers;
 # 3. pass its gradient back;
-# 4. subtract from every parameter its gradient times the learning rate, here 1 (large, but it works here). That is what
-#    the optimizer `SGD`
+# 4. subtract from every parameter its gradient times the learning rate, here 1 (large, but it works here). The
+#    optimizer `SGD`
 #    (stochastic gradient descent) does; chapter 11 has better ones.
 #
 # The loss is the **cross-entropy**: minus the logarithm of the probability that the model gave to the right digit. It
@@ -1399,4 +1399,4 @@ assert largest > 0.98
 # %% [markdown]
 # With both multiplied by 4 these three still learn (we saw another seed diverge). Multiplied by 64, the largest of a
 # row's five weights is 0.99 before anything has been learned, in most rows on a wrong name, and after 1,000 steps the
-# loss is still between 1.4 and 2.1: the look-up has not been learned.
+# loss is still between 1.4 and 2.1: the look-up has been learned at best in part.

@@ -275,10 +275,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## Cross-attention: looking at the question
 #
-# The decoder also needs the question. The word that is being written asks, so the queries are the decoder's, one for
-# each word of the answer. The encoder's output (*hidden states* in many libraries) supplies keys and values, as in
-# [exercise 1 of chapter 4](04_self_attention.ipynb#exercise-1-ask-somebody-else). This is **cross-attention**, in the
-# paper *encoder-decoder attention*.
+# The decoder also needs the question. Whoever must predict the next word asks, so the queries are the decoder's, one at
+# each position, `<bos>` included. The encoder's output (*hidden states* in many libraries) supplies keys and values, as
+# in [exercise 1 of chapter 4](04_self_attention.ipynb#exercise-1-ask-somebody-else). This is **cross-attention**, in
+# the paper *encoder-decoder attention*.
 #
 # The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column for each
 # word of the question, $S$; with a batch and $H$ heads it is $(B, H, T, S)$.
@@ -352,8 +352,7 @@ plt.show()
 # ### Which encoder layer does the decoder ask?
 #
 # The *last* one, because its vectors have taken in most of the question. The encoder runs to its end first, and its
-# final output is the memory. (To pair layer $i$ with layer $i$ would be possible, but it would give the decoder's lower
-# layers less finished vectors.) Every decoder layer looks at it, each with its own $W_Q$, $W_K$ and $W_V$, and a higher
+# final output is the memory. Every decoder layer looks at it, each with its own $W_Q$, $W_K$ and $W_V$, and a higher
 # layer with a query computed from what the lower ones have found.
 #
 # ## The decoder layer
@@ -586,8 +585,8 @@ for start in ("our", "PyTorch's"):
     assert (abs(first - np.log(1000) - 0.5) < 0.2) == (start == "our")
 
 # %% [markdown]
-# One thing is easy to miss: the output has no matrix of its own. At each position a token's logit is the dot product
-# of its embedding with what the decoder returns there (**weight tying**, [Press and Wolf,
+# One thing is easy to miss: the output has no matrix of its own. At each position a token's logit is the dot product of
+# its embedding with what the decoder returns there (**weight tying**, [Press and Wolf,
 # 2016](https://arxiv.org/abs/1608.05859)). So the embeddings start with entries of size $1/\sqrt D$
 # ([why](07_learning.ipynb#the-first-number-to-look-at)), and on the way in they are multiplied by $\sqrt D$, to be
 # about as large as the position vectors. (The paper has no biases in the attention, and one embedding matrix for both
@@ -751,9 +750,7 @@ def fit(model, rows, held=(), steps=250, peak=0.01, seed=0):
         optimizer.step()
         if held and step % 50 == 0:
             right = share_right(model.eval(), held)
-            print(
-                f"step {step}: loss {loss.item():.3f}, held out {right:.0%} right"
-            )
+            print(f"step {step}: loss {loss:.3f}, held out {right:.0%} right")
             model.train()
     model.eval()
     return loss.item()
@@ -793,7 +790,8 @@ assert share_right(wide, unseen) > 0.95
 # It has the same parts and methods, and allows pre-norm (the norm before each sublayer), too. Later chapters use it.
 # Folded cells show that it gives the logits of `nn.Transformer`, in both orders of norm (with its norm at the end of
 # each stack), and those of the model on one screen. We train it in the same way, and copy its parameters into `screen`,
-# in place of those you trained: from here on the two are one model, and the numbers below are the same for both.
+# in place of those you trained: from here on the two are one model, and the numbers that are worked out below are the
+# same for both.
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -1179,7 +1177,7 @@ quiz.number(
 # | mistake | row $t$ may see |
 # |---|---|
 # | no causal mask | all words |
-# | causal mask turned around (as where True was meant to be *hidden*) | the words after $t$ |
+# | causal mask turned around (as when it was made for code in which True means *hidden*) | the words after $t$ |
 # | one word too many: the diagonal moved up by one | words 0 to $t + 1$ |
 # | one word too few: the diagonal moved down by one | words 0 to $t - 1$ (`<bos>` sees nothing: all its weights are 0) |
 # | scaled scores times mask: hidden scores become 0, not $-\infty$ | all: a score of 0 has a weight, as $e^0 = 1$ |
@@ -1190,8 +1188,9 @@ quiz.number(
 
 # %% [markdown]
 # (Where a row sees nothing, all exponentials are 0, and the softmax is 0/0: the code on one screen returns NaN, so
-# there you would notice at once, and so does `nn.MultiheadAttention`. The book's module, used below, gives such a row
-# no weights, and a blend of zeros.)
+# there you would notice at once. `nn.MultiheadAttention` returns NaN, too, when it returns its weights; without them
+# recent versions usually return zeros. The book's module, used below, gives such a row no weights, and a blend of
+# zeros.)
 #
 # Measure three things: *loss*, that of the last batch in training; *forced* (**teacher-forced accuracy**), the share of
 # the held-out **words** that the model predicts when the right answer goes in; and *writing*, the share of held-out
@@ -1365,7 +1364,7 @@ for name, make in variants.items():
 # | one batch of 32, trained alone, without dropout | if its loss does not come near 0, even at a smaller learning rate, the model or the loop is wrong; do not start the long run |
 # | *forced*, on held-out data | if it is low: overfitting (what was learnt holds for the training pairs only: chapter 11), or a mask in training only |
 # | *loss*, with the questions of a held-out batch shuffled | if it hardly rises, the source is not used |
-# | *writing*, on held-out data | if it is low although *forced* is high: most often the future was seen in training (run the leak test). If not, compare what it wrote with one pass over it: where they differ, the loop that writes is wrong |
+# | *writing*, on held-out data | if it is low although *forced* is high: most often the future was seen in training (run the leak test). If not, compare each word that it wrote with the likeliest of the row before, in one pass: where they differ, the loop that writes is wrong |
 
 # %% tags=["proof"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}
@@ -1928,8 +1927,8 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 #
 # ### Does it combine what it has learnt?
 #
-# Every question that the [model](#a-model-that-has-learnt-to-answer) was tested on has a twin with another greeting.
-# To test more, hold out whole *topics*. A topic is a person with a mood, such as *you* with *tired*, or a person with
+# Every question that the [model](#a-model-that-has-learnt-to-answer) was tested on has a twin with another greeting. To
+# test more, hold out whole *topics*. A topic is a person with a mood, such as *you* with *tired*, or a person with
 # *how*. All its questions are held out, with *why* or without, under every greeting. If *you* and *tired* never stood
 # in one question, what does the model say to *why are you tired*? Combining what was seen in different examples is
 # called **compositional generalisation**.

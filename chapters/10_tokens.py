@@ -326,8 +326,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 #
 # Merges count symbols: the 256 bytes, then one for each merge. The model gets token IDs. With three special tokens in
 # front, a token ID is its symbol's number plus 3, so the saved merges stay the same if a special token is added. (The
-# IDs of all bytes and merges then shift, so it must be chosen before a model is trained. To extend a trained model one
-# appends the token after the last merge.)
+# IDs of all bytes and merges then shift, so special tokens must be chosen before a model is trained. To extend a
+# trained model one appends the token after the last merge, and a row to its embeddings; our class cannot.)
 #
 # | | symbol | token ID |
 # |---|---|---|
@@ -611,8 +611,8 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # What a larger vocabulary buys is shorter texts. How much shorter? The average number of tokens per word is called
 # **fertility**. Here it is, counted on captions that were not used to learn the merges. A word is what stands between
 # two spaces, so *tea.* is one word and at least two tokens. (Merges must be learnt from training text alone. If test
-# text is among it, its rare words get tokens of their own: they look cheaper than new text is, and a token that occurs
-# only there has an embedding that training never touched.)
+# text is among it, its rare words may get tokens of their own: they look cheaper than new text is, and a token that
+# occurs only there has an embedding that was never looked up in training.)
 
 # %% tags=["hide-input"]
 print("            tokens per word                 share of merged")

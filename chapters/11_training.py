@@ -669,9 +669,9 @@ plt.show()
 # On the left is **overfitting**. After some 150 steps the training loss is near 0: the model has memorised these 150
 # numbers. From there it mostly becomes surer, also where it is wrong. Take the validation tokens that it gets wrong: it
 # gives its wrong guess a probability of 0.80 at step 150, and of 0.88 at the end. That leaves less for the right token,
-# so their loss grows, until at the end these wrong tokens make up 98 percent of the validation loss: it turns upwards.
-# To be right on new numbers is to **generalise**, and this model does so on only 42.5 percent. Anything meant to
-# prevent overfitting is called **regularisation**.
+# so their loss grows: at the end these wrong tokens make up 98 percent of the validation loss, and it turns upwards. To
+# be right on new numbers is to **generalise**, and this model does so on only 42.5 percent. Anything meant to prevent
+# overfitting is called **regularisation**.
 #
 # The table below compares remedies. Its row *none* is the model on the left of the figure, and each row below it is
 # one remedy. All are means of three seeds. *Right at lowest* is the share of validation numbers right at the one step
@@ -768,12 +768,12 @@ assert doubting[-1] < doubting.min() + 0.001  # it turns upwards no more
 # %% [markdown]
 # ## One step from several batches
 #
-# Next, the memory. The larger a batch, the less noisy its gradient, but the fewer steps for the same work; beyond some
-# size it saves none ([chapter 21](21_many_gpus.ipynb#do-more-devices-need-a-larger-batch)). And the batch you want may
-# not fit. Then send several smaller ones (**micro-batches**) through the model in turn, add up their gradients, and
-# step once. The time is that of all of them together, the memory for activations that of one. This is **gradient
-# accumulation**, and together they form the *effective batch*. Without dropout the step should be *the same* as with
-# one large batch.
+# Next, the memory. The larger a batch, the less noisy its gradient, but the fewer steps for the same work. Beyond some
+# size a larger batch no longer saves steps, and only costs work ([chapter
+# 21](21_many_gpus.ipynb#do-more-devices-need-a-larger-batch)). And the batch you want may not fit. Then send several
+# smaller ones (**micro-batches**) through the model in turn, add up their gradients, and step once. The time is that of
+# all of them together, the memory for activations that of one. This is **gradient accumulation**, and together they
+# form the *effective batch*. Without dropout the step should be *the same* as with one large batch.
 #
 # ### Break it: the mean of means
 #

@@ -232,7 +232,8 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 #
 # This is **length normalisation**. Dividing a negative sum by a larger number brings it closer to 0, so in spite of its
 # name the penalty favours *long* hypotheses: with $\alpha = 0$ nothing is divided, and with a larger $\alpha$ longer
-# hypotheses win. The original transformer takes $\alpha = 0.6$. (5, 6 and 0.6 were chosen by trial.)
+# hypotheses win. The original transformer takes $\alpha = 0.6$. (5 and 0.6 were found by trial; 6 is 5 + 1, so that
+# $\text{lp}(1) = 1$.)
 #
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
@@ -243,7 +244,8 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # `max_length`.) An ending must compete with all continuations: it is set aside only if it is among the step's best
 # `beam`. Otherwise the list would soon be full of endings, since every hypothesis can end at every step, with at least
 # a tiny probability, and a very short one could win in the end (next section). After each step `select` gets the rows
-# that the kept hypotheses came from: above, `select([1, 0])`, since *the tea* came from row 1 and *a cup* from row 0.
+# that the kept hypotheses came from: in the example above that would be `select([1, 0])`, since *the tea* came from row
+# 1 and *a cup* from row 0.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -673,10 +675,9 @@ for options in (
 # Sampling is for tasks with many good answers ([chapter 18](18_gpt.ipynb) has texts that a model has sampled); where
 # only one answer is right, a single draw is a poor way to find it.
 #
-# (And never sample bare from a model trained with label smoothing: it has learnt a tenth of doubt at every token, so
-# even a perfect one would draw nine tokens right only $0.9^9 = 39$ percent of the time. Trained like ours, but with
-# smoothing, a model draws fewer than one number in eight right, although greedily it gets half. Top-p removes most of
-# that doubt.)
+# (And never sample without a filter from a model trained with label smoothing: it has learnt a tenth of doubt at every
+# token, so even a perfect one would draw nine tokens right only $0.9^9 = 39$ percent of the time. Trained like ours,
+# but with smoothing, a model draws fewer than one number in eight right, although greedily it gets half.)
 
 # %% tags=["proof"]
 smoothed, _ = trained(0, smoothing=0.1)
@@ -724,12 +725,10 @@ quiz.one_choice(
 # **Predict first.** Which results for the first $t - 1$ tokens could be kept?
 #
 # The causal mask gives the answer. An earlier token never sees a later one, so nothing about it changes when more are
-# written. (In an encoder it would: what its first layer returns for an earlier word has seen the new one, so the keys
-# and values of every later layer change.) The new token's query is compared with the earlier keys, and its weights
-# blend the earlier values, in each layer. Nothing else of the earlier tokens is used. Keep the keys and values, and you
-# have the **KV cache**. (The keys and values of cross-attention come from the encoder's output and never change, so
-# they are computed once.) Queries are not kept: what an earlier token's query asked for has been computed, so it has
-# nothing left to do.
+# written. The new token's query is compared with the earlier keys, and its weights blend the earlier values, in each
+# layer. Nothing else of the earlier tokens is used. Keep the keys and values, and you have the **KV cache**. (The keys
+# and values of cross-attention come from the encoder's output and never change, so they are computed once.) Queries are
+# not kept: what an earlier token's query asked for has been computed, so it has nothing left to do.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two rows of triangles of cells for four steps. Above, without a cache: at step t all t rows of the score matrix are computed, a triangle that grows from one cell to ten. Below, with a cache: at step t only the last row is computed, one to four cells; the earlier rows are pale."}}
 figure, panels = plt.subplots(2, 4, figsize=(7.2, 3.6))

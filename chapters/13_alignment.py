@@ -359,8 +359,8 @@ assert 0.95 < without[0] < 0.99 and without[1] < 0.01
 
 # %% [markdown]
 # Without layer 2's cross-attention hardly a sentence is right, without layer 1's nearly all are. In this model the
-# layer that points better is the one that is needed. (As far as that shows it: a zero is an input that the layers above
-# never met in training.)
+# layer that points better is the one that is needed. (As far as that shows it: what follows never met a sum without
+# this addend in training.)
 
 # %% [markdown]
 # ## What is read at the right word?
@@ -512,8 +512,8 @@ quiz.one_choice(
 # 1](01_why_attention.ipynb#the-network-of-2014)) had attention first. So race them, with it and without. A recurrent
 # encoder reads the sentence into a **state**, a list of numbers of fixed length, and the decoder starts from it.
 # Without attention that list must hold the whole sentence. (Sutskever and others, whose model had none, read the source
-# backwards, so that its beginning was near; ours does not.) With attention the decoder looks, before each word, at
-# *all* states of the encoder, the memory.
+# backwards, so that its beginning was near; ours reads it in both directions.) With attention the decoder looks, before
+# each word, at *all* states of the encoder, the memory.
 #
 # The scores of this attention are not dot products. They are chapter 1's additive scores, of the decoder's state $s$
 # and an encoder's state $h$:
@@ -896,7 +896,7 @@ assert max(small) < min(scaled) and min(scaled) > 500 / 3
 # mistakes in three times 500 sentences: **here the transformer does not win**, nor does it lose; the task is too easy
 # to tell them apart. The two without it, after the same search, still get 133 to 298 of 500 wrong after 900 steps.
 # Among the GRUs and among the LSTMs, every run with attention beats every run without. (By chance three given runs beat
-# three others once in 20 times, and twice, once in 400; that attention would win was predicted beforehand.)
+# three others once in 20 times, and twice, if the two were independent, once in 400.)
 #
 # A learning rate of its own (round 1) was all that the recurrent models with attention needed. Without attention the
 # LSTM needed the scaling as well; the GRU gained nothing by it. In round 3 two of three seeds of the LSTM without
@@ -929,9 +929,9 @@ assert np.round(means).tolist() == [7, 13]
 # GRU's right. It gets 52.
 #
 # So why did transformers replace recurrent networks? This race shows no difference in accuracy between the three models
-# with attention. On one core a step of the transformer took 40 milliseconds after round 3, of the GRU with attention
-# 55, of the LSTM 48: no great difference either. The usual answer is speed on a GPU, which can compute all positions at
-# once; that we have not timed here.
+# with attention. On one core training took 40 milliseconds a step for the transformer of round 3, validations included,
+# 55 for the GRU with attention and 48 for the LSTM: up to 38 percent longer. The usual answer is speed on a GPU, which
+# can compute all positions at once; that we have not timed here.
 
 # %% tags=["proof"]
 milliseconds = [

@@ -446,11 +446,11 @@ quiz.one_choice(
 # pictures, translated into German and later French by people; 29,000 of them are for training.
 #
 # Here is what `configs/multi30k-en-de.toml` produced: English to German, three layers on each side, width 256, 24,000
-# steps in bfloat16 (numbers of 16 bits), three to four hours on two cores of a CPU. `configs/multi30k-de-en.toml` is
-# the same recipe for the other direction. ([Which of its settings matter?](#which-settings-matter)) Each was trained
-# once, with one seed. Both were tested on the 1,000 captions of 2016 (*Flickr 2016*), the only test set that we have
-# for this chapter, with beam 4 and $\alpha = 0.6$ (the length penalty of [chapter
-# 12](12_generation.ipynb#several-hypotheses-at-once)).
+# steps in bfloat16 (numbers of 16 bits), an estimated three to four hours on two cores of a CPU.
+# `configs/multi30k-de-en.toml` is the same recipe for the other direction. ([Which of its settings
+# matter?](#which-settings-matter)) Each was trained once, with one seed. Both were tested on the 1,000 captions of 2016
+# (*Flickr 2016*), the only test set of captions in this book, with beam 4 and $\alpha = 0.6$ (the length penalty of
+# [chapter 12](12_generation.ipynb#several-hypotheses-at-once)).
 
 # %%
 run, backwards = measured("multi30k-en-de"), measured("multi30k-de-en")

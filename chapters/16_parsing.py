@@ -14,8 +14,8 @@
 # sentences your translator will make no mistake. One clause deeper, none is right. And on real sentences a parser
 # that only counts beats it by forty points. Why?
 #
-# You need [chapter 13](13_alignment.ipynb) and [chapter 14](14_translation.ipynb). It takes about 26 minutes to read, and
-# 35 more for the exercises. [Going further](#going-further), at the end, takes 2 more.
+# You need [chapter 13](13_alignment.ipynb) and [chapter 14](14_translation.ipynb). It takes about 26 minutes to read,
+# and 35 more for the exercises. [Going further](#going-further), at the end, takes 2 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter asks it for trees."}}
 from functools import partial
@@ -456,8 +456,9 @@ for n in (0, fronted):
 # two: `s sbar vp` is missing before the full stop. In the second it begins with an SBAR, as it would if *although*
 # stood in front.
 #
-# Is it depth, or length, or the three words? Two controls: sentences of two clauses whose trees are as long as those
-# of the deeper ones, 33 to 38 labels and underscores, and the three words before a single clause.
+# Is it depth, or length, or the three words? Two controls, both of 33 to 38 labels and underscores where length is the
+# question: sentences of two clauses whose trees are as long as the shortest of the deeper ones; and the three words
+# before a single clause. The last row has those deeper ones themselves.
 
 
 # %% tags=["hide-input"]
@@ -508,10 +509,11 @@ assert 0.28 < like_first / len(deep) < 0.37
 # %% [markdown]
 # ## Hold it to trees
 #
-# One cure is cheap. At each step we know which tokens can still lead to a tree: a label to open, and a word, only
-# while words are left; a closing bracket only for the last one opened, and only if something stands in it; the end
-# only when all words are used and all brackets closed. Give the others no probability. This is **constrained
-# decoding**, and it is how today's models are made to write valid JSON. The model does not change.
+# One cure is cheap. At each step we know which tokens can still lead to a tree: a label to open, and a word, only while
+# words are left; a closing bracket only for the last one opened, and only if something stands in it (the outermost only
+# when no words are left); the end only when all words are used and all brackets closed. Give the others no probability.
+# This is **constrained decoding**, and it is how today's models are made to write valid JSON. The model does not
+# change.
 
 
 # %% tags=["export"] module="parsing"
@@ -630,10 +632,12 @@ assert lacked_three == scored_right
 # | from *the* | | | DT | **NP** |
 # | from *cat* | | | | NN |
 #
-# Row and column are the first and the last word of a span, and each cell has its likeliest label. *the cat* is an NP,
-# with *sees* in front it is a VP, and with *she* in front of that an S. A cut makes two parts, so each rule must have
-# two. Longer ones are **binarized**: `S → NP VP .` becomes `S → NP S|NP` and `S|NP → VP .`; `S|NP` is what is left of
-# an S after its NP. `PCFG`, in `data`, does that and counts; `cky`, folded, fills the chart and builds the tree.
+# Row and column are the first and the last word of a span, and each cell has the label that the best tree uses. *the
+# cat* is an NP, with *sees* in front it is a VP, and with *she* in front of that an S. A cut makes two parts, so each
+# rule must have two. Rules with one part (**unary** ones, such as NP → PRP) need no cut: once a cell is filled, they
+# are tried on what stands in it. Longer ones are **binarized**: `S → NP VP .` becomes `S → NP S|NP` and `S|NP → VP .`;
+# `S|NP` is what is left of an S after its NP. `PCFG`, in `data`, does that and counts; `cky`, folded, fills the chart
+# and builds the tree.
 
 # %% tags=["export", "hide-input"] module="parsing"
 import numpy as np
@@ -1047,9 +1051,10 @@ for parser in ("right-branching", "translator", "grammar", "chart"):
 row("translator, longer", of("translator", times=4))
 
 # %% [markdown]
-# The translator beats the baseline and nothing else. The grammar, which counted for a second, is forty points ahead
-# of it, and the chart parser three more (it is better in 22 of 30 articles, p = 0.02). A translator trained with four
-# times the steps, and with dropout against overfitting, gains six points, so the gap to the grammar is still 35.
+# The translator beats the baseline and nothing else. The grammar, which counted for a second, is forty points ahead of
+# it, and the chart parser three more in F1, though fewer trees entirely right (it is better in 22 of 30 articles, p =
+# 0.02). A translator trained with four times the steps, and with dropout against overfitting, gains six points, so the
+# gap to the grammar is still 35.
 
 # %% tags=["proof"]
 import math
@@ -1117,15 +1122,16 @@ assert run["only_parsed"]["f1"] > 2.8 * run["free"]["f1"]
 assert 34 < mean["grammar"] - longer["scores"]["f1"] < 36
 
 # %% [markdown]
-# Most of all, it does not *count* correctly: nearly two of three texts have too few words or too many. A `_` does not
-# say which word it is; the model must keep track. If it skips the third word, the constraint makes it add a `_` at
-# the end: the number is right, but every word from the third on is at the wrong position. The longer the sentence,
-# the likelier a shift, and the constrained score falls with length much faster than the chart parser's. The chart
-# parser never counts. It is asked about each span by its two ends, and when it is wrong about one, it can still be
-# right about the next.
+# Most of all, it seems to lose track of the words: nearly two of three texts have too few words or too many. A `_` does not say
+# which word it is; the model must keep track. If it skips the third word, the constraint makes it add a `_` at the end:
+# the number is right, but every word from the third on is at the wrong position. The longer the sentence, the likelier
+# a shift, and the constrained score falls with length much faster than the chart parser's. (Longer sentences are harder
+# in other ways, too; this is what fits, not a test.) The chart parser cannot lose track. It is asked about each
+# span by its two ends, and when it is wrong about one, it can still be right about the next.
 #
-# Here is a test sentence, *Ussing chamber experiments were also performed to investigate the bacterial passage
-# through PP*, as the chart parser and the constrained translator have it:
+# Here is a test sentence, *Ussing chamber experiments were also performed to investigate the bacterial passage through
+# PP* (this PP is an abbreviation of the article, not the label), as the chart parser and the constrained translator
+# have it:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two trees of Ussing chamber experiments were also performed to investigate the bacterial passage through PP. The chart parser's has an NP made of the NP the bacterial passage and the PP through PP. The translator's has an NP made of investigate and the, and a PP that begins with bacterial."}}
 shown = "3441"
@@ -1216,10 +1222,10 @@ assert [round(points) for points in behind] == [35, 42, 44]
 # from 4.2 points to 7.0, while those of the other two shrink. (Part of that may be the steps.) The paper's result
 # suggests that it can catch up, with more trees and more width.
 #
-# In these sentences the translator often loses count of the words, and in the artificial ones it did not learn to put
-# a third clause around two. A chart has the count built in, and a grammar's rules the nesting. What is built in is a
-# model's **inductive bias**. If it fits the task, a model needs less data. With less of it the data decide, and as
-# computers grew, the models with less of it have won time and again ([Sutton
+# In these sentences the translator often loses count of the words, and in the artificial ones it did not learn to put a
+# third clause around two. A chart has the positions built in, and a grammar's rules the nesting. What is built in is a
+# model's **inductive bias**. If the bias fits the task, a model needs less data. The weaker it is, the more the data
+# decide, and as computers grew, models with weaker biases have won time and again ([Sutton
 # 2019](http://www.incompleteideas.net/IncIdeas/BitterLesson.html)).
 #
 # ## Exercises
@@ -1404,12 +1410,12 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# A tree is a text with brackets, so a translator can parse, and nothing in the model says what a bracket is. On a
-# small grammar's sentences it makes no mistake, and one clause deeper not one sentence is right: what it has learned of
-# two clauses does not carry over to three. On real sentences it loses count of the words, and a grammar made of counts
+# A tree is a text with brackets, so a translator can parse, and nothing in the model says what a bracket is. On a small
+# grammar's sentences it makes no mistake, and one clause deeper not one sentence is right: what it has learned of two
+# clauses does not carry over to three. On real sentences it loses count of the words, and a grammar made of counts
 # beats it by forty points. An encoder that is asked for a label of each span, with a search that puts the tree
-# together, does a little better still. With some five times the sentences and eight times the width, and on other text,
-# the paper's translator reached 91.3.
+# together, does a little better still in F1. With some five times the sentences and eight times the width, and on other
+# text, the paper's translator reached 91.3.
 #
 # **Sources.** Trees as text: [Vinyals and others (2015)](https://arxiv.org/abs/1412.7449). With a transformer:
 # [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 6.3. Spans and fenceposts: [Stern and others

@@ -14,8 +14,8 @@
 # transformer joins two facts, and given it a **pointer**, with which it copies words that it never saw in training.
 # Beside it stand **baselines**, rules that need no model, and more than once a good score turns out to be the rule's.
 #
-# You need chapters [13](13_alignment.ipynb), [14](14_translation.ipynb) and [15](15_pretrained.ipynb). It takes about 26
-# minutes to read, and 35 more for the exercises. [Going further](#going-further), at the end, takes 1 more.
+# You need chapters [13](13_alignment.ipynb), [14](14_translation.ipynb) and [15](15_pretrained.ipynb). It takes about
+# 26 minutes to read, and 35 more for the exercises. [Going further](#going-further), at the end, takes 1 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter asks it questions."}}
 from functools import partial
@@ -1391,8 +1391,8 @@ verdict
 #
 # ### Does attention agree?
 #
-# [By experiment](#how-does-it-join-two-facts) what is asked moves from line to line. Here is the mean weight of one line
-# on another, in the head where it is largest:
+# [By experiment](#how-does-it-join-two-facts) what is asked moves from line to line. Here is the mean weight of one
+# line on another, in the head where it is largest:
 
 # %% tags=["hide-input"]
 from dotformer.support.recording import record_weights

@@ -87,10 +87,10 @@ plt.show()
 # In code: embeddings, a stack of chapter 8's layers, and a score for every token from the embedding table, as in
 # chapter 9. Three choices are GPT-2's ([Radford and others
 # 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)): the
-# positions are learned, the norms stand before the sublayers ([pre-norm](08_encoder.ipynb#post-norm-or-pre-norm)),
-# and the activation is GELU. So is one thing about the initial weights: the matrices with which the $2L$ sublayers of
-# $L$ layers write to the [residual stream](08_encoder.ipynb#add-what-each-part-returns) are divided by $\sqrt{2L}$,
-# so that what they add up to is no larger in a deeper model.
+# positions are learned, the norms stand before the sublayers ([pre-norm](08_encoder.ipynb#post-norm-or-pre-norm)), and
+# the activation is GELU. A fourth choice of GPT-2 concerns the initial weights: the matrices with which the $2L$
+# sublayers of $L$ layers write to the [residual stream](08_encoder.ipynb#add-what-each-part-returns) are divided by
+# $\sqrt{2L}$, so that what they add up to is no larger in a deeper model.
 
 # %% tags=["export"] module="gpt"
 from dataclasses import dataclass
@@ -237,7 +237,7 @@ assert torch.allclose(no_prompt, theirs, atol=1e-5)
 assert torch.allclose(with_prompt, theirs[:, 7:], atol=1e-5)
 
 # %% [markdown]
-# The same, to the last digits.
+# They are identical, to the last digits.
 
 # %% [markdown]
 # ## GPT-2, counted
@@ -376,9 +376,10 @@ assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 # in half an hour). In the end it is asked to write about an invented name, `numpy.linalg.triangular_norm`
 # (temperature 0.8, top-p 0.95).
 #
-# How low a loss can mere counting reach? The same probability for every token costs $\ln 2000 = 7.6$ nats. Whoever
-# knows how often each token occurs in the text pays the **unigram entropy**, and who also knows what follows each
-# token how often, the **bigram entropy** ([exercise 1](#exercise-1-how-much-does-counting-tell)).
+# How low a loss can counting reach with one token of context? The same probability for every token costs
+# $\ln 2000 = 7.6$ nats. Whoever knows how often each token occurs in the text pays the **unigram entropy**, and whoever
+# also knows how often each token follows each other one, the **bigram entropy** ([exercise
+# 1](#exercise-1-how-much-does-counting-tell)).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Validation loss of three seeds over 1,500 steps, from 5.9 at step 50 to 3.1. Three horizontal lines: a guess 7.6, unigrams 6.2, bigrams 4.0. The curves are below unigrams by step 50, and cross the line of bigrams near step 370."}}
 runs = [run for run in found["runs"] if run["corpus"] == "model"]
@@ -734,9 +735,9 @@ x += np.eye(5)[[words.index(word) for word in text]] @ block("word").T
 x += sinusoidal_positions(len(text), 16) @ block("position").T
 
 # %% [markdown]
-# Each head is four matrices, and each of them reads or writes a block. (With scores as large as the factors of 200
-# make them, a softmax puts nearly all weight on the best match.) A row of the output is a word, and how its *guess*
-# is divided among the five words:
+# Each head is four matrices, and each of them reads or writes a block. (The factor 200 makes the scores so large that
+# the softmax puts nearly all weight on the best match.) A row of the output is a word, and how its *guess* is divided
+# among the five words:
 
 # %%
 position, word = block("position"), block("word")
@@ -1094,9 +1095,9 @@ assert abs(without[120] - 3.92) < 0.03
 # ### Larger models
 #
 # Would a larger one be better? `benchmarks.docstrings` also trains models of four widths, 16 to 128, each with about
-# four times the parameters of the one before it (those of the layers; embeddings are left aside), for 750 steps. A
-# small model likes larger steps, so each has a learning rate of its own: the best of a grid that goes on until the
-# loss rises again.
+# four times the parameters of the one before it (those of the layers; embeddings are left aside), for 750 steps.
+# Smaller models train best with larger learning rates, so each has a learning rate of its own: the best of a grid that
+# goes on until the loss rises again.
 #
 # **Predict first.** From width 16 to 32 the loss falls from 4.47 to 4.11, and to 3.77 at 64. Where will it be at 128?
 
@@ -1135,9 +1136,9 @@ assert -0.07 < line[0] < -0.055
 # **power laws**, in parameters, in data and in computing, are the scaling laws that [Kaplan and others
 # (2020)](https://arxiv.org/abs/2001.08361) found, some over seven orders of magnitude.
 #
-# But our fourth point lies above the line, at 3.54 instead of 3.46, and its three seeds agree to 0.03. The law in
-# size holds while data and training suffice. All four models have read the same 1.5 million tokens in 750 steps (some
-# of the 1.2 million of the training texts twice), and the largest was not done: the same width, [trained twice as
+# But our fourth point lies above the line, at 3.54 instead of 3.46, and its three seeds agree to 0.03. The law in size
+# holds while data and training suffice. All four models have read the same 1.5 million tokens in 750 steps (some of the
+# 1.2 million of the training texts twice), and the largest was still improving: the same width, [trained twice as
 # long](#a-million-parameters), reached about 3.1 on the test texts. (That may not be the whole reason: the smaller
 # models were not run longer, and a law with three points has little to stand on.)
 #

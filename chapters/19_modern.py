@@ -8,10 +8,10 @@
 # %% [markdown]
 # # 19. What has changed since 2017?
 #
-# Put [chapter 18](18_gpt.ipynb)'s GPT beside a model of 2026, and you recognise it: the same residual stream,
-# attention and a feed-forward network in turn, one token after the other. But almost every part has been exchanged
-# for another. By the end of this chapter you will have read every line of these parts, measured what each is worth,
-# loaded a published model of 135 million parameters into your own classes, and chatted with it.
+# Put [chapter 18](18_gpt.ipynb)'s GPT beside a model of 2026, and you recognise it: the same residual stream, attention
+# and a feed-forward network in turn, one token after the other. But almost every part has been exchanged for another.
+# By the end of this chapter you will have seen these parts line by line, measured what each is worth, loaded a
+# published model of 135 million parameters into your own classes, and chatted with it.
 #
 # You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 30 minutes
 # to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 9 more minutes.
@@ -276,8 +276,8 @@ assert [round(angle) for angle in slowest] == [63, 7]
 # `i` counts entries, so it is twice that.) The first pairs turn fast and tell neighbours apart; the last hardly turn at
 # all, and compare what the words *are*.
 #
-# Many models of today have a larger base, 100,000 and more. With $d_k = 64$, the slowest pair then turns by 7 degrees
-# over 8,192 tokens, instead of 63, so that over a long text it still compares what the words are.
+# Many models of today have a larger *base* in place of 10,000, 100,000 and more. With $d_k = 64$, the slowest pair then
+# turns by 7 degrees over 8,192 tokens, instead of 63, so that over a long text it still compares what the words are.
 #
 # Three things follow. Values are not turned, so no position is mixed into what a word passes on, and none is added to
 # the residual stream. There is no learned embedding table of positions to run out of, although that alone does not make
@@ -1006,9 +1006,9 @@ assert (
 assert max(r["found"] for r in few if not r["right"]) < 0.25
 
 # %% [markdown]
-# With no example it never did, for nothing says what is asked. After four it finds almost three opposites of four,
-# after sixteen seven of eight, and no parameter has changed. With exchanged answers it stays below one in four. So
-# the examples tell it more than their form: the relation between word and answer. (That is not so for every task. In
+# With no example it never did, for nothing says what is asked. After four it finds almost three opposites in four,
+# after sixteen seven of eight, and no parameter has changed. With exchanged answers it stays below one in four. So the
+# examples tell it more than their form: the relation between word and answer. (That is not so for every task. In
 # classification, [Min and others (2022)](https://arxiv.org/abs/2202.12837) found that random labels did little harm.)
 #
 # ## Break it: it still says Paris
@@ -1103,7 +1103,7 @@ assert ["Paris" in text for _, text in looks.values()] == [True] * 4 + [False]
 quiz.one_choice(
     "Somebody loads weights that were stored for neighbouring pairs into code that pairs by halves, without changing their order. What would have shown it?",
     quiz.right(
-        "Comparing logits with another implementation that is known to be right, on any text",
+        "Comparing logits with another implementation that is known to be right, on several tokens",
         "Yes: they would differ by far more than rounding. Text that reads well is no evidence.",
     ),
     quiz.wrong(
@@ -1427,7 +1427,7 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 # the other five come to angles that training never had.) The model without positions has no angles, and its loss
 # rises by nearly as much as RoPE's, a little less: RoPE is best at the end because it was best before.
 #
-# Models that are to read long texts are therefore trained on some, in the end, after their rotations have been slowed
+# Models that are to read long texts are trained on some at the end; in practice their rotations are slowed first
 # (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others
 # 2023](https://arxiv.org/abs/2309.00071)).
 

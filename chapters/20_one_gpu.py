@@ -162,8 +162,8 @@ quiz.number(
 #
 # Two properties of a machine set the limit. Its **peak compute** says how many FLOPs it does in a second, and its
 # **memory bandwidth** how many bytes it moves in a second between memory and its arithmetic units, in GB/s. Whichever
-# takes longer decides. Measure both (in the folded cell): the first with the product of two square matrices, $2 n^3$
-# FLOPs in a time, the second with a copy, which reads and writes every byte.
+# takes longer decides. Measure both (in the folded cell): the first with the product of two matrices of $n$ rows and
+# columns, $2 n^3$ FLOPs divided by the seconds, the second with a copy, which reads and writes every byte.
 #
 # The clock is `benchmark`, one of the book's helpers: it runs the work once to warm up, and returns the seconds of
 # each repetition. A GPU is handed its work and reports back later, so the clock has to **synchronize** before each
@@ -1042,10 +1042,10 @@ assert round(fixed + 100 * per_pair) == 14
 # (The launched 45 are the rung *no waiting*, the 58 *batches prefetched*; that one and the recorded steps have the
 # padded vocabulary.) The three recorded times lie nearly on a line: 5 ms, and 0.09 for each pair. So for 100 pairs the
 # GPU's own work takes about 14 ms, and the rest of the 45 is mostly waiting. The compiled steps of 100 pairs were
-# therefore overhead-bound, and those before them, from *tf32* on, probably too. There is a second test: an earlier day
-# had such a GPU in a faster host. The rungs that are launched one kernel at a time took 8 to 37 percent less there, and
-# the recorded step the same 40 ms, to half a percent. So the gains and losses from *tf32* to *padded vocabulary* say
-# little about a GPU that is kept busy. Padding gains nothing here, and takes memory.
+# therefore overhead-bound, and those before them, from *tf32* on, probably too. There is a second test. On an earlier
+# day, on another host, the recorded step took the same 40 ms, to half a percent, and eleven of the launched rungs (*no
+# waiting* was not measured) 8 to 37 percent less: what differed was presumably the host. So the gains and losses from
+# *tf32* to *padded vocabulary* say little about a GPU that is kept busy. Padding gains nothing here, and takes memory.
 
 # %% [markdown]
 # Making batches between the steps cost a third of the speed, and prefetching brought most of that back.
@@ -1112,7 +1112,8 @@ assert 760e12 < peak_in_16_bits < 790e12
 # The configuration has these switches: `compile`, `cuda_graphs` and `checkpointing` under `[training]`, and
 # `multiple = 64` under `[tokens]`, which pads the vocabulary. The log has tokens a second, the most memory in use, and
 # the MFU. (It counts real target tokens only, and so does its MFU; the ladder's tokens are those of both sides, padding
-# included. `cuda_graphs` is for one process and one kind of model at a time, without accumulation or checkpointing.)
+# included. `cuda_graphs` needs a CUDA device, one process, and a model that asks the device for no numbers, so not the
+# kinds `recurrent` and `facts`; it takes neither accumulation nor checkpointing.)
 
 # %% [markdown]
 # ## What if it does not fit?
@@ -1138,8 +1139,9 @@ assert 760e12 < peak_in_16_bits < 790e12
 #
 # $$4 \cdot \big( 6 \cdot (12 \cdot 64 + 18 \cdot 63) \cdot 512 + 4 \cdot 63 \cdot 37{,}000 \big) = 60.7 \text{ MB}.$$
 #
-# A helper, `memory_advice`, adds up what PyTorch saves for the backward pass, 33 MB, and the three arrays of logits and
-# gradients that it does not save, 28 MB. (That is the most: whoever lets go of the logits early has one array fewer.)
+# A helper, `training_memory`, adds up what PyTorch saves for the backward pass, 33 MB, and the three arrays of logits
+# and gradients that it does not save, 28 MB. (That is the most: whoever lets go of the logits early has one array
+# fewer.)
 
 # %% tags=["hide-input"]
 from dotformer.support.memory import training_memory
@@ -1156,8 +1158,8 @@ assert round(by_hand / 1e6, 1) == 60.7 and 1 < activations / by_hand < 1.02
 assert round(3 * 4 * 63 * 37_000 / 1e6) == 28 and round(activations / 1e6) == 61
 
 # %% [markdown]
-# From such a sum the helper says what has to shrink, if a tenth is to stay free. On a GPU `python -m dotformer train`
-# prints such a line when memory runs out:
+# From such a sum `memory_advice` says what has to shrink, if a tenth is to stay free. On a GPU
+# `python -m dotformer train` prints such a line when memory runs out:
 
 # %% tags=["hide-input"]
 from textwrap import fill
@@ -1588,8 +1590,8 @@ assert [round(kinds[part]) for part in kinds] == [12, 5, 4, 2]
 #
 # They take 25 of these, about half of it products. The loss, with 37,000 scores for each target, takes 5, attention 4,
 # and copies 2. At the peak the products would need 13 ms, and at the 67 percent of the projection 19. Twelve of these
-# are in the long kernels, so at that speed about seven of the 15 ms that the list lacks would be shorter products. The
-# rest are other short kernels, and gaps.
+# are in the list, so at that speed about seven of the 15 ms that the list lacks would be other products. The rest are
+# other kernels, and gaps.
 
 # %% [markdown]
 # ### A trainer that does not wait

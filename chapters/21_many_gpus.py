@@ -113,9 +113,9 @@ print(answers)
 assert answers == [(n, [6.0, 30.0]) for n in range(3)]
 
 # %% [markdown]
-# Such an operation is a **collective**: all ranks must call it, in the same order, and one that leaves it out keeps
-# the others waiting. Messages travel over the group's **backend**: here `gloo`, between CPUs; between NVIDIA's GPUs
-# `nccl`.
+# Such an operation is a **collective**: all ranks must call it, in the same order, and one that leaves it out keeps the
+# others waiting (a **deadlock**). Messages travel over the group's **backend**: here `gloo`, between CPUs; between
+# NVIDIA's GPUs `nccl`.
 #
 # ### Break it: each divides by its own
 #
@@ -166,8 +166,8 @@ assert torch.equal(first[0], second[0])
 # %% [markdown]
 # Added up, the two are one process with the whole batch, to rounding. Averaged, they are far off: the first process has
 # 21 real targets here, and the second 6. From outside nothing is wrong with the second way: such a model trains, and
-# nobody runs the correct version beside it. The check is the one above: once, on one batch, without dropout, against
-# one process.
+# nobody runs the correct version beside it. So make the check above: once, on one batch, without dropout, against one
+# process.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -432,10 +432,10 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # batch.
 #
 # Our function `replicate` wraps a model in DDP, with one call to PyTorch, and `shard` wraps it in FSDP. All must begin
-# with the same parameters, so DDP first sends those of rank 0 to the others. Otherwise equal gradients would move
-# different models, and nobody would notice. A model too large for one device cannot be built on one. So rank 0 builds
-# it in the computer's own memory, and the others on the **meta device**, where a tensor has a shape and no memory. Then
-# rank 0 sends the values, one tensor at a time, and each process keeps its part.
+# with the same parameters, so DDP first sends those of rank 0 to the others (a **broadcast**). Otherwise equal
+# gradients would move different models, and no error would say so. A model too large for one device cannot be built on
+# one. So rank 0 builds it in the computer's own memory, and the others on the **meta device**, where a tensor has a
+# shape and no memory. Then rank 0 sends the values, one tensor at a time, and each process keeps its part.
 
 # %% tags=["hide-input", "export"] module="distributed"
 from collections.abc import Iterable, Iterator
@@ -553,11 +553,12 @@ def evaluate_together(
 
 
 # %% [markdown]
-# The trainer has little to learn. `DistributedTrainer` is [chapter 20](20_one_gpu.ipynb#a-trainer-that-does-not-wait)'s
+# The trainer needs few changes. `DistributedTrainer` is [chapter 20](20_one_gpu.ipynb#a-trainer-that-does-not-wait)'s
 # `FastTrainer` with the model in an engine and three methods changed. Each process reads the whole batch, so
-# `train_step` counts its targets without communication, and then takes the process's own rows. `count_targets` returns
-# that count. `accumulate_gradients` divides by an $N$-th of these, so that the engine's mean is the sum. The loop stays
-# as it is.
+# `train_step` counts its targets without communication, and then takes the process's own rows. `FastTrainer.train_step`
+# would count what it is given, which is now only the process's own rows; so `count_targets` returns the count that was
+# made before. `accumulate_gradients` divides by an $N$-th of these, so that the engine's mean is the sum. The loop
+# stays as it is.
 
 
 # %% tags=["export"] module="distributed"
@@ -731,8 +732,8 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 #
 # The loop of [chapter 11](11_training.ipynb#stop-halfway) keeps parameters, optimiser state, random state, epoch and
 # batch, and history, and so it does here, in the same file. To save, the processes gather one parameter after the
-# other, and rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the
-# file depends on how many processes have written it, and **any number of them may go on from there**, whoever began.
+# other, and rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the file
+# has the shape of a shard, and **any number of processes may go on from there**, whatever number began.
 #
 # The file has only rank 0's random state. The other ranks seed theirs again at the start and at every save, from the
 # seed, the step and their rank. So dropout drops different entries on each rank, and a run that is resumed draws what
@@ -805,7 +806,7 @@ for name in histories:
     compare(name)
 
 # %% [markdown]
-# They agree, except perhaps in the last digit.
+# They agree to within one unit in the last digit.
 #
 # ### What if one of them dies?
 #
@@ -941,8 +942,9 @@ assert (
 #
 # With 4 sentences two that communicate are *slower* than one. Communication adds 23 ms (61 - 38), about as much as with
 # 32 sentences (189 - 167 = 22), since there are as many gradients. But now it follows 38 ms of computing, and not 167.
-# Even without it two reach only 1.31, presumably because part of a step takes as long for few sentences as for many,
-# and that part limits any speed-up (**Amdahl's law**).
+# Even without it two reach only 1.31. Part of a step takes as long for few sentences as for many, some 8 ms by the line
+# through one process's two times, and such a part limits any speed-up (**Amdahl's law**). But that alone would allow
+# 1.7; what takes the rest, we have not found.
 #
 # Between an all-reduce at the end and one in buckets there is no clear difference here, presumably because overlap of
 # communication and computation needs free hardware, and both cores compute.
@@ -990,7 +992,7 @@ print(f", their product {latency / per_byte / 1e6:.2f} MB")
 said = latency + 4 * sizes * per_byte
 for size, by_line, measured_time in zip(sizes, said, taken, strict=True):
     print(
-        f"{size:>10,} numbers: said {1e3 * by_line:.2f} ms, measured {1e3 * measured_time:.2f}"
+        f"{size:>10,} numbers: predicted {1e3 * by_line:.2f} ms, measured {1e3 * measured_time:.2f}"
     )
 assert (abs(said / taken - 1) < 0.8).all() and latency > 0 and per_byte > 0
 one, two = raced["32"]
@@ -998,14 +1000,15 @@ grew = two["at the end"][1] - two["no all-reduce"][1]
 assert round(grew) == 22
 
 # %% [markdown]
-# The line is a rough one, since the bandwidth is not the same at every size. Below about $\alpha \beta$ bytes a message
-# costs mostly its latency. So biases and gains should not be sent one by one, and that is why gradients travel in
-# buckets. PyTorch's have 25 megabytes, unless one says otherwise.
+# The line is a rough one, since the bandwidth is not the same at every size, and a bare all-reduce is the best case:
+# the 16 MB of the race's gradients cost 23 ms there, beside computing and on another machine. Below about
+# $\alpha \beta$ bytes a message costs mostly its latency. So biases and gains should not be sent one by one, and that
+# is why gradients travel in buckets. PyTorch's have 25 megabytes, unless one says otherwise.
 #
 # ## Share a layer
 #
 # So far each device computed whole layers. What if one layer is too large for a device, or a batch too small to be
-# dealt out? Then a *matrix* can be shared (**tensor parallelism**, [Shoeybi and others,
+# split further? Then a *matrix* can be shared (**tensor parallelism**, [Shoeybi and others,
 # 2019](https://arxiv.org/abs/1909.08053)).
 #
 # Take the feed-forward network, $\operatorname{relu}(x W_1) \, W_2$. Cut $W_1$ between columns (**column-parallel**):
@@ -1617,8 +1620,8 @@ assert bounds["data parallel, 64 devices: tokens a device"] * ratio[450] > 391
 # %% [markdown]
 # The paper's batch has 25,000 targets. For each of eight devices that is 3,125, enough at 450 GB/s and at 200. For each
 # of 64 it is 391, too few for devices at 27 percent of the peak. (With so few they do not reach that, so the gradients
-# may still be hidden: see [what it would cost today](#what-would-it-cost-today).) FSDP on eight devices would hide at
-# 450 and at 200 GB/s, where it needs 791 and 1,780 tokens, and not at 50. A pipeline would hide even there, since the
-# width of 512 is above 452. Context parallelism would not: sentences of some 64 tokens never come near 603 positions a
-# device. Shared between two devices, a layer of width 512 needs 0.70 times as long as one device for its forward pass
-# at 450 GB/s, and 2.27 times as long at 50.
+# may still be hidden: see [what it would cost today](#what-would-it-cost-today).) FSDP's communication on eight devices
+# would hide at 450 and at 200 GB/s, where it needs 791 and 1,780 tokens, and not at 50. Between encoder layers, one a
+# device, a pipeline's would hide even there, since the width of 512 is above 452. Context parallelism would not:
+# sentences of some 64 tokens never come near 603 positions a device. Shared between two devices, a layer of width 512
+# needs 0.70 times as long as one device for its forward pass at 450 GB/s, and 2.27 times as long at 50.

@@ -144,9 +144,9 @@ plt.show()
 # number.
 #
 # We quantize matrices and embedding tables, which hold nearly all of the parameters. Biases and norms are few and stay
-# as they are. Everything else that a page needs comes as one JSON object, JavaScript's notation for data. JSON holds
-# numbers and strings but no bytes. So bytes are written in an alphabet of 64 letters, each worth 6 bits: three bytes
-# become four letters (**base64**).
+# as they are. Everything that a page needs besides the code comes as one JSON object, JavaScript's notation for data.
+# JSON holds numbers and strings but no bytes. So bytes are written in an alphabet of 64 letters, each worth 6 bits:
+# three bytes become four letters (**base64**).
 
 # %% tags=["export"] module="export"
 from typing import Any
@@ -402,7 +402,7 @@ translator_figure(
 # rows, in 32 bits again, and a sentence a list of vectors: there are no batches. Read it beside the Python that you
 # know: `({ weight, bias }, x)` takes two entries out of an object, `(a) => b` is a lambda, `([y]) => b` one that
 # unpacks a list of one, `...` is Python's `*`, and `bias?.[i] ?? 0` is 0 if there is no bias. (`%%js` runs a cell as
-# JavaScript, and shows what its last line is worth.)
+# JavaScript, and shows the value of its last line.)
 
 # %% tags=["hide-input"]
 from classroom import javascript
@@ -440,9 +440,9 @@ from classroom import javascript
 # }
 
 # %% [markdown]
-# **Attention.** Before anything can attend to a vector, its key and value must be kept. Besides the matrices, `attend`
-# takes one vector, which gives the query, and the list of everything kept so far. It is chapter 4's look-up, head by
-# head, and that list is the cache of chapter 12.
+# **Attention.** Before anything can attend to a vector, its key and value must be kept. Besides the matrices and the
+# number of heads, `attend` takes one vector, which gives the query, and the list of everything kept so far. It is
+# chapter 4's look-up, head by head. In the decoder's self-attention that list grows: it is the cache of chapter 12.
 
 # %% language="js" tags=["export"] module="engine"
 # function keep(attention, x) {
@@ -859,7 +859,7 @@ for name, (line, wrong) in defects.items():
 # is off by only 5e-5. Our test finds it, but one that allows 1e-4 would not. So a tolerance should be a few times what
 # rounding does, and not whatever round number comes to mind. Equal bits cannot be asked for, since a sum in another
 # order is rounded differently. Nor can equal texts in general: two logits that nearly agree may swap, and everything
-# after that differs. (Ours were equal because the model is sure.)
+# after that may differ. (Ours were equal, presumably because the model is sure.)
 
 # %% tags=["proof"]
 noticed = [name for name, (_, differ) in broken.items() if differ > 1]
@@ -986,10 +986,10 @@ verdict
 # %% [markdown]
 # ### Exercise 2: A step without state
 #
-# *Medium, 15 minutes.* Write one step of causal self-attention as a graph needs it: given a token's vector `x` $(D)$,
-# the matrices `w_q`, `w_k` and `w_v` $(D, D)$, used as `x @ w_q`, and what is kept, keys and values $(T, D)$ each,
-# return the blend $(D)$, the longer keys and the longer values, stacked below one another: $(1 + 2 (T + 1), D)$, the
-# blend first. One head.
+# *Medium, 15 minutes.* Write one step of causal self-attention without hidden state, so that what is kept comes in and
+# goes out longer: given a token's vector `x` $(D)$, the matrices `w_q`, `w_k` and `w_v` $(D, D)$, used as `x @ w_q`,
+# and what is kept, keys and values $(T, D)$ each, return the blend $(D)$, the longer keys and the longer values,
+# stacked below one another: $(1 + 2 (T + 1), D)$, the blend first. One head.
 
 
 # %% tags=["exercise"]
@@ -1060,7 +1060,7 @@ verdict
 #
 # A trained transformer is numbers and a few operations, so fewer than three hundred lines of another language compute
 # what PyTorch computes. Its matrices can be sent in 8 bits, with a scale for each row, because a model hardly notices
-# an error so small. A second engine is proved by comparing logits, and not by reading what it writes.
+# an error so small. A second engine is tested by comparing logits, and not by reading what it writes.
 #
 # **Sources.** Quantization, by tensor and by channel: [Krishnamoorthi (2018)](https://arxiv.org/abs/1806.08342). The
 # format: [ONNX](https://onnx.ai/onnx/intro/); exporting: [PyTorch's
