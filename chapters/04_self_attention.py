@@ -12,7 +12,7 @@
 # words. By the end of this chapter you will have a function of seven lines that lets every word of a sentence look at
 # all of them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
 #
-# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 29 minutes to read, and 45 for
+# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 30 minutes to read, and 45 for
 # the exercises. [Going further](#going-further), at the end, takes 7 more minutes. If you are here to *write* a
 # transformer, take [the route of an afternoon](../index.md#how-to-read-it).
 
@@ -320,7 +320,7 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # word's score with itself is its squared length, and among vectors of equal length no score is larger. With it, another
 # word can score higher, and unlike words can match, since it says which entry of one counts with which entry of the
 # other. And scores need not be symmetric, since this product need not be. (With one shared matrix it would be
-# $W W^\top$, which is symmetric: *its* could not ask *snake* unless *snake* asked *its* as much.) Here it is
+# $W W^\top$, which is symmetric: *its* and *snake* would have the same score in either direction.) Here it is
 #
 # $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} .$$
 #
@@ -432,9 +432,26 @@ print(weights.round(3))
 assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
-# The middle row is the one that we worked out by hand. The function works on the last two axes, so a whole batch of $B$
-# sentences can go through at once: queries $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$.
-# Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**.
+# The middle row is the one that we worked out by hand. And here is the same without matrices, one query after the
+# other, a second way to compute it that finds mistakes in the first:
+
+
+# %%
+def attention_by_loop(q, k, v):
+    outputs = []
+    for query in q:
+        powers = np.exp([query @ key / np.sqrt(len(query)) for key in k])
+        weights = powers / powers.sum()
+        outputs.append(sum(w * value for w, value in zip(weights, v, strict=True)))
+    return np.array(outputs)  # (T, d_v)
+
+
+assert np.allclose(context, attention_by_loop(q, k, v))
+
+# %% [markdown]
+# `attention` works on the last two axes (which is why `swapaxes` and not `.T`, which reverses all of them), so a whole
+# batch of $B$ sentences can go through at once: queries $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs
+# $(B, T, d_v)$. Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**.
 #
 # In **self-attention** queries, keys and values come from the same words. In **cross-attention** the queries come
 # from one sequence, keys and values from another: exercise 1 builds it.
@@ -585,7 +602,8 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < found[1] < 0.285
 # [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) derived it. In short, a score sums $d_k$
 # products. If the entries of query and key are independent, with mean 0 and variance 1, the variance of that sum is
 # $d_k$. So scores of wide queries and keys lie further apart, and one word gets nearly all the weight before anything
-# has been learned.
+# has been learned. There the softmax is flat: its gradient is nearly 0, so the query can hardly learn to look
+# elsewhere.
 #
 # Divide the scores by $\sqrt{d_k}$, and their variance is divided by $d_k$: it is 1 at every width. Here is the average
 # of the largest weight among ten random keys:
@@ -659,15 +677,17 @@ print("weights", causal_weights.round(3), sep="\n")
 # to itself. Their scaled scores 1.414 and 0 give the exponentials 4.113 and 1, and that of *man* is now 0. So the sum
 # is 5.113, and the weights are $4.113 / 5.113 = 0.804$ and 0.196. Only the last word sees every word.
 #
-# To see that a causal mask works, change a later word: the outputs before it must not change, and the output at its
-# own position must.
+# To see that a causal mask works, change the last word: only its own output may change. Then change the first: *every*
+# output must, or the mask hides too much.
 
 # %%
-changed = small.copy()
-changed[2] += 1  # another last word
 before, _ = self_attention(small, w_q, w_k, w_v, mask=causal)
-after, _ = self_attention(changed, w_q, w_k, w_v, mask=causal)
-assert np.allclose(before[:2], after[:2]) and not np.allclose(before[2], after[2])
+for word, expected in (2, [False, False, True]), (0, [True, True, True]):
+    changed = small.copy()
+    changed[word] += 1  # another last word, then another first
+    after, _ = self_attention(changed, w_q, w_k, w_v, mask=causal)
+    moved_rows = ~np.isclose(before, after).all(axis=1)
+    assert (moved_rows == expected).all()
 
 # %% [markdown]
 # A **padding mask** hides padding: no query may attend to it. The mask has one entry for each *key*, the same for all
@@ -709,9 +729,12 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # still decides how much is left for the others. With the weights multiplied by the causal mask, *bites* would give
 # *dog* 0.187 in *dog bites man*, but 0.446 if the last word were a second *dog*. So the future leaks.
 #
-# Divided by their sum, the weights agree with the first line, and for a reason: dropping a term of $\sum_j e^{s_j}$
-# and dividing by what remains *is* the softmax of the others. Minus infinity does it in one step, and is safer: where
-# a hidden score is far larger, the other weights have already been rounded to 0, and dividing by their sum is 0/0.
+# Divided by their sum, the weights agree with the first line, and for a reason: dropping a term of $\sum_j e^{s_j}$ and
+# dividing by what remains *is* the softmax of the others. Minus infinity does it in one step, and is safer: where a
+# hidden score is far larger, the other weights have already been rounded to 0, and dividing by their sum is 0/0. (Many
+# programs write a large negative number instead, such as $-10^9$. It works too, except that a row with nothing to
+# attend to then gives equal weights to what is hidden, without a warning; and 16-bit floats, which end at 65,504,
+# cannot hold it.)
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -864,7 +887,9 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 
 # %% [markdown]
 # It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
-# model you call PyTorch's, which avoids storing the weights where it can; on a GPU that is faster.
+# model you call PyTorch's, which avoids storing the weights where it can; on a GPU that is faster. (Many modules also
+# apply *dropout* to the weights in training, see [chapter 8](08_encoder.ipynb); then a row no longer sums to 1, so
+# compare after `eval()`.)
 #
 # Here $d_v = d_k$. The result has that width, so it cannot be added to a word yet; [chapter
 # 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) brings it back to $D$. A padding mask of shape $(B, T)$ needs a
@@ -881,19 +906,6 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # the blend, and one stored weight. Within one text $S = T$, so the time for the pairs, and the memory where all
 # weights are stored, are **quadratic** in its length: for 1,000 words a million weights, for 2,000 four million.
 
-
-# %% tags=["hide-input"]
-def attention_by_loop(q, k, v):
-    """One query at a time, straight from the definition: slow and independent."""
-    outputs = []
-    for query in q:
-        exponentials = [np.exp(query @ key / len(query) ** 0.5) for key in k]
-        pairs = zip(exponentials, v, strict=True)
-        outputs.append(sum(e * value for e, value in pairs) / sum(exponentials))
-    return np.array(outputs)
-
-
-assert np.allclose(attention(q, k, v)[0], attention_by_loop(q, k, v))
 
 # %% [markdown]
 # ## Exercises
@@ -1365,4 +1377,4 @@ for name, version in versions.items():
 # leaks.) Leaving queries out also catches the root of the number of queries, because that number changes.
 #
 # No division at all passes every check but the last: its weights are positive, sum to 1 and move with the words. Only
-# known numbers or independent code can detect it.
+# known numbers or independent code, such as the loop, detect it here.

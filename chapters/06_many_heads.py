@@ -8,13 +8,14 @@
 # %% [markdown]
 # # 6. Why more than one head?
 #
-# *Dog bites man.* To know who bit whom, the verb needs two words, each in its place. One **head**, as in chapter 4,
-# gives it one average of them. When is that enough, and what is lost when it is not? **Multi-head attention**, the
-# form that transformers use, runs several side by side. This chapter builds it in eight lines, then as a [PyTorch
-# module](#the-same-as-a-pytorch-module), and inspects the heads of a published model.
+# *Dog bites man.* To know who bit whom, the verb needs two words, each in its place. One **head**, as in chapter 4, has
+# one row of weights for it and hands over every number by these: one average. When is that enough, and what is lost
+# when it is not? **Multi-head attention**, the form that transformers use, runs several side by side. This chapter
+# builds it in eight lines, then as a [PyTorch module](#the-same-as-a-pytorch-module), and inspects the heads of a
+# published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 22 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 5 more
+# takes about 23 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 5 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
@@ -316,8 +317,9 @@ plt.show()
 #
 # Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. And in a transformer, as
 # [chapter 8](08_encoder.ipynb) will show, the output is added to the word's own vector, number by number. Without
-# $W_O$, head 1 could change only the first $d_k$ numbers of a word, whatever the model keeps there. With it, each
-# head can write into any of the $D$ numbers, and two heads into the same ones.
+# $W_O$, head 1 could change only the first $d_k$ numbers of a word, whatever the model keeps there. With it, each head
+# can write into any of the $D$ numbers, and two heads into the same ones. (With a single head as wide as the word it
+# adds nothing: $W_V W_O$ is just another matrix.)
 #
 # Does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites dog* and *dog bites dog*. One column of
 # $W_O$, $(1, 0, -1, 0)$, brings the answer into one number: it subtracts head 2's first entry (*dog is bitten*) from
@@ -415,8 +417,19 @@ print("x", sentences.shape, "  out", received.shape)
 print("the verb, in each sentence:", *received[:, 1].round(3))
 assert np.allclose(received[0], together)
 
+# all sizes differ: 2 sentences, 5 words, 3 heads of width 4
+rng = np.random.default_rng(0)
+three = [{name: rng.normal(size=(12, 4)) for name in head_1} for _ in range(3)]
+joined = [np.hstack([head[name] for head in three]) for name in head_1]
+noise, w_o = rng.normal(size=(2, 5, 12)), rng.normal(size=(12, 12))
+found = multi_head(noise, *joined, w_o, num_heads=3)
+assert np.allclose(found[1], heads_by_loop(noise[1], three)[0] @ w_o)
+
 
 # %% [markdown]
+# Test such code with sizes that all differ, and a random $W_O$, as in the last lines. In the example $H$ and $d_k$ are
+# both 2 and $W_O$ changes nothing, so it would not find the two confused, or $W_O$ forgotten.
+#
 # `split` cuts every row into $H$ slices of $d_k$ without moving a number. Then two axes are swapped, so that each head
 # has a matrix of its own with a row for every word. Merging reverses the steps: first swap, then reshape.
 
@@ -610,9 +623,11 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown]
-# Here `d_model` is our $D$. All heads share one mask, of shape $(T, S)$ or $(B, 1, T, S)$ ([what happens without the
-# 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)). The folded cells check it against a loop over heads and
-# against `nn.MultiheadAttention`, with a causal mask and as cross-attention: the results agree.
+# Here `d_model` is our $D$. All heads share one mask, of shape $(T, S)$ or $(B, 1, T, S)$. Without the 1, $(B, T, S)$
+# is an error unless $B = H$; then every head [takes the mask of one
+# sentence](04_self_attention.ipynb#a-mask-over-the-wrong-axis), and nothing is reported. The folded cells check it
+# against a loop over heads and against `nn.MultiheadAttention`, with a causal mask and as cross-attention: the results
+# agree.
 
 
 # %% tags=["hide-input"]
@@ -766,9 +781,9 @@ assert parted < 0.005
 #
 # Nobody assigned them. The two start from different random matrices, and each is corrected through its own rows of
 # $W_O$, so training corrects them differently. Bringing what is still missing lowers the error more than repeating what
-# the other brings, so the difference can grow. Two heads that start out equal get equal corrections and stay equal: one
-# head of width 8, paid for twice. So different starts let heads part, and a task that one average cannot solve rewards
-# it. Where one would do, nothing forces them to differ.
+# the other brings, so the difference can grow. Without dropout, two heads that start out equal get equal corrections
+# and stay equal: one head of width 8, paid for twice. So different starts let heads part, and a task that one average
+# cannot solve rewards it. Where one would do, nothing forces them to differ.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1117,8 +1132,8 @@ verdict
 # With $d_k = 1$ a query finds only the largest or the smallest key. With $d_k = 2$ the keys can lie on a circle, where
 # a query can point at any of them, so any *single* word can win. But with 100 equally spaced keys the runner-up scores
 # 0.998 times as much as the winner, so only a very long query can separate them. And the $(T, T)$ scores of a sentence
-# have rank $d_k$ at most, too, so where it has many more words than a head has numbers, not every *distribution* of
-# weights is possible: the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
+# have rank $d_k$ at most, too, so where it has many more words than a head has numbers, not every matrix of weights is
+# possible: the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))

@@ -356,7 +356,7 @@ assert all(0.5 < ratios[True, one] < 2 for one in (keep_as_is, glorot, he))
 # initial weights can rescue the first case.)
 #
 # There is a price. Every layer adds to the stream, so the sum can grow from layer to layer; in one stack of 24
-# [below](#what-helps) the entries typically reach 1,280. Norms keep what a layer receives within bounds.
+# [below](#what-helps) the entries typically reach 1,280. Norms keep what a sublayer receives within bounds.
 
 # %% [markdown]
 # ## Layer norm, on four numbers
@@ -470,8 +470,9 @@ plt.show()
 # and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. In pre-norm a **final
 # norm** normalises the stream once, after the last layer, because nothing else has. (A common slip is
 # $x + \operatorname{LN}(x + f(x))$, which is neither: $x$ enters twice, and the stream is not normalised.) Which should
-# you choose? Pre-norm, unless you reproduce the paper (in PyTorch's layers that is `norm_first=True`). We build the
-# paper's post-norm first, also PyTorch's default; [experiments below](#does-training-agree) compare them.
+# you choose? Pre-norm, unless you reproduce the paper (in PyTorch's layers that is `norm_first=True`; its
+# `nn.TransformerEncoder` adds a final norm only if you pass one). We build the paper's post-norm first, also PyTorch's
+# default; [experiments below](#does-training-agree) compare them.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -578,18 +579,19 @@ quiz.one_choice(
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
 # vectors, the **embeddings**, and the vector of its position is added.
 #
-# What length $\lVert x \rVert$ should a token's vector have? Embeddings start with length 1, because the output wants
-# it, and are multiplied by $\sqrt D$ when they are looked up, because the input does. At the input the length should be
-# about that of the position that is added, $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$; otherwise
-# the longer drowns the shorter. $\sqrt{512} = 22.6$ is close enough. At the output many models use the embeddings a
-# second time, to score every token of the vocabulary (**weight tying**, [chapter 9](09_decoder.ipynb)). The entries of
-# a normalised output have size 1, so its product with a vector of length 1 is about 1, and a longer one would make the
-# first scores too large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). (The *size* of a vector is the
-# root of the mean square of its entries: its length divided by $\sqrt D$.)
+# What length $\lVert x \rVert$ should a token's vector have? At the input it should be about that of the position that
+# is added, $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$; otherwise the longer drowns the shorter.
+# But at the output many models use the embeddings a second time, to score every token of the vocabulary (**weight
+# tying**, [chapter 9](09_decoder.ipynb)). The entries of a normalised output have size 1, so its product with a vector
+# of length 1 is about 1, and a longer one would make the first scores too large ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)). So the embeddings start with length 1, and are multiplied by
+# $\sqrt D$ when they are looked up; $\sqrt{512} = 22.6$ is close enough to 16. (The paper gives no reason; this is
+# ours. The *size* of a vector is the root of the mean square of its entries: its length divided by $\sqrt D$.)
 
 # %% [markdown]
 # Here is the whole encoder in plain code, from token numbers to vectors: embeddings, positions ([chapter
-# 5](05_position.ipynb)'s) and the layers, with a mask that hides the padding, token 0.
+# 5](05_position.ipynb)'s) and the layers, with a mask that hides the padding, token 0. (The layers are in an
+# `nn.ModuleList`; in a plain list the optimiser would not find their parameters.)
 
 
 # %%
@@ -1223,8 +1225,8 @@ assert (
 # best of ten learning rates from 0.00004 to 0.02. Four stacks have Glorot's initialisation: pre-norm, post-norm, *no
 # norm* (the *added* of above, $x + f(x)$), and *no residual* ($\operatorname{LN}(f(x))$, post-norm without the sum).
 # Post-norm and no norm are trained once more with a *small initialisation*: $W_O$ and $W_2$ divided by $\sqrt{24}$,
-# since twelve layers have 24 sublayers. And post-norm gets *PyTorch's initialisation*, the default of `nn.Linear`,
-# whose numbers have, in a square matrix, a third of the variance of Glorot's.
+# since twelve layers have 24 sublayers. And post-norm gets *PyTorch's initialisation*, the default of `nn.Linear` (its
+# `nn.Transformer` uses Glorot's), whose numbers have, in a square matrix, a third of the variance of Glorot's.
 #
 # **Predict first**: which of the seven learn?
 
@@ -1296,13 +1298,13 @@ for name, rows in deep.items():
 # In the four that learn, the own share is above 0.4 when training begins. In the others it is at most 0.03, and in the
 # one without norms or a small initialisation the entries have grown to nearly 300. For *post-norm* and *no residual*
 # that fits what was found above: where words are alike, moving weight between them changes nothing, so the upper layers
-# get hardly any signal about where to look. *No norm* gets one, but its numbers have exploded. So with Glorot's
+# get hardly any signal about where to look. *No norm* gets one, but its numbers have exploded. So here, with Glorot's
 # initialisation, unless a norm stands in front of each sublayer, a deep stack drowns the words before anything has been
 # learned, and without norms it explodes as well. Smaller weights prevent this.
 #
 # What do norms add, then? They allow larger steps: with the same small initialisation, at a learning rate of 0.01,
 # post-norm still learns with every seed, and without norms the loss overflows (its numbers become too large for the
-# computer). Pre-norm learns there from Glorot's initialisation; post-norm from PyTorch's does not.
+# computer). Pre-norm learns there from Glorot's initialisation; post-norm from PyTorch's not with every seed.
 #
 # So a shallow model is no test of what a deep one needs. (The post-norm model of 2017 had six layers, and a
 # **warm-up**: for 4,000 steps its learning rate rose from near 0. With post-norm the gradients of the last layers'

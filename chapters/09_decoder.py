@@ -233,9 +233,14 @@ plt.show()
 #
 # ### Which mask goes where?
 #
-# An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder's self-attention
-# takes both: `causal & padding`, $(T, T)$ and $(B, 1, 1, T)$, broadcasts to $(B, 1, T, T)$. Its second attention, to
-# the memory, takes the padding mask of the source.
+# | attention | queries from | keys and values from | mask |
+# |---|---|---|---|
+# | of the encoder | the question | the question | its padding, $(B, 1, 1, S)$ |
+# | of the decoder | the answer | the answer | `causal & padding`, $(B, 1, T, T)$ |
+# | [cross-attention](#cross-attention-looking-at-the-question) | the answer | the memory | the question's padding, $(B, 1, 1, S)$ |
+#
+# (With padding on the right the causal mask alone would do in the decoder: no real word sees the padding behind it,
+# and the loss leaves the rows of the padding out.)
 #
 # In `F.scaled_dot_product_attention` True means *may attend*, too, as does a 1 in Hugging Face's `attention_mask`. In
 # `nn.MultiheadAttention` and `nn.Transformer` True means *hidden*.
@@ -351,9 +356,9 @@ plt.show()
 # %% [markdown]
 # ### Which encoder layer does the decoder ask?
 #
-# The *last* one, because its vectors have taken in most of the question. The encoder runs to its end first, and its
-# final output is the memory. Every decoder layer looks at it, each with its own $W_Q$, $W_K$ and $W_V$, and a higher
-# layer with a query computed from what the lower ones have found.
+# The *last* one: each layer adds context to a word's vector, and there it has had all of them. The encoder runs to its
+# end first, and its final output is the memory. Every decoder layer looks at it, each with its own $W_Q$, $W_K$ and
+# $W_V$, and a higher layer with a query computed from what the lower ones have found.
 #
 # ## The decoder layer
 #
@@ -647,9 +652,9 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 
 # %% [markdown]
 # The decoder receives `answers[:, :-1]`, the rows without their last token (the targets *shifted right*), and must
-# predict `answers[:, 1:]`, the rows without their first: **next-token prediction**. Of $T + 1$ tokens, $T$ go in and
-# $T$ are wanted. So the decoder receives the right words, even where it would have written others: this is **teacher
-# forcing**.
+# predict `answers[:, 1:]`, the rows without their first: **next-token prediction**. (In a shorter answer the last token
+# is padding, so the `<eos>` goes in; what it predicts is ignored.) So the decoder receives the right words, even where
+# it would have written others: this is **teacher forcing**.
 #
 # The softmax of the logits gives each wanted word a probability, say 0.5 to *I*, 0.8 to *am*, 0.9 to *fine* and 1 to
 # `<eos>`. Each is given all words before it, so their product, 0.36, is the probability of the whole answer $y$ to the
@@ -659,8 +664,8 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
 # The logarithm turns the product into a sum: $-\ln 0.36 = 0.69 + 0.22 + 0.11 + 0 = 1.02$. The loss is this sum, the
-# **negative log-likelihood**, divided by the four tokens: 0.26, the cross-entropy of chapter 7. It is smallest where
-# the right answers are most probable (**maximum likelihood**).
+# **negative log-likelihood**, divided by the four tokens: 0.26, the cross-entropy of chapter 7. (In a batch: by all its
+# real tokens.) It is smallest where the right answers are most probable (**maximum likelihood**).
 
 # %% tags=["proof"]
 four = np.array([0.5, 0.8, 0.9, 1.0])
@@ -670,9 +675,8 @@ assert np.round(-np.log(four[:3]), 2).tolist() == [0.69, 0.22, 0.11]
 
 # %% [markdown]
 # To use the model, the encoder runs once, and the decoder once for each word, over everything written so far. It stops
-# when every sentence has an `<eos>` or when `longest` words have been written; what follows an `<eos>` is ignored.
-# Writing each word after all before it is called **autoregressive**, and always taking the likeliest is **greedy**
-# decoding.
+# when every answer has its `<eos>`, or after `longest` words. Writing each word after all before it is called
+# **autoregressive**, and always taking the likeliest is **greedy** decoding.
 
 
 # %%
@@ -694,8 +698,8 @@ def generate(model, asked, longest=8):
 
 
 # %% [markdown]
-# Three more functions: `hold_out` draws the rows that are held out, `words` turns token numbers into text, and
-# `share_right` counts right answers.
+# `hold_out` draws the rows that are held out, `words` turns token numbers into text, and `share_right` counts right
+# answers.
 
 
 # %%
@@ -788,10 +792,8 @@ assert share_right(wide, unseen) > 0.95
 # ## The module that the book uses
 #
 # It has the same parts and methods, and allows pre-norm (the norm before each sublayer), too. Later chapters use it.
-# Folded cells show that it gives the logits of `nn.Transformer`, in both orders of norm (with its norm at the end of
-# each stack), and those of the model on one screen. We train it in the same way, and copy its parameters into `screen`,
-# in place of those you trained: from here on the two are one model, and the numbers that are worked out below are the
-# same for both.
+# Folded cells show that it gives the logits of `nn.Transformer`, in both orders of norm, and those of the model on one
+# screen. Trained in the same way, it lends its parameters to `screen`: from here on the two are one model.
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -963,10 +965,9 @@ assert words(generate(model, hello)[0]) == "I am fine"
 # %% [markdown]
 # ## One question, followed to its answer
 #
-# Take *Hi, how are you?* again. It has six tokens, which two encoder layers turn into the memory. Follow one head,
-# head 1 of the cross-attention in decoder layer 2 (width 16 in two heads: $d_k = 8$), and one query, that of `<bos>`,
-# which must predict the first word. By then `<bos>` has passed the first decoder layer, and the self-attention and
-# norm of the second. $W_Q$ times that vector, plus a bias, is the query.
+# Take *Hi, how are you?* again: six tokens, which the encoder turns into the memory. Follow head 1 of the
+# cross-attention in decoder layer 2 ($d_k = 8$), and one query, that of `<bos>`, which must predict the first word. It
+# is $W_Q$ times the vector that `<bos>` has by then, plus a bias.
 
 # %% tags=["hide-input"]
 right = batch(["<bos> I am fine <eos>"])
@@ -1015,8 +1016,8 @@ assert vocabulary[best.indices[0]] == "I" and logits.softmax(-1).max() > 0.9
 
 # %% [markdown]
 # Read the row of *you*: its product is divided by $\sqrt 8$, $e$ to the result is about 17, and that is 0.73 of the
-# column's sum, between 23 and 24. The last column is the first entry of each value. Of the blend's 0.57, *you*
-# contributes $0.73 \cdot 0.77 = 0.56$.
+# column's sum. The last column is the first entry of each value. Of the blend's 0.57, *you* contributes
+# $0.73 \cdot 0.77 = 0.56$.
 #
 # The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`; norm and
 # feed-forward network follow. *I* has by far the largest logit, about 10, the dot product of its embedding with that
@@ -1073,8 +1074,7 @@ with torch.no_grad():
 # ## The leak test
 #
 # All this rests on one property: *no position sees its future*. Could the future arrive by a detour, through another
-# position in a lower layer? No: in every layer row $t$ draws on rows 0 to $t$ only, which have seen nothing later, and
-# everything else works on each row alone.
+# position in a lower layer? No: in every layer row $t$ draws on rows 0 to $t$ only, which have seen nothing later.
 #
 # The property is worth a test of its own, a **leak test**: change later words, and the earlier logits must not move. It
 # needs neither training nor data: a fresh model and random token numbers will do. `check` does it together with two
@@ -1187,10 +1187,8 @@ quiz.number(
 # | padding not hidden in cross-attention | padding behind the question, too |
 
 # %% [markdown]
-# (Where a row sees nothing, all exponentials are 0, and the softmax is 0/0: the code on one screen returns NaN, so
-# there you would notice at once. `nn.MultiheadAttention` returns NaN, too, when it returns its weights; without them
-# recent versions usually return zeros. The book's module, used below, gives such a row no weights, and a blend of
-# zeros.)
+# (Where a row sees nothing, the softmax is 0/0. The code on one screen returns NaN, as `nn.MultiheadAttention` does
+# when it returns its weights; the book's module, used below, gives such a row a blend of zeros.)
 #
 # Measure three things: *loss*, that of the last batch in training; *forced* (**teacher-forced accuracy**), the share of
 # the held-out **words** that the model predicts when the right answer goes in; and *writing*, the share of held-out
@@ -1338,9 +1336,7 @@ for name, make in variants.items():
 # %% [markdown]
 # Two of the nine answer nearly everything with every seed: *one word too few* and *padding not hidden*; so does the
 # causal mask on cross-attention with seven seeds of nine. Without a causal mask only the writing is bad: the loss is
-# that of the correct model, and hardly any answer is right. (A target that is not shifted gives as low a loss and also
-# writes nothing right, but there *forced* is 0 percent: [a tenth mistake](#a-tenth-mistake-in-no-mask).) The losses
-# give almost no warning: all but one are 0.003.
+# that of the correct model, and hardly any answer is right. The losses hardly warn: all but one are 0.003.
 #
 # So the mistakes are of four kinds ([one by one](#why-does-each-mistake-look-as-it-does)):
 #
@@ -1361,10 +1357,10 @@ for name, make in variants.items():
 # | the leak test, in both modes | six of the nine, all that show the future |
 # | more padding | padding that is not hidden |
 # | a reference with the same parameters, such as `nn.Transformer` (mind its norm at the end of each stack), in both modes and with sentences of different lengths | all nine |
-# | one batch of 32, trained alone, without dropout | if its loss does not come near 0, even at a smaller learning rate, the model or the loop is wrong; do not start the long run |
+# | one batch of 32, trained alone, without dropout | if its loss does not come near 0 (or the least possible, where equal inputs have different answers), even at a smaller learning rate, the model or the loop is wrong; do not start the long run |
 # | *forced*, on held-out data | if it is low: overfitting (what was learnt holds for the training pairs only: chapter 11), or a mask in training only |
 # | *loss*, with the questions of a held-out batch shuffled | if it hardly rises, the source is not used |
-# | *writing*, on held-out data | if it is low although *forced* is high: most often the future was seen in training (run the leak test). If not, compare each word that it wrote with the likeliest of the row before, in one pass: where they differ, the loop that writes is wrong |
+# | *writing*, on held-out data | if it is low although *forced* is high: most often the future was seen in training (run the leak test). If not, and its words are not the likeliest of one pass, the loop that writes is wrong |
 
 # %% tags=["proof"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}
@@ -1860,8 +1856,8 @@ for kind, peak in ((OneScreen, 0.002), (PreNorm, 0.01)):
 assert 0.3 < shares["OneScreen"] < 0.95 < shares["PreNorm"]
 
 # %% [markdown]
-# Each has a peak that suits it. (At 0.01 six post-norm layers get hardly any answer right in these 250 steps.) [Chapter
-# 8](08_encoder.ipynb#does-training-agree) has the likely reason.
+# Each has a peak that suits it. (One seed; at 0.01 it leaves the six post-norm layers with hardly any answer right
+# after these 250 steps.) [Chapter 8](08_encoder.ipynb#does-training-agree) has the likely reason.
 #
 # ### Why does each mistake look as it does?
 #
@@ -1874,14 +1870,14 @@ assert 0.3 < shares["OneScreen"] < 0.95 < shares["PreNorm"]
 # the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. *Weights times mask* removes the later words'
 # weights, but their scores stay in the denominator. So the rest sums to less than 1 ([chapter
 # 4](04_self_attention.ipynb#why-minus-infinity)): at `<bos>`, with the score $s_0$, to
-# $e^{s_0} / (e^{s_0} + e^{s_1} + \dots)$. How much is missing depends on the later words' scores, which presumably
-# tells the model something about the next word.
+# $e^{s_0} / (e^{s_0} + e^{s_1} + \dots)$. What is missing depends on the later words' scores, and presumably says
+# something about the next word.
 #
 # **One sees the future outside training.** The mask *in training only* is off after `model.eval()`, so *forced* and
-# *writing* both run without it. In writing only the last row is used, and that row may see every word anyway. But with
-# the mask off, layer 1 mixes later words into the *earlier* rows, and the last row of layer 2 reads those. Training
-# never showed such vectors: one seed gets 3 percent right, another 97. In *forced* every position but the last sees
-# more than it ever did in training. That is presumably why only 49 percent are right.
+# *writing* both run without it. Writing uses only the last row, which may see every word anyway. But now layer 1 mixes
+# later words into the *earlier* rows, and the last row of layer 2 reads those. Training never showed such vectors: one
+# seed gets 3 percent right, another 97. In *forced* every position but the last sees more than in training; presumably
+# that is why only 49 percent are right.
 #
 # **Two see too little.** *One word too few* hides each word from itself, and leaves `<bos>` nothing at all.
 # Presumably the residual connection carries the word itself upwards. A causal mask *on cross-attention* lets row $t$
@@ -1922,16 +1918,15 @@ assert loss < 0.01 and share_right(copying, unseen) == 0 and forced < 0.05
 assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 
 # %% [markdown]
-# Each position copies what it was given. The loss is perfect, since it asks for the word that is given; *forced* still
-# asks for the next one. Nothing leaks, the model equals the reference, and from `<bos>` it writes nothing but `<bos>`.
+# Each position copies what it was given, which is all that the loss asks for; *forced* still asks for the next word.
+# Nothing leaks, and from `<bos>` it writes nothing but `<bos>`.
 #
 # ### Does it combine what it has learnt?
 #
 # Every question that the [model](#a-model-that-has-learnt-to-answer) was tested on has a twin with another greeting. To
-# test more, hold out whole *topics*. A topic is a person with a mood, such as *you* with *tired*, or a person with
-# *how*. All its questions are held out, with *why* or without, under every greeting. If *you* and *tired* never stood
-# in one question, what does the model say to *why are you tired*? Combining what was seen in different examples is
-# called **compositional generalisation**.
+# test more, hold out whole *topics*: a person with a mood, such as *you* with *tired*, or with *how*, in all questions.
+# If *you* and *tired* never stood in one question, what does the model say to *why are you tired*? Combining what was
+# seen in different examples is called **compositional generalisation**.
 #
 # **Predict first.** What share of such answers is right? We have trained nine models with whole topics held out, and
 # nine with single questions held out as before, each with a seed and a split of its own
