@@ -15,7 +15,7 @@
 # published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 23 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 5 more
+# takes about 23 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 5 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
@@ -886,52 +886,101 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # %% [markdown]
 # ## Exercises
 #
-# ### Exercise 1: Merge the heads
+# ### Exercise 1: The layer, from memory
 #
-# *Easy, 10 minutes.* Write the way back yourself: the outputs of all heads, $(H, T, d_k)$, to one row for each word,
-# $(T, H d_k)$. The check names the common mistakes.
+# *Medium, 20 minutes.* Scroll up no more, and write multi-head attention for one sentence $(T, D)$, in NumPy alone,
+# without a loop over the heads. The check names the common mistakes.
 
 
 # %% tags=["exercise"]
-def merge(heads):
-    """The heads' outputs (H, T, d_k), side by side: (T, H d_k)."""
+def from_memory(x, w_q, w_k, w_v, w_o, num_heads):
+    """x (T, D), four matrices (D, D) -> (T, D)."""
     ...
 
 
 # %% tags=["check"]
-grid = np.arange(24.0) + 0.5
-check_merge = partial(
+def by_loop(x, w_q, w_k, w_v, w_o, num_heads):
+    columns = (np.split(w, num_heads, axis=1) for w in (w_q, w_k, w_v))
+    heads = [dict(w_q=q, w_k=k, w_v=v) for q, k, v in zip(*columns, strict=True)]
+    return heads_by_loop(x, heads)[0] @ w_o
+
+
+def per_head(d_k, width):
+    return np.sqrt(d_k)
+
+
+def variant(
+    split=split_heads, merge=merge_heads, root=per_head, axis=-1, mix=np.matmul
+):
+    """The layer with one step replaced."""
+
+    def layer(x, w_q, w_k, w_v, w_o, num_heads):
+        q, k, v = (split(x @ w, num_heads) for w in (w_q, w_k, w_v))
+        scaled = q @ k.swapaxes(-2, -1) / root(k.shape[-1], x.shape[-1])
+        powers = np.exp(scaled - scaled.max())
+        merged = merge(powers / powers.sum(axis=axis, keepdims=True) @ v)
+        return mix(merged, w_o)
+
+    return layer
+
+
+def draw_layer(words, width, heads):
+    rng = np.random.default_rng(words)
+    return (
+        rng.normal(size=(words, width)),
+        *rng.normal(size=(4, width, width)),
+        heads,
+    )
+
+
+check_from_memory = partial(
     checks.check,
-    reference=lambda heads: np.concatenate(list(heads), axis=1),
-    cases=[
-        (grid.reshape(2, 4, 3),),
-        (grid.reshape(3, 4, 2),),
-        (grid.reshape(2, 3, 4),),
-    ],
+    reference=by_loop,
+    cases=[draw_layer(5, 6, 3), draw_layer(3, 8, 2), draw_layer(6, 6, 1)],
     mistakes={
-        "you reshape at once, and a row mixes several words: first swap the first two axes": lambda heads: (
-            heads.reshape(heads.shape[1], -1)
+        "you reshape straight to (H, T, d_k), and a head mixes up the words: make it (T, H, d_k), then swap": variant(
+            split=lambda y, heads: y.reshape(heads, len(y), -1)
         ),
-        "the heads' numbers alternate; those of one head belong side by side": lambda heads: (
-            np.stack(list(heads), axis=2).reshape(heads.shape[1], -1)
+        "a head takes every H-th column; its d_k columns stand side by side": variant(
+            split=lambda y, heads: y.reshape(len(y), -1, heads).transpose(2, 0, 1)
         ),
-        "the heads are stacked, one below the other; a word needs one row": lambda heads: (
-            heads.reshape(-1, heads.shape[2])
+        "on the way back you reshape at once, and a row mixes several words: swap first": variant(
+            merge=lambda heads: heads.reshape(heads.shape[1], -1)
         ),
-        "swapped, but still with three axes: reshape to (T, H d_k)": lambda heads: (
-            heads.swapaxes(0, 1)
+        "on the way back the heads' numbers alternate; those of one head belong side by side": variant(
+            merge=lambda heads: heads.transpose(1, 2, 0).reshape(heads.shape[1], -1)
         ),
+        "you divide by the root of D; a score sums the d_k products of one head": variant(
+            root=lambda d_k, width: np.sqrt(width)
+        ),
+        "the scores are not divided by the root of d_k": variant(
+            root=lambda d_k, width: 1
+        ),
+        "the softmax runs over the queries; each query's weights must sum to 1": variant(
+            axis=-2
+        ),
+        "W_O is missing": variant(mix=lambda merged, w_o: merged),
+        "W_O is transposed": variant(mix=lambda merged, w_o: merged @ w_o.T),
     },
 )
-check_merge(merge)
+check_from_memory(from_memory)
 
 
 # %% tags=["solution"]
-def merge(heads):
-    return heads.swapaxes(0, 1).reshape(heads.shape[1], -1)
+def from_memory(x, w_q, w_k, w_v, w_o, num_heads):
+    T, D = x.shape
+
+    def split(y):  # (T, D) -> (H, T, d_k)
+        return y.reshape(T, num_heads, -1).swapaxes(0, 1)
+
+    q, k, v = (split(x @ w) for w in (w_q, w_k, w_v))
+    scaled = q @ k.swapaxes(-2, -1) / np.sqrt(D // num_heads)  # (H, T, T)
+    powers = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    heads = powers / powers.sum(axis=-1, keepdims=True) @ v  # (H, T, d_k)
+    return heads.swapaxes(0, 1).reshape(T, D) @ w_o
 
 
-verdict = check_merge(merge)
+verdict = check_from_memory(from_memory)
 assert verdict.passed, verdict
 verdict
 
