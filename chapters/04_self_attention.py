@@ -745,6 +745,8 @@ assert np.allclose(shares, [0.1867, 0.0454], rtol=0, atol=5e-5)
 assert np.allclose(shares / shares.sum(), [0.804, 0.196], rtol=0, atol=5e-4)
 _, second_dog = self_attention(small[[0, 1, 0]], w_q, w_k, w_v)
 assert second_dog[1, 0].round(3) == 0.446
+assert np.finfo(np.float16).max == 65504
+assert np.allclose(softmax(np.full(3, -1e9)), 1 / 3)  # a fully hidden row
 
 # %% [markdown]
 # ### A row with nothing to attend to

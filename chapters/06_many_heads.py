@@ -9,10 +9,9 @@
 # # 6. Why more than one head?
 #
 # *Dog bites man.* To know who bit whom, the verb needs two words, each in its place. One **head**, as in chapter 4, has
-# one row of weights for it and hands over every number by these: one average. When is that enough, and what is lost
-# when it is not? **Multi-head attention**, the form that transformers use, runs several side by side. This chapter
-# builds it in eight lines, then as a [PyTorch module](#the-same-as-a-pytorch-module), and inspects the heads of a
-# published model.
+# one row of weights for it, and so gives it one average of them. When is that enough, and what is lost when it is not?
+# **Multi-head attention**, the form that transformers use, runs several side by side. This chapter builds it in eight
+# lines, then as a [PyTorch module](#the-same-as-a-pytorch-module), and inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
 # takes about 23 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 5 more
@@ -319,7 +318,7 @@ plt.show()
 # [chapter 8](08_encoder.ipynb) will show, the output is added to the word's own vector, number by number. Without
 # $W_O$, head 1 could change only the first $d_k$ numbers of a word, whatever the model keeps there. With it, each head
 # can write into any of the $D$ numbers, and two heads into the same ones. (With a single head as wide as the word it
-# adds nothing: $W_V W_O$ is just another matrix.)
+# adds nothing: $W_V W_O$ is one matrix like any other.)
 #
 # Does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites dog* and *dog bites dog*. One column of
 # $W_O$, $(1, 0, -1, 0)$, brings the answer into one number: it subtracts head 2's first entry (*dog is bitten*) from
@@ -417,13 +416,17 @@ print("x", sentences.shape, "  out", received.shape)
 print("the verb, in each sentence:", *received[:, 1].round(3))
 assert np.allclose(received[0], together)
 
+
+def cut_heads(w_q, w_k, w_v, num_heads):  # the big matrices -> a list of heads
+    columns = (np.split(w, num_heads, axis=1) for w in (w_q, w_k, w_v))
+    return [dict(w_q=q, w_k=k, w_v=v) for q, k, v in zip(*columns, strict=True)]
+
+
 # all sizes differ: 2 sentences, 5 words, 3 heads of width 4
 rng = np.random.default_rng(0)
-three = [{name: rng.normal(size=(12, 4)) for name in head_1} for _ in range(3)]
-joined = [np.hstack([head[name] for head in three]) for name in head_1]
-noise, w_o = rng.normal(size=(2, 5, 12)), rng.normal(size=(12, 12))
-found = multi_head(noise, *joined, w_o, num_heads=3)
-assert np.allclose(found[1], heads_by_loop(noise[1], three)[0] @ w_o)
+x, (*three, w_o) = rng.normal(size=(2, 5, 12)), rng.normal(size=(4, 12, 12))
+by_loop, _ = heads_by_loop(x[1], cut_heads(*three, num_heads=3))
+assert np.allclose(multi_head(x, *three, w_o, num_heads=3)[1], by_loop @ w_o)
 
 
 # %% [markdown]
@@ -556,8 +559,7 @@ cut = np.arange(1, 9).reshape(2, 4)  # two words, two heads
 assert cut.reshape(2, 2, 2)[0].tolist() == [[1, 2], [3, 4]]
 assert cut.reshape(2, 2, 2).swapaxes(0, 1)[0].tolist() == [[1, 2], [5, 6]]
 mixed, all_weights = multi_head_attention(*[sequence] * 3, w_q, w_k, w_v, w_o, 4)
-columns = (np.split(matrix, 4, axis=1) for matrix in (w_q, w_k, w_v))
-own = [dict(w_q=q, w_k=k, w_v=v) for q, k, v in zip(*columns, strict=True)]
+own = cut_heads(w_q, w_k, w_v, 4)
 side_by_side, loop_weights = heads_by_loop(sequence, own)
 assert np.allclose(mixed, side_by_side @ w_o)
 assert np.allclose(all_weights, loop_weights)
@@ -624,10 +626,10 @@ class MultiHeadAttention(nn.Module):
 
 # %% [markdown]
 # Here `d_model` is our $D$. All heads share one mask, of shape $(T, S)$ or $(B, 1, T, S)$. Without the 1, $(B, T, S)$
-# is an error unless $B = H$; then every head [takes the mask of one
-# sentence](04_self_attention.ipynb#a-mask-over-the-wrong-axis), and nothing is reported. The folded cells check it
-# against a loop over heads and against `nn.MultiheadAttention`, with a causal mask and as cross-attention: the results
-# agree.
+# is an error unless $B = H$ (or $B = 1$, where it does no harm). Then head $h$ [takes the mask of sentence
+# $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis) in every sentence, and nothing is reported. The folded cells
+# check it against a loop over heads and against `nn.MultiheadAttention`, with a causal mask and as cross-attention: the
+# results agree.
 
 
 # %% tags=["hide-input"]
@@ -899,10 +901,8 @@ def from_memory(x, w_q, w_k, w_v, w_o, num_heads):
 
 
 # %% tags=["check"]
-def by_loop(x, w_q, w_k, w_v, w_o, num_heads):
-    columns = (np.split(w, num_heads, axis=1) for w in (w_q, w_k, w_v))
-    heads = [dict(w_q=q, w_k=k, w_v=v) for q, k, v in zip(*columns, strict=True)]
-    return heads_by_loop(x, heads)[0] @ w_o
+def layer_by_loop(x, w_q, w_k, w_v, w_o, num_heads):
+    return heads_by_loop(x, cut_heads(w_q, w_k, w_v, num_heads))[0] @ w_o
 
 
 def per_head(d_k, width):
@@ -935,7 +935,7 @@ def draw_layer(words, width, heads):
 
 check_from_memory = partial(
     checks.check,
-    reference=by_loop,
+    reference=layer_by_loop,
     cases=[draw_layer(5, 6, 3), draw_layer(3, 8, 2), draw_layer(6, 6, 1)],
     mistakes={
         "you reshape straight to (H, T, d_k), and a head mixes up the words: make it (T, H, d_k), then swap": variant(
@@ -1232,8 +1232,7 @@ def attention_with(merge):
     return attention
 
 
-columns = (np.split(matrix, 4, axis=1) for matrix in (w_q, w_k, w_v))
-heads = [dict(w_q=q, w_k=k, w_v=v) for q, k, v in zip(*columns, strict=True)]
+heads = cut_heads(w_q, w_k, w_v, 4)
 by_loop, _ = heads_by_loop(sequence, heads)
 order = np.array([3, 0, 4, 1, 2])
 print(f"{'':24} shape  rows sum to 1  shuffle  equals the loop")

@@ -1304,7 +1304,7 @@ for name, rows in deep.items():
 #
 # What do norms add, then? They allow larger steps: with the same small initialisation, at a learning rate of 0.01,
 # post-norm still learns with every seed, and without norms the loss overflows (its numbers become too large for the
-# computer). Pre-norm learns there from Glorot's initialisation; post-norm from PyTorch's not with every seed.
+# computer). Pre-norm learns there from Glorot's initialisation; post-norm from PyTorch's does not, with any seed.
 #
 # So a shallow model is no test of what a deep one needs. (The post-norm model of 2017 had six layers, and a
 # **warm-up**: for 4,000 steps its learning rate rose from near 0. With post-norm the gradients of the last layers'

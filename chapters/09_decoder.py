@@ -1856,8 +1856,8 @@ for kind, peak in ((OneScreen, 0.002), (PreNorm, 0.01)):
 assert 0.3 < shares["OneScreen"] < 0.95 < shares["PreNorm"]
 
 # %% [markdown]
-# Each has a peak that suits it. (One seed; at 0.01 it leaves the six post-norm layers with hardly any answer right
-# after these 250 steps.) [Chapter 8](08_encoder.ipynb#does-training-agree) has the likely reason.
+# Each has a peak that suits it. (With one seed. At 0.01 the six post-norm layers get hardly any answer right in these
+# 250 steps.) [Chapter 8](08_encoder.ipynb#does-training-agree) has the likely reason.
 #
 # ### Why does each mistake look as it does?
 #
