@@ -13,8 +13,8 @@
 # time. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when one of its
 # parts is left out.
 #
-# You need [chapter 7](07_learning.ipynb). This chapter takes about 30 minutes to read, and 40 for the exercises. [Going
-# further](#going-further), at the end, takes 6 more minutes.
+# You need [chapter 7](07_learning.ipynb). This chapter takes about 30 minutes to read, and 70 for the exercises. [Going
+# further](#going-further), at the end, takes 7 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it. Residual paths lead around attention and around the feed-forward network, each to an add and norm."}}
 from functools import partial
@@ -83,11 +83,13 @@ drawing.text(
 plt.show()
 
 # %% [markdown]
-# Two things happen to *bad*, and each is *added* to what it was. First, attention fetches. Every word has the same
-# query, *are you a not?*, so the score depends on the key alone: it is 20 for *not* and 0 for any other word, and *not*
-# gets all the weight. The value of *not* is −2 in the second entry, so *affirmed* goes from 1 to −1. (All other words
-# have the value 0, so without a *not* nothing is fetched.) Then a small network looks at *bad* alone. The tone should
-# be polarity times *affirmed*: 1 if the two agree, −1 if not. Their sum is ±2 if they agree and 0 if not, so
+# Two things happen to *bad*, and each is *added* to what it was.
+#
+# 1. **Attention fetches.** Every word has the same query, *are you a not?*, so the score depends on the key alone. It
+#    is 20 for *not* and 0 for any other word, so *not* gets all the weight. The value of *not* is −2 in the second entry,
+#    and *affirmed* goes from 1 to −1. All other words have the value 0, so without a *not* nothing is fetched.
+# 2. **A small network looks at *bad* alone.** The tone should be polarity times *affirmed*: 1 if the two agree, −1 if
+#    not. Their sum is ±2 if they agree and 0 if not, so
 #
 # $$\text{tone} = |\text{polarity} + \text{affirmed}| - 1 ,$$
 #
@@ -129,11 +131,12 @@ assert list(tones.values()) == [1, -1, -1, 1]
 
 # %% [markdown]
 # Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's. The
-# network combines numbers that stand in one vector. Here it had to multiply polarity by *affirmed*. One matrix cannot.
-# It gives a weighted sum, which would have to be above a threshold for praise and below it for blame. The points at
-# which it is above lie on one side of a straight line. In the left panel below, praise stands on two opposite corners
-# of a square and blame on the other two, so no line separates them (the classic XOR; the cases are not **linearly
-# separable**).
+# network combines numbers that stand in one vector. Here it had to multiply polarity by *affirmed*.
+#
+# One matrix cannot do that. It gives a weighted sum, which would have to be above a threshold for praise and below it
+# for blame, so a straight line would have to separate the two. In the left panel below, praise stands on two opposite
+# corners of a square and blame on the other two: no line does. Such cases are not **linearly separable**, and this one is
+# the classic XOR.
 #
 # From $z$, the sum of polarity and *affirmed*, the network makes two numbers, $\max(0, z)$ and $\max(0, -z)$. With
 # these as axes, on the right, one line separates praise from blame.
@@ -201,17 +204,17 @@ x = torch.randn(2, 7, 512)  # (B, T, D)
 y = down(up(x).relu())  # (B, T, D): each of the 14 vectors by itself
 
 # %% [markdown]
-# The **activation function** between them, or *non-linearity*, keeps it from collapsing into one matrix. (Without it,
-# $x W_1 W_2$ would be $x$ times a single $D \times D$ matrix, and the wide middle would gain nothing.) Usual ones are
+# The **activation function** between them, or *non-linearity*, keeps them from collapsing into one matrix: without it,
+# $x W_1 W_2$ would be $x$ times a single $D \times D$ matrix, and the wide middle would gain nothing. Usual ones are
 # $\operatorname{ReLU}(z) = \max(0, z)$, or the smoother GELU, $z \, \Phi(z)$ with the normal distribution function
 # $\Phi$. For *not bad*, two hidden entries (*units*) gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
 #
 # With $d_\text{ff} = 4D$ the network's two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two
-# thirds of a layer. ([What for?](#what-does-the-network-store))
+# thirds of a layer. [Going further](#what-does-the-network-store) asks what they store.
 #
-# The folded class `FeedForward`, the book's version, adds **dropout**. It sets a share of the numbers, chosen at
-# random, to 0 while training, so that nothing that follows can rely on a single one, and enlarges the others to make
-# up for it. Outside training it does nothing.
+# While a model trains, **dropout** follows most of its parts. It sets a share of the numbers, chosen at random, to 0, so
+# that nothing that comes after can rely on a single one, and enlarges the others to make up for it. Outside training it
+# does nothing. The book's class `FeedForward`, folded here, has it.
 
 # %% tags=["hide-input", "export"] module="encoder"
 from dataclasses import dataclass
@@ -295,77 +298,65 @@ assert np.isclose(share, 2 / 3, atol=0.01) and parameters(network) == 2_099_712
 #
 # - **A word is handed on.** A sublayer need only compute what changes: *bad* kept its polarity, and nobody had to
 #   copy it.
-# - **So is the gradient.** The derivative of $x + f(x)$ is $I + f'$ ($I$ is the identity matrix, $f'$ the matrix of
-#   derivatives of $f$), and through $n$
-#   sublayers these multiply: $(I + f_1')(I + f_2') \cdots (I + f_n')$. Multiply that out, and one term is $I$ alone:
-#   a path to the lowest layer that passes through no sublayer. Without the sums only $f_1' f_2' \cdots f_n'$ is left,
-#   which vanishes if its factors are small. With single numbers and $f' = 0.1$, twelve sublayers give
-#   $1.1^{12} = 3.1$ with the sums, and $0.1^{12} = 10^{-12}$ without.
+# - **So is the gradient.** Let $f'$ be the matrix of derivatives of $f$, and $I$ the identity. The derivative of
+#   $x + f(x)$ is $I + f'$, and through $n$ sublayers these multiply: $(I + f_1')(I + f_2') \cdots (I + f_n')$. Multiply
+#   that out, and one term is $I$ alone: a path to the lowest layer that passes through no sublayer. Without the sums only
+#   $f_1' f_2' \cdots f_n'$ is left, which vanishes if its factors are small. With single numbers and $f' = 0.1$, twelve
+#   sublayers give $1.1^{12} = 3.1$ with the sums, and $0.1^{12} = 10^{-12}$ without.
 #
-# Stack twelve feed-forward networks, with PyTorch's random initial weights (its **initialisation**), and send back a
-# gradient of length 1:
+# Stack twelve feed-forward networks, with PyTorch's random initial weights (its **initialisation**), and send a random
+# gradient back from the top. How large is what the lowest network gets, compared with the highest?
 
 
-# %% tags=["hide-input"]
-from itertools import product
-
-
-def keep_as_is(network):
-    """PyTorch's own initial weights."""
-
-
-def glorot(network):
-    for linear in (network.up, network.down):
-        nn.init.xavier_uniform_(linear.weight)
-
-
-def he(network):
-    nn.init.kaiming_normal_(network.up.weight, nonlinearity="relu")
-    nn.init.kaiming_normal_(network.down.weight, nonlinearity="linear")
-
-
-def gradients(add, initialise, seed):
-    """The length of each network's gradient of W_1."""
+# %%
+def gradients(add, scale, seed):
+    """The length of each network's gradient of W_1, the lowest network first."""
     torch.manual_seed(seed)
-    config = LayerConfig(d_model=64, d_ff=256, dropout=0.0)
-    networks, x = [FeedForward(config) for _ in range(12)], torch.randn(64, 64)
-    for each in networks:
-        initialise(each)
-        x = x + each(x) if add else each(x)
-    d_x = torch.randn_like(x)
-    x.backward(d_x / d_x.norm())
-    return [each.up.weight.grad.norm().item() for each in networks]
+    lower, x = [], torch.randn(64, 64)
+    for _ in range(12):
+        up, down = nn.Linear(64, 256), nn.Linear(256, 64)
+        up.weight.data *= scale
+        down.weight.data *= scale
+        y = down(up(x).relu())
+        x = x + y if add else y
+        lower.append(up.weight)
+    x.backward(torch.randn_like(x))
+    return [weight.grad.norm().item() for weight in lower]
 
 
-ratios = {}
-for add, initialise in product((False, True), (keep_as_is, glorot, he)):
-    found = [gradients(add, initialise, seed) for seed in range(5)]
-    low, *_, high = np.median(found, axis=0)
-    ratios[add, initialise] = low / high
 print("gradient of W_1 in the lowest network, as a share of the highest")
-for add, name in ((False, "without the sums"), (True, "with them")):
-    print(f"{name:16}{ratios[add, keep_as_is]:9.1g}")
-assert (
-    1e-6 < ratios[False, keep_as_is] < 3e-6 and 0.01 < ratios[False, glorot] < 0.05
-)
-assert 0.5 < ratios[False, he] < 2
-assert all(0.5 < ratios[True, one] < 2 for one in (keep_as_is, glorot, he))
+for name, add, scale in [
+    ("with the sums", True, 1),
+    ("without", False, 1),
+    ("without, weights twice as large", False, 2),
+]:
+    lengths = np.median([gradients(add, scale, seed) for seed in range(5)], axis=0)
+    print(f"{name:32}{lengths[0] / lengths[-1]:8.1g}")
+
+# %% tags=["proof"]
+for add, scale, low, high in [
+    (1, 1, 0.8, 1.2),
+    (0, 1, 1e-6, 4e-6),
+    (0, 2, 0.8, 1.2),
+]:
+    lengths = np.median([gradients(add, scale, seed) for seed in range(5)], axis=0)
+    assert low < lengths[0] / lengths[-1] < high
 
 # %% [markdown]
-# Without the sums the lowest network gets two millionths of what the highest gets; with them, about as much. (Larger
-# initial weights can rescue the first case.)
+# With the sums the lowest network gets as much as the highest; without them, two millionths. Larger initial weights
+# can rescue the second case, but only if they are of the right size.
 #
-# There is a price. Every layer adds to the stream, so the sum can grow from layer to layer; in one stack of 24
-# [below](#what-helps) the entries typically reach 1,280. Norms keep what a sublayer receives within bounds.
+# There is a price. Every layer adds to the stream, so the sum can grow from layer to layer. In [one stack of
+# 24](#how-do-size-and-gradient-change-with-the-layer) its entries reach 1,280. Norms keep what a sublayer receives
+# within bounds.
 
 # %% [markdown]
 # ## Layer norm, on four numbers
 #
-# **Layer normalisation** takes one token's vector, subtracts the mean of its entries (which [chapter
-# 19](19_modern.ipynb)'s RMSNorm leaves out), and divides by their standard deviation. $(2, 4, 4, 10)$ has the mean 5;
-# subtract it: $(-3, -1, -1, 5)$. The mean of the squares is $(9 + 1 + 1 + 25) / 4 = 9$, its square root 3. Divide:
-# $(-1, -\tfrac13, -\tfrac13, \tfrac53)$. $(21, 41, 41, 101)$, ten times as much plus 1, gives the same result: offset
-# and scale no longer matter.
+# **Layer normalisation** takes one token's vector, subtracts the mean of its entries, and divides by their standard
+# deviation. $(2, 4, 4, 10)$ has the mean 5; subtract it: $(-3, -1, -1, 5)$. The mean of the squares is
+# $(9 + 1 + 1 + 25) / 4 = 9$, its square root 3. Divide: $(-1, -\tfrac13, -\tfrac13, \tfrac53)$. Now take
+# $(21, 41, 41, 101)$, ten times as much plus 1. It gives the same result: offset and scale no longer matter.
 #
 # $$\operatorname{LayerNorm}(x) = \gamma \circ \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
@@ -387,10 +378,11 @@ def layer_norm(x, gain, bias, eps=1e-5):
 four = torch.tensor([2.0, 4, 4, 10], dtype=torch.float64)
 by_hand = layer_norm(four, gain=1, bias=0, eps=0)
 print([f"{number:.3f}" for number in by_hand.tolist()])
-assert torch.allclose(by_hand, torch.tensor([-1, -1 / 3, -1 / 3, 5 / 3]).double())
 assert torch.allclose(layer_norm(10 * four + 1, gain=1, bias=0, eps=0), by_hand)
-assert np.isclose(layer_norm(four, gain=2, bias=1, eps=0)[-1], 13 / 3)
 
+# %% tags=["proof"]
+assert torch.allclose(by_hand, torch.tensor([-1, -1 / 3, -1 / 3, 5 / 3]).double())
+assert np.isclose(layer_norm(four, gain=2, bias=1, eps=0)[-1], 13 / 3)
 torch.manual_seed(0)
 x, norm = torch.randn(3, 5, 8), nn.LayerNorm(8)
 nn.init.normal_(norm.weight)
@@ -399,10 +391,11 @@ assert torch.allclose(layer_norm(x, norm.weight, norm.bias), norm(x), atol=1e-6)
 
 # %% [markdown]
 # No other token and no other sentence takes part. So layer norm does the same to a token in training and in use, alone
-# and in a batch. (**Batch normalisation** takes mean and variance of an entry over the whole batch instead. Then what a
-# token becomes depends on the other sentences and on padding, and in use one needs averages kept from training. An
-# average over the positions of one sentence, `dim=1` for `dim=-1`, depends on padding and on the other words, and in
-# chapter 9 it would tell a token about later ones.)
+# and in a batch. **Batch normalisation** takes mean and variance of an entry over the whole batch instead. Then what a
+# token becomes depends on the other sentences and on padding, and in use one needs averages kept from training.
+#
+# Mind the axis. With `dim=1` for `dim=-1` the average runs over the positions of a sentence: it depends on padding and
+# on the other words, and in [chapter 9](09_decoder.ipynb) it would tell a token about later ones.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -467,12 +460,14 @@ plt.show()
 # %% [markdown]
 # Follow the thick line, the stream. With post-norm it passes through every norm, and so does the gradient on its way
 # back: no path is a plain $I$ any more. With pre-norm it passes through nothing but additions, so that path is there,
-# and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. In pre-norm a **final
-# norm** normalises the stream once, after the last layer, because nothing else has. (A common slip is
-# $x + \operatorname{LN}(x + f(x))$, which is neither: $x$ enters twice, and the stream is not normalised.) Which should
-# you choose? Pre-norm, unless you reproduce the paper (in PyTorch's layers that is `norm_first=True`; its
-# `nn.TransformerEncoder` adds a final norm only if you pass one). We build the paper's post-norm first, also PyTorch's
-# default; [experiments below](#does-training-agree) compare them.
+# and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. Nothing has normalised
+# that sum. So a pre-norm stack ends in a **final norm**, once, after the last layer.
+#
+# A common slip is $x + \operatorname{LN}(x + f(x))$, which is neither: $x$ enters twice, and the stream is not
+# normalised.
+#
+# Which should you choose? Pre-norm, unless you reproduce the paper. Below you find [why](#does-training-agree), and when
+# post-norm does as well.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -492,65 +487,79 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# ## The encoder
+# ## The encoder layer
 #
-# Here is the post-norm layer as a module, with dropout on what each sublayer returns:
+# Here is the layer as a module, in both orders, with dropout on what each sublayer returns. The attention is
+# [chapter 7's](07_learning.ipynb), which returns its weights as well.
 
 # %%
-from dotformer.attention import MultiHeadAttention  # chapter 7's, not chapter 6's
+from dotformer.attention import MultiHeadAttention
 
 
 class PlainLayer(nn.Module):
-    def __init__(self, d_model, num_heads, d_ff, dropout=0.1):
+    def __init__(self, d_model, num_heads, d_ff, dropout=0.1, norm_first=False):
         super().__init__()
         self.attention = MultiHeadAttention(d_model, num_heads)
         self.up, self.down = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
         self.norm1, self.norm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
         self.dropout = nn.Dropout(dropout)
+        self.norm_first = norm_first
 
-    def forward(self, x, mask=None):  # (B, T, D); (B, 1, 1, T), True: may attend
-        found, _ = self.attention(x, x, x, mask)  # chapter 7's also returns weights
-        x = self.norm1(x + self.dropout(found))
-        return self.norm2(x + self.dropout(self.down(self.up(x).relu())))
+    def attend(self, x, mask):
+        y, _ = self.attention(x, x, x, mask)  # query, key, value; True: may attend
+        return self.dropout(y)
 
+    def feed_forward(self, x):
+        return self.dropout(self.down(self.up(x).relu()))
 
-# %% tags=["proof"]
-theirs = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval()
-for parameter in theirs.parameters():
-    nn.init.normal_(parameter, std=0.3)
-plain = PlainLayer(16, 4, 32).eval()
-with torch.no_grad():
-    for mine, other in [
-        (plain.up, theirs.linear1),
-        (plain.down, theirs.linear2),
-        (plain.norm1, theirs.norm1),
-        (plain.norm2, theirs.norm2),
-        (plain.attention.w_o, theirs.self_attn.out_proj),
-    ]:
-        mine.load_state_dict(other.state_dict())
-    own = plain.attention.w_q, plain.attention.w_k, plain.attention.w_v
-    joined = theirs.self_attn.in_proj_weight.chunk(3)
-    biases = theirs.self_attn.in_proj_bias.chunk(3)
-    for linear, weight, bias in zip(own, joined, biases, strict=True):
-        linear.weight.copy_(weight)
-        linear.bias.copy_(bias)
-    x, real = torch.randn(2, 7, 16), torch.ones(2, 7, dtype=torch.bool)
-    real[1, 4:] = False  # padding
-    expected = theirs(x, src_key_padding_mask=~real)
-    assert torch.allclose(
-        plain(x, real[:, None, None])[real], expected[real], atol=1e-5
-    )
+    def forward(self, x, mask=None):  # x: (B, T, D), mask: (B, 1, 1, T)
+        if self.norm_first:
+            x = x + self.attend(self.norm1(x), mask)
+            return x + self.feed_forward(self.norm2(x))
+        x = self.norm1(x + self.attend(x, mask))
+        return self.norm2(x + self.feed_forward(x))
+
 
 # %% [markdown]
-# Without dropout it equals `nn.TransformerEncoderLayer` (folded check). In pre-norm the same parts stand in another
-# order, and one more norm follows the last layer:
+# PyTorch has the same layer, `nn.TransformerEncoderLayer`. Given the same parameters, do the two return the same?
+
+# %%
+real = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])  # 7 and 4 tokens
+x = torch.randn(2, 7, 16)
+for norm_first in (False, True):
+    theirs = nn.TransformerEncoderLayer(
+        16, 4, 32, batch_first=True, norm_first=norm_first
+    )
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    ours = PlainLayer(16, 4, 32, norm_first=norm_first)
+    ours.up, ours.down = theirs.linear1, theirs.linear2
+    ours.norm1, ours.norm2 = theirs.norm1, theirs.norm2
+    ours.attention.w_o = theirs.self_attn.out_proj
+    for name, weight, bias in zip(
+        ("w_q", "w_k", "w_v"),
+        theirs.self_attn.in_proj_weight.chunk(3),
+        theirs.self_attn.in_proj_bias.chunk(3),
+        strict=True,
+    ):
+        getattr(ours.attention, name).load_state_dict(
+            {"weight": weight, "bias": bias}
+        )
+    expected = theirs.eval()(x, src_key_padding_mask=~real)
+    apart = (ours.eval()(x, real[:, None, None]) - expected)[real].abs().max()
+    print(f"{norm_first=}: largest difference {apart:.0e}")
+    assert apart < 1e-5
+
+# %% [markdown]
+# They do. Four things are easily missed when you compare your own layer:
 #
-# ```python
-# y = norm_1(x)  # not x = norm_1(x): the residual stream does not pass the norm
-# x = x + attention(y, y, y, mask)
-# x = x + feed_forward(norm_2(x))
-# # after the last layer: x = final_norm(x)
-# ```
+# - **`batch_first=True`**. Otherwise PyTorch takes the first axis for the positions.
+# - **`eval()`**, for both, or dropout makes each run different.
+# - **`src_key_padding_mask`** is true where a token is *hidden*, the reverse of our `mask`.
+# - **Random biases and gains.** PyTorch's layer starts with all biases of attention 0 and all gains 1, and then a
+#   forgotten bias or two exchanged norms would not show.
+#
+# `in_proj_weight` holds $W_Q$, $W_K$ and $W_V$, one below the other.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -574,24 +583,28 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# ## From numbers to vectors
+# ## From token numbers to vectors
 #
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
 # vectors, the **embeddings**, and the vector of its position is added.
 #
-# What length $\lVert x \rVert$ should a token's vector have? At the input it should be about that of the position that
-# is added, $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$; otherwise the longer drowns the shorter.
-# But at the output many models use the embeddings a second time, to score every token of the vocabulary (**weight
-# tying**, [chapter 9](09_decoder.ipynb)). The entries of a normalised output have size 1, so its product with a vector
-# of length 1 is about 1, and a longer one would make the first scores too large ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)). So the embeddings start with length 1, and are multiplied by
-# $\sqrt D$ when they are looked up; $\sqrt{512} = 22.6$ is close enough to 16. (The paper gives no reason; this is
-# ours. The *size* of a vector is the root of the mean square of its entries: its length divided by $\sqrt D$.)
-
-# %% [markdown]
-# Here is the whole encoder in plain code, from token numbers to vectors: embeddings, positions ([chapter
-# 5](05_position.ipynb)'s) and the layers, with a mask that hides the padding, token 0. (The layers are in an
-# `nn.ModuleList`; in a plain list the optimiser would not find their parameters.)
+# What length $\lVert x \rVert$ should a token's vector have? It is used twice.
+#
+# - **At the input** it should be about as long as the position that is added, $\sqrt{D/2}$ by
+#   [chapter 5](05_position.ipynb), which is 16 for $D = 512$. Otherwise the longer drowns the shorter.
+# - **At the output** many models use the embeddings a second time, to score every token of the vocabulary (**weight
+#   tying**, [chapter 9](09_decoder.ipynb)). The entries of a normalised output have size 1, so its product with a vector
+#   of length 1 is about 1. A longer one would make [the first scores](07_learning.ipynb#the-first-number-to-look-at)
+#   too large.
+#
+# So the embeddings start with length 1, and are multiplied by $\sqrt D$ when they are looked up; $\sqrt{512} = 22.6$ is
+# close enough to 16. The paper multiplies, too, but gives no reason: this one is ours. (By *size* of a vector this
+# chapter means the root of the mean square of its entries, which is its length divided by $\sqrt D$.)
+#
+# ## The whole encoder
+#
+# From token numbers to vectors: embeddings, chapter 5's positions, and the layers, with a mask that hides the padding,
+# token 0. A pre-norm stack ends in the final norm.
 
 
 # %%
@@ -601,13 +614,16 @@ from dotformer.by_hand.positions import sinusoidal_positions
 
 
 class PlainEncoder(nn.Module):
-    def __init__(self, vocab_size, d_model, num_heads, layers, d_ff, dropout=0.1):
+    def __init__(self, vocab_size, num_layers, norm_first, d_model, **sizes):
         super().__init__()
         self.table = nn.Embedding(vocab_size, d_model)
         nn.init.normal_(self.table.weight, std=d_model**-0.5)
-        sizes = d_model, num_heads, d_ff, dropout
-        self.layers = nn.ModuleList(PlainLayer(*sizes) for _ in range(layers))
-        self.dropout = nn.Dropout(dropout)
+        self.layers = nn.ModuleList(  # in a plain list their parameters get lost
+            PlainLayer(d_model, **sizes, norm_first=norm_first)
+            for _ in range(num_layers)
+        )
+        self.final_norm = nn.LayerNorm(d_model) if norm_first else nn.Identity()
+        self.dropout = nn.Dropout(0.1)
 
     def forward(self, tokens):  # (B, T) -> (B, T, D)
         T, D = tokens.shape[1], self.table.embedding_dim
@@ -616,26 +632,27 @@ class PlainEncoder(nn.Module):
         mask = (tokens != 0)[:, None, None]  # (B, 1, 1, T)
         for layer in self.layers:
             x = layer(x, mask)
-        return x
+        return self.final_norm(x)
 
 
-encoder = PlainEncoder(1000, d_model=64, num_heads=4, layers=6, d_ff=256).eval()
+sizes = {"d_model": 64, "num_heads": 4, "d_ff": 256}
+encoder = PlainEncoder(1000, num_layers=6, norm_first=True, **sizes).eval()
 sentences = torch.tensor([[17, 5, 902, 17], [8, 330, 0, 0]])
 print(tuple(sentences.shape), "->", tuple(encoder(sentences).shape))
 alone = encoder(sentences[1:, :2])  # without the padding
 assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 
 # %% [markdown]
-# Each token number becomes a vector (a **hidden state**, not to be confused with the hidden entries of the network)
-# that has drawn on every real token of its sentence. No token attends to padding, and what comes out at padding
-# positions is to be ignored.
+# Each token number becomes a vector, its **hidden state**, that has drawn on every real token of its sentence. No token
+# attends to padding: the second sentence gives the same vectors with and without it. What comes out at the padding
+# positions themselves is to be ignored.
 
 # %% [markdown]
 # ## The book's version
 #
-# The encoder above is complete. Later chapters use the book's version (folded), which has both orders of norm, and
-# dropout inside attention and network as well. Its `AddAndNorm` receives a sublayer as a function, so either order is
-# one line; `Stack` runs layers (also called **blocks**) one after the other.
+# The encoder above is complete. Later chapters use the book's version, folded here, with dropout inside attention and
+# network as well. Its `AddAndNorm` receives a sublayer as a function, so either order is one line; `Stack` runs layers
+# (also called **blocks**) one after the other. It, too, equals PyTorch's encoder.
 
 # %% tags=["export", "hide-input"] module="encoder"
 from collections.abc import Callable
@@ -798,15 +815,9 @@ class Embeddings(nn.Module):
         return self.positions(self.tokens(tokens) * self.scale)
 
 
-# %% [markdown]
-# With random parameters copied over, it returns what PyTorch's encoder returns, in either order, with some tokens
-# masked out:
-
-# %% tags=["hide-input"]
+# %% tags=["proof"]
 from dotformer.support.torch_modules import our_state_dict
 
-real = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])  # 7 and 4 tokens
-x = torch.randn(2, 7, 16)
 for norm_first in (False, True):
     layer = nn.TransformerEncoderLayer(
         16, 4, 32, batch_first=True, norm_first=norm_first
@@ -819,29 +830,27 @@ for norm_first in (False, True):
     ours = Encoder(config, num_layers=3).eval()
     ours.load_state_dict(our_state_dict(theirs))
     with torch.no_grad():
-        expected = theirs(x, src_key_padding_mask=~real)  # there, True: leave out
-        found = ours(x, real[:, None, None])
-    apart = (found[real] - expected[real]).abs().max()
-    name = "pre-norm" if norm_first else "post-norm"
-    print(f"{name:9} largest difference {apart:.0e}")
-    assert torch.allclose(found[real], expected[real], atol=1e-5)
+        expected = theirs(x, src_key_padding_mask=~real)
+        output = ours(x, real[:, None, None])
+    assert torch.allclose(output[real], expected[real], atol=1e-5)
 
 # %% [markdown]
 # ## What is each part for? Leave it out
 #
-# The encoder is built. Does it need all its parts? Three experiments test that: small trained encoders of three layers,
-# in this section; then 24 untrained layers, where depth shows; then twelve trained ones. In the first, take away one
-# part at a time (an **ablation**). There are two tasks on twelve random digits. *Reverse*: output the digits in reverse
-# order. *Add*: to each digit add the one at the mirrored position, and keep the last digit of the sum. For 3 1 4,
-# *reverse* gives 4 1 3 and *add* gives 7 2 7. Both must fetch a digit, and the second must compute something with it,
-# too. (A linear map turns each position's final vector into ten scores.)
+# The encoder is built. Does it need all its parts? Take one away, train what is left, and see what it can no longer
+# do: an **ablation**. There are two tasks on twelve random digits:
 #
-# Every model has width 32 and four heads and is post-norm. Its matrices have *Glorot's initialisation* ([Glorot and
-# Bengio, 2010](https://proceedings.mlr.press/v9/glorot10a.html); `xavier_uniform_`), with which a square projection
-# leaves the size of a vector unchanged, on average; we name it, since it will matter later. Each is trained for 600
-# steps of Adam, a form of gradient descent ([chapter 11](11_training.ipynb)), with smaller steps for the first 50 (a
-# *warm-up*), once for each of three seeds. For each we show the best of seven learning rates, 0.0003 to 0.02, since a
-# model that lost a part may need larger or smaller steps (`python -m benchmarks.encoders`, two hours on one core).
+# - *Reverse*: output the digits in reverse order. 3 1 4 becomes 4 1 3.
+# - *Add*: to each digit add the one at the mirrored position, and keep the last digit of the sum. 3 1 4 becomes 7 2 7.
+#
+# Both must fetch a digit, and the second must compute something with it, too. Every model has three post-norm layers of
+# width 32 with four heads, and a linear map that turns each position's final vector into ten scores. It is trained for
+# 600 steps, with a learning rate that grows over the first 50 (a *warm-up*), once for each of three seeds. A model that
+# lost a part may need larger or smaller steps, so each gets seven learning rates, and we show the best.
+#
+# One setting will matter later: the matrices have *Glorot's initialisation* (`xavier_uniform_`), with which a square
+# projection leaves the size of a vector unchanged, on average. `python -m benchmarks.encoders` repeats all this, in two
+# hours on one core.
 
 
 # %% tags=["hide-input"]
@@ -954,12 +963,10 @@ for without in (None, *PARTS):
 #
 # - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
 # - Without the **residual connection** around attention, *add* stays near chance and *reverse* reaches 26 to 34
-#   percent. Always answering with the most frequent of the twelve digits would score 26, since it occurs 3.1 times, on
-#   average. In these models the words have become alike ([measured below](#words-become-alike)): without the sum a
-#   position holds what its attention returns. With random matrices these are averages, more alike with every layer, so
-#   that after three little is a position's own. So little more is left than how often each digit occurs. The connection around the
-#   feed-forward network is not needed here.
-# - These three layers can do without **norms**.
+#   percent. Always answering with the most frequent of the twelve digits would score 26. So hardly more is left at a
+#   position than how often each digit occurs: without the sum it holds what attention returns, an average of all
+#   positions, and after three layers of averages [the positions are alike](#words-become-alike).
+# - The residual connection around the feed-forward network, and the **norms**, are not needed here.
 # - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. Attention is linear only once its
 #   weights are fixed, and these depend on the words; norms are not linear either. Three layers of that are enough. And
 #   one?
@@ -985,12 +992,11 @@ assert (
 )
 
 # %% [markdown]
-# With one layer, the missing network shows: after 600 steps, 73 to 79 percent of the digits are right without it, and
-# all of them with it. Attention does fetch the second digit: its four heads give the mirrored position about half of
-# their weight. But combining the two is the problem of *not bad* again: with fixed weights, and without norms, each
-# of the ten possible answers would get a score that is a number for one digit plus a number for the other, and [no
-# such scores get all 100 cases right](#why-can-a-sum-not-add-digits). Norms and word-dependent weights get round
-# this, but more slowly.
+# With one layer, the missing network shows: 73 to 79 percent of the digits are right without it, and all of them with
+# it. Fetching is not the problem, since the four heads give the mirrored position about half of their weight. Combining
+# is, as in *not bad*. With fixed weights, and without norms, each of the ten possible answers would get a number for
+# one digit plus a number for the other, and [no such scores get all 100 cases right](#why-can-a-sum-not-add-digits).
+# Norms and word-dependent weights get round this, but more slowly.
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1030,10 +1036,10 @@ assert min(slow[None]) == 1
 # %% [markdown]
 # ## What goes wrong in a deep stack?
 #
-# Three layers did without norms, and without the sum their words became alike. More layers show why. Take 24 attention
-# layers with Glorot's initialisation, before any training. (We leave out the feed-forward networks, so that whatever
-# makes words alike is attention's doing. The twelve trained layers [below](#does-training-agree) have them again.)
-# Sentences of 16 random words of width 64 pass through them; the layers are joined in one of four ways:
+# Three layers could do without norms. Can 24? Let words pass through 24 layers, before any training, and look at what
+# arrives. The layers hold nothing but attention, with Glorot's initialisation, so that whatever happens to the words is
+# attention's doing. The words are random vectors of width 64, 16 in a sentence, and the layers are joined in one of four
+# ways:
 #
 # | | a layer computes |
 # |---|---|
@@ -1086,12 +1092,14 @@ stacks = {name: median_of_starts(step) for name, step in steps.items()}
 # %% [markdown]
 # ### Words become alike
 #
-# How much of a word's vector is its *own*, and not common to all? Write the vectors as rows of $X$, subtract their
-# average $\bar X$ from each, and divide the length of what is left by the length of all (for a matrix, the root of the
-# sum of its squared entries): the own share is $\lVert X - \bar X \rVert / \lVert X \rVert$. For $(3, 1)$ and $(1, 3)$
-# the average is $(2, 2)$, what is left is $(1, -1)$ and $(-1, 1)$, and the share is $2 / \sqrt{20} = 0.45$. For 16
-# random words it begins at $\sqrt{15/16} = 0.97$, since the average of 16 unrelated vectors keeps a 16th of the square.
-# (Own and common part are at right angles, so it is the squares of their shares that add up to 1.)
+# How much of a word's vector is its *own*, and not common to all? Write the vectors as rows of $X$, and subtract their
+# average $\bar X$ from each. The **own share** is the length of what is left, divided by the length of all:
+#
+# $$\frac{\lVert X - \bar X \rVert}{\lVert X \rVert} ,$$
+#
+# where the length of a matrix is the root of the sum of its squared entries. For $(3, 1)$ and $(1, 3)$ the average is
+# $(2, 2)$, what is left is $(1, -1)$ and $(-1, 1)$, and the share is $2 / \sqrt{20} = 0.45$. For 16 random words it
+# begins at $\sqrt{15/16} = 0.97$, since the average of 16 unrelated vectors keeps a 16th of the square.
 #
 # **Predict first.** With attention alone, after how many layers is less than a tenth of each vector its own? And does
 # adding prevent that?
@@ -1124,56 +1132,44 @@ show_stacks(
 )
 
 # %% [markdown]
-# With attention alone, two layers are enough: after one the own share is 0.73, after two 0.03 or 0.04, and after four
-# nothing. All sixteen words are practically one vector. The reason is that each layer replaces words by weighted
-# averages of all words, and such averages are more alike than the words were. (The first layer shrinks the own parts,
-# from size 0.97 to 0.27, and leaves the common part, 0.26, so now both are about equal. With exactly even weights every
-# word would receive the same average, and nothing of its own would be left. After one layer the vectors are less than
-# half as long, so the scores are smaller and the weights nearly even: the second layer shrinks the own parts thirty
-# times.) [Dong and others (2021)](https://arxiv.org/abs/2103.03404) call this **rank collapse**, since equal rows make
-# a matrix of rank 1 (all its rows are multiples of one), and prove that in a stack of nothing but attention it is
-# faster than exponential: the more alike the words, the more even the weights, and even weights give all the same
-# average.
+# With attention alone the own share is 0.73 after one layer, 0.03 or 0.04 after two, and 0 after four: all sixteen words
+# are practically one vector. Each layer replaces words by weighted averages of all words, and averages are more alike
+# than what they average. The effect feeds itself: the more alike the words, the more even the weights, and with even
+# weights every word receives the same average. This is called **rank collapse**, since equal rows make a matrix of rank
+# 1: all its rows are multiples of one. [Dong and others (2021)](https://arxiv.org/abs/2103.03404) prove that in a stack
+# of nothing but attention it is faster than exponential.
 #
-# Adding delays the collapse but, with Glorot's weights, before training, does not prevent it: once words are mostly
+# Adding delays the collapse but, with Glorot's weights, before training, does not prevent it. Once words are mostly
 # alike, attention returns nearly the same vector to all, so what they share grows and what is a word's own does not.
-# With pre-norm each layer adds a vector of size about 1 at most to a growing stream, so it changes less and less
-# ([more](#how-fast-do-words-become-alike)), and at the top 0.27 of each word is still its own. Without the sum,
-# training does not help either: after three trained layers without the residual connection around attention the own
-# share is below 0.1. In the complete model it is 0.95.
+# Without the sum not even training prevents it: the three trained layers [above](#what-is-each-part-for-leave-it-out)
+# without the residual connection around attention end with an own share below 0.1, the complete model with 0.95.
+#
+# Why does it matter? If all words are alike, moving weight between them changes nothing. So with attention alone, and
+# with post-norm, $W_Q$ gets [hardly any gradient](#how-do-size-and-gradient-change-with-the-layer) in the high layers,
+# and they cannot learn where to look.
 #
 # ### What helps
 #
-# Two things keep words apart: pre-norm, and a smaller initialisation of what writes into the stream ($W_O$ and, where
-# there is a network, $W_2$), here called a **small initialisation**. GPT-2 divides the matrices that write into the
-# stream by the root of the number of sublayers, once, before training, so that each adds little: 24 random additions of
-# size $1/\sqrt{24}$ add up to size 1, since their squares add. Here are the four stacks at their top, and three in
-# which what attention adds is divided by $\sqrt{24}$. (*Size* is 1 after a norm.)
+# Two things keep words apart.
+#
+# - **Pre-norm.** Each layer adds a vector of size about 1 at most to a growing stream, so it changes the stream less and
+#   less. After 24 layers 0.27 of each word is still its own ([in numbers](#how-fast-do-words-become-alike)).
+# - **A small initialisation** of the matrices that write into the stream, $W_O$ and $W_2$. GPT-2 divides them by the
+#   root of the number of sublayers, once, before training, so that each adds little at first: 24 random additions of
+#   size $1/\sqrt{24}$ add up to size 1, since their squares add. In all three stacks that add, the own share is then
+#   still above 0.9 after 24 layers.
+#
+# So before training, each layer should add little compared with the stream: with a small initialisation all do, with
+# pre-norm only the later ones. Most of today's deep models are pre-norm, and this is one reason.
 
-# %% tags=["hide-input"]
+# %% tags=["proof"]
 small_start = {
     "added, small": lambda x, attend: x + attend(x) / np.sqrt(24),
     "post-norm, small": lambda x, attend: norm(x + attend(x) / np.sqrt(24)),
     "pre-norm, small": lambda x, attend: x + attend(norm(x)) / np.sqrt(24),
 }
 stacks |= {name: median_of_starts(step) for name, step in small_start.items()}
-print("after 24 layers    own share      size   gradient of W_Q in layer 24")
-for name, (shares, sizes, gradients) in stacks.items():
-    print(f"{name:18}{shares[-1]:10.3f}{sizes[-1]:10,.1f}{gradients[-1]:16.0e}")
 
-# %% [markdown]
-# The last column is the gradient of the top layer's $W_Q$, when the backward pass begins with a gradient of length 1.
-# If all words are alike, moving weight between them changes nothing. So with attention alone, and with post-norm, a
-# high layer gets hardly any signal about where to look. In the *added* stack the words are almost as alike; a gradient
-# remains, presumably only because the numbers have exploded, to more than a thousand. With pre-norm the stream grows to
-# 4, an own share of more than a quarter is left, and every layer gets a gradient ([layer by
-# layer](#how-do-size-and-gradient-change-with-the-layer)). With a small initialisation all three keep an own share
-# above 0.9, and their top layers still get a gradient.
-#
-# So before training, each layer should add little compared with the stream: with a small initialisation all do, with
-# pre-norm only the later ones. Most of today's deep models are pre-norm, and this is one reason.
-
-# %% tags=["proof"]
 alone, added, post, pre, *small_ones = stacks.values()
 two = np.array([[3, 1], [1, 3]])
 assert (
@@ -1221,51 +1217,23 @@ assert (
 # %% [markdown]
 # ## Does training agree?
 #
-# Stack **twelve** whole layers, and train *reverse* as before (600 steps, 50 of them warm-up, three seeds), with the
-# best of ten learning rates from 0.00004 to 0.02. Four stacks have Glorot's initialisation: pre-norm, post-norm, *no
-# norm* (the *added* of above, $x + f(x)$), and *no residual* ($\operatorname{LN}(f(x))$, post-norm without the sum).
-# Post-norm and no norm are trained once more with a *small initialisation*: $W_O$ and $W_2$ divided by $\sqrt{24}$,
-# since twelve layers have 24 sublayers. And post-norm gets *PyTorch's initialisation*, the default of `nn.Linear` (its
-# `nn.Transformer` uses Glorot's), whose numbers have, in a square matrix, a third of the variance of Glorot's.
+# Stack **twelve** whole layers, and train *reverse* as before, with the best of ten learning rates from 0.00004 to 0.02.
+# There are seven stacks:
+#
+# - from Glorot's initialisation pre-norm, post-norm, *no norm* (the *added* of above, $x + f(x)$), and *no residual*
+#   ($\operatorname{LN}(f(x))$, post-norm without the sum);
+# - with a *small initialisation* post-norm and no norm: $W_O$ and $W_2$ are divided by $\sqrt{24}$, since twelve layers
+#   have 24 sublayers;
+# - post-norm with *PyTorch's initialisation*, the default of `nn.Linear`, whose numbers have, in a square matrix, a third
+#   of the variance of Glorot's.
 #
 # **Predict first**: which of the seven learn?
-
-# %% tags=["hide-input"]
-print(
-    "share right                seed 1  seed 2  seed 3  learning rate  worst at 0.01"
-)
-deep = {}
-for row in measurement["deep"]:
-    if "without" in row:
-        name = f"no {row['without']}"
-    else:
-        name = "pre-norm" if row["norm_first"] else "post-norm"
-    name += ", small init" if row.get("small_start") else ""
-    name += "" if row.get("glorot", True) else ", PyTorch's init"
-    deep.setdefault(name, []).append(row)
-for name, rows in deep.items():
-    best = max(rows, key=lambda row: np.mean(row["right"]))
-    shares = "  ".join(f"{share:6.1%}" for share in best["right"])
-    at_001 = next(row for row in rows if row["learning_rate"] == 0.01)
-    worst = (
-        "overflow" if None in at_001["losses"] else f"{min(at_001['right']):.1%}"
-    )
-    print(f"{name:26} {shares}{best['learning_rate']:14.1g}{worst:>15}")
-
-# %% [markdown]
-# (The last column is the worst seed at a learning rate of 0.01.) From Glorot's initialisation only pre-norm learns.
-# Post-norm is stuck at 26 percent, about what the most frequent digit everywhere would give; the other two are worse.
-#
-# So it is not only where the norm stands that matters. Started small, or from PyTorch's smaller numbers, post-norm
-# learns, and started small even the stack without any norm. Why do these four learn, and the others not? Look at the
-# stacks before they are trained: how much of a word's vector is its own after the twelfth layer, and how large are
-# the entries?
 
 
 # %% tags=["hide-input"]
 def before_training(name, rows):
     """Own share and size after the twelfth layer, the median of three starts."""
-    found = []
+    starts = []
     for seed in range(3):
         model, *_ = learn(
             "reverse",
@@ -1282,34 +1250,56 @@ def before_training(name, rows):
             for layer in model[1].layers:
                 x = layer(x)
         own = (x - x.mean(dim=1, keepdim=True)).norm() / x.norm()
-        found.append([own.item(), x.square().mean().sqrt().item()])
-    return np.median(found, axis=0)
+        starts.append([own.item(), x.square().mean().sqrt().item()])
+    return np.median(starts, axis=0)
 
 
-print("before training, after layer 12     own share    size")
+deep = {}
+for row in measurement["deep"]:
+    if "without" in row:
+        name = f"no {row['without']}"
+    else:
+        name = "pre-norm" if row["norm_first"] else "post-norm"
+    name += ", small init" if row.get("small_start") else ""
+    name += "" if row.get("glorot", True) else ", PyTorch's init"
+    deep.setdefault(name, []).append(row)
+print(
+    "                           own share    share right, best learning     worst"
+)
+print(
+    "                            at first   seed 1   seed 2   seed 3       at 0.01"
+)
 for name, rows in deep.items():
     own, size = before_training(name, rows)
-    print(f"{name:32}{own:13.2f}{size:8.1f}")
+    best = max(rows, key=lambda row: np.mean(row["right"]))
+    shares = "  ".join(f"{share:7.1%}" for share in best["right"])
+    at_001 = next(row for row in rows if row["learning_rate"] == 0.01)
+    worst = (
+        "overflow" if None in at_001["losses"] else f"{min(at_001['right']):.1%}"
+    )
+    print(f"{name:26}{own:10.2f}  {shares}{worst:>14}")
     learned = max(min(row["right"]) for row in rows) > 0.98
     assert own > 0.4 if learned else own < 0.035
-    assert 100 < size < 600 if name == "no norm" else size < 5
+    assert 200 < size < 400 if name == "no norm" else size < 5
 
 # %% [markdown]
-# In the four that learn, the own share is above 0.4 when training begins. In the others it is at most 0.03, and in the
-# one without norms or a small initialisation the entries have grown to nearly 300. For *post-norm* and *no residual*
-# that fits what was found above: where words are alike, moving weight between them changes nothing, so the upper layers
-# get hardly any signal about where to look. *No norm* gets one, but its numbers have exploded. So here, with Glorot's
-# initialisation, unless a norm stands in front of each sublayer, a deep stack drowns the words before anything has been
-# learned, and without norms it explodes as well. Smaller weights prevent this.
+# From Glorot's initialisation only pre-norm learns. Post-norm is stuck at 26 percent, about what the most frequent
+# digit everywhere would give; the other two are worse. So it is not only the norm's position that matters: started
+# small, or from PyTorch's smaller numbers, post-norm learns, and started small even the stack without any norm does.
 #
-# What do norms add, then? They allow larger steps: with the same small initialisation, at a learning rate of 0.01,
-# post-norm still learns with every seed, and without norms the loss overflows (its numbers become too large for the
-# computer). Pre-norm learns there from Glorot's initialisation; post-norm from PyTorch's does not, with any seed.
+# The first column shows what the four have in common. It is the own share after the twelfth layer, *before* training:
+# above 0.4 in the four that learn, at most 0.03 in the others. That fits what was found above, since where words are
+# alike the upper layers cannot learn where to look. (The stack without norms has a second fault from Glorot's
+# initialisation: its entries have grown to nearly 300.) So, with Glorot's initialisation, a deep stack drowns the words
+# before anything has been learned, unless a norm stands in front of each sublayer. Smaller weights prevent this.
 #
-# So a shallow model is no test of what a deep one needs. (The post-norm model of 2017 had six layers, and a
-# **warm-up**: for 4,000 steps its learning rate rose from near 0. With post-norm the gradients of the last layers'
-# feed-forward networks start larger than with pre-norm, in which some see why full steps at once go wrong ([what we
-# tested](#does-it-need-warm-up)).)
+# What do norms add, then? They allow larger steps. The last column is the worst seed at a learning rate of 0.01: with
+# the same small initialisation, post-norm still learns there, and without norms the loss overflows, because its numbers
+# become too large for the computer. Pre-norm learns there from Glorot's initialisation; post-norm from PyTorch's does
+# not, with any seed.
+#
+# So a shallow model is no test of what a deep one needs. The post-norm model of 2017 had six layers, and for 4,000
+# steps its learning rate rose from near 0; [what such a warm-up is good for](#does-it-need-warm-up) we tested, too.
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small init": 6, "no norm, small init": 5}
@@ -1422,7 +1412,162 @@ quiz.one_choice(
 # %% [markdown]
 # ## Exercises
 #
-# ### Exercise 1: Count the parameters
+# ### Exercise 1: The layer, from memory
+#
+# *Medium, 30 minutes.* Scroll up no more, and write the layer in both orders, attention included. Your function
+# receives PyTorch's layer, `theirs`, and takes the parameters from it: `norm1`, `norm2`, `linear1`, `linear2`,
+# `self_attn.out_proj`, which you may call, and `self_attn.in_proj_weight` $(3D, D)$ and `in_proj_bias`.
+# `self_attn.num_heads` and `norm_first` say how to use them. The check compares with `theirs(x)` and names the common
+# mistakes.
+
+
+# %% tags=["exercise"]
+def encoder_layer(theirs, x, real):
+    """x (B, T, D), real (B, T), True for a token and False for padding -> (B, T, D)."""
+    ...
+
+
+# %% tags=["check"]
+def same_layer(theirs, x, real):
+    return theirs(x, src_key_padding_mask=~real)
+
+
+def variant(
+    order=lambda theirs: theirs.norm_first,
+    through=lambda x, norm: x,
+    slip=lambda x: 0,
+    second=lambda theirs: theirs.norm2,
+    onto=lambda x, before: x,
+    activation=torch.relu,
+    project=lambda x, weight: x @ weight.T,
+    root=lambda d_k, d_model: math.sqrt(d_k),
+    split=lambda y, shape: y.reshape(shape).transpose(1, 2),
+    hidden=lambda real: ~real,
+):
+    """The layer with one step replaced."""
+
+    def layer(theirs, x, real):
+        (B, T, D), attention = x.shape, theirs.self_attn
+        H = attention.num_heads
+
+        def attend(x):
+            q, k, v = (
+                split(project(x, weight) + bias, (B, T, H, D // H))
+                for weight, bias in zip(
+                    attention.in_proj_weight.chunk(3),
+                    attention.in_proj_bias.chunk(3),
+                    strict=True,
+                )
+            )
+            scores = q @ k.transpose(-2, -1) / root(D // H, D)
+            scores = scores.masked_fill(hidden(real)[:, None, None], -1e9)
+            y = (scores.softmax(dim=-1) @ v).transpose(1, 2).reshape(B, T, D)
+            return attention.out_proj(y)
+
+        def feed_forward(x):
+            return theirs.linear2(activation(theirs.linear1(x)))
+
+        norm1, norm2 = theirs.norm1, second(theirs)
+        if order(theirs):
+            y = through(x, norm1) + attend(norm1(x))
+            return onto(through(y, norm2), x) + feed_forward(norm2(y))
+        y = slip(x) + norm1(x + attend(x))
+        return slip(y) + norm2(onto(y, x) + feed_forward(y))
+
+    return layer
+
+
+def draw_case(norm_first, num_heads):
+    torch.manual_seed(num_heads)
+    theirs = nn.TransformerEncoderLayer(
+        8, num_heads, 12, norm_first=norm_first, batch_first=True
+    )
+    for parameter in theirs.requires_grad_(False).parameters():
+        nn.init.normal_(parameter, std=0.5)
+    real = torch.ones(2, 5, dtype=torch.bool)
+    real[1, 3:] = False
+    return theirs.double().eval(), torch.randn(2, 5, 8).double(), real
+
+
+check_layer = partial(
+    checks.check,
+    reference=same_layer,
+    cases=[draw_case(False, 2), draw_case(True, 4)],
+    mistakes={
+        "you wrote post-norm only; with `norm_first` the norm stands before the sublayer": variant(
+            order=lambda theirs: False
+        ),
+        "you wrote pre-norm only; without `norm_first` the norm takes the sum, x + f(x)": variant(
+            order=lambda theirs: True
+        ),
+        "in pre-norm you add to norm(x); the stream itself passes no norm": variant(
+            through=lambda x, norm: norm(x)
+        ),
+        "in post-norm x enters twice: x + LN(x + f(x))": variant(slip=lambda x: x),
+        "the feed-forward network uses the first norm again": variant(
+            second=lambda theirs: theirs.norm1
+        ),
+        "the second sum adds to what entered the layer; add to what attention's sum left": variant(
+            onto=lambda x, before: before
+        ),
+        "the residual connection around the feed-forward network is missing": variant(
+            onto=lambda x, before: 0
+        ),
+        "there is no ReLU between the two linear maps": variant(
+            activation=lambda x: x
+        ),
+        "`nn.Linear` multiplies by its weight transposed": variant(
+            project=lambda x, weight: x @ weight
+        ),
+        "you divide by the root of D; a score sums the d_k products of one head": variant(
+            root=lambda d_k, d_model: math.sqrt(d_model)
+        ),
+        "you reshape straight to (B, H, T, d_k), and a head mixes up the positions": variant(
+            split=lambda y, shape: y.reshape(shape[0], shape[2], shape[1], -1)
+        ),
+        "the mask is reversed: only the padding is attended to": variant(
+            hidden=lambda real: real
+        ),
+        "the padding is not hidden": variant(
+            hidden=lambda real: torch.zeros_like(real)
+        ),
+    },
+)
+check_layer(encoder_layer)
+
+
+# %% tags=["solution"]
+def encoder_layer(theirs, x, real):
+    B, T, D = x.shape
+    attention = theirs.self_attn
+
+    def attend(x):
+        joined = x @ attention.in_proj_weight.T + attention.in_proj_bias
+        q, k, v = (  # each (B, H, T, d_k)
+            part.reshape(B, T, attention.num_heads, -1).transpose(1, 2)
+            for part in joined.chunk(3, dim=-1)
+        )
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        scores = scores.masked_fill(~real[:, None, None], -math.inf)
+        heads = scores.softmax(dim=-1) @ v
+        return attention.out_proj(heads.transpose(1, 2).reshape(B, T, D))
+
+    def feed_forward(x):
+        return theirs.linear2(theirs.linear1(x).relu())
+
+    if theirs.norm_first:
+        x = x + attend(theirs.norm1(x))
+        return x + feed_forward(theirs.norm2(x))
+    x = theirs.norm1(x + attend(x))
+    return theirs.norm2(x + feed_forward(x))
+
+
+verdict = check_layer(encoder_layer)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 2: Count the parameters
 #
 # *Medium, 15 minutes.* How many parameters does one encoder layer have? Write the formula, with all biases and both
 # norms. (For $D = 512$ and $d_\text{ff} = 2048$ it is 3,152,384. The check compares with `EncoderLayer`.)
@@ -1473,7 +1618,7 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# ### Exercise 2: Back through the norm
+# ### Exercise 3: Back through the norm
 #
 # *Harder, 25 minutes.* Given $x$ $(T, D)$ and the gradient for $y = \operatorname{LayerNorm}(x)$, with gain 1, bias 0
 # and $\epsilon = 0$, return the gradient for $x$, in NumPy. Start with one vector: $y_i = (x_i - \mu) / \sigma$. Both
@@ -1592,6 +1737,10 @@ verdict
 # Compare the size of what attention adds with that of the stream, in the [deep
 # stacks](#what-goes-wrong-in-a-deep-stack) (*size* is the root of the mean square of the entries).
 #
+# - **Attention alone**: the first layer shrinks the own parts from size 0.97 to 0.27, and leaves the common part, 0.26,
+#   so both are about equal now. The vectors are less than half as long, so the scores are smaller and the weights
+#   nearly even: the second layer shrinks the own parts thirty times. (Own and common part are at right angles, so the
+#   squares of their shares add up to 1.)
 # - **Post-norm** scales every sum back to size 1, so once words are mostly alike, what is added next is about as large
 #   as the stream. Write a word as $c + w$, what is common and what is its own. Attention adds a common vector $a$,
 #   about as long as $c$, and in a random direction, since the matrices are random. Lengths at right angles add by
@@ -1645,15 +1794,25 @@ show_stacks(
 # the top layer a fiftieth of the lowest one's.
 
 # %% [markdown]
+# Here are the stacks at their top, and with them the three in which what attention adds is divided by $\sqrt{24}$:
+
+# %% tags=["hide-input"]
+print("after 24 layers    own share      size   gradient of W_Q in layer 24")
+for name, (shares, sizes, queries) in stacks.items():
+    print(f"{name:18}{shares[-1]:10.3f}{sizes[-1]:10,.1f}{queries[-1]:16.0e}")
+
+# %% [markdown]
+# With the small initialisation all three keep an own share above 0.9, and their top layers get a gradient.
+
+# %% [markdown]
 # ### Does it need warm-up?
 #
 # The training of the paper starts with tiny steps that grow for a while, a **warm-up** of the learning rate. [Xiong and
 # others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks. A norm divides by the size of
 # what it receives, and on the way back it divides the gradient as well. With pre-norm the final norm receives a stream
 # that has grown with the depth, and divides the gradients by its size. With post-norm the stream never grows, so the
-# gradients of the last layers' feed-forward networks start larger. (Measured here, in twelve layers: that of the last
-# $W_2$ has a length of 0.41 with post-norm and 0.10 with pre-norm.) (Those of $W_Q$, above, are nearly 0 where words
-# are alike.) So, they argue, full steps at once go wrong: the loss rises, or stays where it is, and does not recover.
+# gradients of the last layers' feed-forward networks start larger. Measured here, in twelve layers, that of the last
+# $W_2$ has a length of 0.41 with post-norm and 0.10 with pre-norm. So, they argue, full steps at once go wrong: the loss rises, or stays where it is, and does not recover.
 
 
 # %% tags=["proof"]
