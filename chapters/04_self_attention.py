@@ -12,8 +12,8 @@
 # words. By the end of this chapter you will have a function of seven lines that lets every word of a sentence look at
 # all of them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
 #
-# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 30 minutes to read, and 45 for
-# the exercises. [Going further](#going-further), at the end, takes 7 more minutes. If you are here to *write* a
+# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 31 minutes to read, and 45 for
+# the exercises. [Going further](#going-further), at the end, takes 8 more minutes. If you are here to *write* a
 # transformer, take [the route of an afternoon](../index.md#how-to-read-it).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
@@ -32,10 +32,11 @@ transformer_map(built=4)
 # simplest choice: let a word's vector play all three roles. *Python* asks its sentence: the query is the vector of
 # *python*, the keys are the vectors of all the words, and so are the values.
 #
-# The vectors (**embeddings**) are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors),
+# What a model reads is cut into **tokens**; in this chapter each token is a word or a punctuation mark. The vectors of
+# the words, called **embeddings**, are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors),
 # where the nearest words to *python* were animals as well as *import* and *pip*. They are scaled to length 1, so the
-# scores are cosines, and the temperature is 0.1, so that the choice is clear. (A model reads **tokens**. In this
-# chapter each is a word or a punctuation mark.)
+# scores are cosines. The temperature is 0.1, so that the choice is clear. Here are the weights that *python* gives to
+# the words of its sentence:
 
 # %% tags=["hide-input"]
 import numpy as np
@@ -138,9 +139,9 @@ assert weights[-1].round(2) == 0.88
 # line, is close to *with* and *you* in one, and to *are* and *the* in the other. Attention is a blend whose weights
 # are computed from the words.
 #
-# Is *python* itself now a language in one sentence, and a snake in the other? Add what *python* received to its own
-# vector, as chapter 8 will, and compare the sum with four words that stand in neither sentence: *imports* and
-# *serpent*, which are close to what it received, and *pip* and *programming*, which *import* suggests to a programmer:
+# Is *python* itself now a language in one sentence, and a snake in the other? To see, add what *python* received to its
+# own vector, as chapter 8 will. Then compare the sum with four words that stand in neither sentence. *Imports* and
+# *serpent* are close to what *python* received. *Pip* and *programming* are what *import* suggests to a programmer.
 
 # %% tags=["hide-input"]
 asked = embeddings[
@@ -174,14 +175,14 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 
 # %% [markdown]
 # Adding what it received has moved *python* towards *imports* in one sentence, from 0.21 to 0.53, and towards *serpent*
-# in the other, from 0.29 to 0.53. So it moved, but not far enough: *imports* is hardly a new word, nor is *serpent*.
-# *Python* has received mostly the word *import*, and not what it implies: its cosine with *pip* stays at 0.34, and with
-# *programming* it falls from 0.25 to 0.21.
+# in the other, from 0.29 to 0.53. But it has not moved far enough: *imports* says hardly more than *import*, and
+# *serpent* hardly more than *snake*. *Python* has received mostly the word *import*, and not what *import* implies: the
+# cosine with *pip* stays at 0.34, and the cosine with *programming* falls from 0.25 to 0.21.
 #
-# Other weights would only blend the words of the sentence as they are, and none of them says what *import* implies. A
-# matrix could: one that turns *import* into that ([below](#and-python) we make one by hand). The rest of this chapter
-# adds three matrices, the same for every word: two let training decide what is chosen, and the third what is handed
-# over.
+# Other weights would not help. They would still blend the words of the sentence as they are, and none of these words
+# says what *import* implies. A matrix can help: one that turns the vector of *import* into [the vector of what it
+# implies](#and-python). The rest of this chapter adds three matrices, the same for every word. The first two let
+# training decide which words are chosen, and the third lets it decide what these words hand over.
 #
 # ## Queries, keys and values
 #
@@ -192,8 +193,8 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 #   other verbs.
 # - Scores are symmetric. In *the snake shed its skin*, *its* must find *snake*. *Snake* needs nothing from *its*, yet
 #   the score is the same both ways.
-# - A word can hand over only its own vector: neither a part of it, nor what it implies
-#   (*import* could not hand over *programming*).
+# - A word can hand over only its own vector. It can hand over neither a part of it nor what it implies: *import* could
+#   not hand over *programming*.
 #
 # Think of searching for a video. What you type is the query: what you are looking for. The title of each video is its
 # key: what it can be found by. The video itself is its value: what is handed over when it is found. A sentence
@@ -206,23 +207,28 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 # $$q_i = x_i W_Q , \qquad k_i = x_i W_K , \qquad v_i = x_i W_V .$$
 #
 # Such a multiplication by a matrix is called a **projection**. For a sentence $X$ of $T$ words, $Q = X W_Q$,
-# $K = X W_K$ and $V = X W_V$ are three matrices with a row for each word. (Every vector is a row, so $q_i k_j^\top$
-# is a dot product.)
+# $K = X W_K$ and $V = X W_V$ are three matrices with a row for each word. Every vector is a row, so the dot product of
+# a query and a key is written $q_i k_j^\top$.
 #
-# A projection may change the width. Queries and keys have $d_k$ numbers each, the same because they meet in a dot
-# product. Values have $d_v$, which is free, because they are only weighted and added (mostly it is $d_k$, too). So for
-# word vectors of width $D$ (in papers $d_\text{model}$), $W_Q$ and $W_K$ have the shape $(D, d_k)$ and $W_V$ has
-# $(D, d_v)$.
+# A projection may change the width. Let a word vector have $D$ numbers; papers call this width $d_\text{model}$.
+# Queries and keys have $d_k$ numbers each, the same because they meet in a dot product. Values have $d_v$ numbers. You
+# may choose $d_v$ freely, because values are only weighted and added; mostly $d_v = d_k$. So $W_Q$ and $W_K$ have the
+# shape $(D, d_k)$, and $W_V$ has the shape $(D, d_v)$.
 #
 # Real word vectors are too long to work through by hand, so take *dog bites man*. A word has three numbers: is it
 # *alive*, is it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$.
 # Queries and keys have two numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word
 # can be found by.
 #
-# An action asks for something alive, and a living thing asks for an action; both queries use a 2, so that the choice is
-# clear. To see a preference, let *bites* prefer a human: in a key *human* adds another 1 to *alive*. The value says
-# whether a word is alive and whether it is human; of an action it says nothing. So each column below but the first is a
-# matrix, and each cell one of its rows:
+# Now choose the three matrices.
+#
+# - $W_Q$: an action asks for something alive, and a living thing asks for an action. Both ask with a 2, so that the
+#   choice is clear.
+# - $W_K$: a living thing can be found by *alive*, and an action by *action*. *Human* adds another 1 to *alive*, so that
+#   *bites* prefers a human.
+# - $W_V$: the value says whether a word is alive and whether it is human. About an action it says nothing.
+#
+# Below, each column after the first is one matrix, and each cell in it is one row of that matrix:
 #
 # | if a word is | $W_Q$ adds to the query (*alive*, *action*) | $W_K$ adds to the key (*alive*, *action*) | $W_V$ adds to the value (*alive*, *human*) |
 # |---|---|---|---|
@@ -254,10 +260,11 @@ for token, *vectors in zip(small_tokens, q, k, v, strict=True):
 # in the figure below, from left to right:
 #
 # 1. The score is the dot product of query and key: $2 \cdot 2 + 0 \cdot 0 = 4$.
-# 2. As in [chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) it is divided by $\sqrt{d_k}$, here
-#    $\sqrt 2$, in place of a temperature: 2.828.
-# 3. The softmax computes $e^{2.828} = 16.919$, and divides by the sum of the three, 22.032. The weight is 0.768.
-# 4. Each value is multiplied by its weight, and these are added up.
+# 2. The score is divided by $\sqrt{d_k}$, here $\sqrt 2$, which gives 2.828. As in chapter 3, this root takes the place
+#    of the temperature.
+# 3. The softmax computes $e^{2.828} = 16.919$, and divides it by the sum of the three words' powers, 22.032. The weight
+#    is 0.768.
+# 4. The value of each word is multiplied by its weight, and the three products are added up.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The query of bites, the row 2, 0, on the left. Three rows, one for each word. dog: key 1, 0; score 2; divided by root 2, 1.414; e to that power, 4.113; weight 0.187; value 1, 0. bites: key 0, 1; score 0; 0; 1; weight 0.045; value 0, 0. man: key 2, 0; score 4; 2.828; 16.919; weight 0.768; value 1, 1. Below: the sum of the powers, 22.032, and the output, 0.955, 0.768."}}
 drawing = Diagram(6.8, 2.75)
@@ -295,8 +302,7 @@ plt.show()
 # that depends on the order of the words, which is not in these vectors.
 #
 # *Dog* and *man* look for an action and give *bites* a weight of 0.673, but its value is $(0, 0)$, so they receive
-# little. A weight says how much of a value is taken, and not whether there is anything in it. (For a word that needs
-# nothing that is [useful](#what-is-the-third-matrix-for).)
+# little. A weight says how much of a value is taken, and not whether there is anything in it.
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -316,11 +322,16 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # - *It hands over only its own vector.* $W_V$ chooses: two of *man*'s three numbers, and nothing of *bites*.
 #
 # The first three are gone because queries and keys each have a matrix of their own. A score is
-# $q_i k_j^\top = (x_i W_Q)(x_j W_K)^\top = x_i \, W_Q W_K^\top \, x_j^\top$. Without $W_Q W_K^\top$ in the middle, a
-# word's score with itself is its squared length, and among vectors of equal length no score is larger. With it, another
-# word can score higher, and unlike words can match, since it says which entry of one counts with which entry of the
-# other. And scores need not be symmetric, since this product need not be. (With one shared matrix it would be
-# $W W^\top$, which is symmetric: *its* and *snake* would have the same score in either direction.) Here it is
+# $q_i k_j^\top = (x_i W_Q)(x_j W_K)^\top = x_i \, W_Q W_K^\top \, x_j^\top$. The product $W_Q W_K^\top$ in the middle
+# says which entry of the asking word counts with which entry of the other word. It removes one fault after the other:
+#
+# - Without the product, a word's score with itself is its squared length, and among vectors of equal length no score is
+#   larger. With the product, another word can score higher.
+# - Unlike words can match, since the product can connect different entries.
+# - Scores need not be symmetric, since the product need not be. This takes two matrices: with one shared matrix the
+#   product is $W W^\top$, which is symmetric, and *its* and *snake* have the same score in either direction.
+#
+# For *dog bites man* the product is
 #
 # $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} .$$
 #
@@ -352,7 +363,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## The definition
 #
-# Take $T$ queries, and $S$ keys with one value each; within one sentence $T = S$. As rows of matrices they give
+# Take $T$ queries, and $S$ keys with one value each; within one sentence $T = S$. Write them as the rows of three
+# matrices $Q$, $K$ and $V$. Then
 #
 # $$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
 #
@@ -403,9 +415,8 @@ matrix(4.8, 0.75, "output", of_weights @ v, 0.42, "{:.2f}")
 plt.show()
 
 # %% [markdown]
-# Each row of weights is a softmax of its own, over the keys, so all queries can go through at once. ([Over the
-# queries](#break-it-four-versions-one-correct) nothing would crash, either.) (`mask` [comes
-# below](#masks-leaving-a-word-out).)
+# Each row of weights is a softmax of its own, over the keys, so all queries can go through at once. The lines about
+# `mask` get [a section of their own](#masks-leaving-a-word-out).
 
 
 # %%
@@ -432,8 +443,8 @@ print(weights.round(3))
 assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
-# The middle row is the one that we worked out by hand. And here is the same without matrices, one query after the
-# other, a second way to compute it that finds mistakes in the first:
+# The middle row is the one that we worked out by hand. To find mistakes in a function, compute the same in a second
+# way. This loop needs no matrices and takes one query after the other:
 
 
 # %%
@@ -449,9 +460,11 @@ def attention_by_loop(q, k, v):
 assert np.allclose(context, attention_by_loop(q, k, v))
 
 # %% [markdown]
-# `attention` works on the last two axes (which is why `swapaxes` and not `.T`, which reverses all of them), so a whole
-# batch of $B$ sentences can go through at once: queries $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs
-# $(B, T, d_v)$. Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**.
+# `attention` works on the last two axes, so a whole batch of $B$ sentences can go through at once: queries
+# $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$. For this the code uses `swapaxes`, and not `.T`,
+# which reverses all axes.
+#
+# Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**.
 #
 # In **self-attention** queries, keys and values come from the same words. In **cross-attention** the queries come
 # from one sequence, keys and values from another: exercise 1 builds it.
@@ -531,79 +544,14 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# ### And *python*?
-#
-# With three matrices made by hand *python* can have what it needs, and no word has to be left out any more. Which
-# matrix turns the vector $a$ of one word, of length 1, into the vector $b$ of another? Their **outer product**
-# $a^\top b$, each number of $a$ times each number of $b$: for a word $x$ it gives $x \, a^\top b = (x \cdot a) \, b$,
-# the vector $b$, in proportion to how much $x$ is like $a$.
-#
-# So let $W_Q$ turn *python* into the query *import* + *snake* − *python*: whatever is like *import* or *snake*, and not
-# like *python* itself. (The vectors have 384 numbers, so $\sqrt{384}$ undoes the division, and 10 does what dividing by
-# the temperature 0.1 did at the beginning. `row_of`, `embeddings` and `normalize` are those of the first section.)
-# $W_K$ is the identity. $W_V$ turns *import* into *programming*, and *snake* into *animal*. Two of the four sentences
-# contain neither *import* nor *snake*.
-
-
-# %%
-def vector(word):
-    return embeddings[row_of[word]]
-
-
-wanted = vector("import") + vector("snake") - vector("python")
-python_q = 10 * np.sqrt(384) * np.outer(vector("python"), wanted)
-python_k = np.eye(384)
-python_v = np.outer(vector("import"), vector("programming"))
-python_v += np.outer(vector("snake"), vector("animal"))
-
-print(f"{'cosine of python with':27} programming  animal   attends most to")
-alone = [vector("python") @ vector(w) for w in ("programming", "animal")]
-print(f"{'python alone':27} {alone[0]:11.2f} {alone[1]:7.2f}")
-for sentence in (
-    "you import a file with python",
-    "a python is a large snake",
-    "imported python code",
-    "a python is a lizard",
-):
-    text = sentence.split()
-    x, at = np.stack([vector(word) for word in text]), text.index("python")
-    received, python_weights = self_attention(x, python_q, python_k, python_v)
-    python = normalize(x[at] + received[at])
-    found = [python @ vector(w) for w in ("programming", "animal")]
-    best = python_weights[at].argmax()
-    print(
-        f"{sentence:30} {found[0]:8.2f} {found[1]:7.2f}",
-        f"  {text[best]} {python_weights[at, best]:.2f}",
-    )
-    assert found[0] > 0.7 or found[1] > 0.27
-
-# %% tags=["proof"]
-drawn = np.random.default_rng(0).choice(rows, (2, 50), replace=False)
-many = sum(np.outer(a, b) for a, b in drawn.swapaxes(0, 1))
-handed = normalize(drawn[0] @ many)
-assert 0.86 < (handed * drawn[1]).sum(axis=1).mean() < 0.94
-likeness = [
-    vector(a) @ vector(b) for a, b in (("imported", "import"), ("lizard", "snake"))
-]
-assert np.round(likeness, 2).tolist() == [0.73, 0.42]
-assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < found[1] < 0.285
-
-# %% [markdown]
-# In the company of *import*, *python* moves towards *programming*, from 0.25 to 0.79; beside *snake* towards *animal*,
-# from 0.12 to 0.74. *Imported*, for which nothing was made, works almost as well, because its cosine with *import* is
-# 0.73. *Lizard*, 0.42 with *snake*, works only weakly: it gets 0.43 of the weight, and *animal* rises only to 0.28. We
-# chose these matrices by hand; training has to find such matrices from examples. One $W_V$ has room for dozens of
-# pairs: with 50 random pairs of words the result still has a cosine of 0.9 with its target, on average, since their
-# first words are nearly at right angles.
-
-# %% [markdown]
 # ## Why the square root?
 #
-# [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) derived it. In short, a score sums $d_k$
-# products. If the entries of query and key are independent, with mean 0 and variance 1, the variance of that sum is
-# $d_k$. So scores of wide queries and keys lie further apart, and one word gets nearly all the weight before anything
-# has been learned. There the softmax is flat: its gradient is nearly 0, so the query can hardly learn to look
-# elsewhere.
+# [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) derived the division by $\sqrt{d_k}$, and
+# [measured](03_softmax.ipynb#can-a-query-still-learn) how much learning suffers without it. In short, a score sums
+# $d_k$ products. If the entries of query and key are independent, with mean 0 and variance 1, the variance of that sum
+# is $d_k$. So scores of wide queries and keys lie further apart, and one word gets nearly all the weight before
+# anything has been learned. Where one word has nearly all the weight the softmax is flat: its gradient is nearly 0, so
+# the query can hardly learn to look elsewhere.
 #
 # Divide the scores by $\sqrt{d_k}$, and their variance is divided by $d_k$: it is 1 at every width. Here is the average
 # of the largest weight among ten random keys:
@@ -613,8 +561,7 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < found[1] < 0.285
 # | 4 | 4 | 0.49 | 0.30 |
 # | 64 | 64 | 0.87 | 0.32 |
 # | 512 | 512 | 0.95 | 0.32 |
-#
-# [Chapter 3](03_softmax.ipynb#can-a-query-still-learn) measures how much learning suffers without the division.
+
 
 # %% tags=["proof"]
 rng, largest = np.random.default_rng(0), {}
@@ -652,6 +599,71 @@ quiz.number(
 )
 
 # %% [markdown]
+# ## And *python*?
+#
+# With three matrices made by hand *python* can have what it needs, and no word has to be left out any more. Which
+# matrix turns the vector $a$ of one word, of length 1, into the vector $b$ of another? It is their **outer product**
+# $a^\top b$, which holds each number of $a$ times each number of $b$. Multiply a word's vector $x$ by it:
+# $x \, a^\top b = (x \cdot a) \, b$. You get the vector $b$, in proportion to how much $x$ is like $a$.
+#
+# So choose the three matrices like this:
+#
+# - $W_Q$ turns *python* into the query *import* + *snake* − *python*. It asks for whatever is like *import* or *snake*,
+#   and not like *python* itself.
+# - $W_K$ is the identity.
+# - $W_V$ turns *import* into *programming*, and *snake* into *animal*.
+#
+# In the code $W_Q$ has two factors more. The vectors have 384 numbers, so $\sqrt{384}$ undoes the division by
+# $\sqrt{d_k}$, and 10 does what dividing by the temperature 0.1 did at the beginning. `row_of`, `embeddings` and
+# `normalize` are those of the first section. Two of the four sentences contain neither *import* nor *snake*.
+
+
+# %%
+def vector(word):
+    return embeddings[row_of[word]]
+
+
+wanted = vector("import") + vector("snake") - vector("python")
+python_q = 10 * np.sqrt(384) * np.outer(vector("python"), wanted)
+python_k = np.eye(384)
+python_v = np.outer(vector("import"), vector("programming"))
+python_v += np.outer(vector("snake"), vector("animal"))
+
+print(f"{'cosine of python with':27} programming  animal   attends most to")
+before = [vector("python") @ vector(w) for w in ("programming", "animal")]
+print(f"{'python alone':27} {before[0]:11.2f} {before[1]:7.2f}")
+for sentence in (
+    "you import a file with python",
+    "a python is a large snake",
+    "imported python code",
+    "a python is a lizard",
+):
+    text = sentence.split()
+    x, at = np.stack([vector(word) for word in text]), text.index("python")
+    received, python_weights = self_attention(x, python_q, python_k, python_v)
+    python = normalize(x[at] + received[at])
+    after = [python @ vector(w) for w in ("programming", "animal")]
+    best = python_weights[at].argmax()
+    print(
+        f"{sentence:30} {after[0]:8.2f} {after[1]:7.2f}",
+        f"  {text[best]} {python_weights[at, best]:.2f}",
+    )
+    assert after[0] > 0.7 or after[1] > 0.27
+
+# %% tags=["proof"]
+likeness = [
+    vector(a) @ vector(b) for a, b in (("imported", "import"), ("lizard", "snake"))
+]
+assert np.round(likeness, 2).tolist() == [0.73, 0.42]
+assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
+
+# %% [markdown]
+# In the company of *import*, *python* moves towards *programming*, from 0.25 to 0.79; beside *snake* towards *animal*,
+# from 0.12 to 0.74. For *imported* we made no pair, but it works almost as well, because its cosine with *import* is
+# 0.73. *Lizard*, whose cosine with *snake* is 0.42, works only weakly: it gets 0.43 of the weight, and the cosine with
+# *animal* rises only to 0.28. We chose these matrices by hand; training has to find such matrices from examples.
+
+# %% [markdown]
 # ## Masks: leaving a word out
 #
 # Some words must not be seen: those not yet written, and *padding*, which only makes short sentences as long as the
@@ -659,10 +671,12 @@ quiz.number(
 # PyTorch's `scaled_dot_product_attention`, **True means *may attend***.
 #
 # A **causal mask** hides the future: query $t$ may attend to keys $0$ to $t$ and to none that comes later. A model that
-# writes a text word by word (an **autoregressive** model) does not have the later words yet. In training the whole text
-# is there, and at each word the model has to guess the next. If it could see the next word, it would copy it ([chapter
-# 9](09_decoder.ipynb)). The mask is a lower triangle, one row for each query, and where it is False the score becomes
-# minus infinity, so that its weight is 0:
+# writes a text word by word is called **autoregressive**. While it writes, the later words do not exist yet. In
+# training the whole text is there, and at each word the model has to guess the next word. If it could see that word, it
+# would copy it ([chapter 9](09_decoder.ipynb)).
+#
+# The mask is a lower triangle, with one row for each query. Where it is False, the score becomes minus infinity, and so
+# the weight becomes 0:
 
 # %% tags=["nbval-check-output"]
 causal = np.tril(np.ones((3, 3), dtype=bool))
@@ -691,7 +705,8 @@ for word, expected in (2, [False, False, True]), (0, [True, True, True]):
 
 # %% [markdown]
 # A **padding mask** hides padding: no query may attend to it. The mask has one entry for each *key*, the same for all
-# queries. (`None` adds an axis of length 1, so (2, 3) becomes (2, 1, 3); broadcasting repeats it for every query.)
+# queries. In `real[:, None, :]` below, `None` adds an axis of length 1 for the queries. So the shape (2, 3) becomes (2,
+# 1, 3), and broadcasting repeats the entries for every query.
 
 # %% tags=["nbval-check-output"]
 batch = np.stack([small, small])  # (2 sentences, 3 tokens, width 3)
@@ -724,17 +739,17 @@ print("times the mask, after       ", zeroed.round(3), "sum", zeroed.sum().round
 print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 
 # %% [markdown]
-# Multiplying the scaled scores by the mask is wrong: a score of 0 is an ordinary score, with $e^0 = 1$, so the hidden
-# word still gets 0.09. Multiplying the weights is only half right, because they no longer sum to 1. And the hidden word
-# still decides how much is left for the others. With the weights multiplied by the causal mask, *bites* would give
-# *dog* 0.187 in *dog bites man*, but 0.446 if the last word were a second *dog*. So the future leaks.
+# Multiplying the scaled scores by the mask (second line) is wrong: a score of 0 is an ordinary score, with $e^0 = 1$,
+# so the hidden word still gets 0.09.
 #
-# Divided by their sum, the weights agree with the first line, and for a reason: dropping a term of $\sum_j e^{s_j}$ and
-# dividing by what remains *is* the softmax of the others. Minus infinity does it in one step, and is safer: where a
-# hidden score is far larger, the other weights have already been rounded to 0, and dividing by their sum is 0/0. (Many
-# programs write a large negative number instead, such as $-10^9$. It works too, except that a row with nothing to
-# attend to then gives equal weights to what is hidden, without a warning; and 16-bit floats, which end at 65,504,
-# cannot hold it.)
+# Multiplying the weights by the mask (third line) is only half right. They no longer sum to 1, and the hidden word
+# still decides how much is left for the others. Multiply the weights by the causal mask, for example: *bites* then
+# gives *dog* 0.187 in *dog bites man*, but 0.446 if the last word is a second *dog*. So the future leaks.
+#
+# Divided by their sum (fourth line), these weights agree with the first line, and for a reason: dropping a term of
+# $\sum_j e^{s_j}$ and dividing by what remains *is* the softmax of the others. Minus infinity does it in one step, and
+# is safer: where a hidden score is far larger, the other weights have already been rounded to 0, and dividing by their
+# sum is 0/0.
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -758,6 +773,10 @@ assert np.allclose(softmax(np.full(3, -1e9)), 1 / 3)  # a fully hidden row
 #
 # The `softmax` above returns NaN for such a row. Chapter 3's, with its check, refuses it with an error, and exercise 2
 # gives it weights of 0, as chapter 7's module does.
+#
+# Many programs write a large negative number, such as $-10^9$, in place of minus infinity. It works too, with two
+# exceptions. A row with nothing to attend to then gives equal weights to what is hidden, without a warning. And 16-bit
+# floats, which end at 65,504, cannot hold such a number.
 
 # %% tags=["proof"]
 hidden = np.full(3, -np.inf)
@@ -801,10 +820,10 @@ assert np.allclose(shuffled_weights, weights[order][:, order], rtol=0, atol=1e-1
 assert order[8] == 3  # Language, now the last
 
 # %% [markdown]
-# It stays the same, and it would with any matrices. Each score depends on two words alone. Word $i$'s weights are the
-# exponentials of the scaled scores, divided by their *sum*, and its output is a *sum* over words again, and a sum
-# does not care about the order of its terms. Shuffle the words, and weights and outputs are shuffled along; this is
-# called **permutation equivariance**.
+# The output of *Language* stays the same, and it would with any matrices. Each score depends on two words alone. The
+# weights of word $i$ are the exponentials of its scaled scores, divided by their *sum*. Its output is again a *sum*,
+# over all words. And a sum does not depend on the order of its terms. So if you shuffle the words, the weights and
+# outputs are shuffled in the same way. This is called **permutation equivariance**.
 #
 # So without a mask the verb receives the same in *dog bites man* and in *man bites dog*. A causal mask changes that.
 # Which words a query may see then depends on the order, and the verb sees only itself and the noun before it:
@@ -823,9 +842,9 @@ assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
 # Of the nouns, the verb now sees only the biter. In *man bites dog* that is *man*, with the weight
-# $16.919 / 17.919 = 0.944$ and the value $(1, 1)$. The order *among* the words before it is lost, at least in the first
-# layer. So most models tell attention the positions, mask or not; the transformer of 2017 adds them to the vectors
-# ([chapter 5](05_position.ipynb)).
+# $16.919 / 17.919 = 0.944$ and the value $(1, 1)$. But a word still cannot tell the order *among* the words before it,
+# at least in the first layer. So most models tell attention the positions, mask or not; the transformer of 2017 adds
+# them to the vectors ([chapter 5](05_position.ipynb)).
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -851,8 +870,9 @@ quiz.several_choices(
 # %% [markdown]
 # ## The same as a PyTorch module
 #
-# From chapter 7 on this book trains models, in PyTorch. `nn.Linear` without bias is a matrix that training can
-# change, and `.mT` swaps the last two axes. In a module `__init__` makes the matrices, and calling it runs `forward`.
+# From chapter 7 on this book trains models, in PyTorch. There a part of a model is a class, called a **module**: its
+# `__init__` makes the matrices, and its `forward` runs when you call the module. `nn.Linear` without bias is a matrix
+# that training can change, and `.mT` swaps the last two axes.
 
 # %%
 import torch
@@ -889,17 +909,20 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 
 # %% [markdown]
 # It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
-# model you call PyTorch's, which avoids storing the weights where it can; on a GPU that is faster. (Many modules also
-# apply *dropout* to the weights in training, see [chapter 8](08_encoder.ipynb); then a row no longer sums to 1, so
-# compare after `eval()`.)
+# model you call PyTorch's, which avoids storing the weights where it can; on a GPU that is faster.
 #
 # Here $d_v = d_k$. The result has that width, so it cannot be added to a word yet; [chapter
-# 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) brings it back to $D$. A padding mask of shape $(B, T)$ needs a
-# new axis, `mask[:, None]`; with several heads it needs two ([why](#a-mask-over-the-wrong-axis)).
+# 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) brings it back to $D$.
 #
-# Two things to watch for. In `nn.MultiheadAttention`'s `attn_mask` and `key_padding_mask`, True means *hidden*. And a
-# mask of floats is *added* to the scores, so it must hold 0 for *may attend* and $-\infty$ for *hidden*: with 1 and 0
-# nothing is hidden, and no error is raised.
+# Four things to watch for:
+#
+# - A padding mask of shape $(B, T)$ needs a new axis, `mask[:, None]`; with several heads it needs two
+#   ([why](#a-mask-over-the-wrong-axis)).
+# - In `nn.MultiheadAttention`'s `attn_mask` and `key_padding_mask`, True means *hidden*.
+# - A mask of floats is *added* to the scores, so it must hold 0 for *may attend* and $-\infty$ for *hidden*. With 1 and
+#   0 nothing is hidden, and no error is raised.
+# - Many modules also apply *dropout* to the weights in training ([chapter 8](08_encoder.ipynb)). Then a row no longer
+#   sums to 1, so call `eval()` before you compare.
 
 # %% [markdown]
 # ## What does attention cost?
@@ -1161,8 +1184,7 @@ verdict
 #
 # **Next.** [Chapter 5](05_position.ipynb) gives each word a position, so that *dog bites man* and *man bites dog*
 # become different. [Chapter 6](06_many_heads.ipynb) runs several attentions side by side, and adds the linear layer
-# that mixes what they found. (Above the first layer of a transformer, a word's vector is already a mixture of several
-# words, so a weight on *man* is a weight on that mixture.)
+# that mixes what they found.
 
 # %% [markdown]
 # ## Going further
@@ -1222,9 +1244,10 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 
 # %% [markdown]
 # With a shared matrix a word's score with itself is the squared length of its key, while its scores with the others
-# scatter around 0. (Another word wins only if its key is longer: where $\|k_j\| \cos\theta > \|k_i\|$.) And the scores
-# $X W_Q (X W_Q)^\top$ stay symmetric, whatever training does. With two random matrices a word's query has no more to do
-# with its own key than with any other: at 11 percent nothing is decided yet, and training can choose.
+# scatter around 0. Another word $j$ wins only where $\|k_j\| \cos\theta > \|k_i\|$, with $\theta$ the angle between the
+# two keys, so its key must be longer. And the scores $X W_Q (X W_Q)^\top$ stay symmetric, whatever training does. With
+# two random matrices a word's query has no more to do with its own key than with any other: at 11 percent nothing is
+# decided yet, and training can choose.
 #
 # An attention that picks its own word fetches nothing new. Can a shared matrix work? Yes, with two changes: [Kitaev and
 # others (2020)](https://arxiv.org/abs/2001.04451) scale the keys, but not the queries, to length 1, so that scores are
@@ -1237,9 +1260,10 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 # why). With values that are the words themselves the sum is $x_i + x_j$. Can a later matrix still tell what the word
 # was from what it found?
 #
-# Test it with random words of width 16. A fit by least squares has to recover both words from the sum, $x_i + x_j$ or
-# $x_i + x_j W_V$ with a random $W_V$. Words use all of their 16 numbers, or only the first 8, so that there is room for
-# another word. What share of the words' squared length does the fit fail to recover, on held-out sums?
+# Test it with random words of width 16. In one run the words use only the first 8 of their 16 numbers, so that there is
+# room for another word; in a second run they use all 16. Make two kinds of sum: $x_i + x_j$, and $x_i + x_j W_V$ with a
+# random $W_V$. A fit by least squares has to recover both words from each sum. What share of the words' squared length
+# does it fail to recover, on held-out sums?
 
 
 # %% tags=["hide-input"]
@@ -1270,10 +1294,22 @@ for used in (8, 16):
 # directions. Where words use 8 of 16 entries, the new directions do not overlap with the words' own, so nothing is
 # lost; two words that use all 16 entries do not both fit.
 #
-# $W_V$ can also do the opposite: hand over nothing, as *bites* did. Why would that help? A value near zero can be
-# useful, because a softmax cannot say *none*. A word that needs nothing must still distribute a total weight of 1,
-# and can give nearly all of it to a word whose value is near zero. A token that collects much weight in this way,
-# whatever is asked, is called an **attention sink** ([Xiao and others, 2023](https://arxiv.org/abs/2309.17453)).
+# One $W_V$ can also hold dozens of pairs like *import* → *programming*. With 50 random pairs of words the result still
+# has a cosine of 0.9 with its target, on average, since the first words of the pairs are nearly at right angles.
+#
+# And $W_V$ can hand over nothing: *bites* had the value $(0, 0)$. A value near zero is useful because a softmax cannot
+# say *none*. A word that needs nothing must still distribute a total weight of 1, and can give nearly all of it to a
+# word whose value is near zero. A token that collects much weight in this way, whatever is asked, is called an
+# **attention sink** ([Xiao and others, 2023](https://arxiv.org/abs/2309.17453)).
+#
+# So read weights with care. A large weight may fetch almost nothing. And above the first layer of a transformer, a
+# word's vector is already a mixture of several words, so a weight on *man* is a weight on that mixture.
+
+# %% tags=["proof"]
+drawn = np.random.default_rng(0).choice(rows, (2, 50), replace=False)
+many = sum(np.outer(a, b) for a, b in drawn.swapaxes(0, 1))
+handed = normalize(drawn[0] @ many)
+assert 0.86 < (handed * drawn[1]).sum(axis=1).mean() < 0.94
 
 # %% [markdown]
 # ### A mask over the wrong axis
@@ -1325,8 +1361,8 @@ assert (six.max(axis=1) > 0.99).sum() == 4
 
 # %% [markdown]
 # In four of the six rows one word has more than 0.99 of the weight: scores of this size saturate the softmax. And the 6
-# is the number of tokens, which are not what is summed in a score. The root must be that of the width of a key, and
-# such scores do not show it.
+# is wrong: it is the number of tokens, but a score does not sum over tokens. It sums over the width of a key, so the
+# root must be that of this width. You cannot read the width off the scores.
 #
 # ### Is attention a filter?
 #
