@@ -8,13 +8,12 @@
 # %% [markdown]
 # # 5. Where does a word stand?
 #
-# "Dog bites man" is not news; "man bites dog" is. To the attention of [chapter 4](04_self_attention.ipynb) the two
-# are the same. A recurrent network meets the words one after another, so order is built in; attention reads all of
-# them at once and sums, and a sum has no order. At the end of this chapter each word carries its position, in a
-# **positional encoding**, and the verb can tell which word stands before it. In these two sentences that is the one
-# who bites.
+# "Dog bites man" is not news; "man bites dog" is. The attention of [chapter 4](04_self_attention.ipynb) cannot tell the
+# two apart. A recurrent network reads the words one after another, so order is built in. Attention reads all of them at
+# once and sums, and a sum has no order. At the end of this chapter each word carries its position, in a **positional
+# encoding**, and the verb can tell which word stands before it: in these two sentences, who bites.
 #
-# You need chapter 4, and sine and cosine. It takes about 25 minutes to read, and 45 for the exercises. [Going
+# You need chapter 4, and sine and cosine. It takes about 26 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One attention block is built. This chapter adds the two boxes named positions, under the encoder and under the decoder."}}
@@ -56,12 +55,15 @@ assert same
 
 # %% [markdown]
 # Each score depends on what its two words *are* and not on where they stand. A weight is the exponential of one such
-# score, divided by the sum of all the exponentials, and the weighted values are then summed, in whatever order. (A
-# causal mask hides later words, and so reveals some of the order: [chapter
-# 4](04_self_attention.ipynb#does-the-order-of-the-words-matter).) So the order must enter elsewhere, and the simplest
-# way is through the input vectors: give every **position** in the sentence a vector of its own, $p_t$ for position $t$
-# (counted from 0), and add it to the word that stands there: $x_t + p_t$. (The transformer of 2017 adds them once,
-# before the first layer; chapter 8's residual connections carry them upwards.)
+# score, divided by the sum of all the exponentials, and the weighted values are then summed, in whatever order. So the
+# order must enter elsewhere.
+#
+# The simplest way is through the input vectors. Give every **position** in the sentence a vector of its own, $p_t$ for
+# position $t$, counted from 0. Add it to $x_t$, the vector of the word that stands there: the model reads $x_t + p_t$.
+#
+# The transformer of 2017 adds positions once, before the first layer, and chapter 8's residual connections carry them
+# upwards. A causal mask reveals some of the order too, because it hides later words ([chapter
+# 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -90,7 +92,7 @@ quiz.one_choice(
 # **Predict first.** For each of these, what goes wrong?
 #
 # 1. *The index.* Add the number $t$ to every entry of the word's vector.
-# 2. *The share of the length.* Add $t / T$, which stays between 0 and 1.
+# 2. *The share of the length.* Add $t / T$, where $T$ is the number of words in the text. It stays between 0 and 1.
 # 3. *One-hot.* Give position $t$ a vector with a 1 in column $t$ and 0 elsewhere.
 
 # %%
@@ -102,10 +104,10 @@ for t in (0, 1, 10, 100):
 
 # %% [markdown]
 # **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: the number dominates every dot
-# product. Smaller steps would not save it. Whatever the step, a key contains $t$ times a fixed vector, so the position
-# adds $c \, t$ to the score, where $c$ depends on the query: a straight line, highest at one end. As far as position
-# decides, the first or the last can win, and never one between. (In a column of its own the number need not drown the
-# word, but where a query uses it, its effect is still a straight line.)
+# product. Smaller steps would not save it, and neither would a column of its own, in which the number need not drown
+# the word. Either way, the key at position $t$ contains $t$ times a fixed vector. So the position adds $c \, t$ to the
+# score, where $c$ depends on the query. For one query that is a straight line in $t$, highest at one of its ends. As
+# far as position decides, the first or the last can win, and never one between.
 #
 # **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
 # so "the word before me" looks different every time.
@@ -130,25 +132,30 @@ assert cosine_similarity(dog, man) < 0.5
 # %% [markdown]
 # ## Sines and cosines
 #
-# A point on a circle grants several wishes at once. Think of a clock hand of length 1. The dot product of two hands is
-# the cosine of the angle between them, largest where they agree and lower on both sides. So a query that points to
-# three o'clock finds three, and likewise for any other time. A fast hand alone comes round again: with a period of 6
-# steps, positions 1, 7 and 13 are the same. A slow one alone hardly moves in one step, so neighbours are nearly the
-# same, and a score can hardly choose between them. Several hands, fast and slow, tell the time, like those for seconds,
-# minutes and hours. And as hands move smoothly, neighbours stay similar, but with several hands not so similar that a
-# score could not choose.
+# A point on a circle grants several wishes at once. Think of a clock hand of length 1 that moves on with every
+# position. The dot product of two hands is the cosine of the angle between them, largest where they agree and lower on
+# both sides. So a query that points to three o'clock finds three, and any other time can be found in the same way.
 #
-# The original transformer uses such hands. Each is a pair of numbers, a sine and a cosine (both are **sinusoids**).
-# Why pairs? A sine alone has the same value twice in each turn; with its cosine it tells where in the turn you are. A
-# position gets $D$ numbers, as many as a word, so there are $D/2$ pairs, $i = 0, 1, \dots$. In each step the angle of
-# pair $i$ grows by $\omega_i$, its **frequency**:
+# One hand is not enough. A fast hand comes round again: with a period of 6 steps, positions 1, 7 and 13 are the same. A
+# slow hand hardly moves in one step, so neighbours are nearly the same, and a score can hardly choose between them.
+# Several hands, fast and slow, tell the time, like those for seconds, minutes and hours. Each hand moves smoothly, so
+# neighbours stay similar, but with several hands they differ enough for a score to choose.
+#
+# The original transformer uses such hands. Each is a pair of numbers, the sine and the cosine of an angle. Sine and
+# cosine waves are called **sinusoids**. A sine alone has the same value twice in each turn; together with the cosine it
+# tells where in the turn you are.
+#
+# A position gets $D$ numbers, as many as a word, so it has $D/2$ pairs, numbered $i = 0, 1, \dots$. In each step the
+# angle of pair $i$ grows by $\omega_i$, its **frequency**. The sine stands in column $2i$ of $p_t$, the cosine in
+# column $2i + 1$:
 #
 # $$p_{t, 2i} = \sin(\omega_i t), \qquad p_{t, 2i+1} = \cos(\omega_i t), \qquad \omega_i = 10000^{-2i/D} .$$
 #
-# Each pair is slower than the one before by the factor $10000^{2/D}$. The first turns by $\omega_0 = 1$ radian a
-# step, and has come full circle after $2\pi \approx 6.3$. The last, for a large $D$, turns by little more than
-# 1/10000 a step. ([Why 10,000?](#why-10000)) Work out $D = 4$ on paper: two pairs, with $\omega_0 = 1$ and
-# $\omega_1 = 10000^{-2/4} = \frac{1}{100}$:
+# Each pair is slower than the one before by the factor $10000^{2/D}$. The first turns by $\omega_0 = 1$ radian a step,
+# and has come full circle after $2\pi \approx 6.3$ steps. The last, for a large $D$, turns by little more than 1/10000
+# radian a step. Why 10,000? [Going further](#why-10000) compares other bases.
+#
+# Work out $D = 4$ on paper. There are two pairs, with $\omega_0 = 1$ and $\omega_1 = 10000^{-2/4} = \frac{1}{100}$:
 #
 # | position $t$ | $\sin t$ | $\cos t$ | $\sin \frac{t}{100}$ | $\cos \frac{t}{100}$ |
 # |---|---|---|---|---|
@@ -161,6 +168,10 @@ assert cosine_similarity(dog, man) < 0.5
 #
 # Take the word $x = (1, 0, 2, 0)$. At position 0 the model reads $(1, 1, 2, 1)$, at position 2
 # $(1.909, -0.416, 2.020, 1.000)$.
+#
+# Two wishes are granted already. Every entry lies between −1 and 1, so the numbers are *bounded*. And the formula takes
+# any $t$, so there is *no last* position. Besides, every encoding has the same norm, $\sqrt{D/2}$, because each pair
+# contributes $\sin^2 + \cos^2 = 1$ to the squared norm.
 
 
 # %% tags=["proof"]
@@ -215,8 +226,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# The rest of the book uses three functions, which are folded (inside them $D$ is called `d_model`): `frequencies(D)`,
-# `sinusoidal_encoding(positions, D)` for any positions, and `sinusoidal_positions(T, D)` for those from 0 to $T - 1$.
+# The rest of the book uses three functions, folded here: `frequencies(D)` returns all the $\omega_i$,
+# `sinusoidal_encoding(positions, D)` encodes any positions, and `sinusoidal_positions(T, D)` those from 0 to $T - 1$.
+# Their code calls $D$ `d_model`.
 
 # %% tags=["export", "hide-input"] module="by_hand.positions"
 import numpy as np
@@ -270,8 +282,7 @@ lengths = np.linalg.norm(encodings, axis=1)
 assert np.allclose(lengths, np.sqrt(16))  # all equally long
 
 # %% [markdown]
-# Every entry lies between −1 and 1 (*bounded*), every row has norm $\sqrt{D/2}$, because each pair contributes
-# $\sin^2 + \cos^2 = 1$, and the formula takes any $t$ (*no last*).
+
 
 # %% tags=["quiz"]
 quiz.number(
@@ -299,14 +310,15 @@ quiz.number(
 # %% [markdown]
 # ## Neighbouring positions are similar
 #
-# Take the dot product of two encodings. Each pair contributes $\sin a \sin b + \cos a \cos b = \cos(a - b)$, so the
-# position itself drops out:
+# Take the dot product of two encodings, $r$ positions apart. A pair with the angles $a$ and $b$ contributes
+# $\sin a \sin b + \cos a \cos b = \cos(a - b)$. The two angles of pair $i$ differ by $\omega_i r$, whatever $t$ is, so
+# the position itself drops out:
 #
 # $$p_t \cdot p_{t+r} = \sum_i \bigl( \sin \omega_i t \, \sin \omega_i (t + r) + \cos \omega_i t \, \cos \omega_i (t + r) \bigr) = \sum_i \cos \omega_i r .$$
 #
-# Only the *distance* $r$ is left. For $D = 4$, from the rows [above](#sines-and-cosines):
-# $p_1 \cdot p_2 = \cos 1 + \cos 0.01 = 1.54$, and so is $p_4 \cdot p_5$. Move the position below (width 16): the
-# curve slides along and keeps its shape.
+# Only the *distance* $r$ is left. For $D = 4$, $p_1 \cdot p_2 = \cos 1 + \cos 0.01 = 1.54$, and so is $p_4 \cdot p_5$.
+# The figure shows the waves for width 16, and the dot products of one position with those before and after it. Move the
+# position: the curve slides along and keeps its shape.
 
 # %% tags=["plot"]
 movable.position(sinusoidal_positions(48, 16), position=12)
@@ -329,11 +341,10 @@ assert (
 )
 
 # %% [markdown]
-# The peak is the position itself. From there it falls, with ripples: here a position 6 apart has a product of 6.445, a
-# little more than one 2 apart, 6.368. So the product depends on the distance alone, but does not always tell which of
-# two is nearer; on the whole, near positions are more alike than far ones. And the curve is its own mirror image: one
-# word *before* and one word *after* give the same product. What tells them apart is in [A step is a
-# rotation](#a-step-is-a-rotation).
+# The curve has its peak at the position itself and falls from there, so near positions are on the whole more alike than
+# far ones. But it falls with ripples: a position 6 apart has a product of 6.445, a little more than the 6.368 of a
+# position 2 apart. So the product does not always tell which of two positions is nearer. And the curve is its own
+# mirror image: one word *before* and one word *after* give the same product. The next section tells them apart.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -357,8 +368,8 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# Does any other position come close to a given one? By the formula above only the distance counts, so look from
-# position 0. Find the nearest of the next 9,999:
+# Are all positions *different*, or does another come close to a given one? By the formula only the distance counts, so
+# look from position 0, and find the nearest of the next 9,999:
 
 # %%
 found = {}
@@ -371,10 +382,10 @@ for d_model in (4, 8, 16, 32):
     print(f"D = {d_model:2} {distances[0]:21.2f} {apart:14.2f}, position {nearest}")
 
 # %% [markdown]
-# *Different*: no two positions are equal, because the first pair turns by 1 a step, and no whole number of steps makes
-# a whole number of turns ($\pi$ is irrational). But that pair comes back *nearly* to where it was, and how far apart
-# two positions are depends on the width: with $D = 4$ or 8 some distant position is almost the same, with 16 or 32 the
-# nearest is the neighbour.
+# No two positions are equal. The first pair turns by 1 radian a step, and because $\pi$ is irrational, no whole number
+# of steps makes a whole number of turns. But that pair comes back *nearly* to where it was, so the other pairs must
+# keep positions apart, and how well they do depends on the width. With $D = 4$ or 8 some distant position is almost the
+# same; with 16 or 32 the nearest is the neighbour.
 
 # %% tags=["proof"]
 assert [found[d_model] for d_model in (4, 8, 16, 32)] == [1885, 6283, 1, 1]
@@ -384,24 +395,24 @@ assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
 # ## A step is a rotation
 #
 # Look at one pair as a point in the plane, $(\sin \omega t, \cos \omega t)$. It runs around a circle, by the angle
-# $\omega$ each step. Going $r$ words further turns it by $\omega r$, wherever it was. For the pair this is school
-# trigonometry:
+# $\omega$ each step. Going $r$ words further turns it by $\omega r$, wherever it was. What that does to the two numbers
+# is school trigonometry:
 #
 # $$\sin(\omega t + \omega r) = \sin \omega t \cos \omega r + \cos \omega t \sin \omega r ,$$
 # $$\cos(\omega t + \omega r) = \cos \omega t \cos \omega r - \sin \omega t \sin \omega r .$$
 #
-# Both right sides are linear in the old pair, with coefficients that depend on $r$ and not on $t$. As row times matrix,
+# Each new number is the old sine times a number plus the old cosine times a number, and these factors depend on $r$ and
+# not on $t$. So you can write the step as a row times a matrix:
 #
 # $$\bigl(\sin \omega (t + r),\; \cos \omega (t + r)\bigr) = \bigl(\sin \omega t,\; \cos \omega t\bigr) \begin{pmatrix} \cos \omega r & -\sin \omega r \\ \sin \omega r & \cos \omega r \end{pmatrix} .$$
 #
-# From [the rows for $D = 4$](#sines-and-cosines), position 1 to position 2:
+# For example, the first pair of $D = 4$ has $\omega = 1$. One step, $r = 1$, takes it from position 1 to position 2:
 #
 # $$(0.841,\; 0.540) \begin{pmatrix} 0.540 & -0.841 \\ 0.841 & 0.540 \end{pmatrix} = (0.909,\; -0.416) .$$
 #
-# The same matrix takes position 4 to 5. Put one such block for each pair on the diagonal of a $D \times D$ matrix,
-# and call it $R_r$. Then $p_{t+r} = p_t R_r$: one matrix moves *every* position by $r$. So a step looks *the same
-# everywhere*. This is another reason for pairs: with sines alone there is no such matrix, because at $t = 0$ all of
-# them are 0, and 0 times any matrix is 0.
+# The same matrix takes position 4 to 5. Put one such block for each pair on the diagonal of a $D \times D$ matrix, and
+# call it $R_r$. Then $p_{t+r} = p_t R_r$: one matrix moves *every* position by $r$. So a step looks *the same
+# everywhere*.
 
 
 # %% tags=["export"] module="by_hand.positions"
@@ -428,10 +439,12 @@ for shift in range(-49, 50):
     assert np.allclose(rotation @ rotation.T, np.eye(32))  # lengths and angles stay
 
 # %% [markdown]
-# Attention can use this. Let $W_Q = R_{-1}$ (a negative $r$ goes back): the query of position $t$ is
-# $p_t R_{-1} = p_{t-1}$. Let $W_K$ be the identity (so that $d_k = D$): the keys are the encodings themselves. They all
-# have the same norm, and a dot product is the two norms times the cosine, so this query matches the key $p_{t-1}$ best:
-# "one word back", with one matrix for all positions. First without words:
+# Attention can use this to look "one word back". Try it first without words, on the encodings alone.
+#
+# Let $W_Q = R_{-1}$. A negative $r$ goes back, so the query of position $t$ is $p_t R_{-1} = p_{t-1}$. Let $W_K$ be the
+# identity, with $d_k = D$, so the keys are the encodings themselves. A dot product is the two norms times the cosine,
+# and all keys have the same norm. So the query of position $t$ matches the key $p_{t-1}$ best, with one matrix for all
+# positions:
 
 # %%
 look_back = 20 * rotation_matrix(-1, 32)  # the factor makes the choice sharper
@@ -453,14 +466,17 @@ assert round(20 / 32**0.5, 1) == 3.5
 assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 
 # %% [markdown]
-# At $D = 32$ each position from 2 on gives 0.85 to the one before it, all by the same matrix. With $R_1$ in its place
-# each position looks one word ahead, with $R_{-r}$ it looks $r$ words back. So *any* position can win, and before and
-# after are told apart, although the dot products of the encodings alone are the same. Position 0 looks for position
-# −1 and finds itself, the nearest. The factor 20 is needed because neighbours' scores differ by little: without it no
-# weight exceeds about 0.21.
+# At $D = 32$ each position from 2 on gives 0.85 to the one before it, all by the same matrix. Position 0 looks for
+# position −1 and finds itself, the nearest. The factor 20 in the code is needed because neighbours' scores differ by
+# little: without it no weight exceeds about 0.21.
 #
-# If wide enough, sinusoids grant every wish. (*No last* means that the formula has a vector for every position;
-# whether a trained model can use it comes later.)
+# With $R_1$ in place of $R_{-1}$ each position looks one word ahead, with $R_{-r}$ it looks $r$ words back. So *any*
+# position can win. And before and after are told apart, although the dot products of the encodings alone are the same.
+#
+# All this needs pairs. With sines alone there is no matrix $R_r$, because at $t = 0$ all the sines are 0, and 0 times
+# any matrix is 0.
+#
+# If wide enough, sinusoids grant every wish:
 #
 # | | different | bounded | same step | any can win | similar | no last |
 # |---|---|---|---|---|---|---|
@@ -469,17 +485,22 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # | one-hot | yes | yes | yes | yes | no | no |
 # | sinusoids | yes | yes | yes | yes | yes | yes |
 #
-# (Two of the yeses for one-hot: one matrix can shift every code by one, and a query that equals a code picks that
-# position.)
+# One-hot grants *same step*, because one matrix can shift every code by one, and *any can win*, because a query that
+# equals a code picks that position. *No last* says only that the formula has a vector for every position; whether a
+# trained model can use it comes later.
 #
 # ### The dog and the man
 #
-# Now add words, and the verb can tell which one stands before it. The words are vectors of the published model from
-# [chapter 2](02_similarity.ipynb#real-vectors), 384 numbers and after them 32 zeros; the positions are 384 zeros and
-# after them 32 sines and cosines. $W_Q$ and $W_K$ ignore the words (their first 384 rows are 0) and treat the positions
-# as above; $W_V$ ignores the positions (its last 32 rows are 0). Of all the model's words, which is nearest to what
-# *bites* receives? (Multiplying by `reads_words` keeps the first 384 entries, by `reads_positions` the last 32.
-# `row_of` and `token_of` lead from words to rows of `embeddings`, and back.)
+# Now add words, and the verb can tell which one stands before it. Every vector has 384 + 32 entries. A word has 384
+# numbers, its vector in the published model from [chapter 2](02_similarity.ipynb#real-vectors), and then 32 zeros. A
+# position has 384 zeros, and then 32 sines and cosines.
+#
+# $W_Q$ and $W_K$ ignore the words (their first 384 rows are 0) and look one word back, as above. $W_V$ ignores the
+# positions (its last 32 rows are 0), so *bites* receives words alone. Of all the model's words, which is nearest to
+# what it receives?
+#
+# In the code, multiplying by `reads_words` keeps the first 384 entries, by `reads_positions` the last 32.
+# `row_of[word]` is a word's row in `embeddings`, and `token_of[row]` leads back.
 
 # %% tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize
@@ -491,19 +512,19 @@ token_of = {row: word for word, row in row_of.items()}
 
 # %%
 reads_words, reads_positions = np.eye(416)[:, :384], np.eye(416)[:, 384:]
-looks_back = reads_positions @ look_back  # (416, 32)
+look_back_416 = reads_positions @ look_back  # (416, 32)
 for sentence in ("dog bites man", "man bites dog"):
     rows = [row_of[word] for word in sentence.split()]
     x = np.hstack([embeddings[rows], np.zeros((3, 32))])  # (3, 416)
     p = np.hstack([np.zeros((3, 384)), sinusoidal_positions(3, 32)])
-    received, _ = self_attention(x + p, looks_back, reads_positions, reads_words)
+    received, _ = self_attention(x + p, look_back_416, reads_positions, reads_words)
     biter = token_of[(embeddings @ received[1]).argmax()]
     print(f"{sentence}: what bites receives is nearest to {biter!r}")
     assert biter == sentence.split()[0]
 
 # %% [markdown]
-# Now let word and position share the *same* 16 entries, for the random words and matrices of the beginning, where the
-# verb received the same in both orders:
+# So far words and positions had entries of their own. Now let them share the *same* 16 entries. Take the random words
+# and matrices from the beginning of the chapter, with which the verb received the same in both orders:
 
 # %%
 p = sinusoidal_positions(3, 16)
@@ -520,12 +541,13 @@ assert not same
 #
 # After adding, the model sees only the sum. Can it be taken apart? Mostly. In a wide space two random directions are
 # nearly at right angles ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)), so word and position hardly disturb
-# each other. In [an experiment](#can-the-sum-be-taken-apart) one matrix recovers the word from every sum, and another
-# the position, from 84 percent of the sums at width 256, and fewer at smaller widths; the rest are mostly off by one or
-# two, since neighbouring positions are similar.
+# each other. In [an experiment](#can-the-sum-be-taken-apart) one matrix recovers the word from every sum. Another
+# recovers the position from 84 percent of the sums at width 256, and from fewer at smaller widths. Where it is wrong,
+# it is mostly off by one or two, since neighbouring positions are similar.
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**) and make the vector wider? The next
-# thing that happens to it is a projection, and
+# thing that happens to the vector is a projection. Its upper rows, $W_1$, multiply the word, and its lower rows, $W_2$,
+# the position:
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
@@ -539,13 +561,15 @@ assert not same
 # A model could also start with a random vector for every position and train it, like the word vectors. BERT and GPT-2
 # have such **learned position embeddings**.
 #
-# Take a small task: every position must attend to the one before it. There are no words; the encodings are the rows of
-# a matrix $E$, and the scores are $E A E^\top$, with $A$ learned (in place of $W_Q W_K^\top$). We compare two kinds of
-# $E$. Sinusoids are fixed, and $A = R_{-1}$ would solve the task. An embedding table starts at random and is trained
-# along with $A$ ([chapter 7](07_learning.ipynb) says how). Training shows positions 0 to 23. The test asks about 24 to
-# 47, with all 48 to choose from: going beyond what was trained is **extrapolation**. For each we took the learning
-# rate, of five, that did best on 24 to 47 itself, which flatters both; the numbers are means of three runs. Chance is 2
-# percent.
+# Take a small task: every position must attend to the one before it. There are no words. The encodings are the rows of
+# a matrix $E$, and the scores are $E A E^\top$, where a learned matrix $A$ takes the place of $W_Q W_K^\top$. We
+# compare two kinds of $E$:
+#
+# - *Sinusoids* are fixed, and $A = R_{-1}$ would solve the task.
+# - A *learned encoding* starts at random and is trained along with $A$ ([chapter 7](07_learning.ipynb) says how).
+#
+# Training shows positions 0 to 23. The test asks about positions 24 to 47, with all 48 to choose from. Going beyond
+# what was trained like this is called **extrapolation**. Chance is 2 percent.
 #
 # **Predict first.** With each kind, what share of positions 24 to 47 give most weight to the one before?
 
@@ -628,11 +652,13 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # it, so a longer text raises an error.
 #
 # Sinusoids may extrapolate. In our task, beyond position 23, they are right nearly everywhere at width 16 and 32, two
-# times out of three at 64, and hardly ever at 128. The rotation $R_{-1}$ would be right everywhere, at any width.
-# Training found another matrix. It was trained only on what the first 24 encodings contain, and in 24 steps the slow
-# pairs hardly move. At width 128, 39 percent of the later encodings' squared length lies in directions that the first
-# 24 hardly use; at width 16 nothing does, and at 32, where it still works, 13 percent. In those directions training
-# hardly changes the matrix, so it cannot use that part, which is presumably why the wide ones fail.
+# times out of three at 64, and hardly ever at 128.
+#
+# Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width, but training found another
+# matrix $A$. Training saw only the first 24 encodings, and in 24 steps the slow pairs hardly move. So there are
+# directions that these encodings hardly use, and in those directions training hardly changes $A$. What a later encoding
+# has there, $A$ cannot use. At width 16 that is nothing. At 32, where extrapolation still works, it is 13 percent of
+# the later encodings' squared length, and at 128 it is 39 percent. This is presumably why the wide ones fail.
 
 # %% tags=["proof"]
 strong, outside, zero = [], [], []
@@ -651,6 +677,9 @@ assert np.round(outside, 2).tolist() == [0, 0.13, 0.33, 0.39]
 # %% [markdown]
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
 # table 3, row E), and preferred sinusoids in the hope of longer texts.
+#
+# A note on the numbers in the table: they are means of three runs. Each kind has the learning rate, of five, that did
+# best on positions 24 to 47 itself, which flatters both.
 
 # %% [markdown]
 # ## Break it: one word at a time
@@ -683,27 +712,28 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # %% [markdown]
 # ## Rotary positions: turning instead of adding
 #
-# Adding has a price. Write $M = W_Q W_K^\top$. Then the score of two sums has four terms,
+# Adding has a price. Take the query at position $t$ and the key at position $s$, and write $M = W_Q W_K^\top$. Their
+# score has four terms:
 #
 # $$(x_t + p_t) \, M \, (x_s + p_s)^\top = x_t M x_s^\top + x_t M p_s^\top + p_t M x_s^\top + p_t M p_s^\top .$$
 #
-# One matrix must serve words and positions at once, and through the last three terms the score can depend on where each
-# stands in the text, though usually only the difference $t - s$ should count: a phrase should be read alike wherever it
-# stands.
+# One matrix must serve words and positions at once. And a phrase should usually be read alike wherever it stands, so
+# only the difference $t - s$ should count, but through the last three terms the score can depend on $t$ and $s$
+# themselves.
 #
 # A sinusoid is a fixed vector turned by $R_t$: $p_t = p_0 R_t$, with $p_0 = (0, 1, 0, 1, \dots)$. **Rotary position
-# embedding** (RoPE) turns the query and the key themselves, and the positions enter the score by $t - s$ alone. Add
-# nothing to the words. Instead, turn each pair of entries of a *query* by its angle at the query's position, and each
-# pair of a *key* by its angle at the key's position. (The angles are as before, with the width of a query, $d_k$, in
-# place of $D$.) A query $q$ at position $t$ becomes $q R_t$, a key $k$ at position $s$ becomes $k R_s$, and their score
-# is
+# embedding** (RoPE) adds nothing to the words. It turns the query and the key themselves: each pair of entries of a
+# *query* by its angle at the query's position, and each pair of a *key* by its angle at the key's position. The angles
+# are as before, with the width of a query, $d_k$, in place of $D$.
+#
+# So a query $q$ at position $t$ becomes $q R_t$, and a key $k$ at position $s$ becomes $k R_s$. The positions enter
+# their score by $t - s$ alone:
 #
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #
-# because $a \cdot b = a b^\top$ for rows, and $(k R_s)^\top = R_s^\top k^\top$. And $R_s^\top$ is $R_{-s}$: transposing
-# the rotation swaps the signs of its two sines, and so does negating the angle. Turning back by $s$ undoes $s$ of the
-# $t$ steps. The values are not turned, because only the scores need the positions; turned, what a word hands over would
-# depend on where it stands.
+# where the first step uses $a \cdot b = a b^\top$ for rows, and $(k R_s)^\top = R_s^\top k^\top$. The second uses
+# $R_s^\top = R_{-s}$: transposing the rotation swaps the signs of its two sines, and so does negating the angle. So
+# $R_t R_s^\top = R_{t-s}$: turning back by $s$ undoes $s$ of the $t$ steps.
 #
 # **By hand.** Take one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$:
 #
@@ -712,7 +742,8 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # | 7, 3 | (0.657, 0.754) | (0.141, −0.990) | −0.654 |
 # | 107, 103 | (0.185, 0.983) | (0.623, −0.782) | −0.654 |
 #
-# Both scores are $\cos 4$, the cosine of the angle between two vectors of length 1, since $7 - 3 = 107 - 103 = 4$.
+# Both scores are $\cos 4$. All these vectors have length 1, so a score is the cosine of the angle between query and
+# key, and in both rows the query is turned by $7 - 3 = 107 - 103 = 4$ more than the key.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two circles, each with two arrows from the middle. On the left the query at position 7 and the key at position 3, on the right the query at 107 and the key at 103. On the right both arrows point another way, but the angle between them is the same: from the key to the query it is a clockwise turn of 4 radians, more than half a circle."}}
 figure, panels = plt.subplots(1, 2, figsize=(6, 2.9))
@@ -755,20 +786,26 @@ assert np.allclose(turned, expected, atol=5e-4)
 assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 
 # %% [markdown]
-# Swap the two positions and the score changes: before and after are told apart. (By hand it would not have changed,
-# since there query and key were parallel, and $\cos(-4) = \cos 4$.) Had we turned only the queries, of the positions
-# only $t$ would be left in the score, and the difference would be lost.
+# The first two scores are equal, because $t - s$ is 4 in both. In the third the two positions are swapped and the score
+# changes: before and after are told apart. In the example by hand a swap changes nothing, but only because query and
+# key are parallel there, and $\cos(-4) = \cos 4$.
+#
+# Why turn both, and nothing else? With only the queries turned, the score would contain $t$ but not $s$, and the
+# difference would be lost. The values are not turned, because only the scores need the positions: with turned values,
+# what a word hands over would depend on where it stands.
 #
 # Can rotary positions look *one word back*? Yes. Let every key be the same $k$ and every query $k R_{-1}$, whatever the
-# words (a constant added after the projection, its *bias*, can do that): the score is $k R_{t-s-1} \, k^\top$, largest
-# at $s = t - 1$, where nothing is turned.
+# words. A constant that is added after the projection, its *bias*, can do that. The score is $k R_{t-s-1} \, k^\top$,
+# largest at $s = t - 1$, where nothing is turned.
 #
-# How do rotary positions differ from sinusoids? With them the score depends on the two words and on the difference of
-# their positions: the encoding is **relative**. Sinusoids are **absolute**: what is added to a word depends on where it
-# stands, and $W_Q$ and $W_K$ must find the difference in the sum. And rotary positions are applied in every layer, so
-# that no layer has to remember positions. Many open language models of today use rotary positions, Llama ([Touvron and
-# others, 2023](https://arxiv.org/abs/2302.13971)) among them, and [chapter 19](19_modern.ipynb) builds one. ([Other
-# ways](#other-ways-to-encode-the-distance) to encode the distance.)
+# How do rotary positions differ from sinusoids? Rotary positions are **relative**: the score depends on the two words
+# and on the difference of their positions. Sinusoids are **absolute**: what is added to a word depends on where it
+# stands, and $W_Q$ and $W_K$ must find the difference in the sum. Rotary positions are also applied in every layer, so
+# that no layer has to remember positions.
+#
+# Many open language models of today use rotary positions, among them Llama ([Touvron and others,
+# 2023](https://arxiv.org/abs/2302.13971)), and [chapter 19](19_modern.ipynb) builds such a model. [Going
+# further](#other-ways-to-encode-the-distance) has other ways to encode the distance.
 
 # %% [markdown]
 # ## Exercises
@@ -996,15 +1033,6 @@ plt.show()
 # %% [markdown]
 # The periods (wavelengths) grow by the same factor from pair to pair, from $2\pi \approx 6.3$ words for the first,
 # whatever the base, towards $2\pi$ times the base for the last.
-#
-# Fast pairs tell near positions apart and slow pairs far ones, and both are needed. A small base has too few slow
-# pairs: with base 100 none of the similarity is left at 50 to 200 words, so 100 words away looks no nearer than
-# 1,000. A large base has too few fast ones: 10 words away, the similarity is 0.66 with 10,000 and still 0.76 with a
-# million, so near positions are a little harder to tell apart. Models for long texts accept that.
-#
-# The paper of 2017 gives no reason for its 10,000. Llama 3 has 500,000, for [rotary
-# positions](#rotary-positions-turning-instead-of-adding) (`rope_theta` in many libraries; [Grattafiori and others,
-# 2024](https://arxiv.org/abs/2407.21783)).
 
 # %% tags=["hide-input"]
 left_at = {}
@@ -1020,6 +1048,15 @@ assert abs(np.array(left_at[1e2][1:])).max() < 0.1 < 0.4 < left_at[1e4][1]
 assert [round(left_at[base][0], 2) for base in (1e4, 1e6)] == [0.66, 0.76]
 assert 530 < 2 * np.pi * 1e2 ** (62 / 64) < 550
 assert round(2 * np.pi * 1e4 ** (62 / 64), -3) == 47_000
+
+# %% [markdown]
+# Fast pairs tell near positions apart and slow pairs far ones, and both are needed. A small base has too few slow
+# pairs: with base 100 none of the similarity is left at 50 to 200 words, so 100 words away looks no nearer than
+# 1,000. A large base has too few fast ones: 10 words away, the similarity is 0.66 with 10,000 and still 0.76 with a
+# million, so near positions are a little harder to tell apart. Models for long texts accept that.
+#
+# The paper of 2017 gives no reason for its 10,000. Llama 3 uses 500,000 for its rotary positions ([Grattafiori and
+# others, 2024](https://arxiv.org/abs/2407.21783)). Many libraries call the base `rope_theta`.
 
 # %% [markdown]
 # ### Why multiply the embedding by the root of the width?
@@ -1126,8 +1163,6 @@ assert all(shares[0] > 0.995 and shares[2] > 0.89 for shares in right.values())
 assert right[256][1] > 0.8 > 0.4 > right[32][1] and min(near.values()) > 0.6
 
 # %% [markdown]
-# Adding does not destroy the word: it is recovered at every width. So is nearly every position, if the position
-# vectors are random (last column): in a wide space random directions are nearly at right angles ([chapter
-# 2](02_similarity.ipynb)), so word and position hardly disturb each other. Sinusoidal positions are recovered less
-# often, because neighbours are similar: where the answer is wrong, it is mostly off by one or two. (All this with
-# words $\sqrt 2$ times as long as positions.)
+# Adding does not destroy the word: it is recovered at every width. So is nearly every position, if the position vectors
+# are random (last column). Sinusoidal positions are recovered less often, because neighbours are similar: where the
+# answer is wrong, it is mostly off by one or two. (All this with words $\sqrt 2$ times as long as positions.)
