@@ -678,7 +678,7 @@ assert np.round(outside, 2).tolist() == [0, 0.13, 0.33, 0.39]
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
 # table 3, row E), and preferred sinusoids in the hope of longer texts.
 #
-# A note on the numbers in the table: they are means of three runs. Each kind has the learning rate, of five, that did
+# A note on these numbers: they are means of three runs. Each kind has the learning rate, of five, that did
 # best on positions 24 to 47 itself, which flatters both.
 
 # %% [markdown]

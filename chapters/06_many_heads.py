@@ -9,12 +9,13 @@
 # # 6. Why more than one head?
 #
 # *Dog bites man.* To know who bit whom, the verb needs two words, each in its place. One **head**, as in chapter 4, has
-# one row of weights for it, and so gives it one average of them. When is that enough, and what is lost when it is not?
-# **Multi-head attention**, the form that transformers use, runs several side by side. This chapter builds it in eight
-# lines, then as a [PyTorch module](#the-same-as-a-pytorch-module), and inspects the heads of a published model.
+# one row of weights for the verb, and so gives it one average of the words. When is that enough, and what is lost when
+# it is not? **Multi-head attention**, the form that transformers use, runs several side by side. This chapter builds it
+# in eight lines, then as a [PyTorch module](#the-same-as-a-pytorch-module), and inspects the heads of a published
+# model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 23 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 5 more
+# takes about 23 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 6 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
@@ -29,9 +30,9 @@ transformer_map(built=6)
 # %% [markdown]
 # ## Two heads by hand
 #
-# Here are two heads with matrices of their own, small enough for paper. (These two sentences do not need two heads yet;
-# they show how heads work.) A word has four numbers: is it *dog*, is it *man*, is it a *verb*, and its *position*: 1
-# for first, 0 in the middle, −1 for last (for three words one number is enough).
+# Here are two heads with matrices of their own, small enough for paper. A word has four numbers: is it *dog*, is it
+# *man*, is it a *verb*, and its *position*. For three words one number is enough for the position: 1 for first, 0 in
+# the middle, −1 for last.
 
 # %%
 import numpy as np
@@ -48,9 +49,9 @@ head_1 = {  # looks for the first word
 head_2 = head_1 | {"w_k": -head_1["w_k"]}  # looks for the last word
 
 # %% [markdown]
-# Each head has three matrices, of two columns each, so $d_k = 2$. (Queries and keys use only their first number.
-# Values need two, and all three share $d_k$.) Head 1 looks for the first word. Head 2, whose keys have the opposite
-# sign, looks for the last. The 9 makes the choice sharp:
+# Each head has three matrices, of two columns each, so $d_k = 2$. Values need both columns, one for *dog* and one for
+# *man*. Queries and keys use only the first, but all three share $d_k$, so their second number is 0. Head 1 looks for
+# the first word. Head 2, whose keys have the opposite sign, looks for the last. The 9 in $W_Q$ makes the choice sharp:
 #
 # | | the verb's query | keys of *dog*, *bites*, *man* | values of *dog*, *bites*, *man* |
 # |---|---|---|---|
@@ -96,26 +97,31 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #
 # For these two sentences it would. Let one head give $\tfrac23$ of its weight to the first noun and $\tfrac13$ to the
 # last. The verb receives the numbers (*dog*, *man*) = $(\tfrac23, \tfrac13)$ for *dog bites man*, and
-# $(\tfrac13, \tfrac23)$ for *man bites dog*: different, so it can tell. (With $\tfrac12$ and $\tfrac12$ it could not:
-# exchange the nouns, and nothing changes.) That works because the nouns come from a short list, with a number for each.
-# What if they are arbitrary vectors, $a$ at the start and $b$ at the end? With the weights $\alpha$ and $1 - \alpha$
-# the verb receives the single average
+# $(\tfrac13, \tfrac23)$ for *man bites dog*: different, so the verb can tell. With $\tfrac12$ and $\tfrac12$ it could
+# not: exchange the nouns, and nothing changes. Unequal weights are enough here because the nouns come from a short
+# list, with a number for each.
+#
+# What if the nouns are arbitrary vectors, $a$ at the start and $b$ at the end? With the weights $\alpha$ and
+# $1 - \alpha$ the verb receives the single average
 #
 # $$\alpha \, a + (1 - \alpha) \, b ,$$
 #
-# and whatever uses it must work out both nouns from that. Take $\alpha = \tfrac23$: the nouns $(1, 1)$ and $(2, 0)$
+# and both nouns must be worked out from this average alone. Take $\alpha = \tfrac23$: the nouns $(1, 1)$ and $(2, 0)$
 # give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
 #
-# Test it with two thousand pairs of nouns, whose entries are independent normal numbers with mean 0. A word has
-# $D = 16$ numbers, and a noun fills 8 of them (the other 8 are for verbs and so on). The verb receives 16 numbers, so
-# two nouns would fit.
+# How much do you lose with an average? Test it with two thousand pairs of nouns, whose entries are independent normal
+# numbers with mean 0. A word has $D = 16$ numbers. A noun fills 8 of them, and the other 8 are for verbs and so on. The
+# verb receives 16 numbers, so two nouns would fit.
 #
-# - *One head* hands over 16 numbers, the average times a random $W_V$ of shape (16, 16). We vary its weight $\alpha$ on the first noun.
-# - *Two heads*, each with a random $W_V$ of shape (16, 8), hand over 8 numbers each. One has all of its weight on the first noun, the other on the last.
+# - *One head* hands over 16 numbers, the average times a random $W_V$ of shape (16, 16). We vary its weight $\alpha$ on
+#   the first noun.
+# - *Two heads*, each with a random $W_V$ of shape (16, 8), hand over 8 numbers each. One has all of its weight on the
+#   first noun, the other on the last.
 #
-# How much of both nouns can be read from what is handed over? On the first thousand pairs we fit one more matrix, from
-# the 16 numbers received to the 16 numbers of both nouns, by **least squares**. On the others we measure its squared
-# error, as a share of what guessing zero would give.
+# How much of both nouns can be read from what is handed over? On the first thousand pairs we fit one more matrix, which
+# leads from the 16 numbers received to the 16 numbers of both nouns. We fit it by **least squares**: it makes the
+# squared error as small as possible. On the other thousand pairs we measure this matrix's squared error, as a share of
+# the error that guessing zero would give.
 #
 # **Predict first.** What share of the nouns does the fitted matrix miss, given one head's average?
 #
@@ -163,17 +169,19 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# One head misses half, whatever $\alpha$ is. Why? Two nouns are 16 numbers and their average only 8, and projecting 8
-# numbers to 16 adds nothing. To know both nouns one would need 8 more, for example $(1 - \alpha) \, a - \alpha \, b$.
-# If the nouns are independent, with the same variance, those 8 numbers are uncorrelated with the average: entry by
-# entry their covariance is $\alpha (1 - \alpha) - (1 - \alpha) \, \alpha = 0$, with variance 1. So the best guess that
-# a matrix can make of them is 0. They vary as much as the average, and with it make up both nouns, so exactly half is
-# lost. (In chapter 5 both terms of a sum came from fixed lists, and the fit had only to come nearest to the right
-# entry.) One half is known, the other lost ([the proof](#why-exactly-half), and [four attempts to
-# escape](#could-one-head-escape-by-other-means)).
+# One head misses half, whatever $\alpha$ is. Why? Two nouns are 16 numbers, and their average has only 8. Projecting 8
+# numbers to 16 adds nothing. To know both nouns you need 8 more numbers, for example $(1 - \alpha) \, a - \alpha \, b$.
+# If the nouns are independent, with the same variance, these 8 numbers are uncorrelated with the average, so the best
+# guess that a matrix can make of them is 0. They vary as much as the average, and together with it they make up both
+# nouns, so exactly half is lost. Going further has [the proof](#why-exactly-half) and [four attempts to
+# escape](#could-one-head-escape-by-other-means).
 #
 # Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole: a noun meets only 8
 # rows of $W_V$, and a random $8 \times 8$ matrix can be inverted.
+#
+# Nor does either head need a noun to itself: two averages of different $\alpha$ are two equations for two unknowns. The
+# two pairs of nouns from above had the same average with $\alpha = \tfrac23$. A second head with $\alpha = \tfrac13$
+# gives $(\tfrac53, \tfrac13)$ and $(\tfrac23, \tfrac13)$, so they can be told apart.
 #
 # We chose nouns that fit into half a word. Suppose they filled all 16 numbers. Then two heads of width 8 would hand
 # over half of each noun, and one head of width 16 an average from which half can be recovered: a tie. That is the
@@ -181,9 +189,7 @@ plt.show()
 # are enough. In the original transformer a word has 512 numbers, and a head hands over 64 combinations of them, chosen
 # by its $W_V$.
 #
-# (Nor does either head need a noun to itself: two averages of different $\alpha$ are two equations for two unknowns.
-# With $\alpha = \tfrac13$, the two pairs of nouns from above give $(\tfrac53, \tfrac13)$ and $(\tfrac23, \tfrac13)$,
-# so they can be told apart.)
+
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -203,29 +209,28 @@ for alpha, thirds in ((2 / 3, [[4, 2], [4, 2]]), (1 / 3, [[5, 1], [2, 1]])):
 # %% [markdown]
 # ## The definition
 #
-# There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$ (multiplying by one of them is called a
-# **projection**). All of them have $D$ rows, so every head reads the whole word. The **head dimension** is by
-# convention $d_k = D / H$, so $D$ must be divisible by $H$. A head divides its scores by $\sqrt{d_k}$, not by $\sqrt D$
-# ([the difference](03_softmax.ipynb#which-d-is-under-the-root)).
+# There are $H$ heads. Each has its own three **projections**, matrices of shape $(D, d_k)$. All of them have $D$ rows,
+# so every head reads the whole word. The **head dimension** is by convention $d_k = D / H$, so $D$ must be divisible by
+# $H$. A head divides its scores by $\sqrt{d_k}$, [not by $\sqrt D$](03_softmax.ipynb#which-d-is-under-the-root).
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
 #
 # $$\operatorname{MultiHead}(X) = \bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O .$$
 #
-# The brackets **concatenate** the heads' outputs (*Concat* in the paper that introduced it, [Vaswani and others,
-# 2017](https://arxiv.org/abs/1706.03762)), which gives $(T, D)$ again. The last matrix, the **output projection**
-# $W_O$ of shape $(D, D)$, mixes them. (The example did without. Why it is needed comes below.)
+# The square brackets **concatenate** the heads' outputs: they set them side by side, which gives $(T, D)$ again. The
+# last matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. The example did without it; *What $W_O$
+# joins*, below, shows why it is needed. The definition is that of [Vaswani and others,
+# 2017](https://arxiv.org/abs/1706.03762), who write *Concat* for the brackets.
 #
 # Why $d_k = D / H$? Because $H$ heads then have as many parameters and multiplications as a single wide one with a
-# $W_O$ ([counted below](#what-do-eight-heads-cost)). The price is that a narrower head compares words by fewer numbers.
-# In the extreme, $d_k = 1$, a query can ask for the largest or for the smallest of one number, and never for a value in
-# between, because $q k$ only rises or only falls with $k$ ([more](#what-if-a-head-is-too-narrow)).
+# $W_O$. The price is that a narrower head compares words by fewer numbers ([how few are too
+# few](#what-if-a-head-is-too-narrow)).
 
 # %% [markdown]
 # ### What do eight heads cost?
 #
-# **Predict first.** The original transformer has $D = 512$ and 8 heads of 64. Which of these grow with the number of
-# heads: parameters, multiplications, attention weights? (Counted for a sentence of 100 words.)
+# **Predict first.** The original transformer has $D = 512$ and 8 heads of 64. Give it a sentence of 100 words. If you
+# change the number of heads and keep $D$, which of these grow: parameters, multiplications, attention weights?
 
 
 # %% tags=["nbval-check-output", "hide-input"]
@@ -253,10 +258,10 @@ for num_heads in (1, 8, 64):
 # $H \cdot d_k$ stays 512. What grows is the number of attention weights, $H \, T^2$, and so the time for their
 # softmaxes and any memory to store them.
 #
-# Vaswani and others chose eight heads, which makes $d_k = 64$. Their table 3 (rows *base* and A) scores translations
-# from 0 to 100 (BLEU, [chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with 16,
-# 25.4 with 32. The paper concludes that one head is worse, and that too many are, too. (No spread is reported, so the
-# smaller differences may be chance.)
+# How many heads are best? Vaswani and others chose eight. Their table 3 (rows *base* and A) gives the quality of
+# translations as a score from 0 to 100, called BLEU ([chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with
+# 4, 25.8 with 8 and with 16, 25.4 with 32. The paper concludes that one head is worse, and that too many are, too. No
+# spread is reported, so the smaller differences may be chance.
 
 
 # %% tags=["quiz"]
@@ -278,18 +283,18 @@ quiz.number(
 # %% [markdown]
 # ### Heads are a sum
 #
-# Multiplying the concatenated heads by $W_O$ is the same as multiplying each head by its own $d_k$ rows, $W_O^{(h)}$,
-# and adding the results:
+# In the product with $W_O$, the first head's $d_k$ numbers meet only the first $d_k$ rows of $W_O$, the second head's
+# the next $d_k$, and so on. Call the rows that head $h$ owns $W_O^{(h)}$. Then multiplying the concatenated heads by
+# $W_O$ is the same as multiplying each head by its own rows and adding the results:
 #
 # $$\bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O \;=\; \sum_{h} \text{head}_h \, W_O^{(h)} .$$
 #
 # Two heads of width 1, for example, hand over 5 and 7, and $W_O$ has the rows $(1, 0)$ and $(2, 3)$:
 # $(5, 7) \, W_O = 5 \, (1, 0) + 7 \, (2, 3) = (19, 21)$.
 #
-# The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. So a head has two jobs. Its
-# $W_Q$ and $W_K$ say where it looks. Its $W_V$ and its rows of $W_O$ say what it hands over, and into which numbers
-# of the output. (In [Elhage and others, 2021](https://transformer-circuits.pub/2021/framework/index.html), its *QK
-# circuit* and its *OV circuit*.)
+# So a head has two jobs. Its $W_Q$ and $W_K$ say where it looks. Its $W_V$ and its rows of $W_O$ say what it hands
+# over, and into which numbers of the output. [Elhage and others,
+# 2021](https://transformer-circuits.pub/2021/framework/index.html), call the two its *QK circuit* and its *OV circuit*.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -315,14 +320,13 @@ plt.show()
 # ### What $W_O$ joins
 #
 # Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. And in a transformer, as
-# [chapter 8](08_encoder.ipynb) will show, the output is added to the word's own vector, number by number. Without
-# $W_O$, head 1 could change only the first $d_k$ numbers of a word, whatever the model keeps there. With it, each head
-# can write into any of the $D$ numbers, and two heads into the same ones. (With a single head as wide as the word it
-# adds nothing: $W_V W_O$ is one matrix like any other.)
+# [chapter 8](08_encoder.ipynb) will show, the output is added to the word's own vector, number by number. So head 1
+# could change only the first $d_k$ numbers of a word, whatever the model keeps there. With $W_O$, each head can write
+# into any of the $D$ numbers, and two heads into the same ones.
 #
-# Does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites dog* and *dog bites dog*. One column of
-# $W_O$, $(1, 0, -1, 0)$, brings the answer into one number: it subtracts head 2's first entry (*dog is bitten*) from
-# head 1's (*dog bites*).
+# Back to the two heads of the example: does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites
+# dog* and *dog bites dog*. One column of $W_O$, $(1, 0, -1, 0)$, brings the answer into one number: it subtracts head
+# 2's first entry (*dog is bitten*) from head 1's (*dog bites*).
 
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One column of W_O as a row of four numbers, 1 and 0 for head 1, minus 1 and 0 for head 2. Under it what the two heads hand over, in blue and red. For dog bites man head 1 hands over 0.998 and 0, head 2 hands over 0 and 0.998, so head 1 writes 0.998, head 2 writes 0, and the sum is 0.998. For man bites dog head 1 writes 0, head 2 writes minus 0.998, and the sum is minus 0.998. For dog bites dog they write 0.998 and minus 0.998, and the sum is 0."}}
@@ -358,6 +362,10 @@ plt.show()
 # The sum is positive where the dog only bites, negative where it is only bitten, and 0 where it does both (or neither).
 # Neither head by itself tells all three sentences apart: head 1 writes 0.998 for the first and the third, and head 2
 # writes −0.998 for the second and the third. Their sum does.
+#
+# Heads are not an ensemble that is averaged: an average gives each head the same say in every number, whereas $W_O$
+# learns what each head writes, and where. (A single head as wide as the word gains nothing from $W_O$: $W_V W_O$ is one
+# matrix like any other.)
 
 # %% tags=["proof"]
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
@@ -430,9 +438,6 @@ assert np.allclose(multi_head(x, *three, w_o, num_heads=3)[1], by_loop @ w_o)
 
 
 # %% [markdown]
-# Test such code with sizes that all differ, and a random $W_O$, as in the last lines. In the example $H$ and $d_k$ are
-# both 2 and $W_O$ changes nothing, so it would not find the two confused, or $W_O$ forgotten.
-#
 # `split` cuts every row into $H$ slices of $d_k$ without moving a number. Then two axes are swapped, so that each head
 # has a matrix of its own with a row for every word. Merging reverses the steps: first swap, then reshape.
 
@@ -486,10 +491,15 @@ plt.show()
 # The label in a cell is the row and column that it had in the first matrix; follow one cell through all three stages.
 # Attention works on the last two axes, and treats heads as it treats the sentences of a batch: each by itself.
 #
-# Reshaping from $(B, T, D)$ straight to $(B, H, T, d_k)$ gives the same shape and no error. Take two words,
-# $(1, 2, 3, 4)$ and $(5, 6, 7, 8)$, and two heads. Head 1 should get $(1, 2)$ and $(5, 6)$. It gets $(1, 2)$ and
-# $(3, 4)$: the first word, cut in two, and attention takes its second half for word 2. The way back has [the same
-# trap](#break-it-merged-without-the-swap): swap first, then reshape.
+# Without the swap, reshaping from $(B, T, D)$ straight to $(B, H, T, d_k)$ gives the same shape and no error, but the
+# wrong numbers. Take two words, $(1, 2, 3, 4)$ and $(5, 6, 7, 8)$, and two heads. Head 1 should get $(1, 2)$ and
+# $(5, 6)$. Instead it gets $(1, 2)$ and $(3, 4)$, which is the first word cut in two. Attention then takes the second
+# half of word 1 for word 2. The way back has [the same trap](#break-it-merged-without-the-swap): swap first, then
+# reshape.
+#
+# Test such code with sizes that all differ, and a random $W_O$, as in the last lines of the code above. The example
+# with the dog is no such test. There $H$ and $d_k$ are both 2, and $W_O$ changes nothing. So the example would not
+# notice that the code confuses $H$ and $d_k$, or forgets $W_O$.
 
 # %% [markdown]
 # The folded cell has the full version, with a mask, and with queries that need not come from the same words as the
@@ -571,8 +581,8 @@ assert np.allclose(sum(terms), mixed)
 # ### Do heads cut the input?
 #
 # No. A head's *output* is a slice, but every head reads the whole word, because the cut comes after the projection.
-# Change one number of a word: in which of four heads does its key change? Compare the order above with a mistake, to
-# cut the word first and project each slice.
+# Compare two orders: to project the word and then cut, as above, or, by mistake, to cut the word first and project each
+# slice. Change one number of a word: in which of four heads does the word's key change?
 
 # %%
 change = np.eye(16)[0]  # the first of 16 numbers
@@ -587,9 +597,8 @@ print(
 print("cut, then projected: changed in heads", np.flatnonzero(cut_first.any(1)) + 1)
 
 # %% [markdown]
-# The outputs' shapes agree, so a check of these misses it; the test above or a comparison with the loop notices. Nor
-# are heads an ensemble that is averaged: an average gives each head the same say in every number, whereas $W_O$ learns
-# what each writes, and where.
+# The outputs of both orders have the same shape, so a check of shapes misses the mistake. The test above notices it,
+# and so does a comparison with the loop.
 
 # %% [markdown]
 # ## The same as a PyTorch module
@@ -625,11 +634,12 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown]
-# Here `d_model` is our $D$. All heads share one mask, of shape $(T, S)$ or $(B, 1, T, S)$. Without the 1, $(B, T, S)$
-# is an error unless $B = H$ (or $B = 1$, where it does no harm). Then head $h$ [takes the mask of sentence
-# $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis) in every sentence, and nothing is reported. The folded cells
-# check it against a loop over heads and against `nn.MultiheadAttention`, with a causal mask and as cross-attention: the
-# results agree.
+# Here `d_model` is our $D$. All heads share one mask, of shape $(T, S)$ or $(B, 1, T, S)$. Without the 1, a mask of
+# shape $(B, T, S)$ is an error, with two exceptions. If $B = 1$, it does no harm. If $B = H$, head $h$ [takes the mask
+# of sentence $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis) in every sentence, and nothing is reported.
+#
+# The folded cells check the module against a loop over heads and against `nn.MultiheadAttention`, with a causal mask
+# and as cross-attention: the results agree.
 
 
 # %% tags=["hide-input"]
@@ -687,18 +697,22 @@ theirs, _ = pytorchs(x, memory, memory)
 assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 
 # %% [markdown]
-# PyTorch's module calls $D$ `embed_dim` and returns the weights as well, *averaged over the heads* unless you pass
-# `average_attn_weights=False`. Two of its habits differ from ours: in its boolean masks True means *hidden*, and unless
-# `batch_first=True` the batch is the second axis. (It keeps $W_Q$, $W_K$ and $W_V$ in one matrix, `in_proj_weight`.)
+# `nn.MultiheadAttention` calls $D$ `embed_dim` and returns the weights as well, *averaged over the heads* unless you
+# pass `average_attn_weights=False`. Two of its habits differ from ours: in its boolean masks True means *hidden*, and
+# unless `batch_first=True` the batch is the second axis. (It keeps $W_Q$, $W_K$ and $W_V$ in one matrix,
+# `in_proj_weight`.)
 
 # %% [markdown]
 # ## Why do heads become different?
 #
 # Nothing in the definition says that one head should look at the first noun and another at the last. Let training
-# decide. ([Chapter 7](07_learning.ipynb) explains how it works; here we look only at what it finds.) The sentences are
-# *noun, verb, noun*. A word has $D = 16$ numbers, as before. A noun now fills six of them, so that it fits into a head
-# of width 8 with room to spare; one more says *verb*, and one is the position, 1, 0 or −1. One head is 16 wide; of two,
-# each is 8 wide. The layer must write both nouns, 12 numbers, into its output for the verb.
+# decide. How training works is the topic of [chapter 7](07_learning.ipynb); here you see only what it finds.
+#
+# The sentences are *noun, verb, noun*. A word has $D = 16$ numbers, as before. A noun now fills six of them, so that it
+# fits into a head of width 8 with room to spare. One more number says *verb*, and one is the position, 1, 0 or −1. A
+# layer has either one head of width 16 or two of width 8. Its task is to write both nouns, 12 numbers, into its output
+# for the verb. Beside the share of the nouns that it misses, look at the weights that the verb gives to the first noun,
+# to itself and to the last noun.
 #
 # **Predict first.** Train three layers: one head; two heads that start at random; two heads that start identical in
 # everything, their rows of $W_O$ included. What share of the nouns does each miss?
@@ -775,17 +789,17 @@ parted, _ = train_heads(seed=0, num_heads=2, equal="but W_O")
 assert parted < 0.005
 
 # %% [markdown]
-# Two heads miss nothing, and one misses about 42 percent. (Less than half, because its weights may depend a little on
-# the nouns. Its values contain the position, 1 and −1, so the difference of its weights is handed over, too: a seventh
-# number beside the six of the average, and 5 of 12 are lost, 0.417. Where its keys see the positions only, it misses
-# half.) In each of the three seeds (as a folded cell checks) one head has come to give its largest weight to the first
-# noun, and the other to the last. (Their weights need not be 1 and 0: two different averages are enough.)
+# Two heads miss nothing, and one misses about 42 percent. ([Why less than
+# half?](#could-one-head-escape-by-other-means)) Of the two heads, one has come to give its largest weight to the first
+# noun, and the other to the last, in each of the three seeds. Their weights need not be 1 and 0: two different averages
+# are enough.
 #
-# Nobody assigned them. The two start from different random matrices, and each is corrected through its own rows of
-# $W_O$, so training corrects them differently. Bringing what is still missing lowers the error more than repeating what
-# the other brings, so the difference can grow. Without dropout, two heads that start out equal get equal corrections
-# and stay equal: one head of width 8, paid for twice. So different starts let heads part, and a task that one average
-# cannot solve rewards it. Where one would do, nothing forces them to differ.
+# Nobody assigned the nouns to the heads. The two heads start from different random matrices, and each is corrected
+# through its own rows of $W_O$, so training corrects them differently. A head lowers the error more by bringing what is
+# still missing than by repeating what the other brings, so the difference can grow. Two heads that start out equal get
+# equal corrections and stay equal, unless something random treats them differently, as dropout does ([chapter
+# 8](08_encoder.ipynb)). Such a pair is one head of width 8, paid for twice. So different starts let heads part, and a
+# task that one average cannot solve rewards their parting. Where one average would do, nothing forces heads to differ.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -877,8 +891,9 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 
 # %% [markdown]
 # In these three sentences head 3 gives nearly all of its weight to the word before, at every word from the second on,
-# and no other head comes near that: a **previous-token head**. So here training has found what chapter 5 wired by
-# hand.
+# and no other head comes near that. Such a head is called a **previous-token head**. So here training has found what
+# chapter 5 wired by hand. (The second row of the output, the weight on `[CLS]`, returns in [Going
+# further](#what-else-do-heads-do-and-can-they-be-removed).)
 #
 # A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off (an
@@ -1128,8 +1143,8 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# One head gives each word one average, and from a fixed average of two unrelated things that fill the same numbers a
-# matrix recovers only half. Where a few numbers of each word are enough, narrower heads that look at several words do
+# One head gives each word one average. If two unrelated things fill the same numbers, a matrix recovers only half of
+# them from a fixed average. Where a few numbers of each word are enough, narrower heads that look at several words do
 # better. So attention runs several times side by side, in narrow heads with matrices of their own, with as many
 # parameters and multiplications as a single wide one. Each head writes through its own rows of $W_O$, and what they
 # write is added up. Training makes heads differ where one average would not do.
@@ -1150,20 +1165,27 @@ verdict
 #
 # ### Why exactly half?
 #
-# Beside the average take the combination $(1 - \alpha) \, a - \alpha \, b$. Together the two give both nouns. If the
-# nouns are independent and drawn alike, with mean 0, the two are equally large on average, and uncorrelated. So no
-# matrix recovers anything of the second from the average: that half is lost. The average explains this share of each
-# noun's variance (the squared correlation between an entry of the average and the same entry of the noun):
+# Beside the average take the combination $(1 - \alpha) \, a - \alpha \, b$. Together, average and combination give both
+# nouns. Let the nouns be independent and drawn alike, with mean 0. Then average and combination are equally large on
+# average, and uncorrelated: entry by entry, with variance 1, their covariance is
+# $\alpha (1 - \alpha) - (1 - \alpha) \, \alpha = 0$. So no matrix recovers anything of the combination from the
+# average: that half is lost. The average explains this share of each noun's variance (the squared correlation between
+# an entry of the average and the same entry of the noun):
 #
 # $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
 #
 # They sum to 1, where two whole nouns would be 2: half. With $\alpha = \tfrac12$ the average holds half of each noun,
 # with $\alpha = 1$ all of $a$ and nothing of $b$.
 #
+# This does not contradict chapter 5. There both terms of a sum came from fixed lists, and the fit had only to come
+# nearest to the right entry.
+#
 # ### Could one head escape by other means?
 #
 # - *Could its weights depend on the nouns themselves?* Yes, and that gains a little:
-#   [trained](#why-do-heads-become-different) freely, one head misses 42 percent, and not 50.
+#   [trained](#why-do-heads-become-different) freely, one head misses 42 percent, and not 50. Its values contain the
+#   position, 1 and −1, so the difference of its weights is handed over, too: a seventh number beside the six of the
+#   average. So 5 of 12 numbers are lost, 0.417. Where the head's keys see the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into other numbers than the last?* Not in the first layer. The matrix is the
 #   same for every word, and a position is only added, so both nouns are written into the same numbers.
 # - *Could a later part that is not linear tell them apart?* For a fixed list of nouns, yes, if no two pairs have the
@@ -1178,11 +1200,14 @@ verdict
 # $W_Q W_K^\top$ counts, one matrix of shape $(D, D)$. As a product of two narrow ones it has **rank** at most $d_k$, so
 # a head can compare words along only $d_k$ directions.
 #
-# With $d_k = 1$ a query finds only the largest or the smallest key. With $d_k = 2$ the keys can lie on a circle, where
-# a query can point at any of them, so any *single* word can win. But with 100 equally spaced keys the runner-up scores
-# 0.998 times as much as the winner, so only a very long query can separate them. And the $(T, T)$ scores of a sentence
-# have rank $d_k$ at most, too, so where it has many more words than a head has numbers, not every matrix of weights is
-# possible: the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
+# With $d_k = 1$ a query can ask only for the largest or for the smallest key, and never for a value in between, because
+# $q k$ only rises or only falls with $k$. With $d_k = 2$ the keys can lie on a circle, where a query can point at any
+# of them, so any *single* word can win. But with 100 equally spaced keys the runner-up scores 0.998 times as much as
+# the winner, so only a very long query can separate the two.
+#
+# The $(T, T)$ scores of a sentence have rank $d_k$ at most, too. So where a sentence has many more words than a head
+# has numbers, not every matrix of weights is possible. This is the **low-rank bottleneck** ([Bhojanapalli and others,
+# 2020](https://arxiv.org/abs/2002.07028)).
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
@@ -1212,8 +1237,9 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 # %% [markdown]
 # ### Break it: merged without the swap
 #
-# On the way back, too, `reshape` alone gives the right shape. Head 1 holds $(1, 2)$ and $(5, 6)$, head 2 $(3, 4)$ and
-# $(7, 8)$: reshaped without the swap, the first word's row is $(1, 2, 5, 6)$ instead of $(1, 2, 3, 4)$.
+# After attention the heads are merged: first swap, then reshape. If you forget the swap, `reshape` alone gives the
+# right shape here, too, but the wrong numbers. Head 1 holds $(1, 2)$ and $(5, 6)$, head 2 $(3, 4)$ and $(7, 8)$:
+# reshaped without the swap, the first word's row is $(1, 2, 5, 6)$ instead of $(1, 2, 3, 4)$.
 #
 # `split_heads` and `merge_heads` are the two steps of the folded full version. `sequence` is five random words of width
 # 16, and `w_q` to `w_o` are random, too.
@@ -1252,10 +1278,10 @@ for name, merge in [
 
 # %% [markdown]
 # The check of the shape misses it, and so does the check of the sums, because the weights are computed before the
-# merge. Shuffling detects it, and needs no reference. Before $W_O$, the first row should hold four heads of the first
-# word. A row has 16 numbers and a head gives 4 for each word. It therefore holds the first head of the first *four
-# words*, and a word's output depends on which words stand where. And a causal mask would leak: words 2 to 4 are the
-# first word's future.
+# merge. Shuffling detects the mistake, and needs no reference. Why? Before $W_O$, the first row should hold what four
+# heads give for the first word, 4 numbers each. Without the swap, its 16 numbers are what the first head gives for the
+# first *four words*. So a word's output depends on which words stand where. And a causal mask would leak: words 2 to 4
+# are the first word's future.
 
 # %% tags=["proof"]
 wrong = attention_with(lambda h: h.reshape(5, 16))

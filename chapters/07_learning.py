@@ -14,7 +14,7 @@
 # spread weights into a look-up.
 #
 # You need chapters [4](04_self_attention.ipynb) and [6](06_many_heads.ipynb), the softmax's derivative from [chapter
-# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. The chapter takes about 22 minutes to read, and 45
+# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. The chapter takes about 23 minutes to read, and 45
 # for the exercises. [Going further](#going-further), at the end, takes 10 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. All of one attention block is built: dot product, scaling, softmax, weighted average, projections, positions and heads. This chapter adds gradients, which flow back from the answer to every matrix."}}
@@ -49,34 +49,35 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 
 # %% [markdown]
 # That is mostly the man. But the dog does the biting. The two numbers of a value say *alive* and *human*, so suppose
-# that the output should have been $(1, 0)$, alive and not human. A **loss** says how wrong an answer is in one
-# number. Here, half the squared distance:
+# that the output should have been $(1, 0)$, alive and not human. A **loss** says how wrong an answer is in one number.
+# Here we take half the squared distance between the output $o$ and the right answer:
 #
 # $$L = \tfrac12 \lVert o - (1, 0) \rVert^2, \qquad \frac{\partial L}{\partial o} = o - (1, 0) = (-0.045,\ 0.768) .$$
 #
-# That vector of derivatives is the **gradient** of the loss with respect to $o$ (the ½ cancels the 2 of the square), or
-# *of* $o$ for short, and so for all that follows. For this loss it is the error itself: *the second number is too large
-# by 0.768*. In general it says how fast the loss rises with each number, so to learn we step the other way. The loss is
-# $\tfrac12 (0.045^2 + 0.768^2) = 0.296$.
+# This vector of derivatives is the **gradient** of the loss with respect to $o$. For short we call it the gradient *of*
+# $o$, and likewise for everything else below. A gradient says how fast the loss rises with each number, so to learn we
+# step the other way. For this loss it is the error itself, since the ½ cancels the 2 of the square: *the second number
+# is too large by 0.768*. The loss itself is $\tfrac12 (0.045^2 + 0.768^2) = 0.296$.
 #
-# Now we know what is wrong at the output. The gradient is passed back, from each result to what it was made of, until
-# it reaches the numbers that training may change, the **parameters**: here, those of $W_Q$. This **backward pass** is
-# **backpropagation**: the chain rule, applied from the end back to the start. It has four stages: output → weights →
-# scores → query → $W_Q$. At each we ask: if this number rose a little, how would the loss change?
+# Now we know what is wrong at the output. But training can change only certain numbers, the **parameters**: here, those
+# of $W_Q$. So the gradient is passed back, from each result to what it was made of, until it reaches the parameters.
+# This **backward pass** is called **backpropagation**. It is the chain rule, applied from the end back to the start.
+# Here it has four stages: output → weights → scores → query → $W_Q$. At each stage we ask: if this number rose a
+# little, how would the loss change?
 #
 # **Predict first.** Three scores went into the softmax. Which of them should rise, which should fall, and which hardly
 # matters?
 #
 # ### Back through the blend
 #
-# The output is $o = \sum_j w_j v_j$. If $w_j$ grows a little, the output moves along $v_j$, so for each unit of $w_j$
-# the loss changes by the dot product of the output's gradient with $v_j$. If a number of $v_j$ grows, the same number
-# of the output grows by $w_j$ times as much. So
+# The output is $o = \sum_j w_j v_j$. Let $w_j$ grow a little. The output then moves along $v_j$, so for each unit of
+# $w_j$ the loss changes by the dot product of the output's gradient with $v_j$. Now let one number of $v_j$ grow
+# instead. The same number of the output then grows $w_j$ times as much. So
 #
 # $$\frac{\partial L}{\partial w_j} = \frac{\partial L}{\partial o} \cdot v_j , \qquad \frac{\partial L}{\partial v_j} = w_j \, \frac{\partial L}{\partial o} .$$
 #
-# For *dog* that is $-0.045 \cdot 1 + 0.768 \cdot 0 = -0.045$, for *bites* 0, and for *man* $-0.045 + 0.768 = 0.723$.
-# More weight on *man* makes things worse.
+# Put in the numbers. The gradient of the weight of *dog* is $-0.045 \cdot 1 + 0.768 \cdot 0 = -0.045$, that of *bites*
+# is 0, and that of *man* is $-0.045 + 0.768 = 0.723$. More weight on *man* makes things worse.
 #
 # ### Back through the softmax
 #
@@ -85,16 +86,16 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$\frac{\partial w_i}{\partial s_i} = w_i - w_i^2 , \qquad \frac{\partial w_j}{\partial s_i} = -w_j w_i \quad (j \ne i) .$$
 #
-# Raise $s_i$ by a small $\delta$: its own weight gains $\delta \, w_i$, and every weight, its own included, loses
-# $\delta \, w_i w_j$. So the score acts on the loss through all the weights. Multiply each derivative by the gradient
-# of its weight, and add:
+# In words: raise $s_i$ by a small $\delta$. Its own weight gains $\delta \, w_i$, and every weight $w_j$, its own
+# included, loses $\delta \, w_i w_j$. So the score acts on the loss through all the weights. Multiply each derivative
+# by the gradient of its weight, and add:
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
-# What is subtracted is the *average* of the weights' gradients, weighted like the blend. So a score is judged by
-# comparison. If more weight on its key would raise the loss more than average, the score's gradient is positive, and a
-# step against it lowers the score. If it would raise the loss less than average, the score rises. And the result is
-# multiplied by $w_i$.
+# The sum in the last bracket is the *average* of the weights' gradients, weighted like the blend. So a score is judged
+# by comparison. Suppose that more weight on its key would raise the loss more than average. Then the score's gradient
+# is positive, and a step against it lowers the score. If more weight on its key would raise the loss less than average,
+# the score rises. Finally, the difference is multiplied by $w_i$.
 #
 # | | dog | bites | man |
 # |---|---|---|---|
@@ -103,14 +104,16 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # | less the average (0.546) | −0.592 | −0.546 | 0.176 |
 # | times the weight: gradient of the scaled score | −0.110 | −0.025 | 0.135 |
 #
-# (This and all that follows is computed from unrounded numbers.) So the score of *dog* should rise and that of *man*
-# fall. *Bites* hardly matters; its score should rise a little, too. The three sum to 0, because the same number added
-# to all scores changes nothing.
+# So the score of *dog* should rise and that of *man* should fall. *Bites* hardly matters; its score should rise a
+# little, too. The three gradients sum to 0, because the same number added to all scores changes nothing. (These
+# numbers, and all that follow, are computed from unrounded ones.)
 #
 # Because of the factor $w_i$, a key with hardly any weight is hardly corrected. A key with nearly all the weight is
-# hardly corrected either: the average is then nearly its own gradient, and the difference nearly 0. (And if all values
-# are equal, all gradients of weights are, and no score gets any.) So a **saturated** row, whose weights are near 0 and
-# 1, recovers slowly: all that reaches $W_Q$ and $W_K$ comes through these scores.
+# hardly corrected either: the average is then nearly its own gradient, and the difference nearly 0. So a **saturated**
+# row, whose weights are near 0 and 1, recovers slowly: all that reaches $W_Q$ and $W_K$ comes through these scores.
+#
+# Scores get no gradient at all if all values are equal: then the gradients of the weights are equal too, and none
+# differs from the average.
 #
 # ### Back to query and keys
 #
@@ -138,23 +141,27 @@ assert abs(d_scaled.sum()) < 1e-15
 # %% [markdown]
 # ### Back to the matrix, and one step
 #
-# One more step back, and the gradient reaches the parameters. With $q = x W_Q$,
+# One more step back, and the gradient reaches the parameters. The query was made as $q = x W_Q$, where $x$ is the
+# word's vector. So
 #
 # $$\frac{\partial L}{\partial W_Q} = x^\top \frac{\partial L}{\partial q} .$$
 #
-# The entry in row $a$ and column $b$ of $W_Q$ is multiplied by $x_a$ and added to $q_b$, so its gradient is $x_a$ times
-# that of $q_b$: $x$ is a row of 3 and the gradient a row of 2, and this is the $3 \times 2$ matrix of all products
-# (their **outer product**). (Several words share $W_Q$, so their matrices are added up.) The vector of *bites* is
-# $(0, 1, 0)$, so its query *is* row 2 of $W_Q$, $(2, 0)$, and only this row gets a gradient: $(0.113, -0.018)$. To
-# learn is to subtract the gradient times a number, the **learning rate**; take 1:
+# Why? The entry in row $a$ and column $b$ of $W_Q$ is multiplied by $x_a$ and added to $q_b$, so its gradient is $x_a$
+# times that of $q_b$. Here $x$ is a row of 3 and the gradient a row of 2. All their products form a $3 \times 2$
+# matrix, the **outer product** of the two rows.
+#
+# The vector of *bites* is $(0, 1, 0)$, so its query *is* row 2 of $W_Q$, $(2, 0)$, and only this row gets a gradient:
+# $(0.113, -0.018)$. To learn is to subtract the gradient times a number, the **learning rate**. Take 1:
 #
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
 # Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.012 and 2.668 (they were 1.414, 0
-# and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The keys of *dog* and *man* point the
-# same way, $(1, 0)$ and $(2, 0)$, so no query can raise one score and lower the other. What can shrink is the lead of
-# *man*: its score fell by twice as much. Of the 0.018 of weight that *man* lost, *dog* got 0.011 and *bites* 0.007. The
-# loss was 0.296; now it is $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**.
+# and 2.828), the weights 0.197, 0.053 and 0.750, and the output $(0.947, 0.750)$. The loss was 0.296; now it is
+# $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**.
+#
+# Why did the score of *dog* fall, when it should rise? The keys of *dog* and *man* point the same way, $(1, 0)$ and
+# $(2, 0)$, so no query can raise one of these scores and lower the other. But the lead of *man* can shrink: its score
+# fell by twice as much as that of *dog*. Of the 0.018 of weight that *man* lost, *dog* got 0.011 and *bites* 0.007.
 #
 # [Further steps](#keep-going) with all three matrices bring the loss close to 0.
 
@@ -190,7 +197,8 @@ drawing.text(at[5], 1.72, "0.296 → 0.283", color=plots.TEAL, size=9)
 plt.show()
 
 # %% [markdown]
-# Forwards in blue, backwards in red, each with the gradient that arrives there, and in teal what one step changes.
+# Blue is the way forwards. Red is the way back, with the gradient that arrives at each stage. Teal is what one step
+# changes.
 
 # %% tags=["hide-input"]
 w_q = np.array([[0, 2.0], [2, 0], [0, 0]])
@@ -235,25 +243,32 @@ quiz.one_choice(
 # %% [markdown]
 # ## The backward pass, for all queries
 #
-# Here are the same steps for all queries at once. Write $dM$ for the gradient of the loss with respect to a matrix
-# $M$, of the same shape. With a row for each query, the weights become a matrix $A$ and the scaled scores
-# $Z = Q K^\top / \sqrt{d_k}$, both with a column for each key. The sign $\circ$ multiplies entry by entry, and
-# $\operatorname{rowsum}$ adds up a row, so $\operatorname{rowsum}(A \circ dA)$ is the average of [the
-# softmax](#back-through-the-softmax), one number for each query, subtracted from its whole row. With $T$ queries and
-# $S$ keys the outputs are $O = AV$, a row for each query. We start from $dO$, $(T, d_v)$:
+# Here are the same steps for $T$ queries and $S$ keys at once. The scaled scores are a matrix
+# $Z = Q K^\top / \sqrt{d_k}$ and the weights a matrix $A$, both with a row for each query and a column for each key.
+# The outputs are $O = AV$, a row for each query. Write $dM$ for the gradient of the loss with respect to a matrix $M$;
+# it has the same shape as $M$. We start from $dO$, $(T, d_v)$, and go back through the blend:
 #
-# $$dV = A^\top dO , \qquad dA = dO \, V^\top ,$$
+# $$dV = A^\top dO , \qquad dA = dO \, V^\top .$$
 #
-# $$dZ = A \circ \bigl( dA - \operatorname{rowsum}(A \circ dA) \bigr) ,$$
+# Next comes the softmax. The sign $\circ$ multiplies entry by entry, and $\operatorname{rowsum}$ adds up a row. So
+# $\operatorname{rowsum}(A \circ dA)$ is one number for each query: [the average from above](#back-through-the-softmax),
+# which is subtracted from the query's whole row:
+#
+# $$dZ = A \circ \bigl( dA - \operatorname{rowsum}(A \circ dA) \bigr) .$$
+#
+# Last come queries and keys:
 #
 # $$dQ = \frac{1}{\sqrt{d_k}} \, dZ \, K , \qquad dK = \frac{1}{\sqrt{d_k}} \, dZ^\top Q .$$
 #
-# A value reaches the outputs of all queries, so its gradient is a sum over them, each weighted by $A$: that is
-# $A^\top dO$. Every key meets every query, so $dK$ is a sum over queries, too. From $dQ$ the gradient goes to the
-# matrix that made the queries, $dW_Q = X^\top dQ$, with the words' vectors as the rows of $X$, and likewise for keys
-# and values. In self-attention a word is query, key and value at once, so the gradients that come back to it on the
-# three paths are added: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$. In code, for one sentence (the
-# folded cell has it with batches and masks):
+# A value reaches the outputs of all queries, so its gradient is a sum over the queries, each weighted by $A$: that is
+# $A^\top dO$. Every key meets every query, so $dK$ is a sum over queries, too.
+#
+# From $dQ$ the gradient goes on to the matrix that made the queries: $dW_Q = X^\top dQ$, where the rows of $X$ are the
+# words' vectors. All words share $W_Q$, so this product adds up their outer products. Keys and values work likewise. In
+# self-attention a word is query, key and value at once, so the gradients that come back to it on the three paths are
+# added: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
+#
+# In code, for one sentence:
 #
 # ```python
 # d_value = weights.T @ d_output
@@ -300,9 +315,10 @@ def attention_gradients(
 
 # %% [markdown]
 # Is that right? There is a check that needs no calculus. Nudge one input up, then down, and divide the difference of
-# the two losses by twice the nudge. This is a **central difference**, and the comparison a **gradient check**.
-# `attend_by_hand` and `attention_gradients` are the forward and the backward pass of the folded cells, and `d_output`
-# and `d_query` were found on paper:
+# the two losses by twice the nudge. The quotient is a **central difference**. Comparing it with the formula's gradient
+# is called a **gradient check**. In the code, `attend_by_hand` is the forward pass and `attention_gradients` the
+# backward pass, both from folded cells (the latter with batches and masks). The gradients `d_output` and `d_query` are
+# those found on paper:
 
 
 # %%
@@ -331,22 +347,22 @@ for formula, difference in zip(by_formula, by_difference, strict=True):
 assert np.allclose(by_formula[0], d_query)
 
 # %% [markdown]
-# All 14 numbers (the query, the keys and the values) agree to within $10^{-10}$, in 64-bit floats ([32 bits are too
-# few](#how-small-a-step-in-a-gradient-check)). PyTorch's own check is `torch.autograd.gradcheck`.
+# The gradients of all 14 numbers in query, keys and values agree to within $10^{-10}$. Check in 64-bit floats, as here:
+# [32 bits are too few](#how-small-a-step-in-a-gradient-check). PyTorch's own check is `torch.autograd.gradcheck`.
 
 # %% [markdown]
 # ## Let the machine do it
 #
-# For a whole transformer such formulas would fill pages. PyTorch keeps a record of the operations on its arrays, which
-# it calls **tensors**, and walks this **computation graph** backwards on request, from one number, the loss
-# (**automatic differentiation**, *autograd*). Computing the loss is the **forward pass**. One walk back gives the
-# derivatives for all parameters, at about twice the cost of the forward pass, since each matrix product has two on the
-# way back, one for either factor.
+# For a whole transformer such formulas would fill pages. PyTorch does this work for you. Computing the loss is the
+# **forward pass**. Meanwhile PyTorch keeps a record of the operations on its arrays, which it calls **tensors**. This
+# record is the **computation graph**. On request PyTorch walks it backwards, from one number, the loss. This is
+# **automatic differentiation**, or *autograd*. One walk back gives the derivatives for all parameters. It costs about
+# twice as much as the forward pass, since each matrix product has two on the way back, one for either factor.
 #
-# For a tensor made with `requires_grad=True`, as all parameters of `nn.Linear` are, `backward()` *adds* to its `.grad`:
-# the gradients from all uses of the tensor, on top of what an earlier `backward()` left there. So it must be cleared
-# before the next step. Forget that, and step 100 follows the sum of a hundred gradients, most of them outdated: the
-# steps grow, and no error is raised.
+# The walk starts with `loss.backward()`. Afterwards each tensor made with `requires_grad=True` has its gradient in
+# `.grad`. But `backward()` *adds* to `.grad`: the gradients from all uses of the tensor are summed, on top of what an
+# earlier `backward()` left there. So `.grad` must be cleared before the next step. If you forget that, step 100 follows
+# the sum of a hundred gradients, most of them outdated: the steps grow, and no error is raised.
 
 # %%
 import torch
@@ -363,7 +379,8 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 
 # %% [markdown]
 # The same numbers as on paper. From the next section on, the models are PyTorch's, in float32 unless stated otherwise.
-# An axis is called `dim` there, and `nn.Linear`, a matrix that can learn, adds a vector, its **bias**.
+# PyTorch calls an axis `dim`. `nn.Linear` is a matrix that can learn, plus a vector that is added, its **bias**. Both
+# are parameters, so they have `requires_grad=True`.
 
 # %% [markdown]
 # ## Learning to look things up
@@ -562,9 +579,10 @@ class NoteModel(nn.Module):
 # 1. take a **batch** of sixteen notes, and ask each for all of its five names;
 # 2. measure the loss, the mean over these eighty answers;
 # 3. pass its gradient back;
-# 4. subtract from every parameter its gradient times the learning rate, here 1 (large, but it works here). The
-#    optimizer `SGD`
-#    (stochastic gradient descent) does; chapter 11 has better ones.
+# 4. subtract from every parameter its gradient times the learning rate, here 1.
+#
+# The optimizer takes the fourth step. Ours is `SGD`, *stochastic gradient descent*; chapter 11 has better ones. A
+# learning rate of 1 is large, but it works here.
 #
 # The loss is the **cross-entropy**: minus the logarithm of the probability that the model gave to the right digit. It
 # is 0 for a model that was certain and right, and grows without bound as that probability goes to 0: a probability of
@@ -588,10 +606,9 @@ print(f"loss of the first batch: {loss:.2f}")
 # That could have been predicted: a model that knows nothing gives each of ten digits the probability 1/10, and
 # $-\ln \tfrac{1}{10} = \ln 10 = 2.30$.
 #
-# Now repeat this step a thousand times, each time with sixteen new notes (`train`, in the folded cell, with a new
-# model). Now and then we look at the weights for the note of Ada to Eve (`shown`). The losses printed below are
-# averages over the five steps before and the five after (at step 0, the first five: 2.30, and not the 2.33 of one
-# batch):
+# Now take a new model and repeat this step a thousand times, each time with sixteen new notes. That is `train`, in the
+# folded cell. Now and then we look at the attention weights for one note, always that of Ada to Eve, called `shown` in
+# the code.
 
 # %% tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -627,9 +644,10 @@ losses, frames = train(model, 1000, watch=steps)
 
 # %% [markdown]
 # **Predict first.** The layer is told which digits are right. Nobody tells it where to look. Which comes first: looking
-# at the right name, or a falling loss? And when all answers are right, how large is the weight on the right name? Move
-# through the steps below: each frame shows the attention weights for one note, a row for each question and a column for
-# each token, in the same order, so that the right name is on the diagonal.
+# at the right name, or a falling loss? And when all answers are right, how large is the weight on the right name?
+#
+# Then move through the steps below. Each frame shows the attention weights for the note of Ada to Eve, with a row for
+# each question and a column for each token. Both are in the same order, so the right name is on the diagonal.
 
 
 # %% tags=["plot"]
@@ -660,24 +678,31 @@ for step in (0, 80, 100, 120, 140, 1000):
 # the grey is nearly as even as before. Then, between steps 80 and 140, the diagonal appears and the loss drops to
 # almost nothing.
 #
-# So the loss falls first. Why in this order? Remember [the three scores](#back-through-the-softmax): a score rises if
-# its key's value would lower the loss more than the average value does. Once values carry their digits, the right
-# name's value does just that, so its score rises and the others fall. A step on $W_Q$ and $W_K$ does this for that name
-# in every note. But at first the output cannot read a value's digit, so there is nothing to compare. $W_V$ and the
-# output can learn that without $W_Q$ and $W_K$: with even weights what is received holds each digit's share of the
-# note, and the model can bet on the digits in the note. With logits in proportion to these shares, as our linear maps
-# make them, that costs 1.58 at best (computed in a folded cell: a softmax of such logits leaves something to the digits
-# that are absent), and [a model whose record is cut](#break-it-a-cut-in-the-record) gets about that far and no further.
+# (Each printed loss is the average over the five steps before and the five after; at step 0 it is that of the first
+# five, 2.30, and not the 2.33 of one batch.)
 #
-# And why so suddenly? Presumably because the query's gradient is made of keys, and the key's of queries: the larger one
-# is, the faster the other grows. (With $W_K$ frozen the weight on the right name does creep: 0.4 after 400 steps.
-# [Which half waits for which?](#which-half-waits-for-which) asks how look-up and values delay each other.)
+# So the loss falls first. Why in this order? Remember [the three scores](#back-through-the-softmax): a score rises if
+# its key's value would lower the loss more than the average value does. But at first the output cannot read a value's
+# digit, so there is nothing to compare.
+#
+# $W_V$ and the output can learn to read digits without $W_Q$ and $W_K$. With even weights, what a question receives
+# holds each digit's share of the note, so the model can bet on the digits in the note. With our linear maps such a bet
+# costs 1.58 at best, and [a model whose record is cut](#break-it-a-cut-in-the-record) gets about that far and no
+# further.
+#
+# Once values carry their digits, the right name's value does lower the loss more than the average value. So its score
+# rises and the others fall. A step on $W_Q$ and $W_K$ does this for that name in every note.
+#
+# And why so suddenly? Presumably because the query's gradient is made of keys, and each key's gradient of queries: the
+# larger one is, the faster the other grows. With $W_K$ frozen, the weight on the right name only creeps: it is 0.4
+# after 400 steps. How look-up and values delay each other is a question for [Going
+# further](#which-half-waits-for-which).
 #
 # You were also asked how large the weight would be: after 1,000 steps it is near two thirds, while all answers are
-# right. A weight is not a probability of being right. The gradient at a logit is the predicted probability, less 1 for
-# the right digit ([why](#where-does-the-gradient-begin)). So once the answers are right and certain, hardly anything
-# pushes the weight further. The linear maps that come after the blend make a clear answer out of a mixture in which one
-# digit is the strongest.
+# right. A weight is not a probability of being right. The linear maps that come after the blend make a clear answer out
+# of a mixture in which one digit is the strongest. And why does the weight stop there? [The gradient at a
+# logit](#where-does-the-gradient-begin) is the predicted probability, less 1 for the right digit. So once the answers
+# are right and certain, hardly anything pushes the weight further.
 #
 # Was that luck? Here is that run beside two from other seeds, each tested on 2,000 new notes:
 
@@ -696,9 +721,9 @@ for seed in range(3):
     assert min(right, looks) > 0.999 and 0.6 < weight < 0.75
 
 # %% [markdown]
-# Here is what training made of $W_Q$ and $W_K$ in the first of the three, as the scaled scores of names with names: the
-# first eight rows and columns of $W_Q W_K^\top / \sqrt{18}$ (without biases), a row for each name that asks, a column
-# for each name as a key:
+# What did training make of $W_Q$ and $W_K$? Take the first of the three models and look at the scaled scores of names
+# with names. Without the biases, they are the first eight rows and columns of $W_Q W_K^\top / \sqrt{18}$. Each row is a
+# name that asks, each column a name as a key:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight scaled scores of names with names, after training. The diagonal is between 1.7 and 2; all other entries are between minus 0.7 and 0.1. So each name finds itself."}}
 with torch.no_grad():
@@ -727,7 +752,8 @@ assert (found - 9 * np.eye(8)).max() < 0.3
 # %% [markdown]
 # ### Are attention weights trained, or labelled?
 #
-# Neither, and the name is misleading: a network's *weights* are usually its parameters. Here is everything in the
+# Neither. Where to look was never labelled: the loss saw digits, and nobody said *look at Cleo*. And attention weights
+# are not trained. The name is misleading: a network's *weights* are usually its parameters. Here is everything in the
 # model that training can change:
 
 # %% tags=["nbval-check-output"]
@@ -735,9 +761,9 @@ for name, parameter in model.named_parameters():
     print(f"{name:22} {tuple(parameter.shape)}")
 
 # %% [markdown]
-# Matrices and biases, and not one attention weight. (`weight` is PyTorch's name for the matrix, which it stores
-# transposed, one row for each *output*.) No shape has a 5 in it, so the same parameters serve notes of any length.
-# Attention weights are computed for each note, like the scores and the blend.
+# These are matrices and biases, and not one attention weight. Attention weights are computed for each note, like the
+# scores and the blend. No shape in the list has a 5 in it, so the same parameters serve notes of any length. (`weight`
+# is PyTorch's name for the matrix, which it stores transposed, one row for each *output*.)
 
 # %% tags=["proof"]
 fresh = new_model()
@@ -747,7 +773,7 @@ assert fresh.attention.w_k.bias.grad.abs().max() < 1e-7
 assert fresh.attention.w_k.weight.grad.abs().max() > 1e-5
 
 # %% [markdown]
-# And where to look was never labelled: the loss saw digits, and nobody said *look at Cleo*.
+
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -773,9 +799,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## Break it: a cut in the record
 #
-# To plot the weights you must write `weights.detach()`, which gives the same numbers without their record (a
-# *stop-gradient*). In the plot that is harmless. Written where the weights are computed, it lets values and output
-# learn, but no gradient reaches the scores.
+# To plot the weights you must write `weights.detach()`. It gives the same numbers without their record; this is called
+# a *stop-gradient*. In a plot it is harmless. In the model, where the weights are computed, it cuts the way back:
+# values and output still learn, but no gradient reaches the scores.
 
 
 # %%
@@ -811,9 +837,12 @@ plt.show()
 
 # %% [markdown]
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. From the outside
-# the cut model looks like one that learns badly. Its loss stays near 1.6 (a **plateau**): it bets on the digits in the
-# note, and never learns which of them was asked for. This is the first half of the whole model's story, alone: values
-# learn without the scores, and the loss falls from 2.3 to 1.6. The rest needs the look-up.
+# the cut model looks like one that learns badly. Its loss stays near 1.6, on a **plateau**: it bets on the digits in
+# the note, and never learns which of them was asked for. This is the first half of the whole model's story, alone:
+# values learn without the scores, and the loss falls from 2.3 to 1.6. The rest needs the look-up.
+#
+# Why does the best such bet still cost 1.58, as a folded cell computes? Our linear maps make logits in proportion to
+# each digit's share of the note, and a softmax of such logits leaves something to the digits that are absent.
 #
 # One check finds the reason:
 
@@ -852,13 +881,13 @@ assert all(
 )
 
 # %% [markdown]
-# (Of these four, the bias of $W_K$ proves nothing. It adds the same number to all scores of a query, which changes no
-# weight, so its true gradient is always 0; in the whole model it is not exactly 0 only because of rounding.)
+# Of these four, the bias of $W_K$ proves nothing. It adds the same number to all scores of a query, which changes no
+# weight, so its true gradient is always 0. (In the whole model, rounding keeps it from being exactly 0.)
 #
-# So check two things before a long training: that every parameter except that bias gets a gradient, and that the first
-# loss is near $\ln V$ for $V$ possible answers (ours was 2.33). Far above it, something starts too large, and the model
-# bets before it knows anything. Below it, the model may be told what it should predict
-# ([more](#the-first-number-to-look-at)).
+# So check two things before a long training. First, every parameter except that bias should get a gradient. Second, the
+# first loss should be near $\ln V$, where $V$ is now the number of possible answers; ours was 2.33, near $\ln 10$. If
+# it is far above, something starts too large, and the model bets before it knows anything. If it is below, the model
+# may be told what it should predict. [Going further](#the-first-number-to-look-at) has more.
 
 # %% [markdown]
 # ## Exercises
@@ -1050,10 +1079,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# The error of a wrong answer is passed back by the chain rule: to each value in proportion to its weight, to each score
-# by its weight and by how the gradient of that weight compares with the average, and a little of what arrives at the
-# matrices is subtracted from them. Nobody labels attention. The matrices learn from the answers, and the weights are
-# computed from these matrices again for every input.
+# The error of a wrong answer is passed back by the chain rule. Each value gets its share in proportion to its weight.
+# What a score gets depends on its weight, and on how the gradient of that weight compares with the average. A little of
+# what arrives at the matrices is subtracted from them. Nobody labels attention. The matrices learn from the answers,
+# and the weights are computed from these matrices again for every input.
 #
 # **Sources.** Backpropagation: [Rumelhart, Hinton and Williams (1986)](https://doi.org/10.1038/323533a0). Attention
 # trained by nothing but the task: [Bahdanau, Cho and Bengio (2015)](https://arxiv.org/abs/1409.0473). Autograd in
@@ -1109,14 +1138,17 @@ for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
 # the loss is about $\ln 1000 + \tfrac12 = 7.41$. In general: $\ln V + \sigma^2 / 2$ while $\sigma$ is near 1 or below,
 # and about the largest logit when it is large, some $2.2\,\sigma$ among 50 answers and $3.2\,\sigma$ among 1,000.
 #
-# And a first loss *below* $\ln V$? Before training a model should know nothing. So either it was given a fair head
-# start (the output's bias set to the logarithms of the tokens' frequencies), or the summed loss was divided by more
-# targets than were counted (by all positions, padding included), or the model sees what it should predict. A language
-# model is asked for the *next* token, so its targets are the text shifted by one. Forget the shift, and a tied model is
-# asked for the very token that it was given. Let the state be 8 times that token's embedding, again with entries of
-# deviation 1. Its dot product with the embedding itself is 8 times that embedding's squared length of about 1, so about
-# 8, and with the others 0 ± 1. (The squared length varies from token to token, and the short ones make the loss
-# larger.)
+# And a first loss *below* $\ln V$? Before training a model should know nothing. So there are three possible causes:
+#
+# - it was given a fair head start: the output's bias was set to the logarithms of the tokens' frequencies;
+# - the summed loss was divided by more targets than were counted: by all positions, padding included;
+# - it sees what it should predict.
+#
+# Take the third. A language model is asked for the *next* token, so its targets are the text shifted by one. Forget the
+# shift, and a tied model is asked for the very token that it was given. Let the state be 8 times that token's
+# embedding, again with entries of deviation 1. Its dot product with the embedding itself is 8 times that embedding's
+# squared length of about 1, so about 8, and with the others 0 ± 1. (The squared length varies from token to token, and
+# the short ones make the loss larger.)
 
 # %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(0)
@@ -1245,9 +1277,9 @@ axes.set(xlabel="step", ylabel="loss", ylim=(0, 0.31))
 plt.show()
 
 # %% [markdown]
-# With $W_Q$ alone it is slow, because the keys stay where they are. With all three it is fastest, and $W_V$ does most
-# of it: learning alone (not drawn), it has brought the loss below 0.006 after three steps. Training changes all of them
-# at once.
+# With $W_Q$ alone the loss falls slowly, because the keys stay where they are. With all three matrices it falls
+# fastest, and $W_V$ does most of the work: when $W_V$ alone learns (not drawn), the loss is below 0.006 after three
+# steps. Training changes all of them at once.
 #
 # And the learning rate decides. With all three, at 0.01 the loss is still above 0.05 after 50 steps; at 3 each step
 # overshoots further than the one before: it **diverges**.
