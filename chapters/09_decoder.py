@@ -16,8 +16,8 @@
 # almost no answer is right. By the end of this chapter the transformer of the paper is complete, in under eighty lines.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
-# 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 30 minutes to read, and 50 for the
-# exercises. [Going further](#going-further), at the end, takes 12 more minutes. If you came for a decoder-only model,
+# 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 32 minutes to read, and 50 for the
+# exercises. [Going further](#going-further), at the end, takes 13 more minutes. If you came for a decoder-only model,
 # it is [at the end](#a-decoder-only-model-that-answers).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer. Residual paths lead around each sublayer, and the memory from the top of the encoder's stack to the cross-attention."}}
@@ -32,9 +32,9 @@ transformer_map(built=9)
 # %% [markdown]
 # ## The whole model, drawn
 #
-# Between the token numbers that go in and the logits that come out, each arrow carries one vector of width $D$ for
-# each token: $S = 6$ tokens of the question on the left, $T = 4$ of the answer on the right. $V$ is the size of the
-# vocabulary, and a batch has $B$ sentences.
+# Read the drawing from bottom to top. Token numbers go in, and scores for the next word come out, the *logits*. In
+# between, each arrow carries one vector of width $D$ for each token: $S = 6$ tokens of the question on the left,
+# $T = 4$ of the answer on the right. $V$ is the size of the vocabulary, and a batch has $B$ sentences.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The whole transformer with shapes. Left, from bottom to top: the tokens Hi , how are you ?, shape (S), embeddings and positions, (S, D), then a frame of N encoder layers with self-attention and feed-forward, and out of its top the memory, (S, D). Right: the tokens bos I am fine, (T), embeddings and positions, (T, D), then a frame of N decoder layers with causal self-attention, cross-attention and feed-forward, then a linear map to logits (T, V). Above each sublayer stands a box, add and norm, and a residual path leads around the sublayer into it. An arrow leads from the memory to the cross-attention. At the top stands what must be predicted: I am fine eos."}}
 from classroom.diagram import Diagram
@@ -88,14 +88,16 @@ drawing.text(5.2, 6.6, "I am fine <eos>")
 plt.show()
 
 # %% [markdown]
-# The left half is chapter 8, the encoder (*N times*: $N$ such layers in a row, six in the paper); what comes out of
-# its top is called the **memory**. The right half, the decoder, differs in two ways. Its self-attention is masked, so
-# that no word sees a later one. And it has a second attention, to the memory.
+# The left half is the encoder of chapter 8. *N times* means $N$ such layers in a row, six in the paper. What comes out
+# of the top of the encoder is called the **memory**.
 #
-# At the top, one linear map gives every token of the vocabulary a score, its **logit**, and a softmax over these $V$
-# logits turns them into probabilities. At each position the *next* word should get the highest. `<bos>` (beginning of
-# sequence) and `<eos>` (end of sequence) are **special tokens**: the decoder starts from the first, and writes the
-# second when it is done.
+# The right half is the decoder. Its layers differ from the encoder's in two ways. Their self-attention is masked, so
+# that no word sees a later one. And they have a second attention, the *cross-attention*, which looks at the memory.
+#
+# At the top of the decoder, one linear map gives every token of the vocabulary a score, its **logit**. A softmax turns
+# these $V$ logits into probabilities. At each position the *next* word should get the highest probability. `<bos>`
+# (beginning of sequence) and `<eos>` (end of sequence) are **special tokens**: the decoder starts from the first, and
+# writes the second when it is done.
 #
 # ## Who may see whom
 #
@@ -140,15 +142,13 @@ plt.show()
 
 # %% [markdown]
 # In training, the position that is given *I* must predict *am*. But all words go in at once, and *am* is the very next
-# input. So no position may see anything to its right. (The mask stays on in writing, too. Otherwise an added word would
-# change the vectors of the earlier ones, which never happens in training.) [Chapter
-# 4](04_self_attention.ipynb#masks-leaving-a-word-out) has the two masks that are needed, and why they set scores to
-# minus infinity. In this book, **True means: may attend**.
+# input. So no position may see anything to its right. Two masks are needed, both from chapter 4. A mask sets the scores
+# of hidden words to minus infinity, so that their weights are 0. In this book, **True means: may attend**.
 #
 # - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,
 #   T)$, queries by keys, and it is the same for every sentence.
-# - The **padding mask** says which tokens are real. Shorter sentences of a batch are filled up with `<pad>`, a token that
-#   means nothing. The mask has one entry for each key of each sentence, and all heads and queries share it:
+# - The **padding mask** says which tokens are real. Shorter sentences of a batch are filled up with `<pad>`, a token
+#   that means nothing. The mask has one entry for each key of each sentence, and all heads and queries share it:
 #   $(B, 1, 1, S)$ for the **source** (here the question), $(B, 1, 1, T)$ for the **target** (the answer).
 #
 # In code, where token number 0 is padding (the folded cell holds the book's functions):
@@ -157,6 +157,10 @@ plt.show()
 # causal = torch.ones(T, T, dtype=torch.bool).tril()  # (T, T)
 # padding = (tokens != 0)[:, None, None]  # (B, 1, 1, S)
 # ```
+#
+# The figure shows the masks for three tokens and one of padding. Each row is a query, each column a key, and each *yes*
+# is a key that the query may attend to. In the second and the third matrix the last column has only dashes, because
+# nobody may attend to the padding.
 
 # %% tags=["export", "hide-input"] module="decoder"
 import torch
@@ -228,22 +232,19 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Each *yes* is a key that the query may attend to. In the second and the third matrix the last column has only dashes,
-# because nobody may attend to the padding.
-#
 # ### Which mask goes where?
 #
 # | attention | queries from | keys and values from | mask |
 # |---|---|---|---|
 # | of the encoder | the question | the question | its padding, $(B, 1, 1, S)$ |
 # | of the decoder | the answer | the answer | `causal & padding`, $(B, 1, T, T)$ |
-# | [cross-attention](#cross-attention-looking-at-the-question) | the answer | the memory | the question's padding, $(B, 1, 1, S)$ |
+# | cross-attention | the answer | the memory | the question's padding, $(B, 1, 1, S)$ |
 #
-# (With padding on the right the causal mask alone would do in the decoder: no real word sees the padding behind it,
-# and the loss leaves the rows of the padding out.)
+# Libraries differ in what True means. In `F.scaled_dot_product_attention` it means *may attend*, as here, and so does a
+# 1 in Hugging Face's `attention_mask`. In `nn.MultiheadAttention` and `nn.Transformer` it means *hidden*.
 #
-# In `F.scaled_dot_product_attention` True means *may attend*, too, as does a 1 in Hugging Face's `attention_mask`. In
-# `nn.MultiheadAttention` and `nn.Transformer` True means *hidden*.
+# One simplification is possible. With padding on the right, the decoder needs only the causal mask: no real word sees
+# the padding behind it, and the loss ignores the rows of the padding.
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -280,10 +281,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## Cross-attention: looking at the question
 #
-# The decoder also needs the question. Whoever must predict the next word asks, so the queries are the decoder's, one at
-# each position, `<bos>` included. The encoder's output (*hidden states* in many libraries) supplies keys and values, as
-# in [exercise 1 of chapter 4](04_self_attention.ipynb#exercise-1-ask-somebody-else). This is **cross-attention**, in
-# the paper *encoder-decoder attention*.
+# The decoder also needs the question. It must predict the next word, so it is the one that asks: the queries come from
+# the decoder, one at each position, `<bos>` included. The keys and values come from the memory, the output of the
+# encoder. This is **cross-attention**, in the paper *encoder-decoder attention*. Many libraries call the memory the
+# encoder's *hidden states*.
 #
 # The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column for each
 # word of the question, $S$; with a batch and $H$ heads it is $(B, H, T, S)$.
@@ -349,26 +350,26 @@ axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# (The weights are invented. [Below](#one-question-followed-to-its-answer) is a row of a trained model's, worked
-# through from the query to the blend.) No causal mask is needed here, because all words of the question are there
-# before the first word is written.
+# The weights in this figure are invented. No causal mask is needed here, because all words of the question are there
+# before the first word of the answer is written.
 
 # %% [markdown]
 # ### Which encoder layer does the decoder ask?
 #
-# The *last* one: each layer adds context to a word's vector, and there it has had all of them. The encoder runs to its
-# end first, and its final output is the memory. Every decoder layer looks at it, each with its own $W_Q$, $W_K$ and
-# $W_V$, and a higher layer with a query computed from what the lower ones have found.
+# The *last* one. Each encoder layer adds context to a word's vector, so the vectors that leave the last layer have the
+# most. The encoder runs to its end first, and its final output is the memory. Every decoder layer looks at this same
+# memory, with a $W_Q$, a $W_K$ and a $W_V$ of its own. In a higher layer, the query is computed from what the lower
+# layers have found.
 #
 # ## The decoder layer
 #
 # A decoder layer has three sublayers, each with a residual connection and a norm, here with the norm after each sum,
-# as in 2017:
+# as in 2017. An attention takes its queries from the first argument, keys and values from the second:
 #
 # ```python
-# x = norm_1(x + self_attention(x, x, x, mask))
-# x = norm_2(x + cross_attention(x, memory, memory, memory_mask))
-# x = norm_3(x + feed_forward(x))
+# x = norm_self(x + self_attention(x, x, mask))
+# x = norm_cross(x + cross_attention(x, memory, memory_mask))
+# x = norm_ff(x + feed_forward(x))
 # ```
 #
 # Self-attention comes first, so that already in the first layer the query to the memory can depend on the words written
@@ -463,10 +464,11 @@ quiz.one_choice(
 # %% [markdown]
 # ## All of it on one screen
 #
-# Here is the whole model, in the order of 2017 (*post-norm*), without checks, as you would write it in an afternoon.
-# From here to the first answers only the checks are folded: pasted into one file, it runs with PyTorch alone. First
-# the positions of [chapter 5](05_position.ipynb), and the attention, which takes queries from `x`, keys and values
-# from `context`: `x` again, or the memory.
+# Here is the whole model, as you would write it in an afternoon, with the norms in the order of 2017 (*post-norm*). All
+# code from here to the first answers is shown, except the checks; pasted into one file, it runs with PyTorch alone.
+#
+# First come the positions of chapter 5 and the attention. `Attention` takes its queries from `x`, and its keys and
+# values from `context`. In self-attention `context` is `x` again, in cross-attention it is the memory.
 
 # %%
 import math
@@ -510,27 +512,27 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     def __init__(self, d_model, num_heads, d_ff, dropout, cross):
         super().__init__()
+        self.cross = cross
         self.self_attention = Attention(d_model, num_heads)
-        self.norm1 = nn.LayerNorm(d_model)
+        self.norm_self = nn.LayerNorm(d_model)
         if cross:
             self.cross_attention = Attention(d_model, num_heads)
-            self.norm2 = nn.LayerNorm(d_model)
+            self.norm_cross = nn.LayerNorm(d_model)
         self.up, self.down = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
-        self.norm3 = nn.LayerNorm(d_model)  # norm2 is cross-attention's
+        self.norm_ff = nn.LayerNorm(d_model)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x, mask, memory=None, memory_mask=None):
-        x = self.norm1(x + self.dropout(self.self_attention(x, x, mask)))
-        if memory is not None:
-            found = self.cross_attention(x, memory, memory_mask)
-            x = self.norm2(x + self.dropout(found))
-        return self.norm3(x + self.dropout(self.down(self.up(x).relu())))
+        x = self.norm_self(x + self.dropout(self.self_attention(x, x, mask)))
+        if self.cross:
+            y = self.cross_attention(x, memory, memory_mask)
+            x = self.norm_cross(x + self.dropout(y))
+        return self.norm_ff(x + self.dropout(self.down(self.up(x).relu())))
 
 
 # %% [markdown]
 # And the model. Read it from the bottom: `forward` encodes the source and decodes the target. Both go through `stack`,
-# which looks up embeddings, adds positions and runs the layers. (`layer` is there so that [another
-# kind](#pre-norm-on-one-screen) can be put in.)
+# which looks up embeddings, adds positions and runs the layers.
 
 
 # %%
@@ -576,26 +578,43 @@ class OneScreen(nn.Module):
         return self.decode(target, *self.encode(source))
 
 
+# %% [markdown]
+# Try it before any training, at the paper's size but with a small vocabulary and random tokens. The logits should have
+# the shape $(B, T, V)$, and the first loss should be a little above $\ln V$.
+
+# %%
+torch.manual_seed(0)
+base = OneScreen(1000, d_model=512, heads=8, layers=6, d_ff=2048)
+source, target = torch.randint(3, 1000, (2, 4, 10))
+logits = base(source, target[:, :-1])
+first = F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten())
+print(
+    f"logits {tuple(logits.shape)}, first loss {first:.1f}, ln V {math.log(1000):.1f}"
+)
+print(f"{sum(p.numel() for p in base.parameters()):,} parameters")
+
 # %% tags=["proof"]
-tokens = torch.randint(3, 1000, (2, 4, 10))
-for start in ("our", "PyTorch's"):
-    base = OneScreen(1000, 512, 8, 6, 2048)
-    if start != "our":
-        nn.init.normal_(base.source_table.weight)
-        nn.init.normal_(base.target_table.weight)
-    with torch.no_grad():
-        first = F.cross_entropy(
-            base(*tokens)[:, :-1].flatten(0, 1), tokens[1, :, 1:].flatten()
-        )
-    assert (abs(first - np.log(1000) - 0.5) < 0.2) == (start == "our")
+assert abs(first - np.log(1000) - 0.5) < 0.2
+in_tables = 2 * 1000 * 512
+assert sum(p.numel() for p in base.parameters()) - in_tables == 6 * (
+    3_152_384 + 3_152_384 + 4 * (512 * 512 + 512) + 2 * 512
+)
+nn.init.normal_(base.source_table.weight)
+nn.init.normal_(base.target_table.weight)
+with torch.no_grad():
+    large = base(source, target[:, :-1])
+assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 
 # %% [markdown]
-# One thing is easy to miss: the output has no matrix of its own. At each position a token's logit is the dot product of
-# its embedding with what the decoder returns there (**weight tying**, [Press and Wolf,
-# 2016](https://arxiv.org/abs/1608.05859)). So the embeddings start with entries of size $1/\sqrt D$
-# ([why](07_learning.ipynb#the-first-number-to-look-at)), and on the way in they are multiplied by $\sqrt D$, to be
-# about as large as the position vectors. (The paper has no biases in the attention, and one embedding matrix for both
-# sides.)
+# The layers have 44 million parameters, and each token of the vocabulary adds 512 to either table. One thing is easy to
+# miss: the output has no matrix of its own. At each position, the logit of a token is the dot product of that token's
+# embedding with the vector that the decoder returns at this position. This is **weight tying**.
+#
+# Because the embeddings also produce the logits, they start small, with entries of size $1/\sqrt D$ ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at) has the reason). On the way in they are multiplied by $\sqrt D$,
+# which makes them about as large as the position vectors.
+#
+# In two details the paper differs: its attention has no biases, and one embedding matrix serves both sides.
 #
 # ## A model that has learnt to answer
 #
@@ -646,26 +665,34 @@ def batch(texts):
 questions = batch(asked for asked, _ in pairs)  # (360, S)
 answers = batch(f"<bos> {reply} <eos>" for _, reply in pairs)  # (360, T + 1)
 print(tuple(questions.shape), tuple(answers.shape), len(vocabulary), "tokens")
+print(answers[0].tolist(), " ".join(vocabulary[n] for n in answers[0]))
 
 # %% tags=["proof"]
 assert len(pairs) == 360 and len(vocabulary) == 32
 
 # %% [markdown]
-# The decoder receives `answers[:, :-1]`, the rows without their last token (the targets *shifted right*), and must
-# predict `answers[:, 1:]`, the rows without their first: **next-token prediction**. (In a shorter answer the last token
-# is padding, so the `<eos>` goes in; what it predicts is ignored.) So the decoder receives the right words, even where
-# it would have written others: this is **teacher forcing**.
+# The decoder receives `answers[:, :-1]`, the rows without their last token. It must predict the targets,
+# `answers[:, 1:]`, the rows without their first token. This is **next-token prediction**, and what goes in is the
+# targets *shifted right*.
+#
+# In training, then, the decoder receives the right words even where it would have written others: this is **teacher
+# forcing**.
+#
+# One detail: in a shorter answer the last token is padding, so the `<eos>` goes in as well. What is predicted from it
+# is ignored.
 #
 # The softmax of the logits gives each wanted word a probability, say 0.5 to *I*, 0.8 to *am*, 0.9 to *fine* and 1 to
-# `<eos>`. Each is given all words before it, so their product, 0.36, is the probability of the whole answer $y$ to the
-# question $x$ (the *chain rule* of probability). With $y_t$ for word $t$ of the answer, and $y_{<t}$ for the words
-# before it:
+# `<eos>`. Each of these is the probability of one word, given all words before it. So, by the *chain rule* of
+# probability, their product, 0.36, is the probability of the whole answer $y$ to the question $x$. With $y_t$ for word
+# $t$ of the answer, and $y_{<t}$ for the words before it:
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
-# The logarithm turns the product into a sum: $-\ln 0.36 = 0.69 + 0.22 + 0.11 + 0 = 1.02$. The loss is this sum, the
-# **negative log-likelihood**, divided by the four tokens: 0.26, the cross-entropy of chapter 7. (In a batch: by all its
-# real tokens.) It is smallest where the right answers are most probable (**maximum likelihood**).
+# The logarithm turns the product into a sum: $-\ln 0.36 = 0.69 + 0.22 + 0.11 + 0 = 1.02$. This sum is the **negative
+# log-likelihood**. Divided by the number of tokens, here four, it is the loss: 0.26, the cross-entropy of chapter 7. In
+# a batch, the sum over all answers is divided by the number of real tokens. The loss is smallest where the right
+# answers are most probable, so a small loss means a high likelihood: to minimise it is to train for **maximum
+# likelihood**.
 
 # %% tags=["proof"]
 four = np.array([0.5, 0.8, 0.9, 1.0])
@@ -674,9 +701,9 @@ assert round(-np.log(four).mean(), 2) == 0.26
 assert np.round(-np.log(four[:3]), 2).tolist() == [0.69, 0.22, 0.11]
 
 # %% [markdown]
-# To use the model, the encoder runs once, and the decoder once for each word, over everything written so far. It stops
-# when every answer has its `<eos>`, or after `longest` words. Writing each word after all before it is called
-# **autoregressive**, and always taking the likeliest is **greedy** decoding.
+# When the model writes, the encoder runs once. The decoder runs once for each word, over everything written so far. The
+# loop stops when every answer has its `<eos>`, or after `longest` words. Writing each word after all before it is
+# called **autoregressive**, and always taking the likeliest is **greedy** decoding.
 
 
 # %%
@@ -710,8 +737,8 @@ def hold_out(seed, key=str):
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(unique), generator=generator).tolist()
     held = {unique[n] for n in order[: len(unique) // 5]} | {"Hi , how are you ?"}
-    rows = [n for n, key in enumerate(keys) if key in held]
-    return rows, [n for n, key in enumerate(keys) if key not in held]
+    rows = [n for n, k in enumerate(keys) if k in held]
+    return rows, [n for n, k in enumerate(keys) if k not in held]
 
 
 def words(row):
@@ -785,15 +812,15 @@ assert share_right(wide, unseen) > 0.95
 
 # %% [markdown]
 # The answers are right. But how new were the questions? Every one has a twin among the training pairs, with another
-# greeting. Such test data are called **contaminated** ([a harder test](#does-it-combine-what-it-has-learnt)). Wider and
-# deeper models want [smaller steps, or pre-norm](#pre-norm-on-one-screen).
+# greeting. Such test data are called **contaminated** ([a harder test](#does-it-combine-what-it-has-learnt)).
 
 # %% [markdown]
 # ## The module that the book uses
 #
-# It has the same parts and methods, and allows pre-norm (the norm before each sublayer), too. Later chapters use it.
-# Folded cells show that it gives the logits of `nn.Transformer`, in both orders of norm, and those of the model on one
-# screen. Trained in the same way, it lends its parameters to `screen`: from here on the two are one model.
+# The book has a module of its own with the same parts and methods, and later chapters use it. It also allows pre-norm.
+# The folded cells below check that the module gives the same logits as `nn.Transformer`, in both orders of norm. Then
+# the module is trained in the same way as `screen`, and `screen` receives its parameters. Both now give the same
+# logits: from here on the two are one model.
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -965,9 +992,9 @@ assert words(generate(model, hello)[0]) == "I am fine"
 # %% [markdown]
 # ## One question, followed to its answer
 #
-# Take *Hi, how are you?* again: six tokens, which the encoder turns into the memory. Follow head 1 of the
-# cross-attention in decoder layer 2 ($d_k = 8$), and one query, that of `<bos>`, which must predict the first word. It
-# is $W_Q$ times the vector that `<bos>` has by then, plus a bias.
+# Take *Hi, how are you?* again: six tokens, which the encoder turns into the memory. Follow one head, head 1 of the
+# cross-attention in decoder layer 2 ($d_k = 8$), and one query, that of `<bos>`. At `<bos>` the first word must be
+# predicted. The query is $W_Q$ times the vector that `<bos>` has by then, plus a bias.
 
 # %% tags=["hide-input"]
 right = batch(["<bos> I am fine <eos>"])
@@ -1051,8 +1078,8 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # %% [markdown]
 # ## Does training run token by token?
 #
-# No, only generation does ([drawn above](#who-may-see-whom)). One pass over the whole answer must give the same rows
-# as the four passes of writing. Does it?
+# No, only writing does. With the causal mask, one pass over the whole answer should give, row by row, the logits that
+# the four passes of writing give. The table compares them:
 
 # %% tags=["hide-input"]
 with torch.no_grad():
@@ -1067,21 +1094,25 @@ with torch.no_grad():
         assert difference < 1e-5
 
 # %% [markdown]
-# That is what the causal mask buys: a thousand tokens take a thousand passes to write, but only one in each step of
-# training. And since the earlier rows do not change when a word is added, their keys and values need not be computed
-# again: that is the **key-value cache** of [chapter 12](12_generation.ipynb).
+# They agree, and this is what the causal mask buys: a thousand tokens take a thousand passes to write, but only one
+# pass in each step of training. And since the earlier rows do not change when a word is added, their keys and values
+# need not be computed again: that is the **key-value cache** of [chapter 12](12_generation.ipynb).
+#
+# The mask stays on in writing, too. Without it, an added word would change the vectors of the earlier ones, which never
+# happens in training.
 #
 # ## The leak test
 #
 # All this rests on one property: *no position sees its future*. Could the future arrive by a detour, through another
 # position in a lower layer? No: in every layer row $t$ draws on rows 0 to $t$ only, which have seen nothing later.
 #
-# The property is worth a test of its own, a **leak test**: change later words, and the earlier logits must not move. It
-# needs neither training nor data: a fresh model and random token numbers will do. `check` does it together with two
-# other tests. Each compares with `before`, the logits as they are:
+# The property is worth a test of its own, a **leak test**: change later words, and the earlier logits must not move.
+# The test needs neither training nor data: a fresh model and random token numbers will do. The function `check` runs
+# the leak test and two others. Each changes the input, and compares the new logits with `before`, the logits of the
+# unchanged input:
 #
-# - *leaks*, the leak test: in each example the tokens from the fourth on are replaced by those of the example before it
-#   in the batch. The logits at the first three positions must not move, except for rounding.
+# - *leaks*, the leak test: in each example the tokens of the answer from the fourth on are replaced by those of the
+#   example before it in the batch. The logits at the first three positions must not move, except for rounding.
 # - *padding*: padding is added after the question. No logit may move.
 # - *source*: the question is replaced by another. Some logit must move.
 #
@@ -1187,12 +1218,12 @@ quiz.number(
 # | padding not hidden in cross-attention | padding behind the question, too |
 
 # %% [markdown]
-# (Where a row sees nothing, the softmax is 0/0. The code on one screen returns NaN, as `nn.MultiheadAttention` does
-# when it returns its weights; the book's module, used below, gives such a row a blend of zeros.)
+# Measure three things:
 #
-# Measure three things: *loss*, that of the last batch in training; *forced* (**teacher-forced accuracy**), the share of
-# the held-out **words** that the model predicts when the right answer goes in; and *writing*, the share of held-out
-# **answers** that are right if it goes on from its own words.
+# - *Loss*: the loss of the last batch in training.
+# - *Forced* (**teacher-forced accuracy**): the right answers go in, as in training. What share of the held-out
+#   **words** does the model predict?
+# - *Writing*: the model goes on from its own words. What share of the held-out **answers** is right?
 #
 # **Predict first.** Which of the nine still answer nearly everything correctly?
 
@@ -1303,10 +1334,10 @@ loss, forced, writing = trained_with(variants["no causal mask"], seed=0)
 assert loss < 0.02 and forced == 1 and writing < 0.4
 
 # %% [markdown]
-# Each was trained with nine seeds (`python -m benchmarks.masks`), in the book's module. The three other columns need no
-# training; the first two are tests of `check`:
+# The correct model and each mistake were trained with nine seeds, in the book's module (`python -m benchmarks.masks`).
+# The table has three more columns, which need no training. The first two are tests of `check`:
 #
-# - *Leaks*: do later words change earlier logits?
+# - *Leaks in*: do later words change earlier logits, in `train()` mode, in `eval()` mode, or in both?
 # - *Padding*: does more padding after the question change the logits?
 # - *Reference*: are the logits those of a correct model with the same parameters?
 
@@ -1335,8 +1366,9 @@ for name, make in variants.items():
 
 # %% [markdown]
 # Two of the nine answer nearly everything with every seed: *one word too few* and *padding not hidden*; so does the
-# causal mask on cross-attention with seven seeds of nine. Without a causal mask only the writing is bad: the loss is
-# that of the correct model, and hardly any answer is right. The losses hardly warn: all but one are 0.003.
+# causal mask on cross-attention with seven seeds of nine. The losses hardly warn: all but one are 0.003, as in the
+# correct model. Without a causal mask, for example, loss and *forced* look perfect, but hardly any answer that the
+# model writes is right.
 #
 # So the mistakes are of four kinds ([one by one](#why-does-each-mistake-look-as-it-does)):
 #
@@ -1356,11 +1388,16 @@ for name, make in variants.items():
 # | one pair of input and target, printed | targets that are not shifted ([a tenth mistake](#a-tenth-mistake-in-no-mask), which no other check before training shows) |
 # | the leak test, in both modes | six of the nine, all that show the future |
 # | more padding | padding that is not hidden |
-# | a reference with the same parameters, such as `nn.Transformer` (mind its norm at the end of each stack), in both modes and with sentences of different lengths | all nine |
-# | one batch of 32, trained alone, without dropout | if its loss does not come near 0 (or the least possible, where equal inputs have different answers), even at a smaller learning rate, the model or the loop is wrong; do not start the long run |
-# | *forced*, on held-out data | if it is low: overfitting (what was learnt holds for the training pairs only: chapter 11), or a mask in training only |
-# | *loss*, with the questions of a held-out batch shuffled | if it hardly rises, the source is not used |
-# | *writing*, on held-out data | if it is low although *forced* is high: most often the future was seen in training (run the leak test). If not, and its words are not the likeliest of one pass, the loop that writes is wrong |
+# | a reference with the same parameters, such as `nn.Transformer`, in both modes and with sentences of different lengths | all nine |
+#
+# If your reference is `nn.Transformer`, mind its norm at the end of each stack. The other four checks need training:
+#
+# | check | bad sign | what it means |
+# |---|---|---|
+# | one batch of 32, trained alone, without dropout | even at a smaller learning rate, the loss does not come near 0, or near the least possible where equal inputs have different answers | the model or the loop is wrong: do not start the long run |
+# | *forced*, on held-out data | it is low | overfitting (what was learnt holds for the training pairs only: chapter 11), or a mask in training only |
+# | *loss*, with the questions of a held-out batch shuffled | it hardly rises | the source is not used |
+# | *writing*, on held-out data | it is low although *forced* is high | most often the future was seen in training: run the leak test. If nothing leaks, and the words are not the likeliest of one pass, the loop that writes is wrong |
 
 # %% tags=["proof"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}
@@ -1695,9 +1732,8 @@ verdict
 # | decoder-only | causal | predict the next token (**causal language modelling**) | GPT, [chapter 18](18_gpt.ipynb) |
 # | encoder-decoder | causal, on the target alone | predict the target's next token, given the source | this chapter, T5, Whisper |
 #
-# Most chat models are decoder-only ([chapter 18](18_gpt.ipynb) says why; one is [built and trained
-# below](#a-decoder-only-model-that-answers)). In translation and speech recognition two stacks remain in use, and the
-# encoder may look in both directions (it is *bidirectional*).
+# Most chat models are decoder-only; chapter 18 says why. In translation and speech recognition two stacks remain in
+# use. There the encoder is *bidirectional*: it may look in both directions.
 
 # %% [markdown]
 # ### A decoder-only model that answers
@@ -1814,20 +1850,21 @@ assert same[:, :5].abs().max() < 1e-4 < same[:, 5:].abs().max()  # no leak
 #
 # ### Pre-norm on one screen
 #
-# The layers of [the model on one screen](#all-of-it-on-one-screen) normalise each sum of $x$ and what a sublayer
-# returns (post-norm). These normalise what goes into a sublayer, and each stack ends in a norm, so that the memory is
-# normalised, too. (Use it for deep stacks. Wider models want smaller steps.)
+# The layers of the model on one screen are post-norm: they normalise each sum of $x$ and what a sublayer returns. A
+# pre-norm layer normalises what goes into a sublayer instead. With such layers each stack ends in one more norm, so
+# that the memory is normalised, too. Use pre-norm for deep stacks. Wider models want smaller steps. `OneScreen`
+# receives the kind of layer through its argument `layer`:
 
 
 # %%
 class PreNormLayer(Layer):
     def forward(self, x, mask, memory=None, memory_mask=None):
-        y = self.norm1(x)
+        y = self.norm_self(x)
         x = x + self.dropout(self.self_attention(y, y, mask))
-        if memory is not None:
-            found = self.cross_attention(self.norm2(x), memory, memory_mask)
-            x = x + self.dropout(found)
-        return x + self.dropout(self.down(self.up(self.norm3(x)).relu()))
+        if self.cross:
+            y = self.cross_attention(self.norm_cross(x), memory, memory_mask)
+            x = x + self.dropout(y)
+        return x + self.dropout(self.down(self.up(self.norm_ff(x)).relu()))
 
 
 class PreNorm(OneScreen):
@@ -1856,8 +1893,9 @@ for kind, peak in ((OneScreen, 0.002), (PreNorm, 0.01)):
 assert 0.3 < shares["OneScreen"] < 0.95 < shares["PreNorm"]
 
 # %% [markdown]
-# Each has a peak that suits it. (With one seed. At 0.01 the six post-norm layers get hardly any answer right in these
-# 250 steps.) [Chapter 8](08_encoder.ipynb#does-training-agree) has the likely reason.
+# Each model was trained once, with one seed, and at a peak learning rate that suits it. At a peak of 0.01 the six
+# post-norm layers get hardly any answer right in these 250 steps; [chapter 8](08_encoder.ipynb#does-training-agree) has
+# the likely reason.
 #
 # ### Why does each mistake look as it does?
 #
@@ -1880,9 +1918,12 @@ assert 0.3 < shares["OneScreen"] < 0.95 < shares["PreNorm"]
 # that is why only 49 percent are right.
 #
 # **Two see too little.** *One word too few* hides each word from itself, and leaves `<bos>` nothing at all.
-# Presumably the residual connection carries the word itself upwards. A causal mask *on cross-attention* lets row $t$
-# attend only to the question's words 0 to $t$. Most answers are right all the same, presumably because the encoder,
-# which sees the whole question, has carried what is needed to the first positions.
+#
+# Where a row sees nothing, the softmax is 0/0. The code on one screen then returns NaN, as `nn.MultiheadAttention` does
+# when it returns its weights. The book's module, which was used here, gives such a row a blend of zeros. Presumably the
+# residual connection carries the word itself upwards. A causal mask *on cross-attention* lets row $t$ attend only to
+# the question's words 0 to $t$. Most answers are right all the same, presumably because the encoder, which sees the
+# whole question, has carried what is needed to the first positions.
 #
 # **One sees padding.** The batches in training had padding, too, so the model learnt to live with it; an amount that it
 # never met may change the answer.
@@ -1923,10 +1964,10 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 #
 # ### Does it combine what it has learnt?
 #
-# Every question that the [model](#a-model-that-has-learnt-to-answer) was tested on has a twin with another greeting. To
-# test more, hold out whole *topics*: a person with a mood, such as *you* with *tired*, or with *how*, in all questions.
-# If *you* and *tired* never stood in one question, what does the model say to *why are you tired*? Combining what was
-# seen in different examples is called **compositional generalisation**.
+# Every question that the model was tested on has a twin with another greeting. For a harder test, hold out whole
+# *topics*. A topic is a person with a mood, such as *you* with *tired*, or a person with *how*, and none of its
+# questions is in the training data. If *you* and *tired* never stood in one question, what does the model say to *why
+# are you tired*? Combining what was seen in different examples is called **compositional generalisation**.
 #
 # **Predict first.** What share of such answers is right? We have trained nine models with whole topics held out, and
 # nine with single questions held out as before, each with a seed and a split of its own
@@ -2020,9 +2061,11 @@ assert 0.2 < rates["how"] < 0.3
 # Back to *Hi, how are you?* and the module that we [followed](#one-question-followed-to-its-answer). Attention at
 # `<bos>` goes to *you*, and the answer is *I*. Is the first the reason for the second? Hide one position of the memory
 # at a time from the decoder, and see what becomes of the probability of *I*, in this model and in the nine trained with
-# single questions held out. Hiding a part of the input is called **occlusion**. (Row *look*: the last layer's
-# cross-attention from `<bos>`, the mean of its two heads. Row *hide*: the probability of *I* with that position hidden
-# from both layers. *I is lost* where that falls below one half.)
+# single questions held out. Hiding a part of the input is called **occlusion**. In the table,
+#
+# - *look* is the attention from `<bos>` in the last layer's cross-attention, the mean of its two heads;
+# - *hide* is the probability of *I* with that position hidden from both layers;
+# - *I is lost* means that this probability falls below one half.
 
 # %% tags=["hide-input"]
 from collections import Counter
