@@ -16,7 +16,7 @@
 # almost no answer is right. By the end of this chapter the transformer of the paper is complete, in under eighty lines.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
-# 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 32 minutes to read, and 50 for the
+# 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 30 minutes to read, and 50 for the
 # exercises. [Going further](#going-further), at the end, takes 13 more minutes. If you came for a decoder-only model,
 # it is [at the end](#a-decoder-only-model-that-answers).
 
@@ -464,8 +464,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## All of it on one screen
 #
-# Here is the whole model, as you would write it in an afternoon, with the norms in the order of 2017 (*post-norm*). All
-# code from here to the first answers is shown, except the checks; pasted into one file, it runs with PyTorch alone.
+# Here is the whole model, as you would write it in an afternoon, with the norms in the order of 2017 (*post-norm*). The
+# code from here to the first answers, pasted into one file, runs with PyTorch alone; only data and helpers are folded.
 #
 # First come the positions of chapter 5 and the attention. `Attention` takes its queries from `x`, and its keys and
 # values from `context`. In self-attention `context` is `x` again, in cross-attention it is the memory.
@@ -606,9 +606,10 @@ with torch.no_grad():
 assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 
 # %% [markdown]
-# The layers have 44 million parameters, and each token of the vocabulary adds 512 to either table. One thing is easy to
-# miss: the output has no matrix of its own. At each position, the logit of a token is the dot product of that token's
-# embedding with the vector that the decoder returns at this position. This is **weight tying**.
+# The layers have 44 million parameters, and each token of the vocabulary adds 512 numbers to either embedding table.
+#
+# One thing is easy to miss: the output has no matrix of its own. At each position, the logit of a token is the dot
+# product of that token's embedding with the vector that the decoder returns at this position. This is **weight tying**.
 #
 # Because the embeddings also produce the logits, they start small, with entries of size $1/\sqrt D$ ([chapter
 # 7](07_learning.ipynb#the-first-number-to-look-at) has the reason). On the way in they are multiplied by $\sqrt D$,
@@ -627,10 +628,10 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 # | *are you fine?* and the same with *tired, happy, cold, late* | *yes, I am* |
 # | *why are you tired?* and the same with *happy, cold, late* | *who says I am tired?* and so on |
 #
-# A fifth of the questions is held out, and *Hi, how are you?* is among those. Here are all `pairs` of question and
-# answer:
+# A fifth of the questions is held out, and *Hi, how are you?* is among those. The folded cell makes `pairs`, a list of
+# all questions with their answers.
 
-# %%
+# %% tags=["hide-input"]
 REPLIES = {"you": "I am", "we": "you are", "they": "they are"}
 REPLIES |= {
     name: f"{name} is" for name in ("she", "he", "Ada", "Bo", "Cleo", "Dan")
@@ -678,9 +679,6 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # In training, then, the decoder receives the right words even where it would have written others: this is **teacher
 # forcing**.
 #
-# One detail: in a shorter answer the last token is padding, so the `<eos>` goes in as well. What is predicted from it
-# is ignored.
-#
 # The softmax of the logits gives each wanted word a probability, say 0.5 to *I*, 0.8 to *am*, 0.9 to *fine* and 1 to
 # `<eos>`. Each of these is the probability of one word, given all words before it. So, by the *chain rule* of
 # probability, their product, 0.36, is the probability of the whole answer $y$ to the question $x$. With $y_t$ for word
@@ -725,11 +723,11 @@ def generate(model, asked, longest=8):
 
 
 # %% [markdown]
-# `hold_out` draws the rows that are held out, `words` turns token numbers into text, and `share_right` counts right
-# answers.
+# Three helpers are folded: `hold_out` draws the rows that are held out, `words` turns token numbers into text, and
+# `share_right` counts right answers.
 
 
-# %%
+# %% tags=["hide-input"]
 def hold_out(seed, key=str):
     """Rows held out, a fifth of the questions, and rows for training; `key` is for Going further."""
     keys = [key(question) for question, _ in pairs]
@@ -817,10 +815,9 @@ assert share_right(wide, unseen) > 0.95
 # %% [markdown]
 # ## The module that the book uses
 #
-# The book has a module of its own with the same parts and methods, and later chapters use it. It also allows pre-norm.
-# The folded cells below check that the module gives the same logits as `nn.Transformer`, in both orders of norm. Then
-# the module is trained in the same way as `screen`, and `screen` receives its parameters. Both now give the same
-# logits: from here on the two are one model.
+# The book has a module with the same parts and methods, which also allows pre-norm. Later chapters use it. The folded
+# cells below check that it gives the logits of `nn.Transformer`, in both orders of norm. Then the module is trained as
+# `screen` was, and `screen` receives its parameters: from here on the two are one model.
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -1335,7 +1332,7 @@ assert loss < 0.02 and forced == 1 and writing < 0.4
 
 # %% [markdown]
 # The correct model and each mistake were trained with nine seeds, in the book's module (`python -m benchmarks.masks`).
-# The table has three more columns, which need no training. The first two are tests of `check`:
+# Three more columns need no training. The first two are tests of `check`:
 #
 # - *Leaks in*: do later words change earlier logits, in `train()` mode, in `eval()` mode, or in both?
 # - *Padding*: does more padding after the question change the logits?
@@ -2061,7 +2058,7 @@ assert 0.2 < rates["how"] < 0.3
 # Back to *Hi, how are you?* and the module that we [followed](#one-question-followed-to-its-answer). Attention at
 # `<bos>` goes to *you*, and the answer is *I*. Is the first the reason for the second? Hide one position of the memory
 # at a time from the decoder, and see what becomes of the probability of *I*, in this model and in the nine trained with
-# single questions held out. Hiding a part of the input is called **occlusion**. In the table,
+# single questions held out. Hiding a part of the input is called **occlusion**. Below,
 #
 # - *look* is the attention from `<bos>` in the last layer's cross-attention, the mean of its two heads;
 # - *hide* is the probability of *I* with that position hidden from both layers;

@@ -1,4 +1,4 @@
-"""What a chapter says can be pasted into one file runs there: the cells that a reader sees, with PyTorch alone."""
+"""What a chapter says can be pasted into one file runs there, with PyTorch alone."""
 
 import ast
 from typing import Any
@@ -7,7 +7,8 @@ import pytest
 
 from literate.chapter import read_chapter
 
-HIDDEN = {"hide-input", "proof", "plot", "quiz", "check", "exercise", "solution", "remove-cell"}
+LEFT_OUT = {"hide-input", "proof", "plot", "quiz", "check", "exercise", "solution", "remove-cell"}
+FOLDED = {"REPLIES", "hold_out"}  # data and helpers, which the page says to be folded
 SHOWN = (
     "All of it on one screen",
     "A model that has learnt to answer",
@@ -17,11 +18,22 @@ SHOWN = (
 )
 
 
+def defines(tree: ast.Module) -> set[str]:
+    """The names of the functions and the targets of the assignments at the top of a cell."""
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    return names | {target.id for target in targets if isinstance(target, ast.Name)}
+
+
 @pytest.fixture(scope="module")
 def pasted(root) -> dict[str, Any]:
     """The names that chapter 9's page defines where it is run as one file."""
     cells = read_chapter(root, root / "chapters/09_decoder.py").code_cells
-    shown = [cell for cell in cells if cell.section.title in SHOWN and not HIDDEN & set(cell.tags)]
+    shown = [
+        cell
+        for cell in cells
+        if cell.section.title in SHOWN and (not LEFT_OUT & set(cell.tags) or defines(cell.tree) & FOLDED)
+    ]
     imports = [node for cell in shown for node in ast.walk(cell.tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     modules = {getattr(node, "module", None) or node.names[0].name for node in imports}
     assert {module.partition(".")[0] for module in modules} == {"math", "torch"}
