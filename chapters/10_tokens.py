@@ -9,13 +9,13 @@
 # # 10. What is a token?
 #
 # The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no number
-# for her name. By the end of this chapter you will have a **tokenizer** that turns any text into numbers and back. With
-# a tokenizer that we trained, a model sees *Straßenbahnhaltestelle* as *Straßenbahn | halt | estelle* and 12345, after
-# a space, as *12 | 3 | 4 | 5*. Such cuts hide letters and misalign digits, which is thought to be one reason why models
-# miscount and misadd. You also see how a text can attack a tokenizer, and how sentences of different lengths become one
-# batch.
+# for her name. By the end of this chapter you will have a **tokenizer**, which turns any text into numbers and back. It
+# decides what a model sees. One that we trained cuts *Straßenbahnhaltestelle*, German for *tram stop*, into
+# *Straßenbahn | halt | estelle*. It cuts 12345, after a space, into *12 | 3 | 4 | 5*. Such cuts hide letters and
+# misalign digits, which is thought to be one reason why models miscount and misadd. You also see how a text can attack
+# a tokenizer, and how sentences of different lengths become one batch.
 #
-# You need some Python and almost no mathematics. It takes about 29 minutes to read, and 45 for the exercises. [Going
+# You need some Python and almost no mathematics. It takes about 30 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
@@ -58,9 +58,10 @@ assert not known & set(unseen)
 # token, `<unk>`, for all unknown words, so the word itself is lost. And words are many: a row of 512 numbers for each
 # of a million word forms would make an embedding table of half a billion numbers.
 #
-# **An ID for each letter.** These words then need only 21 IDs. But such a word is now 32 tokens long on average (an
-# ordinary English one about five), and the work of attention grows with the square of the length. And a single letter
-# carries little meaning, so the first layers must learn to assemble words from letters.
+# **An ID for each letter.** These words have only 21 different letters, so 21 IDs are enough. But texts become long.
+# Our words now have 32 tokens on average, ordinary English words about five, and the work of attention grows with the
+# square of the length. Besides, a single letter carries little meaning, so the first layers must learn to assemble
+# words from letters.
 #
 # We want tokens between the two: **subwords**, so that a frequent word is one token and a rare one is several.
 #
@@ -113,18 +114,22 @@ for step in range(1, 5):
 # *tea m*, five times, makes *team*; then *ea t* makes *eat*. The word *steam* is cut into *s team*, though it has
 # nothing to do with a team. The method knows what is frequent, and nothing else.
 #
-# To encode a *new* word, apply the merges in the order in which they were learnt. The word *seat* begins as *s e a
-# t*; *e a* merges; *t ea* and *tea m* find nothing (the *t* comes after); *ea t* merges: *s eat*.
+# To encode a *new* word, apply the merges in the order in which they were learnt. Take *seat*, which begins as *s e a
+# t*. The first merge, *e a*, gives *s ea t*. The second, *t ea*, does not fit, because here the *t* comes after *ea*.
+# Nor does the third, *tea m*. The fourth, *ea t*, gives *s eat*.
 #
-# A word that the text never had is now two subwords that it had. That is the advantage over whole words: a new word
-# usually consists of subwords whose embeddings have been learnt, so the model knows something of it.
+# The text never had the word *seat*, but it had both subwords, *s* and *eat*. That is the advantage over whole words: a
+# new word usually consists of subwords whose embeddings have been learnt, so the model knows something of it.
 # *Sechsunddreißig* needs no row of its own where *sechs*, *und* and *dreißig* have theirs.
 #
-# The order matters. In *seateam*, where a space got lost, the first merge leaves *s ea t ea m*. As *t ea* was learnt
-# before *ea t*, the word becomes *s ea team*, and not *s eat ea m*, which one would get by always taking the longest
-# token that fits. A later merge may need the symbol that an earlier one made, and the text on which the model is
-# trained was cut in this order, too. Cut new text in another way, and nothing fails, but the model sees words cut in
-# ways that it has hardly ever seen. (The most frequent pair of the new text may not have been learnt at all.)
+# The order of the merges matters. Take *seateam*, where a space got lost. The first merge leaves *s ea t ea m*. Now *ea
+# t* and *t ea* both want the same *t*. The merge *t ea* was learnt first, so the word becomes *s ea team*. If you
+# always took the longest token that fits, from the left, you would get *s eat ea m*.
+#
+# Why keep this order? A later merge may need the symbol that an earlier one made. And the text on which the model is
+# trained was cut in this order. If you cut new text in another way, nothing fails, but the model sees words cut in ways
+# that it has hardly ever seen. Counting pairs in the new text is no way out: its most frequent pair may not have been
+# learnt at all.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -162,12 +167,14 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # first 256 symbols (**byte-level BPE**) every valid text can be encoded, and survives the round trip from text to
 # tokens and back.
 #
-# Usually no merge crosses the end of a word. Otherwise *dog.*, *dog,* and *dog!* could each become a token, and each
-# would have to learn *dog* for itself ([Radford and others,
-# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)). So
-# the text is first cut into words. This cut before any merge is called **pre-tokenization**. The space must be kept
-# (without it, *now here* and *nowhere* could both be *now | here*), and it goes with the word after it. Merges can
-# then join the two, and a frequent word with its space is one token.
+# ### Before any merge, cut into words
+#
+# Usually no merge crosses the end of a word, as in your merging by hand. Otherwise *dog.*, *dog,* and *dog!* could each
+# become a token, and each would have to learn *dog* for itself. So the text is first cut into words. This cut is called
+# **pre-tokenization**.
+#
+# The cut must keep the spaces. Without them, *now here* and *nowhere* could both be *now | here*. Each space goes with
+# the word after it, so that merges can join the two. A frequent word with its space is then one token.
 #
 # The pattern below is that of GPT-2 without its rule for English contractions. At each point of the text, try the
 # parts from top to bottom; the first that matches takes as many characters as it can (*␣* is a space):
@@ -177,8 +184,11 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | ` ?\p{L}+` | letters of any script, with one space before them | *␣pays* |
 # | ` ?\p{N}+` | numerals, likewise | *␣2* |
 # | ` ?[^\s\p{L}\p{N}]+` | other characters, likewise | *!* |
-# | `\s+(?!\S)` | a run of white space; before a word, all but its last character, so that a space stays for the word (`(?!\S)`: what follows is white space or the end) | *a␣␣b* is cut into *a*, *␣*, *␣b* |
+# | `\s+(?!\S)` | a run of white space; before a word, without the run's last character  | *a␣␣b* is cut into *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
+#
+# In the fourth part, `(?!\S)` demands that white space or the end of the text follows. So before a word, the run leaves
+# its last character, and a space stays for the word.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -214,12 +224,14 @@ assert (
 assert pretokenize("a  b") == ["a", " ", " b"]
 
 # %% [markdown]
-# Some languages pay twice, with more bytes for each character and with bad cuts. *Bytes*: before any merge each byte
-# is a token. So the Greek sentence starts out with nearly twice as many tokens as characters, the Hindi one as 2.7
-# times and the Chinese one as three times as many, and where a tokenizer is trained on such languages, many early
-# merges only join bytes into whole characters. *Cuts*: Hindi writes most vowels, and the sign for no vowel, as
-# characters attached to a consonant, which this pattern does not count as letters, so its first word falls into six;
-# Chinese has no spaces, so a whole clause is one "word", and merges can cross the real words' ends.
+# Some languages pay twice, with more bytes for each character and with bad cuts.
+#
+# - *More bytes.* Before any merge each byte is a token. So the Greek sentence starts out with nearly twice as many
+#   tokens as characters, the Hindi one with 2.7 times as many, and the Chinese one with three times as many. If a
+#   tokenizer is trained on such languages, many early merges only join bytes into whole characters.
+# - *Bad cuts.* Hindi writes most vowels, and the sign for no vowel, as characters attached to a consonant. The pattern
+#   does not count these characters as letters, so the first Hindi word falls into six pieces. Chinese has no spaces, so
+#   a whole clause is one "word", and merges can cross the ends of the real words.
 #
 # ## The definition
 #
@@ -320,14 +332,13 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # %% [markdown]
 # ### Two numberings
 #
-# A tokenizer keeps such merges, and gives the first numbers to **special tokens**: `<pad>` for padding, and `<bos>` and
-# `<eos>` for the beginning and the end of a sequence. They stand for no text. In ours, whoever types `<eos>` gets
-# ordinary tokens, and only the program can insert the special one, by its number.
+# Besides bytes and merges, a tokenizer has **special tokens**, which stand for no text: `<pad>` for padding, and
+# `<bos>` and `<eos>` for the beginning and the end of a sequence. In our tokenizer only the program can insert them, by
+# their numbers. Whoever types `<eos>` gets ordinary tokens.
 #
-# Merges count symbols: the 256 bytes, then one for each merge. The model gets token IDs. With three special tokens in
-# front, a token ID is its symbol's number plus 3, so the saved merges stay the same if a special token is added. (The
-# IDs of all bytes and merges then shift, so special tokens must be chosen before a model is trained. To extend a
-# trained model one appends the token after the last merge, and a row to its embeddings; our class cannot.)
+# So there are two numberings. The merges use *symbol numbers*: first the 256 bytes, then one symbol for each merge. The
+# model gets *token IDs*: first the special tokens, then the symbols. With three special tokens, a token ID is its
+# symbol's number plus 3. The saved merges use symbol numbers, so they stay the same if a special token is added.
 #
 # | | symbol | token ID |
 # |---|---|---|
@@ -336,16 +347,22 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # | merges | from 256 on | from 259 on |
 #
 # For example, symbol 97, the letter *a*, has the ID 100. With the four merges from above, *ea* is symbol 256, *tea*
-# 257, *team* 258 and *eat* 259. *Seat* is the bytes 115, 101, 97, 116. The merge learnt first makes 115, 256, 116,
-# and the next that fits makes 115, 259. So *seat* has the IDs 118 and 262.
+# 257, *team* 258 and *eat* 259. *Seat* is the bytes 115, 101, 97, 116. The merge learnt first makes 115, 256, 116, and
+# the next that fits makes 115, 259. So *seat* has the IDs 118 and 262.
+#
+# A special token that is added in front shifts the IDs of all bytes and merges, so you must choose the special tokens
+# before a model is trained. To extend a trained model, one appends the token after the last merge, and a row to the
+# embeddings. Our class cannot do that.
 #
 # ### The tokenizer
 #
-# To encode, `_merge` looks at the pairs in the word, merges the one that was learnt first (of lowest *rank*), and looks
-# again. A word once cut is remembered, because frequent words come back all the time. Read `__init__`, `encode`,
-# `_merge` and `decode`; the rest trains, saves, loads, or shows tokens. (`files` checks, reads and writes. In `_merge`,
-# the keys of the dictionary are a set, and `&` keeps those that are pairs of this word; the loop ends when there are
-# none.)
+# Read `__init__`, `encode`, `_merge` and `decode`; the rest trains, saves, loads, or shows tokens, and `files` checks,
+# reads and writes.
+#
+# The heart is `_merge`. The *rank* of a pair is its place in the order of learning. In each round `_merge` looks at the
+# pairs in the word, merges the one of lowest rank, which was learnt first, and looks again. The keys of `_ranks` are
+# all learnt pairs, and `&` keeps those that are in this word; the loop ends when there are none. The result is kept in
+# `_cache`, because frequent words come back all the time.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -432,8 +449,7 @@ class BPETokenizer:
 
 
 # %% [markdown]
-# (The library `tokenizers` of Hugging Face, given our merges, cuts 1,008 test texts [exactly as ours
-# does](#is-it-the-same-as-the-librarys).) With the four merges from above, this is how a text gets into a model:
+# With the four merges from above, this is how a text gets into a model:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The text Zoë eats on its way into a model, in five rows of boxes, with arrows from each unit down to what it becomes. Its eight characters are two words, Zoë and ␣eats, and these are nine bytes, since ë is the two bytes 195 and 171. These two bytes stay apart, as tokens 198 and 174, while the bytes 101, 97 and 116 become one token, eat, with the number 262. The other tokens are Z 93, o 114, the space 35 and s 118, and each of the seven has one vector below it, drawn as four shaded cells."}}
 from classroom.diagram import Diagram
@@ -481,7 +497,7 @@ plt.show()
 
 # %% [markdown]
 # The letters of *eat* become one token. The space is still a token of its own, because our four words stood alone, so
-# no merge contains a space; trained on running text the tokenizer would learn *␣eat*. The letter *ë* stays two
+# no merge contains a space. A tokenizer that is trained on running text would learn *␣eat*. The letter *ë* stays two
 # tokens, one for each of its bytes, which Python writes `\xc3` and `\xab`. The model receives only the seven numbers,
 # and each picks its row of the embedding table.
 #
@@ -518,17 +534,21 @@ assert round(np.mean([len(one) for one in tokens]), 1) == 5.6
 assert tokenizer.tokenize("sechsunddreißig") == ["sechs", "und", "dreißig"]
 
 # %% [markdown]
-# It has found many parts of German number words, *hundert*, *tausend*, *und*, *zig* (60 merges do not reach *zwanzig*).
-# What it never met, such as *Zoë*, *Tassen* (cups) and 茶, falls apart into letters and bytes (of *Tassen* it knows only
-# *se*), but nothing is lost: Zoë, for whom the last chapter had no number, is four tokens. A merge knows no characters:
-# *f* has joined the first byte of *ü*, to `f\xc3`. The 500 words that were out of vocabulary come back as they were, in
-# 5.6 tokens each, where letters needed 32: *sechsunddreißig* is *sechs | und | dreißig*.
+# The tokenizer has found many parts of German number words: *hundert*, *tausend*, *und*, *zig*. For *zwanzig*, 60
+# merges were too few. The 500 words that were out of vocabulary come back as they were, in 5.6 tokens each on average,
+# where letters needed 32: *sechsunddreißig* is *sechs | und | dreißig*.
+#
+# What the tokenizer never met, such as *Zoë*, *Tassen* (cups) and 茶, falls apart into letters and bytes; of *Tassen* it
+# knows only *se*. But nothing is lost: Zoë, for whom the last chapter had no number, is four tokens.
+#
+# A merge joins bytes and knows nothing of characters. So *f* has joined the first byte of *ü*, which gives `f\xc3`.
 #
 # ## A real sentence, with a vocabulary of 300 and of 8,000
 #
-# We have trained this kind of tokenizer on the 58,000 English and German image captions of Multi30k, with vocabularies
-# from 300 to 32,000 (`python -m benchmarks.tokens`); the rest of this section is about these. Here is how those with
-# 300 and with 8,000 tokens cut *The dog bites the man, and the man drinks his tea.* in two languages.
+# We have trained several tokenizers of this kind on the 58,000 English and German image captions of Multi30k, with
+# vocabularies from 300 to 32,000 tokens (`python -m benchmarks.tokens`). The rest of this section is about these
+# tokenizers. Here is how the ones with 300 and with 8,000 tokens cut *The dog bites the man, and the man drinks his
+# tea.* in two languages.
 
 # %% tags=["hide-input"]
 from classroom.measured import measured
@@ -567,10 +587,10 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# With a vocabulary of 300, of which 41 are merges (the others are the 256 bytes and three special tokens), about half
-# of the letters stand alone; *dog* is three tokens, and *the* is *t* and *he*. With one of 8,000 nearly every word is
-# one token. The exceptions show what captions of photographs are about: *tea* and the form *bites* are too rare to
-# have a token of their own; German *beißt* has one, and *Tee* does not.
+# A vocabulary of 300 consists of the 3 special tokens, the 256 bytes and only 41 merges. With it about half of the
+# letters stand alone: *dog* is three tokens, and *the* is *t* and *he*. With a vocabulary of 8,000 nearly every word is
+# one token. The exceptions show what captions of photographs are about: *tea* and the form *bites* are too rare to have
+# a token of their own; German *beißt* has one, and *Tee* does not.
 
 # %% [markdown]
 # ### What a model does not see
@@ -589,30 +609,31 @@ assert not set(cuts[32_000][" tea"]) & set(
 assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 
 # %% [markdown]
-# *Spelling*: the model gets one number for *Straßenbahn* (tram; the whole word is *tram stop*) and never sees its
-# letters, so it can know only from training how many *a*'s it contains (or write the word letter by letter first).
-# *Arithmetic*: 12345 begins with *12*, because that is frequent, and another number may be cut elsewhere, so units,
-# tens and hundreds of two numbers need not line up. Many newer tokenizers therefore cut numbers into single digits,
-# or into groups of three. *Case and spaces*: *␣tea*, *tea* and *␣TEA* share no token, and their similarity must be
-# learnt. (So do not end a *prompt*, the text that a model is to continue, with a space: the next word usually brings
-# its own.)
+# - *Spelling.* The model gets one number for *Straßenbahn* (tram) and never sees the letters. So it can know only from
+#   training how many *a*'s the word contains, or it writes the word letter by letter first.
+# - *Arithmetic.* 12345 begins with the token *12*, because *12* is frequent. Another number may be cut elsewhere, so
+#   units, tens and hundreds of two numbers need not line up. Many newer tokenizers therefore cut numbers into single
+#   digits, or into groups of three.
+# - *Case and spaces.* The words *␣tea*, *tea* and *␣TEA* share no token, so the model must learn that they are similar.
+#   This has a practical consequence for a *prompt*, the text that a model is to continue: do not end it with a space,
+#   because the next word usually brings its own.
 #
 # ### How many merges?
 #
-# Each merge makes texts shorter, so there are fewer positions to compute. But it adds a row to the embedding table,
-# which must be learnt, and a score to the output layer at every position.
+# Each merge makes texts shorter, so there are fewer positions to compute. But a larger vocabulary has two prices.
 #
-# And a token's row is looked up, and so mostly trained, only where the token occurs. Call a token *rare* if the
-# training text uses it fewer than 100 times, a limit of our choosing. Later tokens are on the whole rarer: every pair
-# that a merge creates contains its new symbol, so it cannot occur more often than that symbol. And symbols that later
-# merges have used up, such as *ausend* in our number words, on the way to *tausend*, keep their rows. Rare tokens stay
-# **undertrained**.
+# First, each merge adds a row to the embedding table, which must be learnt, and a score to the output layer at every
+# position.
 #
-# What a larger vocabulary buys is shorter texts. How much shorter? The average number of tokens per word is called
-# **fertility**. Here it is, counted on captions that were not used to learn the merges. A word is what stands between
-# two spaces, so *tea.* is one word and at least two tokens. (Merges must be learnt from training text alone. If test
-# text is among it, its rare words may get tokens of their own: they look cheaper than new text is, and a token that
-# occurs only there has an embedding that was never looked up in training.)
+# Second, rare tokens stay **undertrained**, because a token's row is looked up, and so mostly trained, only where the
+# token occurs. Call a token *rare* if the training text uses it fewer than 100 times, a limit of our choosing. Later
+# tokens are on the whole rarer: every pair that a merge creates contains the merge's new symbol, so the pair cannot
+# occur more often than that symbol. Also, a later merge can use up an earlier symbol, such as *ausend* in our number
+# words, on the way to *tausend*. Such a symbol keeps its row.
+#
+# How much shorter do texts become? The average number of tokens per word is called **fertility**. Here it is, counted
+# on captions that were not used to learn the merges. A word is what stands between two spaces, so *tea.* is one word
+# and at least two tokens.
 
 # %% tags=["hide-input"]
 print("            tokens per word                 share of merged")
@@ -624,19 +645,25 @@ for row in captions["sizes"]:
     print(f"{row['vocab_size']:10,}  {words}{row['rare']:19.0%}")
 
 # %% [markdown]
-# The last of the three languages is French, which was absent from the training text. The tokenizer can still encode
-# it, but fewer merges fit: from 2,000 on it needs, mostly for that reason, about twice as many tokens per word as
-# English. Twice the tokens for each word mean about twice the computation or more, and half as many words among the
-# tokens that a model can read at once, its **context window**. Tokenizers of large models have read many languages,
-# but unequally, and the languages that they saw least tend to cost most.
+# French was absent from the training text. The tokenizers can still encode it, but fewer merges fit. Mostly for that
+# reason, from a vocabulary of 2,000 on, French needs about twice as many tokens per word as English.
 #
-# From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third; from 8,000 to 32,000 only
-# by a tenth at most, and at 32,000, 98 percent of the merged tokens are rare. Rarity is a warning and not a verdict:
-# only training tells which matters more. In our trials, of the vocabularies from 300 to 16,000, the largest predicted
-# held-out text best, in part because its model is larger ([below](#which-vocabulary-is-best)); in translation, small
-# vocabularies help small corpora ([Sennrich and Zhang, 2019](https://arxiv.org/abs/1905.11901)). So try a few sizes,
-# and compare the models on held-out text and by what they cost. The original transformer had 37,000 tokens for English
-# and German together; today's models often have 100,000 or more.
+# Twice the tokens for each word mean about twice the computation or more. They also mean that half as many words fit
+# into the model's **context window**, the tokens that it can read at once. The tokenizers of large models have read
+# many languages, but unequally, and the languages that they saw least tend to cost most.
+#
+# Which size is best? From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third. From
+# 8,000 to 32,000 they shrink only by a tenth at most, and at 32,000, 98 percent of the merged tokens are rare.
+#
+# But rarity is a warning and not a verdict: only training tells whether short texts or rare tokens matter more. In [our
+# trials](#which-vocabulary-is-best) with vocabularies from 300 to 16,000, the largest predicted held-out text best, in
+# part because its model is larger. In translation, on the other hand, Sennrich and Zhang found that small vocabularies
+# help small corpora. So try a few sizes, and compare the models on held-out text and by what they cost. The original
+# transformer had 37,000 tokens for English and German together; today's models often have 100,000 or more.
+#
+# Whatever the size, learn the merges from training text alone. If test text is among it, rare words of the test text
+# may get tokens of their own. They then look cheaper than new text is. And a token that occurs only in the test text
+# has an embedding that was never looked up in training.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -721,12 +748,16 @@ assert convenient.eos_id in convenient.encode(message)
 assert convenient.decode(convenient.encode(message)) != message
 
 # %% [markdown]
-# The user has put an end token into a sentence, which decoding does not show, since a special token stands for no text
-# (the two spaces are those around it). And a program that cuts its input at end tokens loses the rest. Where special
-# tokens separate the speakers of a chat, a user can speak in another's name, a form of **prompt injection**. Tests on
-# ordinary texts do not show it. The check: whatever the text, `encode` must make no special token from it (apart from
-# those that the program itself adds). (Libraries differ: Hugging Face's tokenizers recognise special tokens in a text
-# unless told otherwise, tiktoken raises an error. So know yours before you hand it what users type.)
+# With the convenient tokenizer, the user has put an end token into a sentence. Decoding does not show this token, since
+# a special token stands for no text; only the two spaces around it are left. A program that cuts its input at end
+# tokens loses the rest of the sentence. Where special tokens separate the speakers of a chat, a user can speak in
+# another's name, a form of **prompt injection**.
+#
+# Tests on ordinary texts do not find this fault. So check this: whatever the text, `encode` must make no special token
+# from it. Only the program itself may add some.
+#
+# Libraries differ. Hugging Face's tokenizers recognise special tokens in a text unless told otherwise; tiktoken raises
+# an error. Know what yours does before you hand it what users type.
 
 # %% [markdown]
 # ## Batches with little padding
@@ -734,17 +765,18 @@ assert convenient.decode(convenient.encode(message)) != message
 # One practical step is left before training. Sentences are now lists of numbers of different lengths, and a model is
 # trained on many at once. A batch is one tensor, so its sentences are filled up to the longest with `<pad>`. Sentences
 # of 2, 3 and 7 tokens make $3 \cdot 7 = 21$ tokens, of which 9, or 43 percent, are padding. The padding mask of
-# [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding. The loss leaves it out,
-# too; otherwise `<pad>` would be the easiest token to predict, and the mean loss would fall as padding is added. The
-# mask is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
+# [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding. It is `tokens != pad_id`,
+# which is safe because no text is ever encoded as `<pad>`. The loss leaves padding out, too. Otherwise `<pad>` would be
+# the easiest token to predict, and the mean loss would fall as padding is added.
 #
-# Padding takes as much computation as any token, so in batches of mixed lengths much of the work is wasted. Instead,
-# sort the sentences by length (for a pair, the longer of source and target counts), and limit a batch by its tokens,
-# not its sentences: add sentences until the batch's size with padding (the number of sentences times the length of the
-# longest) would exceed a limit, and start the next. This is **bucketing**. The sorting saves padding; the limit in
-# tokens makes nearly all training steps of about the same size. The price is that a batch is no longer a random sample
-# of all lengths. (**Packing** is another way: several texts in one row, one after the other, with a mask that keeps
-# them apart.)
+# Padding takes as much computation as any token, so in batches of mixed lengths much of the work is wasted.
+# **Bucketing** reduces this waste in two steps. First, sort the sentences by length. For a pair of source and target,
+# the longer of the two counts. Second, fill the batches in this order, and limit each by its tokens, not by its
+# sentences. The size of a batch is its number of sentences times the length of the longest, so padding counts. If one
+# more sentence would exceed the limit, it starts the next batch.
+#
+# The sorting saves padding. The limit in tokens makes nearly all training steps about the same size. The price is that
+# a batch is no longer a random sample of all lengths.
 
 # %% tags=["export"] module="tokens"
 import torch
@@ -787,7 +819,7 @@ def token_batches(
 
 
 # %% [markdown]
-# Take 2,000 texts, each of 1 to 19 numbers in words, each count equally likely:
+# Now try it on 2,000 texts. Each text is 1 to 19 numbers in words, and all these counts are equally likely:
 
 # %% tags=["hide-input"]
 import torch
@@ -836,6 +868,10 @@ for axes, drawn, title in (
 figure.tight_layout()
 plt.show()
 
+# %% [markdown]
+# Another way to save padding is **packing**: several texts stand in one row, one after the other, with a mask that
+# keeps them apart.
+
 # %% tags=["quiz"]
 quiz.one_choice(
     "Batches are limited to 2,000 tokens, padding included. A batch has sentences of 12, 14 and 15 tokens. Another sentence of 18 tokens comes. What counts as the size of the batch with it?",
@@ -861,11 +897,11 @@ quiz.one_choice(
 #
 # ### Exercise 1: Print while it writes
 #
-# *Medium, 20 minutes.* A model writes token after token, and each stands for some bytes. Given the bytes so far that
-# are not printed yet, return the text that can be printed, and the bytes that must wait, because they begin a character
-# of which more is to come. The bytes of UTF-8 say how long a character is: below 128 it is one byte; a first byte from
-# 192 on begins a character of two bytes, from 224 on of three, from 240 on of four; the others lie from 128 to 191. The
-# bytes are valid, but may stop inside a character.
+# *Medium, 20 minutes.* A model writes token after token, and each stands for some bytes. You are given the bytes that
+# have not been printed yet. Return the text that can be printed, and the bytes that must wait because their character
+# is not complete. In UTF-8 the first byte of a character says how long the character is: below 128 one byte, from 192
+# on two, from 224 on three, and from 240 on four. The bytes after the first lie from 128 to 191. The bytes that you get
+# are valid, but may stop inside a character.
 
 
 # %% tags=["exercise"]
@@ -1082,9 +1118,11 @@ verdict
 #
 # **Sources.** Byte-pair encoding for translation, which began with letters: [Sennrich, Haddow and Birch
 # (2016)](https://arxiv.org/abs/1508.07909), after a compression method by [Gage
-# (1994)](http://www.pennelynn.com/Documents/CUJ/HTML/94HTML/19940045.HTM). Bytes as the first symbols: [Radford and
-# others (2019)](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf).
-# Batches by tokens: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 5.1.
+# (1994)](http://www.pennelynn.com/Documents/CUJ/HTML/94HTML/19940045.HTM). Bytes as the first symbols, and no merge
+# across the end of a word: [Radford and others
+# (2019)](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf). Small
+# vocabularies for small corpora: [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901). Batches by tokens:
+# [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 5.1.
 #
 # **Next.** Text is numbers now. Chapter 11 trains on them with care: what to minimise, how large the steps should be,
 # and how to stop in the middle and lose nothing.
@@ -1096,26 +1134,30 @@ verdict
 #
 # ### Which vocabulary is best?
 #
-# A larger vocabulary makes texts shorter and its tokens rarer ([above](#how-many-merges)). Only a trained model can
-# tell which counts for more. To compare models with different tokenizers, take **bits per byte**:
+# Only a trained model can tell whether short texts or rare tokens matter more. To compare models with different
+# tokenizers, take **bits per byte**:
 #
 # $$\text{bits per byte} = \frac{1}{\ln 2} \cdot \frac{\text{loss, summed over the tokens}}{\text{bytes of the text}} .$$
 #
-# The sum is minus the logarithm of the probability that the model gives to the text, cut as the tokenizer cuts it. So
-# it can be compared between tokenizers. (The same text could be cut in other ways, and these have some probability,
-# too, so the bits are an upper bound.) Dividing by $\ln 2$ turns **nats**, the unit of the natural logarithm, into
-# bits.
+# The sum is minus the logarithm of the probability that the model gives to the text, cut as the tokenizer cuts it. The
+# text and its bytes are the same for all tokenizers, so the bits per byte can be compared. Dividing by $\ln 2$ turns
+# **nats**, the unit of the natural logarithm, into bits.
 #
-# A loss *per token* cannot be compared, nor its exponential, the **perplexity**. Say that the losses of a text add up
-# to 60 nats. Cut into 20 tokens it has a perplexity of $e^3 = 20$, and into 15 of $e^4 = 55$. If it has 80 bytes, it
-# has $60 / 0.693 / 80 = 1.08$ bits per byte in either case.
+# A loss *per token* cannot be compared between tokenizers, and neither can its exponential, the **perplexity**. Say
+# that the losses of a text add up to 60 nats. If the text is cut into 20 tokens, its perplexity is $e^3 = 20$; if it is
+# cut into 15, $e^4 = 55$. With 80 bytes it has $60 / 0.693 / 80 = 1.08$ bits per byte in either case.
 #
-# We trained small next-token models ([chapter 18](18_gpt.ipynb); two layers of width 128) on each caption of both
-# languages once, with three seeds, each model at the learning rate that suited it best on other captions
-# (`python -m benchmarks.vocabulary`). The bits are those of 2,000 captions that no model has read.
+# One caveat: the same text could be cut in other ways, and these have some probability, too, so the bits are an upper
+# bound.
 #
-# Each token has a row in the embedding table, which here serves as the output matrix, too, so a larger vocabulary also
-# has more parameters. One more model has a small vocabulary, and wider layers instead.
+# We trained small models to predict the next token, with two layers of width 128 ([chapter 18](18_gpt.ipynb) builds
+# such models). Each read every caption of both languages once, at the learning rate that suited it best on other
+# captions, and was trained with three seeds (`python -m benchmarks.vocabulary`). The bits are those of 2,000 captions
+# that no model has read.
+#
+# A larger vocabulary also means more parameters, since each token has a row in the embedding table. Here this table
+# serves as the output matrix, too. To separate the two effects, one more model has a small vocabulary, and wider layers
+# instead.
 
 # %% tags=["hide-input"]
 trials = measured("vocabulary")
@@ -1136,9 +1178,9 @@ for chosen in trials["models"]:
 # The model with the largest vocabulary needs the fewest bits, though 95 percent of its learnt tokens are rare: here the
 # count of rare tokens would have misled us.
 #
-# Is the larger model the reason? Only in part: made wider until it has as many parameters, the model of 2,000 tokens
-# gets a quarter of the gain from 2,000 to 16,000. Either way training takes roughly three times as long as with 2,000
-# tokens at width 128.
+# Is the number of parameters the reason? Only in part. The wider model of 2,000 tokens has as many parameters, but gets
+# only a quarter of the gain from 2,000 to 16,000. Both of these large models take roughly three times as long to train
+# as the one with 2,000 tokens and width 128.
 #
 # No model had more than 16,000, so where the best size lies stays open.
 
@@ -1172,9 +1214,10 @@ assert 2.8 < seconds[16_000] / seconds[2000] < 3.5
 #
 # **WordPiece**, which BERT uses, is usually described as follows: it merges the pair whose count is highest *when
 # divided by the product of the counts of its two parts*, and cuts a new word from the left, taking each time the
-# longest known subword that fits. With our own 8,000 tokens, 1,741 words of the test text are cut into several, and
-# 36 percent of these come out differently that way: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the
-# order of the merges, and *Bau fahrzeug* from the left.
+# longest known subword that fits. Does the way of cutting matter? Our own merges, with 8,000 tokens, cut 1,741 words of
+# the test text into several tokens. If you cut these words from the left with the same tokens, 36 percent come out
+# differently: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug*
+# from the left.
 #
 # **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords
 # and drops those whose removal lowers the likelihood of the training text least; a new word gets its most probable

@@ -14,7 +14,7 @@
 # being stopped: a trainer that is killed at any moment goes on from its last checkpoint as if nothing had happened.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. The chapter
-# takes about 29 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 8 more
+# takes about 30 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 8 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Everything is built but generation. This chapter adds the loss, above the output."}}
@@ -38,6 +38,8 @@ transformer_map(built=11)
 # *validation set* is for choosing when to stop and which settings to use. The *test set* is never used to choose
 # anything, because it must tell how good the result is on new text. No number occurs in more than one part.
 # `number_words` spells numbers from 1 to 999,999 in both languages, favouring short ones.
+#
+# German writes a number as one word; we cut it into its parts, so that we can see later where the model looks for each.
 
 # %% tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -52,8 +54,7 @@ everything = [*corpus.train, *corpus.validation, *corpus.test]
 assert len({pair.source for pair in everything}) == len(everything) == 21_000
 
 # %% [markdown]
-# Read the last two lines aloud: every pair of tens and units crosses over. (German writes a number as one word. We
-# cut it into its parts, so that we can see later where the model looks for each.)
+# Read the last two lines aloud: every pair of tens and units crosses over.
 #
 # Each side gets its own tokenizer ([chapter 10](10_tokens.ipynb#the-definition)). There are so few different words
 # that merging until no pair is left makes every word one token, with the space before it. There are 332 and 334
@@ -91,11 +92,13 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 #
 # ## The loss
 #
-# Training needs a number that is small when the model is good, the **loss**. The right translation $y$ of a source
-# $x$ should be probable. Its probability is the product of those of its $T$ tokens, each given the source and the
-# tokens before it, $y_{<t}$. For a long text the product is too small to compute with (it **underflows**). Its
-# logarithm is a sum, and is largest where the product is. So training makes minus the logarithm small, the **negative
-# log-likelihood**, and divides it by the number of tokens, so that long and short texts can be compared:
+# Training needs a number that is small when the model is good, the **loss**. A good model gives the right translation
+# $y$ of a source $x$ a high probability. That probability is a product with one factor for each of the $T$ tokens of
+# $y$: the probability of this token, given the source and the tokens before it, $y_{<t}$.
+#
+# For a long text the product is too small to compute with (it **underflows**). Its logarithm is a sum, and is largest
+# where the product is largest. So training makes minus the logarithm small, the **negative log-likelihood**. Divided by
+# the number of tokens, so that long and short texts can be compared, it is the loss:
 #
 # $$\text{loss} = -\frac1T \ln p(y \mid x) = -\frac1T \sum_{t=1}^{T} \ln p(y_t \mid y_{<t}, x) .$$
 #
@@ -108,18 +111,20 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 # | c | 0.25 | 0.25 | **0.25** | 0.25 | $-\ln 0.25 = 1.386$ |
 # | padding | 0.4 | 0.2 | 0.2 | 0.2 | does not count |
 #
-# The mean of the last column over the real targets (those that are not padding) is the loss,
-# $(0.357 + 1.386) / 2 = 0.871$, in *nats* since the logarithm is the natural one. It is also called the
-# *cross-entropy*. $e^{0.871} = 2.39$ is the *perplexity*: the model is as unsure as if it guessed among 2.39 equally
-# likely tokens. Only the right token's probability counts: were it $\frac14$ at every position, the perplexity would be
-# $e^{\ln 4} = 4$, however the other three quarters are spread.
+# The loss is the mean of the last column over the real targets, those that are not padding:
+# $(0.357 + 1.386) / 2 = 0.871$. It is also called the *cross-entropy*, and its unit is the *nat*, since the logarithm
+# is the natural one. The *perplexity* is $e^{0.871} = 2.39$: the model is as unsure as if it guessed among 2.39 equally
+# likely tokens.
 #
-# The second row is a model that knows nothing. Among $V$ tokens its loss is $\ln V$, here $\ln 4$: the first loss to
-# expect ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
+# Only the right token's probability counts, however the model spreads the rest over the other tokens. If the right
+# token had $\frac14$ at every position, the perplexity would be $e^{\ln 4} = 4$. The second row is a model that knows
+# nothing: every token gets the same probability. Among $V$ tokens such a model has the loss $\ln V$, here $\ln 4$, and
+# that is the first loss to expect ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
 #
-# Why not maximise the share that is right? A small change of a parameter hardly ever changes an answer, so that share
-# has a gradient of zero nearly everywhere. And it ignores how sure the model is. PyTorch's `F.cross_entropy` computes
-# the loss, and its `ignore_index` leaves the padding out.
+# Why not maximise the share of right tokens instead? A small change of a parameter hardly ever changes which token is
+# first, so that share has a gradient of zero nearly everywhere. It also ignores how sure the model is.
+#
+# PyTorch's `F.cross_entropy` computes the loss, and its `ignore_index` leaves the padding out.
 
 # %% tags=["export", "hide-input"] module="training"
 import torch
@@ -185,13 +190,14 @@ quiz.number(
 # %% [markdown]
 # ## How good is it?
 #
-# Three numbers measure a model on sentences that it was not trained on (**held-out** ones). The *loss*, in nats per
-# token, is what training minimises. The *accuracy* is the share of positions at which the right token scores highest.
-# And *exact* (**exact match**) is the share of sentences that are right from beginning to end, which is what counts
-# where only one answer is right.
+# Three numbers measure a model on **held-out** sentences, those that it was not trained on:
 #
-# **Predict first.** Must the model write whole translations, word by word, before we can count the exact ones? (The
-# function that computes all three, `evaluate`, is folded.)
+# - The *loss*, in nats per token, is what training minimises.
+# - The *accuracy* is the share of positions at which the right token scores highest.
+# - *Exact*, or **exact match**, is the share of sentences that are right from beginning to end. It is what counts where
+#   only one answer is right.
+#
+# **Predict first.** Must the model write whole translations, word by word, before we can count the exact ones?
 
 # %% tags=["hide-input", "export"] module="training"
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -236,10 +242,12 @@ def evaluate(
 
 
 # %% [markdown]
-# No. Give it the true words (teacher forcing) and look for its first mistake. If there is none, the model would write
-# the same by itself. If the first is at position 5, the model by itself would have read the same words up to there,
-# and would make the same mistake. One pass tells which sentences it would get right by *greedy decoding*, always
-# taking the likeliest token.
+# No. Give the model the true words as its input (teacher forcing), and look for its first mistake. If there is none,
+# the model would write the same words by itself. If the first mistake is at position 5, the model alone would have
+# written the true words up to there. So it would have read the same input, and made the same mistake. One pass
+# therefore tells which sentences the model would get right by *greedy decoding*, always taking the likeliest token.
+#
+# The folded function `evaluate` computes all three numbers in this way.
 #
 # ## A loop that learns
 #
@@ -290,10 +298,13 @@ batches = partial(pair_batches, train_pairs, max_tokens=1024)  # of an epoch
 validate = partial(evaluate, batches=list(pair_batches(validation_pairs)))
 
 # %% [markdown]
-# And this is the training: six hundred steps, or three epochs. The learning rate rises to its peak, 0.003, in 100
-# steps, and then falls to 0 in a straight line. Every 50 steps `watch` validates the model, and lets it write one of
-# the validation numbers, as in chapter 9. `data` is an endless stream of batches, epoch after epoch, each a source
-# and a target, padded with 0; `islice` takes the first 600.
+# The training takes six hundred steps, or three epochs. In the code below, `data` is an endless stream of batches,
+# epoch after epoch; each batch is a source and a target, padded with 0. `islice` takes the first 600. Every 50 steps
+# `watch` validates the model, and lets it write one of the validation numbers.
+#
+# Four parts of the loop are explained only after the run: label smoothing; the optimiser, Adam; the learning rate,
+# which rises to its peak, 0.003, in 100 steps, and then falls to 0 in a straight line; and clipping, which keeps the
+# gradient from getting too large.
 
 # %% tags=["hide-input"]
 asked = torch.tensor([validation_pairs[1][0]])
@@ -383,17 +394,19 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# Single tokens come right first: at step 100 most are, but of the whole numbers less than half, since one wrong token
-# makes a whole number wrong. Then the rest falls into place. In the end all 500 test numbers are right. (The loss
-# begins a little above $\ln 334 = 5.81$, since the first scores are random and not equal. That it ends near 0.11, and
-# not near 0, is intended: [label smoothing](#label-smoothing) explains it.) One of the validation numbers, *eleven
-# thousand seven hundred and eighty nine*, comes right early. (*send* is a token, too: a fragment left over from merging
-# *tausend*.)
+# Single tokens come right first. At step 100 most tokens are right, but less than half of the whole numbers, since one
+# wrong token makes a whole number wrong. Then the rest falls into place, and in the end all 500 test numbers are right.
+# This is what the model writes for one of the validation numbers, *eleven thousand seven hundred and eighty nine*. It
+# comes right early. (At step 0 it repeats *send*, a token left over from merging *tausend*.)
 
 # %% tags=["hide-input"]
 for step in (0, 50, 100, 150, 600):
     print(f"step {step:3}: {history[step // 50]['written'].strip()}")
 assert history[-1]["written"].strip() == corpus.validation[1].target
+
+# %% [markdown]
+# The loss begins a little above $\ln 334 = 5.81$, since the first scores are random and not equal. That it ends near
+# 0.11, and not near 0, is intended: [label smoothing](#label-smoothing) explains it.
 
 # %% [markdown]
 # ### Where does it look?
@@ -443,41 +456,46 @@ axes.spines[:].set_visible(False)
 plt.show()
 
 # %% [markdown]
-# Each row is labelled with the word to be written next; its query belongs to the word before, which through
-# self-attention has read all earlier ones. The number is *sixty three thousand six hundred and forty nine*. In the row
-# of *drei* the darkest cell lies under *three*, in that of *sechzig* under *sixty*: first the column on the right, then
-# its left neighbour. [Chapter 13](13_alignment.ipynb) counts how often the darkest cell is the right word.
+# Each row is labelled with the word that the model writes next. The query of the row comes from the word before that
+# one, which through self-attention has read all earlier words. The number is *sixty three thousand six hundred and
+# forty nine*. In the row of *drei* the darkest cell lies under *three*; in the row of *sechzig* it lies under *sixty*.
+# So the model looks first at the column on the right, and then at its left neighbour. [Chapter 13](13_alignment.ipynb)
+# counts how often the darkest cell is the right word.
 #
-# Four parts of the loop are still unexplained: label smoothing, Adam, a learning rate that rises and falls, and
-# clipping. This task could do without any one of them, as we shall see; larger ones often need warm-up and Adam.
+# Now come the four parts of the loop that are still unexplained.
 #
 # ## Label smoothing
 #
-# **Label smoothing** asks for less than certainty. In place of a **one-hot** target, 1 for the right token, it sets a
-# share $q_i$ for each token: with $\varepsilon = 0.1$, nine tenths go to the right one, and a tenth is spread evenly
-# over all $V$, the right one included. The loss is then $-\sum_i q_i \ln p_i$, which for a one-hot $q$ is the *plain*
-# loss, without smoothing. In the first row of [the example](#the-loss) $q$ is $0.9 + 0.1 / 4 = 0.925$ for *b* and
-# $0.025$ for each other token:
+# **Label smoothing** asks for less than certainty. Without it, the target is **one-hot**: 1 for the right token and 0
+# for all others. With it, the target is a share $q_i$ for each token: with $\varepsilon = 0.1$, nine tenths go to the
+# right token, and a tenth is spread evenly over all $V$ tokens, the right one included. The loss is then
+# $-\sum_i q_i \ln p_i$. For a one-hot $q$ this is the loss that you know; we call it the *plain* loss. In the first row
+# of [the example](#the-loss) $q$ is $0.9 + 0.1 / 4 = 0.925$ for *b* and $0.025$ for each other token:
 #
 # $$-(0.925 \ln 0.7 + 3 \cdot 0.025 \ln 0.1) = 0.330 + 0.173 = 0.503$$
 #
-# It is meant to curb **overconfidence**. The plain loss always falls further if the right token's logit grows, so a
-# model trained on it becomes surer and surer, and on new text also where it is wrong. The smoothed loss is smallest
-# where that token has exactly the probability that $q$ gives it, here 0.925. Even there it is not 0 but 0.349, so a
-# smoothed training loss that stops above 0 is no fault ([why](#how-small-can-a-smoothed-loss-become)). In the run above
-# the right token comes to about 0.9, and $-\ln 0.9 = 0.105$ is the plain loss of 0.11 at its end. Whether it helps, we
-# test with 20,000 numbers [below](#what-was-needed) and with [only 150](#when-a-model-overfits).
+# What is smoothing good for? The plain loss always falls further if the right token's logit grows. So a model trained
+# on it becomes surer and surer, and on new text also where it is wrong. Label smoothing is meant to curb this
+# **overconfidence**: the smoothed loss is smallest where the right token has exactly the probability that $q$ gives it,
+# here 0.925.
+#
+# Even there the smoothed loss is not 0 but 0.349, so a smoothed training loss that stops above 0 is no fault
+# ([why](#how-small-can-a-smoothed-loss-become)). The plain loss does not come to 0 either. In the run above the model
+# gives the right token about 0.9 in the end, and $-\ln 0.9 = 0.105$ is the validation loss of 0.11, which is a plain
+# one.
 
 # %% [markdown]
 # ## How large a step?
 #
 # Chapter 7 subtracted from every parameter its gradient times a learning rate. But gradients differ in size, often by
 # orders of magnitude. At a learning rate of 0.01 a gradient of 100 moves its parameter by 1, one of 0.001 by 0.00001.
-# And that size says little about how far the parameter should go. Write a parameter as $\theta = 1000 \, \varphi$ and
-# train $\varphi$ instead: its gradient is a thousand times as large, though it needs to move only a thousandth as far.
-# So a learning rate that suits one parameter may be far too small for a second, and one that suits the second far too
-# large for the first. Adam, next, takes the size of the gradient away. (It still assumes that all parameters have about
-# equally far to go.)
+# And the size of a gradient says little about how far its parameter should go. Write a parameter as
+# $\theta = 1000 \, \varphi$ and train $\varphi$ instead: its gradient is a thousand times as large, though $\varphi$
+# needs to move only a thousandth as far.
+#
+# So no single learning rate suits all parameters: one that suits the first may be far too small for the second, and one
+# that suits the second far too large for the first. Adam, next, takes the size of the gradient away. What it still
+# assumes is that all parameters have about equally far to go.
 #
 # ### Adam
 #
@@ -492,10 +510,11 @@ plt.show()
 #
 # How far back do $m$ and $v$ look? In $m$ a gradient that is $k$ steps old has the weight $(1 - \beta_1) \, \beta_1^k$:
 # with $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on. The latest $1 / (1 - \beta_1) = 10$ have about two thirds of
-# the weight. In $v$, with the transformer paper's $\beta_2 = 0.98$, it is the latest 50.
+# the weight. In $v$, with the transformer paper's $\beta_2 = 0.98$, the latest 50 have that share.
 #
-# But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is $0.1 \, g$. At step $n$ the weights
-# sum to $1 - \beta^n$, so each is divided by that (**bias correction**):
+# But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$. At step $n$ the
+# weights of all gradients so far sum to $1 - \beta^n$, and not to 1. So $m$ and $v$ are each divided by their sum of
+# weights (**bias correction**):
 #
 # $$\text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon} , \qquad \epsilon = 10^{-9} \text{ against dividing by 0.}$$
 #
@@ -511,27 +530,30 @@ print(parameter.tolist())
 assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 
 # %% [markdown]
-# Equally far, by the whole learning rate. On paper: $m = 0.1\, g$ and $v = 0.02\, g^2$, the divisors are 0.1 and 0.02,
-# and what is left is $g / \sqrt{g^2}$, which is 1 or −1. Adam has seen one gradient, and steps by its sign alone,
-# whether it is signal or noise.
+# Both move equally far, by the whole learning rate. Check it on paper: $m = 0.1\, g$ and $v = 0.02\, g^2$, bias
+# correction divides them by 0.1 and 0.02, and what is left is $g / \sqrt{g^2}$, which is 1 or −1. Adam has seen one
+# gradient, and steps by its sign alone, whether that gradient is signal or noise.
 #
-# Later it matters whether gradients agree. If they are 1 and then −1, $m$ is $0.9 \cdot 0.1 - 0.1 = -0.01$, and divided
-# by $1 - 0.9^2 = 0.19$ it is −0.05. $v$, divided likewise, is 1. So the second step is only 0.05 learning rates long.
-# If both are 1, it is a whole learning rate.
+# From the second step on it matters whether gradients agree. If they are 1 and then −1, $m$ is
+# $0.9 \cdot 0.1 - 0.1 = -0.01$. Bias correction divides it by $1 - 0.9^2 = 0.19$, which makes −0.05; $v$, corrected
+# likewise, is 1. So the second step is only 0.05 learning rates long. If both gradients are 1, the second step is a
+# whole learning rate long.
 #
 # ### Warm-up and schedule
 #
-# The first step, then, is a whole learning rate long and rests on a single batch, and the next ones on few. Bias
-# correction does not help: it corrects the size of the means, not their noise. So the first steps can overshoot.
-# Hence *warm-up*: the learning rate begins near 0 and grows. Later it should shrink, since a model that keeps jumping
-# by the same distance does not settle. The paper's **schedule** does both:
+# So Adam's first step is a whole learning rate long and rests on a single batch, and the next steps rest on few
+# batches. Bias correction does not help: it corrects the size of the means, not their noise. So the first steps can
+# overshoot. The remedy is *warm-up*: the learning rate begins near 0 and grows. Later the learning rate should shrink
+# again, since a model that keeps jumping by the same distance does not settle. The paper's **schedule** does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
-# Up to $n = \text{warmup}$ the second term is the smaller, a line that rises; after it the first, which falls as
-# $1/\sqrt n$ (the *inverse square root*). The factor in front makes the learning rate lower in wider models. Other
-# schedules go down to 0 in a straight line, as ours does, or along half a **cosine**, which falls slowly at both ends
-# and fast in between. Line and cosine need to know the number of steps in advance; the inverse square root does not.
+# Up to $n = \text{warmup}$ the second term is the smaller one, and the learning rate rises in a straight line. After
+# that the first term is smaller, and the learning rate falls as $1/\sqrt n$ (the *inverse square root*). The factor in
+# front makes the learning rate lower in wider models.
+#
+# Two other schedules go down to 0: in a straight line, as ours does, or along half a **cosine**, which falls slowly at
+# both ends and fast in between. Both need to know the number of steps in advance; the inverse square root does not.
 
 # %% tags=["proof"]
 back = np.arange(300)
@@ -607,11 +629,13 @@ plt.show()
 # %% [markdown]
 # ### Clipping
 #
-# Warm-up protects the beginning, **gradient clipping** the rest: now and then an odd sentence or a steep spot in the
-# loss gives a huge gradient. In plain gradient descent that one step can undo many good ones. Adam bounds that one
-# step, but [suffers afterwards](#why-clip-if-adam-divides-the-size-out). So take all gradients of the model as one
-# long vector. If its norm, the *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector
-# $(3, 4)$ of norm 5 becomes $(0.6, 0.8)$. The direction stays.
+# Warm-up protects the beginning of a run, and **gradient clipping** protects the rest. Now and then an odd sentence or
+# a steep spot in the loss gives a huge gradient. In plain gradient descent one such step can undo many good ones. Adam
+# bounds that one step, but [the steps after it suffer](#why-clip-if-adam-divides-the-size-out).
+#
+# To clip, take all gradients of the model as one long vector. If its norm, the *global norm*, exceeds a limit, scale
+# the vector down to that limit: with limit 1, the vector $(3, 4)$ of norm 5 becomes $(0.6, 0.8)$. The direction stays
+# the same.
 #
 # ## What was needed?
 #
@@ -619,14 +643,16 @@ plt.show()
 # (`python -m benchmarks.recipes`). **Predict first:** which can be left out here, Adam, warm-up, clipping, a learning
 # rate that falls all the way to 0, or label smoothing?
 #
-# Each of them can be left out here, if the others stay. (In place of Adam we used gradient descent with momentum, at a
-# learning rate of its own.) The chapter's recipe gets 100.0 percent of the test numbers right, and without any one of
-# the five at least 98.9 percent are right ([all of them](#what-was-needed-in-figures)). That they are not needed *here*
-# does not make them useless: at twice the learning rate the model has 99 percent of the validation numbers right after
-# 275 to 400 steps with warm-up, and after 425 to 525 without. What matters most here is the learning rate: with a tenth
-# of the chapter's, Adam gets 83 percent right in these 600 steps; with ten times as much, none. So this easy task
-# cannot tell what large models need: [Xiong and others (2020)](https://arxiv.org/abs/2002.04745), for one, found
-# warm-up essential for full-size post-norm models.
+# Each of them can be left out here, if the others stay. The chapter's recipe gets 100.0 percent of the test numbers
+# right, and without any one of the five at least 98.9 percent are right ([all figures](#what-was-needed-in-figures)).
+# In place of Adam we used gradient descent with momentum, at a learning rate of its own. What matters most here is the
+# learning rate: with a tenth of the chapter's, Adam gets 83 percent right in these 600 steps; with ten times as much,
+# none.
+#
+# That the five are not needed *here* does not make them useless. Already here warm-up saves steps if the learning rate
+# is twice as high. And this easy task cannot tell what large models need. Larger tasks often need warm-up and Adam;
+# [Xiong and others (2020)](https://arxiv.org/abs/2002.04745), for one, found warm-up essential for full-size post-norm
+# models.
 #
 # So the loop works, if there is enough data, enough memory and no power cut. The rest of the chapter takes these three
 # away, one by one.
@@ -634,12 +660,13 @@ plt.show()
 # %% [markdown]
 # ## When a model overfits
 #
-# First the data. With 20,000 numbers to learn from, the model gets new ones right. What if there are only 150? Then the
-# 600 steps, three epochs before, are 300 epochs. We tried that with the recipe of [the loop](#a-loop-that-learns), but
-# without label smoothing (`python -m benchmarks.overfitting`, ten minutes). The figure shows training and validation
-# loss, three seeds each: the recipe as it is on the left, and on the right with **weight decay** 1, where each step
-# also shrinks every parameter a little, to (1 − the learning rate) times its size. A dot stands at the lowest
-# validation loss.
+# First the data. With 20,000 numbers to learn from, the model gets new ones right. What if there are only 150? Then 600
+# steps are no longer three epochs but 300. We tried that with the recipe of [the loop](#a-loop-that-learns), but
+# without label smoothing (`python -m benchmarks.overfitting`, ten minutes).
+#
+# The figure shows training and validation loss, three seeds each, with a dot at the lowest validation loss. On the left
+# is this recipe. On the right is the same recipe with a remedy, **weight decay** 1: each step also shrinks every
+# parameter a little, to (1 − the learning rate) times its size. Look at the left panel first.
 
 # %% tags=["hide-input"]
 from classroom.measured import measured
@@ -666,12 +693,14 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# On the left is **overfitting**. After some 150 steps the training loss is near 0: the model has memorised these 150
-# numbers. From there it mostly becomes surer, also where it is wrong. Take the validation tokens that it gets wrong: it
-# gives its wrong guess a probability of 0.80 at step 150, and of 0.88 at the end. That leaves less for the right token,
-# so their loss grows: at the end these wrong tokens make up 98 percent of the validation loss, and it turns upwards. To
-# be right on new numbers is to **generalise**, and this model does so on only 42.5 percent. Anything meant to prevent
-# overfitting is called **regularisation**.
+# What you see on the left is **overfitting**. After some 150 steps the training loss is near 0: the model has memorised
+# these 150 numbers. From there it mostly becomes surer, also where it is wrong. Take the validation tokens that it gets
+# wrong. It gives its wrong guess a probability of 0.80 at step 150, and of 0.88 at the end. That leaves less for the
+# right token, so the loss on these tokens grows, and with it the validation loss turns upwards: at the end 98 percent
+# of it comes from these wrong tokens.
+#
+# To be right on new numbers is to **generalise**, and this model does so on only 42.5 percent. Anything meant to
+# prevent overfitting is called **regularisation**.
 #
 # The table below compares remedies. Its row *none* is the model on the left of the figure, and each row below it is
 # one remedy. All are means of three seeds. *Right at lowest* is the share of validation numbers right at the one step
@@ -698,25 +727,26 @@ for name in ("none", "weight decay 1"):
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
 #   keep the parameters that had the lowest loss, as the trainer below does. That limits the loss without removing the
-#   cause. And if you care about right answers, keep the model that has the most of them: after the loss has turned, the
-#   share of right numbers still rises here, by some points on average. (The share asks only which token is first, the
-#   loss also how sure the model is.)
-# - **Weight decay**, here with [AdamW](#weight-decay-and-adamw) on all parameters
-#   (`optim.AdamW(..., weight_decay=1.0)`), pulls every parameter towards 0, so that only what keeps lowering the loss
-#   stays large. With 1 the gain is fifty points, to 92.5 percent. For large models and long runs, where the learning rates sum
-#   to far more than here, 0.01 to 0.1 is
-#   usual.
-# - **Dropout** zeroes entries of the activations at random, so that the model cannot rely on any single one: 92 percent
-#   with 0.1, and 86 with 0.2.
-# - **Label smoothing**: two seeds get more right and one fewer, so three seeds show no clear change. But a model
-#   that is rewarded for some doubt is less sure of its mistakes, 0.61 at the end instead of 0.88, so its plain loss does
-#   not turn upwards.
+#   cause. If you care about right answers, keep the model that has the most of them instead: after the loss has turned,
+#   the share of right numbers still rises here, by some points on average. The share asks only which token is first;
+#   the loss also asks how sure the model is.
+# - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
+#   the right panel of the figure: both losses fall together, and the gain is fifty points, to 92.5 percent. Here it is
+#   done by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`). For large models
+#   and long runs 0.01 to 0.1 is usual, because there the learning rates sum to far more than here.
+# - **Dropout** zeroes entries of the activations at random, so that the model cannot rely on any single one. With
+#   dropout 0.1 the model gets 92 percent right, with 0.2 it gets 86.
+# - **Label smoothing** shows no clear change in three seeds: two get more right and one fewer. But a model that is
+#   rewarded for some doubt is less sure of its mistakes: at the end it gives its wrong guesses 0.61 instead of 0.88. So
+#   its plain loss does not turn upwards.
 #
 # The validation numbers decide. Weight decay 1, weight decay 3 and dropout 0.1 get about equally many right. Of these
-# weight decay 1 has the lowest loss, so we take it. (Decay 3 has five times its loss: it keeps the model unsure even
-# where it is right, 0.84 instead of 0.99.) On the untouched test numbers it gets 91.5 percent right, against 38.1
-# without a remedy. And more data helps most: with 20,000 numbers none of this was needed. Large language models read
-# most of their text about once, so they hardly overfit, and usually go without dropout and label smoothing.
+# weight decay 1 has the lowest loss, so we take it. Decay 3 has five times that loss, because it keeps the model unsure
+# even where it is right: the right token gets 0.84 there instead of 0.99. On the untouched test numbers the model with
+# weight decay 1 gets 91.5 percent right, against 38.1 without a remedy.
+#
+# More data helps most: with 20,000 numbers none of this was needed. Large language models read most of their text about
+# once, so they hardly overfit, and usually go without dropout and label smoothing.
 
 # %% tags=["proof"]
 by_seed = {
@@ -768,17 +798,18 @@ assert doubting[-1] < doubting.min() + 0.001  # it turns upwards no more
 # %% [markdown]
 # ## One step from several batches
 #
-# Next, the memory. The larger a batch, the less noisy its gradient, but the fewer steps for the same work. Beyond some
-# size a larger batch no longer saves steps, and only costs work ([chapter
-# 21](21_many_gpus.ipynb#do-more-devices-need-a-larger-batch)). And the batch you want may not fit. Then send several
-# smaller ones (**micro-batches**) through the model in turn, add up their gradients, and step once. The time is that of
-# all of them together, the memory for activations that of one. This is **gradient accumulation**, and together they
-# form the *effective batch*. Without dropout the step should be *the same* as with one large batch.
+# Next, the memory. The larger a batch, the less noisy its gradient, but the fewer steps for the same work. And the
+# batch that you want may not fit into memory. Then send several smaller ones (**micro-batches**) through the model in
+# turn, add up their gradients, and step once. This is **gradient accumulation**. Together the micro-batches form the
+# *effective batch*. A step takes the time of all of them, but the memory for the activations of only one. Without
+# dropout the step should be *the same* as with one large batch.
 #
 # ### Break it: the mean of means
 #
-# Take two sentences, with 3 and 9 targets (the end token counts), as one batch and as two. *Away* is the length of
-# the difference from the large batch's gradient, divided by that gradient's length.
+# Take two sentences, with 3 and 9 targets (the end token counts), as one batch and as two. Combine the two in two ways:
+# divide each summed loss by 12, the number of all targets; or take the mean loss of each batch, and then the mean of
+# these two means. *Away* is the length of the difference from the large batch's gradient, divided by that gradient's
+# length.
 
 # %% tags=["hide-input"]
 torch.manual_seed(0)
@@ -838,6 +869,11 @@ def one_step(model, optimizer, parts):
     optimizer.step()
 
 
+# %% [markdown]
+# How large should the effective batch be? Beyond some size a larger batch no longer saves steps, and only costs work
+# ([chapter 21](21_many_gpus.ipynb#do-more-devices-need-a-larger-batch)).
+
+
 # %% tags=["quiz"]
 quiz.one_choice(
     "You accumulate over 4 batches. They have 100, 100, 100 and 700 real targets. By what is the summed loss of the first batch divided before its backward pass?",
@@ -862,11 +898,14 @@ quiz.one_choice(
 # %% [markdown]
 # ## The trainer
 #
-# Last, the power cut. A long run must survive a stop. The book's `Trainer` takes the same steps as the loop above, with
-# all settings in a `TrainingConfig`. It keeps `model`, `optimizer` and `config`, and `config.learning_rate_at(step)` is
-# the schedule. Its method `train` is the loop, and `train_step(batches, learning_rate)` one step of it, on a list of
-# batches that count as one; it returns their summed loss and number of targets. Later chapters replace some of its
-# other methods.
+# Last, the power cut. A long run must survive a stop. The book's `Trainer` takes the same steps as the loop above.
+# These are the parts that you need here:
+#
+# - `model` and `optimizer`;
+# - `config`, a `TrainingConfig` with all settings; `config.learning_rate_at(step)` is the schedule;
+# - the method `train`, which is the loop;
+# - the method `train_step(batches, learning_rate)`, which is one step of the loop, on a list of batches that count as
+#   one. It returns their summed loss and number of targets.
 
 # %% tags=["hide-input", "export"] module="training"
 from dataclasses import dataclass
@@ -1047,14 +1086,14 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 #    GPU's generator too.
 # 4. How far the run is in the data, its *position*: which epoch, and how many of its batches are done.
 # 5. The history of losses: without it the run would not know its lowest validation loss, and could overwrite the best
-#    model. (The sketch below keeps only the training losses, one for each step.)
+#    model.
 #
-# The learning rate is not on the list: it is a function of the step, and the length of the history says which step was
-# the last. Nor is the order of the sentences, which follows from seed and epoch. What can be computed again need not be
-# kept.
+# Two things are not on the list, because they can be computed again. The learning rate is a function of the step, and
+# the length of the history says which step was the last. (In the sketch below the history has one training loss for
+# each step, and nothing else.) The order of the sentences follows from seed and epoch.
 #
-# In PyTorch the five go into one dictionary, and come back from it. The file is written beside the old one and
-# renamed when it is complete, so that a process that is killed while saving leaves the old run or the new one, and
+# The sketch puts the five into one dictionary, and reads them back. `save_run` writes a new file beside the old one,
+# and renames it when it is complete. So a process that is killed while saving leaves the old run or the new one, and
 # never half of one:
 
 # %%
@@ -1123,14 +1162,16 @@ both = zip(trainer.model.parameters(), resumed.model.parameters(), strict=True)
 assert all(torch.equal(one, other) for one, other in both) and found == history
 
 # %% [markdown]
-# Ten steps in one go, and five, a stop and five more, give the same parameters, to the last bit. (On the same machine,
-# if its operations are **deterministic**: some GPU operations do not repeat to the last bit.)
+# Ten steps in one go give the same parameters as five, a stop and five more, to the last bit. This holds on the same
+# machine, if its operations are **deterministic**: some GPU operations do not repeat to the last bit.
 #
-# The `Trainer` does the same. It keeps the five things and the configuration in one file, the **checkpoint**, which is
-# also forced onto the disk before it is renamed, against a power cut. The model with the lowest validation loss is kept
-# beside it. A folded cell stops a `Trainer` that saves every five steps as step 13 begins, and starts another on the
-# same folder: steps 11 and 12, done since the last save, are lost and done again, and the parameters are those of a run
-# that never stopped.
+# The `Trainer` does the same. It keeps the five things and the configuration in one file, the **checkpoint**. In case
+# of a power cut, it forces this file onto the disk before renaming it. Beside the checkpoint it keeps the model with
+# the lowest validation loss.
+#
+# A folded cell tests the `Trainer`. One that saves every five steps is stopped as step 13 begins, and another starts on
+# the same folder. Steps 11 and 12, done since the last save, are lost and done again. The parameters at the end are
+# those of a run that never stopped.
 
 
 # %% tags=["hide-input"]
@@ -1171,8 +1212,10 @@ assert all(torch.equal(one, other) for one, other in both)
 #
 # Some scripts keep the parameters and nothing else. Then the count of steps begins again at 1, so warm-up and peak come
 # a second time, in a model that may have nearly settled, and the data start again from the beginning. At least the
-# warm-up makes the first steps small. Suppose that somebody sets schedule and data to the right step by hand, so that
-# only Adam's state is lost.
+# second warm-up makes the first steps small.
+#
+# Now suppose that somebody sets schedule and data to the right step by hand. Then only Adam's state is lost, but no
+# warm-up makes the first steps small.
 #
 # **Predict first.** Take a run of 600 steps, without dropout, that has come to step 190 and gets more than nine in
 # ten of the validation numbers right. What will one step with a new Adam change?
@@ -1216,10 +1259,10 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 
 # %% [markdown]
-# One step, and more than a third of its right answers are gone. The new Adam knows a single gradient, so it moves every
-# parameter that has a gradient by the whole learning rate (like [Adam's first step](#adam)), which has long been warmed
-# up. With the state kept, most parameters move by far less, in directions averaged over many batches. [Is it the length
-# of the step or its direction?](#a-new-adam-length-or-direction)
+# One step, and more than a third of its right answers are gone. The new Adam knows a single gradient. So, as in [Adam's
+# first step](#adam), it moves every parameter that has a gradient by the whole learning rate, and that learning rate
+# has long been warmed up. With the state kept, most parameters move by far less, in directions averaged over many
+# batches. [Is it the length of the step or its direction?](#a-new-adam-length-or-direction)
 
 # %% [markdown]
 # Losing the RNG state or the position may not show in the curve at all: dropout draws other numbers, or some
@@ -1440,13 +1483,15 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # %% [markdown]
 # ### Why clip, if Adam divides the size out?
 #
-# Adam divides out only the size of a typical gradient. If at one step all gradients are a hundred times as large as
-# usual, the step itself stays below a learning rate: with usual gradients of size 1, $m$ gains $0.1 \cdot 100 = 10$ and
-# $v$ gains $0.02 \cdot 100^2 = 200$, and $10 / \sqrt{201} = 0.7$. But that batch fades from $m$ only slowly, and its
-# part of this step and the following ones adds up to nearly eight learning rates, $0.71 + 0.64 + 0.58 + \dots$, where
-# that of a usual batch adds up to one. It also fills $v$, which forgets more slowly: $\sqrt v$ is 14 times its usual
-# size, and 100 steps later still 5 times, so that the following batches move the model by a fourteenth of what they
-# should at first, and by a fifth 100 steps later. Clipped to a usual norm, it would count like any other.
+# Adam divides out only the size of a typical gradient. Suppose that usual gradients have size 1, and that at one step
+# all of them are a hundred times as large. That step itself stays below a learning rate: $m$ gains $0.1 \cdot 100 = 10$
+# and $v$ gains $0.02 \cdot 100^2 = 200$, and $10 / \sqrt{201} = 0.7$. But the steps after it suffer, in two ways.
+#
+# First, that batch fades from $m$ only slowly. Its part of this step and the following ones adds up to nearly eight
+# learning rates, $0.71 + 0.64 + 0.58 + \dots$, where that of a usual batch adds up to one. Second, it fills $v$, which
+# forgets more slowly: $\sqrt v$ is 14 times its usual size, and 100 steps later still 5 times. So the following batches
+# move the model by a fourteenth of what they should at first, and by a fifth 100 steps later. Clipped to a usual norm,
+# that batch would count like any other.
 #
 # ### Weight decay, and AdamW
 #

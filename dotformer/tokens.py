@@ -23,7 +23,7 @@ from dotformer.support.checks import check_rows
 def pretokenize(text: str) -> list[str]:
     """Cut a text into words, each with a space before it, punctuation and spaces.
 
-    Defined in chapter 10, "Bytes, so that nothing is unknown".
+    Defined in chapter 10, "Before any merge, cut into words".
     """
     pattern = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
     return regex.findall(pattern, text)
