@@ -230,7 +230,7 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 #   tokens as characters, the Hindi one with 2.7 times as many, and the Chinese one with three times as many. If a
 #   tokenizer is trained on such languages, many early merges only join bytes into whole characters.
 # - *Bad cuts.* Hindi writes most vowels, and the sign for no vowel, as characters attached to a consonant. The pattern
-#   does not count these characters as letters, so the first Hindi word falls into six pieces. Chinese has no spaces, so
+#   does not count these characters as letters, so the first Hindi word is cut into six. Chinese has no spaces, so
 #   a whole clause is one "word", and merges can cross the ends of the real words.
 #
 # ## The definition
@@ -359,10 +359,10 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # Read `__init__`, `encode`, `_merge` and `decode`; the rest trains, saves, loads, or shows tokens, and `files` checks,
 # reads and writes.
 #
-# The heart is `_merge`. The *rank* of a pair is its place in the order of learning. In each round `_merge` looks at the
-# pairs in the word, merges the one of lowest rank, which was learnt first, and looks again. The keys of `_ranks` are
-# all learnt pairs, and `&` keeps those that are in this word; the loop ends when there are none. The result is kept in
-# `_cache`, because frequent words come back all the time.
+# The heart is `_merge`. The *rank* of a pair says how early it was learnt, 0 for the first. In each round `_merge`
+# looks at the pairs in the word, merges the one of lowest rank, which was learnt first, and looks again. The keys of
+# `_ranks` are all learnt pairs, and `&` keeps those that are in this word; the loop ends when there are none. The
+# result is kept in `_cache`, because frequent words come back all the time.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -1155,8 +1155,8 @@ verdict
 # captions, and was trained with three seeds (`python -m benchmarks.vocabulary`). The bits are those of 2,000 captions
 # that no model has read.
 #
-# A larger vocabulary also means more parameters, since each token has a row in the embedding table. Here this table
-# serves as the output matrix, too. To separate the two effects, one more model has a small vocabulary, and wider layers
+# A larger vocabulary also means more parameters, since each token has a row in the embedding table. Here these rows
+# serve as the output matrix, too. To separate the two effects, one more model has a small vocabulary, and wider layers
 # instead.
 
 # %% tags=["hide-input"]

@@ -8,14 +8,15 @@
 # %% [markdown]
 # # 12. How does it write?
 #
-# A trained model says what is likely to come next. That is not a sentence yet, and the sentence that a good
-# translation model finds likeliest is often the empty one. Two questions, then. Which word should it choose: the best
-# each time, the best of several beginnings, or a random one? And how can it avoid doing the same work at every word?
-# For the first this chapter has three answers. For the second it builds the cache that keeps what has been computed,
-# and lets a small model write ahead for a large one.
+# A trained model says which words are likely to come next. That is not a sentence yet, and two questions are open.
+# First, which word should be chosen? You can always take the best one, follow several beginnings and keep the best, or
+# draw a word at random. The likeliest sentence is no safe choice: for a good translation model it is often the empty
+# one. Second, how can the model avoid doing the same work again at every word? For the first question this chapter has
+# three answers. For the second it builds a cache that keeps what has been computed, and it lets a small model write
+# ahead for a large one.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
-# learnt something. It takes about 29 minutes to read, and 40 for the exercises. [Going further](#going-further), at
+# learnt something. It takes about 30 minutes to read, and 40 for the exercises. [Going further](#going-further), at
 # the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
@@ -76,21 +77,24 @@ assert text_of(written) == "a cup"
 # best first word, after which no second word was very likely. The likeliest word at each step does not make the
 # likeliest sequence, and greedy decoding cannot go back.
 #
-# The book's loop is that of [chapter 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer), generalised to any way of
-# choosing the next token. A loop must feed tokens to the model, drop finished sentences and, for several hypotheses of
-# one sentence, repeat rows. It should do so for this little model and for a transformer, with and without a cache. So
-# it asks for four things only, and whatever offers these is called a **state**: the model together with the sentences
-# that it is writing, one row for each.
+# ### One loop for every model
+#
+# The book's loop is that of [chapter 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer), except that it leaves open
+# how the next token is chosen. It writes a batch of sentences, one in each row. So it must feed tokens to the model,
+# drop the rows of finished sentences, and repeat a row if one sentence is to be continued in two ways.
+#
+# The same loop should serve this little model and a transformer, with and without a cache. So it asks for four things
+# only. Whatever offers these four is called a **state**: the model together with the sentences that it is writing.
 #
 # | | what it does |
 # |---|---|
 # | `len(state)` | says how many rows there are |
 # | `state.step(tokens)` | reads one more token for each row, and returns the logits $(B, V)$ of what may follow |
-# | `state.select(rows)` | keeps these rows, in this order, where one may occur twice; so a finished sentence leaves the batch |
+# | `state.select(rows)` | keeps these rows, in this order; a row that is not named leaves the batch, and a row may be named twice |
 # | `state.special_ids` | the numbers of padding, begin and end; the first two are never written |
 #
-# This chapter has three states: `Table`, here, for the model above; `Recompute` for a transformer that reads everything
-# again at each step; and `KVCache`, [built below](#what-has-been-computed-before), for one that does not.
+# This chapter has three states. `Table` is for the little model above. `Recompute` is for a transformer that reads
+# everything again at each step. `KVCache`, which comes later, is for a transformer that reads only the new token.
 
 
 # %% tags=["hide-input"]
@@ -167,9 +171,10 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # %% [markdown]
 # ## Several hypotheses at once
 #
-# **Beam search** keeps the best few beginnings (**hypotheses**), say two. Each step tries every next word after each
-# of them, and ranks all results. If one of the two best ends the sentence, it is set aside as finished; the two best
-# that do not end are kept. Those that go on are *live*. By hand, with dropped hypotheses in grey:
+# **Beam search** keeps the best few beginnings (**hypotheses**), say two. At each step it continues each of them with
+# every word that may follow, and ranks all the results together. If a result among the two best ends with `<eos>`, it
+# is set aside as finished. Of the results that do not end, the two best are kept. These go on, and are called *live*.
+# Here are the steps by hand, with dropped hypotheses in grey:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A tree of beginnings. From <bos> to a 0.5, the 0.4 and this 0.1, of which a and the are kept. From a to cup 0.2, pot 0.175 and tea 0.125, from the to tea 0.36 and cup 0.04; kept are the tea and a cup, and both end."}}
 from classroom.diagram import Diagram
@@ -203,9 +208,12 @@ for name, (x, y, before, word, chance) in beginnings.items():
 plt.show()
 
 # %% [markdown]
-# The two that are left have ended. The better one is *the tea*: found, although its first word was only the second
-# best. In code, for one sentence, with the sum of the logarithms (**log-probabilities**), since a product of many
-# probabilities is tiny:
+# At the next step both live hypotheses end. The better one is *the tea*: beam search finds it, although its first word
+# is only the second best.
+#
+# Here is the same in code, for one sentence. A product of many probabilities is tiny, so the code adds their logarithms
+# (**log-probabilities**) instead. `table[token]` holds the probabilities of what may follow a token, and `text_of`
+# turns tokens into words.
 
 # %% tags=["nbval-check-output"]
 beam, live, ended = 2, [(0.0, [1])], []  # sum of logarithms, tokens; 1 is <bos>
@@ -223,29 +231,36 @@ print("ended:", [f"{text_of(tokens[1:-1])} {total:.2f}" for total, tokens in end
 assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 
 # %% [markdown]
-# A logarithm of a probability is at most 0, so a further token can lower the sum and never raise it. Suppose one
-# hypothesis has 3 tokens (the end included) and the sum $-1.2$, another 6 and $-1.4$. The short one wins, though the
-# longer one lost less per token. To make up for that, [Wu and others (2016)](https://arxiv.org/abs/1609.08144) divide
-# the sum by a **length penalty**, with $n$ the number of tokens, including the end token:
+# A logarithm of a probability is at most 0, so a further token can lower the sum and never raise it. Long hypotheses
+# are therefore at a disadvantage. Suppose one hypothesis has 3 tokens and the sum $-1.2$, and another has 6 tokens and
+# the sum $-1.4$. The short one wins, though the long one lost less per token. To make up for that, [Wu and others
+# (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a **length penalty** $\text{lp}(n)$, where $n$ is the
+# number of tokens, including the end token:
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
-# This is **length normalisation**. Dividing a negative sum by a larger number brings it closer to 0, so in spite of its
-# name the penalty favours *long* hypotheses: with $\alpha = 0$ nothing is divided, and with a larger $\alpha$ longer
-# hypotheses win. The original transformer takes $\alpha = 0.6$. (5 and 0.6 were found by trial; 6 is 5 + 1, so that
-# $\text{lp}(1) = 1$.)
+# This is **length normalisation**. Dividing a negative sum by a larger number brings it closer to 0. So in spite of its
+# name the penalty favours *long* hypotheses. With $\alpha = 0$ nothing is divided, and the larger $\alpha$ is, the more
+# long hypotheses are favoured. The original transformer takes $\alpha = 0.6$.
 #
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
 #
-# `beam_search`, folded below, does this for a batch, with the length penalty; to the model each hypothesis is a row. It
-# stops when `beam` hypotheses have ended and none that is live can still beat the best of them, or after `max_length`
-# tokens. (A live one's sum can only fall, so its score is at most its present sum divided by $\text{lp}$ of
-# `max_length`.) An ending must compete with all continuations: it is set aside only if it is among the step's best
-# `beam`. Otherwise the list would soon be full of endings, since every hypothesis can end at every step, with at least
-# a tiny probability, and a very short one could win in the end (next section). After each step `select` gets the rows
-# that the kept hypotheses came from: in the example above that would be `select([1, 0])`, since *the tea* came from row
-# 1 and *a cup* from row 0.
+# The numbers 5 and 0.6 were found by trial. The 6 is $5 + 1$, so that $\text{lp}(1) = 1$.
+#
+# `beam_search`, folded below, does this for a batch, with the length penalty. To the model each hypothesis is a row.
+# After each step `select` gets the rows that the kept hypotheses came from. In the example above that would be
+# `select([1, 0])`, since *the tea* came from row 1 and *a cup* from row 0.
+#
+# Two rules deal with endings. `beam` is the number of hypotheses that are kept:
+#
+# - **When does an ending count?** It must compete with all continuations: it is set aside only if it is among the
+#   step's best `beam` results. Otherwise the list of finished hypotheses would soon be full, since every hypothesis can
+#   end at every step, with at least a tiny probability. A very short one could then win in the end, as the next section
+#   shows.
+# - **When does the search stop?** It stops after `max_length` tokens, or earlier if `beam` hypotheses have ended and no
+#   live one can still beat the best of them. That can be known, because a live hypothesis's sum can only fall: its
+#   score is at most its present sum divided by $\text{lp}$ of `max_length`.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -329,22 +344,27 @@ assert np.allclose(
 #
 # ## Should one search harder?
 #
-# For a real model the sentences are too many to list, but [Stahlberg and Byrne
-# (2019)](https://arxiv.org/abs/1908.10090), with a cleverer search, found the sentences to which a trained translation
-# model gives the highest score. For more than half of the sources that (without a length penalty) was the *empty* one.
-# A good translation of twenty words is a product of twenty-one factors, counting the end token. At 0.7 each that makes
-# 0.0006, so a model that gives the empty sentence 0.001 prefers it. That a long text has a small product is arithmetic;
-# that the empty one has as much as 0.001 is the model's error. The preference for short texts that results is called
-# **length bias**.
+# A real model can write far too many sentences to list them all. But with a cleverer search, [Stahlberg and Byrne
+# (2019)](https://arxiv.org/abs/1908.10090) found, for each source, the sentence to which a trained translation model
+# gives the highest score (without a length penalty). For more than half of the sources it was the *empty* sentence.
 #
-# Missing the sentence with the highest score is a **search error**; giving a bad one the highest score is a **model
-# error**. Here a search error can hide the model's. Suppose that at the first step 39 words are likelier than ending at
-# once. An end counts only among the best `beam`. So a beam of 4 never sets the empty sentence aside, and writes the
-# translation. A beam of 100 does set it aside, with 0.001. The translation's product has fallen below that by its
-# twentieth factor ($0.7^{20} = 0.0008$), so the empty sentence wins. A better search can make worse translations. This
-# is the *beam search curse* (an early report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)). The length
-# penalty mends this one error: with $\alpha = 0.6$ the translation has
-# $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence $\ln 0.001 / \text{lp}(1) = -6.9$.
+# How can that be? A good translation of twenty words is a product of twenty-one factors, counting the end token. At 0.7
+# each that makes 0.0006. A model that gives the empty sentence 0.001 prefers the empty one. That a long text has a
+# small product is arithmetic; that the empty sentence gets as much as 0.001 is the model's error. The preference for
+# short texts that results is called **length bias**.
+#
+# If the search misses the sentence with the highest score, that is a **search error**. If the model gives a bad
+# sentence the highest score, that is a **model error**. Here a search error can hide the model error. Suppose that at
+# the first step 39 words are likelier than ending at once. An ending counts only if it is among the best `beam`
+# results.
+#
+# - A beam of 4 therefore never sets the empty sentence aside, and writes the translation.
+# - A beam of 100 does set it aside, with 0.001. By its twentieth factor the translation's product has fallen below that
+#   ($0.7^{20} = 0.0008$), so the empty sentence wins.
+#
+# So a better search can make worse translations. This is the *beam search curse* (an early report: [Koehn and Knowles,
+# 2017](https://arxiv.org/abs/1706.03872)). The length penalty mends this one error: with $\alpha = 0.6$ the translation
+# has $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence only $\ln 0.001 / \text{lp}(1) = -6.9$.
 
 # %% tags=["proof"]
 assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
@@ -354,8 +374,13 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # %% [markdown]
 # ## A model that has learnt a little
 #
-# Now a model that has been trained. Take the number model of chapter 11, without label smoothing, for 110 steps instead
-# of 600, so that it still makes mistakes; three times, with different seeds. The beam is ranked with $\alpha = 0.6$.
+# Now take a model that has been trained: the number model of chapter 11, which writes English numbers in German. Train
+# it without label smoothing, for 110 steps instead of 600, so that it still makes mistakes. Do so three times, with
+# different seeds. The beam's hypotheses are ranked with $\alpha = 0.6$.
+#
+# In the output each column is one seed, and each entry is the share of 500 numbers that are right in every token
+# (*exact* in [chapter 11](11_training.ipynb#how-good-is-it)). With teacher forcing, the model is given the right words
+# so far.
 
 # %% tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -490,15 +515,14 @@ assert np.allclose(
 )
 
 # %% [markdown]
-# Each column is one seed, each entry the share of 500 numbers that are right in every token (*exact* in [chapter
-# 11](11_training.ipynb#how-good-is-it)). Greedy decoding and teacher forcing (given the right words so far) agree, as
-# they must. Up to its first mistake, greedy decoding reads what teacher forcing reads, so if one makes no mistake,
-# neither does the other. A beam of four gets a few more numbers right with every seed, at the cost of four times as
-# many rows.
+# Greedy decoding and teacher forcing agree, as they must. Up to its first mistake, greedy decoding reads what teacher
+# forcing reads. So if one makes no mistake, neither does the other. A beam of four gets a few more numbers right with
+# every seed, at the cost of four times as many rows.
 #
-# Search or model? Compare the score of the right sentence, with the same penalty, with that of what was written. Where
-# the output is wrong and the right sentence scores higher, the search has failed, otherwise the model. Here are two
-# sources for the first model, one that the beam repairs and one that it breaks, each with the beam's best hypotheses:
+# Is a wrong output the fault of the search or of the model? Compare two scores, both with the length penalty: that of
+# the right sentence and that of the sentence that was written. If the right sentence scores higher, the search has
+# failed, otherwise the model. Here are two sources for the first model, each with the beam's best hypotheses. The beam
+# repairs the first and breaks the second:
 
 
 # %% tags=["hide-input"]
@@ -528,36 +552,42 @@ shorter = spelled(wanted[broken[-1]]).replace("acht hundert ", "", 1)
 assert shorter == spelled(found_all[broken[-1]][0].tokens)
 
 # %% [markdown]
-# In the first, greedy decoding takes a wrong token and cannot go back. Its mistake was a search error: the right
-# sentence scores higher. In the second the beam found the right sentence, too (its second line), but one without
-# *acht hundert*, two words shorter, scores higher although the penalty favours long ones: a model error, which a
-# narrower search had hidden.
+# In the first example, greedy decoding takes a wrong token and cannot go back. Its mistake is a search error, because
+# the right sentence scores higher. In the second example, the beam also finds the right sentence (its second line). But
+# a sentence without *acht hundert*, two words shorter, scores higher, although the penalty favours long ones. That is a
+# model error, which greedy decoding, a narrower search, had hidden.
 #
 # ## Sampling
 #
-# A source leaves few good translations, and a narrow beam with a length penalty usually finds one of them. A story can
-# go on in thousands of ways, and there likely words are not what you want: [Holtzman and others
+# A source sentence has few good translations, and a narrow beam with a length penalty usually finds one of them. A
+# story can go on in thousands of ways, and for a story likely words are not what you want. [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
-# over and over (**degeneration**). Two things come together. With each repetition the model found the next one
-# likelier. And the likeliest text is not a typical one: for a coin that shows heads with probability 0.6, the likeliest
-# run of a hundred tosses is all heads, and nobody ever sees it. A wider beam comes nearer to this text, so it
-# presumably makes a story duller and not better. So draw each word at random with the model's probabilities, which is
-# called **sampling**. But thousands of words have a tiny probability each. If together they have 5 percent, a text of
-# twenty words has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can mislead all that
-# follow. Three options control how random the draw is; the last two cut off this **tail** of unlikely words:
+# over and over (**degeneration**). This has two causes:
+#
+# 1. With each repetition the model found the next one likelier.
+# 2. The likeliest text is not a typical one. Toss a coin that shows heads with probability 0.6. The likeliest run of a
+#    hundred tosses is all heads, and nobody ever sees it.
+#
+# A wider beam comes nearer to the likeliest text, so it presumably makes a story duller and not better.
+#
+# So draw each word at random with the model's probabilities. This is called **sampling**. It has a weakness of its own,
+# the **tail**: thousands of words that have a tiny probability each. If together they have 5 percent, a text of twenty
+# words has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can mislead all that follow.
+# Three options control how random the draw is; the last two cut off the tail:
 #
 # - The **temperature** divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)): towards 0 it
 #   becomes greedy decoding, above 1 the probabilities are flatter than the model's.
-# - **Top-k** keeps the $k$ likeliest words. A fixed $k$ is too many where only one word fits, and too few where hundreds
-#   do.
+# - **Top-k** keeps the $k$ likeliest words. A fixed $k$ is too many where only one word fits, and too few where
+#   hundreds do.
 # - **Top-p**, or nucleus sampling, keeps the fewest whose probabilities sum to at least $p$: one word where the model
 #   is sure, and many where it is not.
 #
 # The probabilities that are left are divided by their sum, so that they add up to 1 again. $k = 1$ is greedy decoding;
-# $p = 1$ cuts nothing. A newer way is **min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)). It keeps
-# the words with at least a given share of the likeliest one's probability: many where the model is unsure and the limit
-# is low, few where one word is sure. Whether that makes texts better than top-p does is disputed ([Schaeffer and
-# others, 2025](https://arxiv.org/abs/2506.13681)).
+# $p = 1$ cuts nothing.
+#
+# A newer option is **min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)). It keeps the words with at
+# least a given share of the likeliest word's probability. Where the model is unsure, this limit is low and many words
+# stay. Where one word is sure, few do.
 #
 # **By hand**, the same five probabilities under each option:
 #
@@ -669,15 +699,15 @@ for options in (
     print(f"{options or 'no option'!s:24}{shares[str(options)]:9.1%} of 500 right")
 
 # %% [markdown]
-# Without any option, about a fifth are right. (In the first draw � is a single byte of a character, from the tail of
-# unlikely tokens.) A number is right only if all its tokens are, and wherever the model is unsure, a draw may take
-# another word. Every option that makes the draw less random brings the share nearer to that of greedy decoding.
-# Sampling is for tasks with many good answers ([chapter 18](18_gpt.ipynb) has texts that a model has sampled); where
-# only one answer is right, a single draw is a poor way to find it.
+# Without any option, about a fifth are right. A number is right only if all its tokens are, and wherever the model is
+# unsure, a draw may take another word. Every option that makes the draw less random brings the share nearer to that of
+# greedy decoding. So sampling is for tasks with many good answers; where only one answer is right, a single draw is a
+# poor way to find it. (In the first draw above � is a single byte of a character, from the tail of unlikely tokens.)
 #
-# (And never sample without a filter from a model trained with label smoothing: it has learnt a tenth of doubt at every
-# token, so even a perfect one would draw nine tokens right only $0.9^9 = 39$ percent of the time. Trained like ours,
-# but with smoothing, a model draws fewer than one number in eight right, although greedily it gets half.)
+# Never sample without a filter from a model trained with label smoothing. Such a model has learnt to leave about a
+# tenth of the probability to other tokens, at every token. So even a perfect one would draw nine tokens right only
+# $0.9^9 = 39$ percent of the time. Trained like ours, but with smoothing, a model draws fewer than one number in eight
+# right, although greedily it gets half.
 
 # %% tags=["proof"]
 smoothed, _ = trained(0, smoothing=0.1)
@@ -717,18 +747,20 @@ quiz.one_choice(
 # %% [markdown]
 # ## What has been computed before
 #
-# So much for which word. Now the cost: each new word needs a pass through the decoder, and most of what that pass
-# computes is already known. At step $t$ the decoder has $t$ tokens. To get the logits for the next one, the simplest
-# way is to send all $t$ through the model and use the last row. **By hand:** for 100 tokens that is
-# $1 + 2 + \dots + 100 = 5050$ token vectors, of which 100 are new; all others are computed again.
+# You now know how to choose a word. The other question is the cost: each new word needs a pass through the decoder. At
+# step $t$ the decoder has $t$ tokens. The simplest way to get the logits for the next one is to send all $t$ through
+# the model and use the last row. But most of what such a pass computes is already known. **By hand:** for 100 tokens,
+# $1 + 2 + \dots + 100 = 5050$ token vectors go through the model, of which 100 are new; all others are computed again.
 #
 # **Predict first.** Which results for the first $t - 1$ tokens could be kept?
 #
-# The causal mask gives the answer. An earlier token never sees a later one, so nothing about it changes when more are
-# written. The new token's query is compared with the earlier keys, and its weights blend the earlier values, in each
-# layer. Nothing else of the earlier tokens is used. Keep the keys and values, and you have the **KV cache**. (The keys
-# and values of cross-attention come from the encoder's output and never change, so they are computed once.) Queries are
-# not kept: what an earlier token's query asked for has been computed, so it has nothing left to do.
+# The causal mask gives the answer. An earlier token never sees a later one, so nothing about it changes when more
+# tokens are written. In each layer the new token's query is compared with the earlier keys, and its weights blend the
+# earlier values. Nothing else of the earlier tokens is used. So keep their keys and values: this is the **KV cache**.
+# Queries are not kept, because what an earlier token's query asked for has been computed already.
+#
+# The keys and values of cross-attention are simpler still. They come from the encoder's output and never change, so
+# they are computed once.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two rows of triangles of cells for four steps. Above, without a cache: at step t all t rows of the score matrix are computed, a triangle that grows from one cell to ten. Below, with a cache: at step t only the last row is computed, one to four cells; the earlier rows are pale."}}
 figure, panels = plt.subplots(2, 4, figsize=(7.2, 3.6))
@@ -756,9 +788,10 @@ for column in range(4):
 plt.show()
 
 # %% [markdown]
-# Each triangle is one head's attention scores, queries by keys; dark cells are computed at that step, and pale ones
-# were computed earlier. Without a cache step $t$ computes $t(t+1)/2$ scores that the mask leaves, with a cache only
-# $t$. Here they are added up for $n$ tokens, beside the vectors that go through all layers:
+# Each triangle is one head's attention scores, queries by keys. Dark cells are computed at that step, and pale ones
+# were computed earlier. Without a cache, step $t$ computes $t(t+1)/2$ scores (those that the mask hides are not
+# counted). With a cache it computes only $t$. Add up all steps for $n$ tokens. The first row counts the vectors that go
+# through all layers:
 #
 # | | without a cache | with a cache |
 # |---|---|---|
@@ -820,8 +853,8 @@ class KVAttention:
 
 
 # %% [markdown]
-# `KVCache` has two of them for each decoder layer: one starts empty (with `memory[:, :0]`, which has no tokens) and
-# grows with the target, and the other holds the memory.
+# For each decoder layer `KVCache` has two such objects. The one for self-attention starts empty, with `memory[:, :0]`,
+# which has no tokens, and grows with the target. The one for cross-attention holds the memory, the encoder's output.
 
 
 # %% tags=["export"] module="generation"
@@ -873,13 +906,16 @@ class KVCache:
 # same layers, with the same residual connections and norms. A layer takes its attention as a function:
 # `layer.self_attention_add_norm(x, f)` adds `f(x)`, and here `f` is the method that remembers.
 #
-# **Which masks does a step need?** Not the causal mask, because there is one query, and what is not written yet is
-# not there. The *target* needs no padding mask either: all rows start with `<bos>`, and a finished one leaves, so all
-# are equally long. But the padding mask of the *source* must stay, because padded positions of the memory have keys
-# like any others.
+# **Which masks does a step need?**
 #
-# The check: step by step, while sentences change places and one is repeated, the cache must give the logits of
-# teacher forcing.
+# - It needs no causal mask, because there is only one query, and the tokens that the mask would hide are not written
+#   yet.
+# - It needs no padding mask of the *target*. All rows start with `<bos>`, and a finished row leaves the batch, so all
+#   are equally long.
+# - It does need the padding mask of the *source*, because padded positions of the memory have keys like any others.
+#
+# Now check the cache. At each step it must give the logits of teacher forcing, also when sentences change places and
+# one is repeated.
 
 # %% tags=["hide-input"]
 torch.manual_seed(0)
@@ -930,9 +966,9 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# All this is for one token at a time. A chat model has a long *prompt*, the text given to it, to read first. It reads
-# that in one pass, the **prefill**, which fills the cache. In this pass the new tokens need a causal mask among
-# themselves ([more](#several-tokens-at-once); [chapter 18](18_gpt.ipynb#it-writes) builds such a cache).
+# So far the cache takes one token at a time. A chat model first has a long *prompt* to read, the text given to it. It
+# reads the prompt in one pass, the **prefill**, which fills the cache. In this pass the new tokens need a causal mask
+# among themselves ([why](#several-tokens-at-once)).
 
 # %% [markdown]
 # ### What it saves, and what it costs
@@ -987,18 +1023,19 @@ plt.show()
 
 # %% [markdown]
 # With the cache 256 token vectors go through the model for each sentence, without it 32,896. The gain in time is
-# smaller, because a step must load every parameter and start every operation, whether for one token or for many
-# ([more](#why-one-sentence-is-slow)). The price is storage, which grows with every token. A key and a value for each
-# layer and head, for $n$ tokens of $B$ sequences, are
+# smaller, because a step must load every parameter and start every operation, whether for one token or for many.
+#
+# The price is storage, which grows with every token. For each layer and head, the cache keeps a key and a value of each
+# token. For $n$ tokens of $B$ sequences these are
 #
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k \cdot n \cdot B$$
 #
-# numbers, and $\text{heads} \cdot d_k$ is the model's width $D$. The paper's base model has 6 layers of width 512. At 4
-# bytes a number that is $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes of keys and values of self-attention for each
-# token of each sentence (in a beam, of each hypothesis). A common shape of 7 billion parameters, 14 GB at 2 bytes each,
-# has 32 layers of width 4,096, and keeps half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more
-# than the model's parameters do.
+# numbers, where $\text{heads} \cdot d_k$ is the model's width $D$. The paper's base model has 6 layers of width 512. At
+# 4 bytes a number the keys and values of self-attention take $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes for each
+# token of each sentence. With a beam, each hypothesis counts as a sentence.
 #
+# Models with 7 billion parameters commonly have 32 layers of width 4,096. At 2 bytes a number the parameters take 14
+# GB, and the cache half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than the parameters do.
 # So newer models make the cache smaller ([how](#how-is-the-cache-made-smaller)).
 
 # %% tags=["quiz"]
@@ -1025,8 +1062,9 @@ quiz.number(
 # ### Break it: every token is the first
 #
 # The decoder of [Dive into Deep
-# Learning](https://d2l.ai/chapter_attention-mechanisms-and-transformers/transformer.html) does not advance the
-# position while it writes. Each new token gets the position of the first of the sentence.
+# Learning](https://d2l.ai/chapter_attention-mechanisms-and-transformers/transformer.html) does not advance the position
+# while it writes. Each new token gets the position of the sentence's first token. Let our cache make the same mistake,
+# and repeat the check: how far are its logits from those of teacher forcing?
 
 
 # %% tags=["hide-input"]
@@ -1045,28 +1083,29 @@ with torch.no_grad():
 assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
-# These are the logits' differences from teacher forcing, as in the check above. The first step is right, and the later
-# ones are not. Nothing crashes. Training does not use the cache, so its loss would not show it. The check does, from
-# its second step on: so a check of a single step is too short.
+# The first step is right, and the later ones are not. Nothing crashes. Training does not use the cache, so the training
+# loss would not show the mistake. The check does, but only from its second step on. So a check of a single step is too
+# short.
 
 # %% [markdown]
 # ## Several tokens for the price of one
 #
 # To write one token, a GPU must load every parameter, and that takes far longer than the arithmetic
-# ([why](#why-one-sentence-is-slow)). Reading five tokens at once loads them only once, too. **Speculative decoding**
-# ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses that. A small **draft model** with the same
-# vocabulary writes a few tokens ahead, say four. The large one reads them in one pass, the newest token and the drafted
-# ones after it, under [a causal mask](#several-tokens-at-once). For four drafted tokens that gives five rows of logits.
-# The row of the newest token says what the large model would write in place of the first drafted one, each further row
-# checks the next, and the fifth is to spare.
+# ([why](#why-one-sentence-is-slow)). If it reads five tokens at once, it loads the parameters only once, too.
+# **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses that. A small **draft
+# model** with the same vocabulary writes a few tokens ahead, say four. Then the large model reads five tokens in one
+# pass, under a causal mask: the newest token of the text, and the four drafted ones after it. That gives five rows of
+# logits. The first row, that of the newest token, says what the large model would write in place of the first drafted
+# token. The second row checks the second drafted token, and so on. The fifth row is to spare.
 #
-# With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
-# replaced by the large model's own, and the keys and values of the refused tokens are cut off the cache. So the text is
-# what the large model would have written alone (but for rounding). Say that the draft model writes *elf tausend acht
-# hundert*, and that the large model's own choices are *elf*, *tausend*, *sieben*. Two tokens are kept and *acht*
-# becomes *sieben*. *Hundert* is dropped, right or not, because its row continues a text that no longer exists. That
-# makes three tokens from one pass. If all four had been right, the pass's last row would have given a fifth token for
-# free.
+# With greedy decoding, drafted tokens are accepted as long as each is the large model's likeliest. The first that is
+# not is replaced by the large model's own token, and those after it are dropped. The keys and values of all refused
+# tokens are cut off the cache. So, but for rounding, the text is what the large model would have written alone.
+#
+# Say that the draft model writes *elf tausend acht hundert*, and that the large model's own choices are *elf*,
+# *tausend*, *sieben*. Two tokens are kept, and *acht* becomes *sieben*. *Hundert* is dropped, right or not, because its
+# row continues a text that no longer exists. That makes three tokens from one pass. If all four drafted tokens are
+# right, the spare fifth row gives a fifth token for free.
 
 
 # %% tags=["hide-input"]
@@ -1093,9 +1132,9 @@ def speculate(model, draft, source, ahead=4, longest=40):  # source is (1, S)
 
 # %% [markdown]
 # In code that is a loop of twenty lines (`speculate`, folded, without a cache to keep it short). The large model is the
-# first of the three number models. Its draft model has half the width and half the layers, and gets far fewer numbers
-# right, though it was trained for longer, 160 steps. (That counts whole numbers. Of single tokens it guesses nearly
-# nine in ten as the large model does.)
+# first of the three number models. Its draft model has half the width and half the layers. Though it was trained for
+# longer, 160 steps, it gets far fewer whole numbers right. Of single tokens, however, it guesses nearly nine in ten as
+# the large model does.
 
 # %% tags=["hide-input"]
 halved = {"d_model": 32, "d_ff": 64}
@@ -1139,14 +1178,15 @@ assert 0.4 < times[0] / times[1] < 0.85
 assert draft_right < 0.8 * forced[0]
 
 # %% [markdown]
-# The same numbers, in less than a third as many passes of the large model. But four passes of the draft model come
-# before each. A pass with half the layers and half the width takes about 0.6 of a large one's time, presumably because
-# at this size most of it goes into starting operations. Four of them and the check then cost 3.4 large passes for 3.3
-# tokens: nothing is gained. The draft model must be far cheaper than the large one.
+# Speculative decoding writes the same numbers in less than a third as many passes of the large model. But four passes
+# of the draft model come before each pass of the large one. One of its passes takes about 0.6 of a large one's time,
+# although the draft model has half the layers and half the width. Presumably most of the time at this size goes into
+# starting operations. Four of these and the check then cost 3.4 large passes for 3.3 tokens: nothing is gained. The
+# draft model must be far cheaper than the large one.
 #
-# With sampling, drafted tokens are accepted or replaced at random, such that each is distributed as if the large
-# model had drawn it ([why](#why-does-speculative-sampling-change-nothing)). A poor draft model costs only speed ([how
-# much is gained?](#how-many-tokens-does-a-pass-give)). With many sentences at once the device is busy already, and
+# With sampling, drafted tokens are accepted or replaced at random, in such a way that each token is distributed as if
+# the large model had drawn it ([why](#why-does-speculative-sampling-change-nothing)). So a poor draft model costs only
+# speed ([how much?](#how-many-tokens-does-a-pass-give)). With many sentences at once the device is busy already, and
 # the gain shrinks or is lost.
 
 # %% [markdown]
@@ -1154,9 +1194,9 @@ assert draft_right < 0.8 * forced[0]
 #
 # ### Exercise 1: The nucleus
 #
-# *Medium, 15 minutes.* Write top-p yourself. Given probabilities of one step, an array that sums to 1, and $p$, set to
-# 0 all that are not needed, and make the rest sum to 1. Words are taken from the likeliest down until their sum is at
-# least $p$. In NumPy, $(V,)$ in and out.
+# *Medium, 15 minutes.* Write top-p yourself. You get the probabilities of one step, an array $(V,)$ that sums to 1, and
+# $p$. Take words from the likeliest down until their probabilities sum to at least $p$. Set all other probabilities to
+# 0, and make the rest sum to 1. Return an array $(V,)$, in NumPy.
 
 
 # %% tags=["exercise"]
@@ -1369,8 +1409,11 @@ verdict
 # before it. A small model can write ahead, and the large one checks several words in one pass.
 #
 # **Sources.** Beam 4 and $\alpha = 0.6$: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 6.1.
-# Top-k: [Fan, Lewis and Dauphin (2018)](https://arxiv.org/abs/1805.04833). What keys and values cost in a large model:
-# [Pope and others (2023)](https://arxiv.org/abs/2211.05102). The others are linked where they are used.
+# Top-k: [Fan, Lewis and Dauphin (2018)](https://arxiv.org/abs/1805.04833).
+#
+# Whether min-p makes texts better than top-p does is disputed: [Schaeffer and others
+# (2025)](https://arxiv.org/abs/2506.13681). What keys and values cost in a large model: [Pope and others
+# (2023)](https://arxiv.org/abs/2211.05102). The others are linked where they are used.
 #
 # **Next.** Everything on the map is built. Part III puts it to work: chapters 13 and 14 translate whole sentences,
 # measure how well, and compare the transformer with the networks that came before.
@@ -1384,10 +1427,12 @@ verdict
 # ### Why one sentence is slow
 #
 # A step loads nearly every parameter of the decoder once, and uses it for one multiplication and one addition per
-# sentence. At 16 bits that makes, for $B$ sentences, $2B$ floating-point operations (FLOPs) for 2 bytes, so $B$ for
-# each byte. This ratio is the **arithmetic intensity**. In the time that it takes to load one byte, an H100, a GPU for
-# data centres, can do some 300 FLOPs (at 16 bits, by its data sheet): the **ridge point** of its *roofline*, the limit
-# that bandwidth and arithmetic set together. With one sentence it mostly waits.
+# sentence. For $B$ sentences that makes $2B$ floating-point operations (FLOPs) for each parameter. At 16 bits a
+# parameter has 2 bytes, so there are $B$ FLOPs for each byte. This ratio is the **arithmetic intensity**.
+#
+# Compare it with the hardware. In the time that an H100, a GPU for data centres, takes to load one byte, it can do some
+# 300 FLOPs (at 16 bits, by its data sheet). This number is the **ridge point** of its *roofline*, the limit that
+# bandwidth and arithmetic set together. With one sentence the intensity is only 1, so the GPU mostly waits.
 #
 # So decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb)): the bandwidth of the GPU's memory sets
 # the pace. The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms at the H100's 3.35 TB/s, so one
@@ -1418,15 +1463,14 @@ assert cost[64] < cost[1] / 4
 # %% [markdown]
 # ### Several tokens at once
 #
-# A chat model reads your next question in one pass, as it read the first, but after $n$ tokens that are kept. With $m$
-# new ones the mask is $(m, n + m)$, the last $m$ rows of the causal mask of all: each new token attends to all that is
-# kept, to itself and to the new ones before it.
+# A chat model reads your next question in one pass, as it read the first, but now the cache already keeps $n$ tokens
+# ([chapter 18](18_gpt.ipynb#it-writes) builds such a cache). With $m$ new tokens the mask is $(m, n + m)$, the last $m$
+# rows of the causal mask of all $n + m$ tokens. Each new token attends to all that is kept, to itself and to the new
+# ones before it.
 #
 # So the causal mask, which a single token could do without, is needed again. Without it the first new token would see
-# the second, and nothing would crash. (Without a mask, `KVAttention.extend` takes a single token only. Prompts of
-# different lengths need a padding mask, too, and a position for each row.) PyTorch's `is_causal=True` does not help: it
-# aligns the triangle with the top left corner of such a rectangle, so that the first new token would see a single kept
-# one.
+# the second, and nothing would crash. PyTorch's `is_causal=True` does not help: it aligns the triangle with the top
+# left corner of such a rectangle, so that the first new token would see a single kept one.
 #
 # Here are two new tokens after three kept ones, with the right mask, and the largest error of each token with
 # `is_causal=True` and with no mask (the last token may see everything, so it needs none):
@@ -1462,16 +1506,23 @@ with torch.no_grad():
         assert torch.allclose(heads, wanted, atol=1e-5)
 
 # %% [markdown]
+# For this reason `KVAttention.extend` takes only a single token if it has no mask. Prompts of different lengths need
+# more: a padding mask, and a position for each row.
+#
 # ### How is the cache made smaller?
 #
-# Three ways: keep fewer keys and values, give each number fewer bits (as [chapter 22](22_in_the_browser.ipynb) does
-# with parameters), or waste less of the memory. In **multi-query attention** ([Shazeer,
-# 2019](https://arxiv.org/abs/1911.02150)) all heads share one set of keys and values, in **grouped-query attention**
-# ([Ainslie and others, 2023](https://arxiv.org/abs/2305.13245)) each group of heads has one: with 8 such **KV heads**
-# for 32 heads of queries a quarter is kept (in [the formula](#what-it-saves-and-what-it-costs), count the KV heads):
-# 131,072 bytes for each token of the model with 7 billion parameters, instead of 524,288. Reserving memory for 4,096
-# tokens for a text that ends after 100 wastes nearly all of it, so serving systems hand memory out as each text
-# grows, in pages of a few tokens: *PagedAttention* ([Kwon and others, 2023](https://arxiv.org/abs/2309.06180)).
+# There are three ways:
+#
+# - **Keep fewer keys and values.** In **multi-query attention** ([Shazeer, 2019](https://arxiv.org/abs/1911.02150)) all
+#   heads share one set of keys and values. In **grouped-query attention** ([Ainslie and others,
+#   2023](https://arxiv.org/abs/2305.13245)) each group of heads has one set. In [the
+#   formula](#what-it-saves-and-what-it-costs) you then count these sets, the **KV heads**, in place of the heads. With
+#   8 KV heads for 32 heads of queries a quarter is kept: 131,072 bytes for each token of the model with 7 billion
+#   parameters, instead of 524,288.
+# - **Give each number fewer bits**, as [chapter 22](22_in_the_browser.ipynb) does with parameters.
+# - **Waste less of the memory.** Reserving memory for 4,096 tokens wastes nearly all of it if the text ends after 100.
+#   So serving systems hand memory out as each text grows, in pages of a few tokens: *PagedAttention* ([Kwon and others,
+#   2023](https://arxiv.org/abs/2309.06180)).
 
 # %% [markdown]
 # ### How many tokens does a pass give?
@@ -1479,12 +1530,14 @@ with torch.no_grad():
 # If each of the $k$ drafted tokens is accepted with probability $a$ (the **acceptance rate**), independently of the
 # others, $a + a^2 + \dots + a^k$ are kept on average, because the $i$th is kept only if all before it were. One more
 # token is the large model's own: it replaces the first refused one or, if none was refused, is drawn from the pass's
-# last row. For $a = 0.8$ and $k = 4$ that makes 3.4. (Our draft model agrees at 0.88 of the tokens, for which the
-# formula gives 3.9. We measured 3.3, presumably because each number's last pass is cut short by its end.)
+# last row. For $a = 0.8$ and $k = 4$ that makes 3.4.
 #
 # Say that a pass of the draft model costs a fraction $c$ of a large one. Then one check and $k$ drafted tokens cost
 # $1 + kc$ large passes. With $k = 4$ and $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and
 # $a = 0.3$ it takes 2 passes to get 1.4 tokens, a loss.
+#
+# In our run above the draft model agrees at 0.88 of the tokens, for which the formula gives 3.9. We measured 3.3,
+# presumably because each number's last pass is cut short by its end.
 
 # %% tags=["proof"]
 for a, c, tokens, gain in (
@@ -1498,18 +1551,20 @@ for a, c, tokens, gain in (
 # %% [markdown]
 # ### Why does speculative sampling change nothing?
 #
-# Let $q$ be the draft model's probabilities and $p$ the large one's, both after temperature and filters. A drawn token
-# $x$ is accepted with probability $\min(1, p(x) / q(x))$. The first that is refused is replaced by a draw in proportion
-# to $\max(0, p - q)$, and the rest are discarded.
+# Let $q$ be the draft model's probabilities and $p$ the large model's, both after temperature and filters. A token $x$
+# that the draft model has drawn is accepted with probability $\min(1, p(x) / q(x))$. The first token that is refused is
+# replaced by a draw in proportion to $\max(0, p - q)$, and the drafted tokens after it are discarded. With what
+# probability is $x$ written? It can come about in two ways: $x$ is drawn and accepted (point 1), or another token is
+# refused and $x$ replaces it (points 2 and 3).
 #
 # 1. $x$ is drawn and accepted with probability $q(x) \min(1, p(x) / q(x)) = \min(p(x), q(x))$.
-# 2. It is drawn and refused with probability $q(x) - \min(p(x), q(x)) = \max(0, q(x) - p(x))$. Summed over all tokens
-#    that is $Z$, the probability of a refusal. (The acceptance rate $a$ is $1 - Z$: the more alike the two models, the more is
-#    accepted.)
-# 3. A replacement is $x$ with probability $\max(0, p(x) - q(x)) / Z$, because $\max(0, p - q)$ has the sum $Z$, too, as
-#    both $p$ and $q$ sum to 1. So $x$ is put in with probability $Z \cdot \max(0, p(x) - q(x)) / Z$.
+# 2. $x$ is drawn and refused with probability $q(x) - \min(p(x), q(x)) = \max(0, q(x) - p(x))$. Summed over all tokens
+#    that is $Z$, the probability of a refusal.
+# 3. Both $p$ and $q$ sum to 1, so $\max(0, p - q)$ has the sum $Z$, too. A replacement is therefore $x$ with
+#    probability $\max(0, p(x) - q(x)) / Z$. So $x$ is put in with probability $Z \cdot \max(0, p(x) - q(x)) / Z$.
 #
-# Points 1 and 3 add up to what the large model would have drawn:
+# (The acceptance rate $a$ is $1 - Z$: the more alike the two models, the more is accepted.) Points 1 and 3 add up to
+# the large model's own probability:
 #
 # $$\min(p(x), q(x)) + \max(0,\, p(x) - q(x)) = p(x) .$$
 #

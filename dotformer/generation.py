@@ -26,7 +26,7 @@ def generate(
     `choose` takes logits (B, V) and returns tokens (B,). ValueError: a dead end,
     where no token is possible.
 
-    Defined in chapter 12, "One word at a time".
+    Defined in chapter 12, "One loop for every model".
     """
     decoding.check_search(max_length)
     pad, begin, end = state.special_ids
@@ -53,7 +53,7 @@ def generate(
 def greedy(state: Decoding, max_length: int) -> list[list[int]]:
     """Always the token that scores highest; see `generate`.
 
-    Defined in chapter 12, "One word at a time".
+    Defined in chapter 12, "One loop for every model".
     """
     return generate(state, max_length, lambda logits: logits.argmax(dim=-1))
 
