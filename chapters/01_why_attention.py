@@ -13,7 +13,7 @@
 # untrained, and measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation. It
-# takes about 23 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 4 more
+# takes about 24 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 5 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
@@ -43,18 +43,18 @@ transformer_map(built=1)
 #
 # ## One number of memory
 #
-# A network reads each word as a vector of numbers, its **embedding** ([chapter 2](02_similarity.ipynb)). Here we draw
-# these numbers at random, since we only ask what becomes of them. A **recurrent network** (RNN) reads a sequence one
-# word at a time and keeps a **state**, a vector of fixed size. Each word changes the state; then the word is gone. In
-# the smallest example state and word are single numbers, $h$ and $x$. Each step halves the state and adds the new
-# word:
+# A network reads each word as a vector of numbers, its **embedding** ([chapter 2](02_similarity.ipynb)). A **recurrent
+# network** (RNN) reads a sequence one word at a time and keeps a **state**, a vector of fixed size. Each word changes
+# the state; then the word is gone. In the smallest example state and word are single numbers, $h$ and $x$. Each step
+# halves the state and adds the new word:
 #
 # $$h_t = 0.5 \, h_{t-1} + x_t .$$
 #
 # **Predict first.** After four words, how much of the first is left in $h_4$?
 #
-# The code nudges one word, reads again, and sees how far the state moves. That ratio is a derivative: it says how
-# much the state depends on the word.
+# The code changes one word a little (a nudge) and reads again. Then it divides how far the state has moved by the
+# nudge. This ratio is a derivative: it says how much the state depends on the word. We call it the word's
+# **influence**. The word 0 back is the latest one:
 
 # %%
 import numpy as np
@@ -77,8 +77,9 @@ print("moved by the word 0, 1, 2, 3 back:", np.round(influence, 3))
 assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 
 # %% [markdown]
-# An eighth. On paper, starting from $h_0 = 0$, $h_4 = x_4 + 0.5 \, x_3 + 0.25 \, x_2 + 0.125 \, x_1$, so
-# $\partial h_4 / \partial x_{4-k} = 0.5^k$.
+# An eighth is left. You can check it on paper. Starting from $h_0 = 0$,
+# $h_4 = x_4 + 0.5 \, x_3 + 0.25 \, x_2 + 0.125 \, x_1$. The word $k$ steps back has the factor $0.5^k$, and that factor
+# is its influence: $\partial h_4 / \partial x_{4-k} = 0.5^k$.
 #
 # Why not multiply by 1? Then nothing fades, but after a thousand words the state is the sum of all thousand, and no
 # single one can be read off. With more than 1 the oldest word would drown the newest, and the derivative would grow
@@ -87,31 +88,34 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # ## Two cells
 #
-# A real state is a vector, and the function that computes the new state from the old one and the word is called a
-# **cell**. The plain cell mixes word and state with two matrices and squeezes the result between −1 and 1 (vectors
-# are rows in this book, so they stand left of a matrix):
+# A real state is a vector. The function that computes the new state from the old one and the word is called a **cell**.
+# The plain cell mixes the word $x$ and the state $h$ with two matrices, and squeezes the result between −1 and 1. The
+# new state is $h'$:
 #
 # $$h' = \tanh(x W_x + h W_h + b) .$$
 #
-# The same $W_x$, $W_h$ and $b$ (the **bias**) serve at every step. So the number of parameters does not depend on the
-# length of the sequence, and the cell reads texts of any length.
+# Vectors are rows in this book, so they stand left of a matrix. The same $W_x$, $W_h$ and $b$ (the **bias**) serve at
+# every step. So the number of parameters does not depend on the length of the sequence, and the cell reads texts of any
+# length.
 #
 # In the plain cell the whole memory goes through a matrix and a $\tanh$ at every step. The **LSTM** (long short-term
-# memory) adds a second state that does not, the **cell state** $c$. A step keeps a share of it and adds something
-# new:
+# memory) adds a second state, the **cell state** $c$, which goes through neither. A step keeps a share of $c$ and adds
+# something new:
 #
 # $$c' = f \odot c + i \odot g .$$
 #
-# The sign $\odot$ multiplies entry by entry. What is new is the **candidate** $g = \tanh(x W_x + h W_h + b)$, with
-# matrices of its own. $f$ and $i$ are **gates**, with a number between 0 and 1 for each entry: the **forget gate**
-# $f$ says what share of $c$ stays, the **input gate** $i$ what share of $g$ is let in. For example, with $c = 2$,
-# $f = 0.9$, $i = 0.1$ and $g = -1$ the cell state becomes $1.8 - 0.1 = 1.7$.
+# The sign $\odot$ multiplies entry by entry. The something new is $g$, the **candidate**. The factors $f$ and $i$ are
+# **gates**, with a number between 0 and 1 for each entry. The **forget gate** $f$ says what share of $c$ stays, and the
+# **input gate** $i$ what share of $g$ is let in. For example, with $c = 2$, $f = 0.9$, $i = 0.1$ and $g = -1$ the cell
+# state becomes $1.8 - 0.1 = 1.7$.
 #
-# The third gate, the **output gate** $o$, says what share of the result is shown, as the **hidden state**:
-# $h' = o \odot \tanh c'$. So a cell can store a number now and use it later.
+# The first state, $h$, is in an LSTM the **hidden state**: what the cell shows of its memory. A third gate, the
+# **output gate** $o$, says what share of the result it shows: $h' = o \odot \tanh c'$. So a cell can store a number now
+# and use it later.
 #
-# Gates and candidate are computed from the word and the hidden state. Each gate is $\sigma(x W_x + h W_h + b)$ with
-# matrices of its own, where $\sigma(z) = 1 / (1 + e^{-z})$. As a picture:
+# The candidate and the gates are all computed from the word and the hidden state, each with matrices and a bias of its
+# own. The candidate is $g = \tanh(x W_x + h W_h + b)$, and each gate is $\sigma(x W_x + h W_h + b)$, where
+# $\sigma(z) = 1 / (1 + e^{-z})$ lies between 0 and 1. As a picture:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "An LSTM cell. Along the top the cell state c goes from left to right: it is multiplied by the forget gate f, then the input gate times the candidate, i times g, is added, and it leaves as c prime. Below, the word x and the hidden state h enter a box that computes f, i, g and o. From the new cell state a line goes down through tanh and a multiplication by o, and leaves as the new hidden state h prime."}}
 from classroom.diagram import Diagram
@@ -145,13 +149,13 @@ plt.show()
 # What is gained? Follow a small change in the state. In the plain cell each step multiplies the change by $W_h$, the
 # same matrix whatever the word, and by the slope of $\tanh$. Along $c$ itself each step multiplies it, entry by entry,
 # by $f$, which is computed for each word: near 1 to keep, near 0 to forget. Over 100 steps $f = 0.5$ keeps $10^{-30}$,
-# $0.9$ keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37. (The **GRU**, gated recurrent unit, has one state and two gates,
-# of which the one that mixes old and new plays the part of $f$; [chapter 13](13_alignment.ipynb) trains one.)
+# $0.9$ keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37.
 #
 # Here is the plain cell in code. As in PyTorch, there are two biases, whose sum is the $b$ of the formula. **The
-# signature says which shapes fit**: `Float[np.ndarray, "*batch D"]` is an array with an axis of size $D$ after any
-# others ([jaxtyping](https://docs.kidger.site/jaxtyping/)'s notation), and `@shapes` checks that each letter stands
-# for one size throughout a call.
+# signature says which shapes fit**: `Float[np.ndarray, "*batch D"]` is an array whose last axis has the size $D$, with
+# any number of axes before it. Here $D$ is the number of entries of a word, and $H$ that of a state. The notation is
+# [jaxtyping](https://docs.kidger.site/jaxtyping/)'s, and `@shapes` checks that each letter stands for one size
+# throughout a call.
 
 # %% tags=["export"] module="by_hand.recurrence"
 import numpy as np
@@ -177,6 +181,9 @@ def rnn_cell(
 
 # %% [markdown]
 # The LSTM is folded. Its gates and its candidate are computed together, side by side.
+#
+# A smaller gated cell is the **GRU** (gated recurrent unit). It has one state and two gates, and the gate that mixes
+# old and new plays the part of $f$. [Chapter 13](13_alignment.ipynb) trains one.
 
 
 # %% tags=["export", "hide-input"] module="by_hand.recurrence"
@@ -213,6 +220,8 @@ def lstm_cell(
 # We measure networks that nobody has trained yet, because a network learns to use a word only if that word has some
 # effect on the result; the end of this section says why.
 #
+# Nor are the embeddings trained: we draw them at random, since we only ask what becomes of them.
+#
 # Run each network over 100 random words, vectors of 8 standard normal numbers, and ask of the last state what we
 # asked of $h_4$: how far does it move when the word $k$ steps back is nudged? State and word are vectors now, so the
 # answer is a matrix, the **Jacobian**: the derivative of each number of the state with respect to each number of the
@@ -221,17 +230,18 @@ def lstm_cell(
 # $$\frac{\partial h_t}{\partial x_{t-k}} = \frac{\partial h_t}{\partial h_{t-1}} \cdots
 # \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \; \frac{\partial h_{t-k}}{\partial x_{t-k}} .$$
 #
-# Here $h_t$ stands for the whole state: 24 numbers in the plain cell, and in an LSTM 48, its $h$ and its $c$ side by
-# side, of $H = 24$ numbers each. The *size* of a matrix is the root of the sum of its squared entries. We divide the
-# size of the Jacobian for the word $k$ steps back by that for the latest word, so the latest word counts 1, and show
-# the median of eight networks with different random weights.
+# Here $h_t$ stands for the whole state. In the plain cell it has $H = 24$ numbers. In the LSTM it has 48, the 24 of $h$
+# and the 24 of $c$ side by side.
 #
-# Matrices and biases are drawn as PyTorch draws them, uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$ (the
-# **initialisation**).
+# From each Jacobian we need one number. The *size* of a matrix is the root of the sum of its squared entries. The
+# influence of the word $k$ steps back is the size of its Jacobian, divided by that of the latest word. So the latest
+# word counts 1. We show the median of eight networks with different random weights.
 #
-# Each cell also gets a second initialisation, chosen to forget less. *Plain, orthogonal* has an **orthogonal** matrix
-# for $W_h$, a rotation or reflection, which leaves every length as it is. *LSTM, gate open* has 3 added to the bias
-# of its forget gate, which therefore starts at about $\sigma(3) = 0.95$.
+# How the weights of a network start is called its **initialisation**. The rows *plain* and *LSTM* below start as in
+# PyTorch: every entry of the matrices and biases is drawn uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$. The other
+# two rows start in a way that is chosen to forget less. *Plain, orthogonal* has an **orthogonal** matrix for $W_h$, a
+# rotation or reflection, which leaves every length as it is. *LSTM, gate open* has 3 added to the bias of its forget
+# gate, so the gate starts at about $\sigma(3) = 0.95$.
 #
 # **Predict first.** In the plain cell with PyTorch's initialisation, how much influence does the word 20 steps back
 # have, compared with the latest: about a fifth, a hundredth, or less than a ten-thousandth?
@@ -308,14 +318,15 @@ for name in names:
 # Less than a ten-thousandth: the plain cell keeps about two millionths, and the LSTM about sixty millionths. A sentence
 # has about twenty words. At its end, its first word would have almost no effect any more.
 #
-# Why so little? Each step back multiplies by $W_h$ and by the slope of $\tanh$. Numbers drawn uniformly between
-# $-1/\sqrt{H}$ and $1/\sqrt{H}$ have the variance $1/(3H)$, and an entry of $h W_h$ sums $H$ of them, each times an
-# entry of $h$: its variance is $\|h\|^2 / (3H)$. The $H$ entries together have the squared length $\|h\|^2 / 3$, so
-# $W_h$ shrinks a typical vector to about $1/\sqrt 3 = 0.58$ of its length. The slope is 0.86 on average. Together that
-# is 0.5 a step (measured below: 0.52), and $0.5^{20}$ is a millionth. The LSTM keeps about 0.6 per step: its biases are
-# near 0, so its forget gate stands about half open, at $\sigma(0) = \frac12$. (A second path leads from $c$ through the
-# output $h$ to the next gates. Without it 0.55 would remain, a little more than $\frac12$, since the gates differ and
-# the wider ones keep more.)
+# Why so little? Each step back multiplies by two things: by $W_h$ and by the slope of $\tanh$.
+#
+# First the matrix. Its entries are drawn uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$, so their variance is
+# $1/(3H)$. An entry of $h W_h$ is a sum of $H$ of them, each times an entry of $h$, so its variance is
+# $\|h\|^2 / (3H)$. The $H$ entries of $h W_h$ together have the squared length $\|h\|^2 / 3$. So $W_h$ shrinks a
+# typical vector to about $1/\sqrt 3 = 0.58$ of its length.
+#
+# Then the slope: it is 0.86 on average. Matrix and slope together make 0.5 a step, and $0.5^{20}$ is a millionth. Here
+# is what the networks do:
 
 # %% tags=["hide-input"]
 slopes, shrinks = [], []
@@ -335,18 +346,22 @@ assert 0.55 < gated < 0.7
 assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
-# The last two rows start from better weights, which postpone the fading. An orthogonal $W_h$ keeps every length, so
-# only the slope of $\tanh$ is left. It is at most 1, and less wherever the state is not 0: some 0.8 a step here. (That
-# is less than 0.86, because this network's states are larger, and the $\tanh$ is flatter there.) The open gate holds
-# on: from 5 words back to 20 it keeps 0.97 per step. That is a little more than 0.95, because of the second path,
-# through $h$: cut it, and 0.95 is left.
+# The LSTM keeps about 0.6 per step. Its biases are near 0, so its forget gate stands about half open, at
+# $\sigma(0) = \frac12$. [Going further](#two-corrections) says where the rest comes from.
 #
-# Influence decides what can be learned. Training moves each parameter against the derivative of the error, the
-# **gradient**. If the error depends on the last state, the gradient is a sum with a term for each step, and the term
-# for the step $k$ back contains the chain of Jacobians from the start of this section. At $10^{-6}$ that term is next
-# to nothing beside the others: the **vanishing gradient**. It made plain networks hard to train on **long-range
-# dependencies**, and the LSTM was invented to overcome it. (Factors above 1 give the **exploding gradient**: 50 steps
-# of 1.1 make 117. That can be clipped, [chapter 11](11_training.ipynb#clipping).)
+# The last two rows start from better weights, which postpone the fading. An orthogonal $W_h$ keeps every length, so
+# only the slope of $\tanh$ is left. That slope is at most 1, and less wherever the state is not 0: some 0.8 a step
+# here. The open gate holds on: from 5 words back to 20 it keeps 0.97 per step, its 0.95 and a little more through $h$.
+#
+# Influence decides what can be learned. Training moves each parameter against the **gradient**, the derivative of the
+# error. Suppose that the error depends on the last state. Since the parameters serve at every step, the gradient is a
+# sum with a term for each step. The term for the step $k$ back contains the chain of Jacobians from the start of this
+# section. If that chain has shrunk to $10^{-6}$, the term is next to nothing beside the others: the **vanishing
+# gradient**. It made plain networks hard to train on **long-range dependencies**, and the LSTM was invented to overcome
+# it.
+#
+# Factors above 1 do the opposite, the **exploding gradient**: 50 steps of 1.1 make 117. Such a gradient can be clipped
+# ([chapter 11](11_training.ipynb#clipping)).
 #
 # So a better start makes a state remember *longer*. Can it remember *more*?
 
@@ -375,15 +390,19 @@ assert round(open_gate[40], 2) == 0.35
 # %% [markdown]
 # ## How much do they hold?
 #
-# A gradient that arrives is not yet a memory: the last state *depends* on the word 40 back, but can you tell from it
-# what the word was? Let each cell read 4,000 random texts of 50 words, each of 8 independent numbers. Then predict the
-# word $k$ back from the last state, with one matrix fitted by least squares. $R^2$ is the share of a number's variance
-# that the prediction explains: 1 is perfect recall, 0 is none. (What a fit to pure noise would explain is subtracted,
-# as in the *adjusted* $R^2$.) The table shows its mean over a word's 8 numbers: 0.98, in the first row, stands for
-# $0.98 \cdot 8 = 7.8$ numbers of the latest word. The last column adds up all words (**memory capacity**).
+# A gradient that arrives is not yet a memory. The last state *depends* on the word 40 back, but can you tell from this
+# state what the word was?
 #
-# **Predict first.** A word has 8 numbers, and the state of a plain cell 24. (Halves count: two numbers with an $R^2$ of
-# 0.5 make one.) How many numbers can a linear fit recall from it, at most?
+# Let each cell read 4,000 random texts of 50 words, each word of 8 independent numbers. Then predict the word $k$ back
+# from the last state, with one matrix fitted by least squares. $R^2$ is the share of a number's variance that the
+# prediction explains: 1 is perfect recall, 0 is none.
+#
+# The table shows the mean $R^2$ over a word's 8 numbers. For example, 0.98 in the first row stands for
+# $0.98 \cdot 8 = 7.8$ numbers of the latest word. The last column adds up all words. This sum is the **memory
+# capacity**.
+#
+# **Predict first.** A word has 8 numbers, and the state of a plain cell 24. How many numbers can a linear fit recall
+# from that state, at most? Halves count: two numbers with an $R^2$ of 0.5 make one.
 
 
 # %% tags=["hide-input"]
@@ -423,24 +442,26 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# At most 24. A single number such as $x_1 + x_2$ explains half the variance of each, so 1 in all. Whatever it mixes,
-# the total is never more than 1, so 24 numbers recall at most 24 ([proof](#why-not-more-than-24)).
+# At most 24. Take a state of one number, such as $x_1 + x_2$. It explains half the variance of $x_1$ and half that of
+# $x_2$, so it recalls 1 in all. Whatever a single number mixes, its total is never more than 1. So 24 numbers recall at
+# most 24 ([proof](#why-not-more-than-24)).
 #
 # Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more: 21. What
 # differs is *which* numbers. One word back, the plain cell recalls 81 percent and the orthogonal one 56; three words
 # back, 14 and 33. For the plain cell, to forget more slowly is to spread nearly the same memory over more words.
 #
-# The LSTM with its gate open recalls 2 percent of the word 40 back, whose influence was 35 percent: its $c$ is largely
-# a sum in which old words fade slowly, so each of them moves it, and each explains only a little of it. In all it
-# recalls one and a half times as many numbers as with PyTorch's initialisation, with which it has only 14 of 48
-# ([why](#why-not-more-than-24)). So a better start can bring a state nearer to its bound, but never beyond it.
+# The LSTM with its gate open recalls 2 percent of the word 40 back, although the influence of that word was 35 percent.
+# Its $c$ is largely a sum in which old words fade slowly. So each word moves the sum, and each explains only a little
+# of it. In all, the open gate recalls one and a half times as many numbers as PyTorch's initialisation, which leaves
+# only 14 of 48 ([why](#why-only-14-of-48)). So a better start can bring a state nearer to its bound, but never beyond
+# it.
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.
 #
-# Training may bring the total nearer to $N$, never above it, and choose what is worth keeping on average, *Lannister*
-# rather than *a*. But it chooses before the question comes. A gate can choose which words stay. Beyond the bound it
-# cannot make room for more.
+# Training may bring the total nearer to $N$, and choose what is worth keeping on average, *Lannister* rather than *a*.
+# A gate can choose which words stay. But both choose before the question comes, and neither makes room beyond the
+# bound.
 #
 # Why not a larger state, then? It holds more, at a price: 50 words of 8 need 400 numbers, so a step takes more than
 # $400^2$ multiplications, and the 51st word pushes out another.
@@ -528,13 +549,16 @@ drawing.text(0.2, 1.55, "attention", color=plots.BLUE, at="left")
 plt.show()
 
 # %% [markdown]
-# The question, too, will be a vector, the **query**, and chapters 2 to 4 compute the weights from it. Here we set
-# them by hand, to see what is possible: each word has a score, and the weights are $e^{\text{score}}$, divided by
-# their sum (a *softmax*; [chapter 3](03_softmax.ipynb) says why the exponential). For *what gets paid?* give *debts*
-# the score 9 and the other five words 0: *debts* gets $e^9 / (e^9 + 5) = 0.9994$ of the weight, and each other word
-# 0.0001. For *how often?* give the 9 to *always*. The words stay, and only the scores change. So far this is only
-# indexing, since we say where to look; chapters 2 to 4 let the network find out. Does it work at any distance? Take
-# 50 random words, and ask for those 1, 10 and 40 back:
+# Where do the weights come from? The question will be a vector, too, the **query**, and chapters 2 to 4 let the network
+# compute the weights from it. Here we set them by hand, to see what is possible. Each word has a score, and its weight
+# is $e^{\text{score}}$, divided by the sum of these over all words. This is a *softmax*; [chapter 3](03_softmax.ipynb)
+# says why the exponential.
+#
+# For *what gets paid?* give *debts* the score 9 and the other five words 0. Then *debts* gets
+# $e^9 / (e^9 + 5) = 0.9994$ of the weight, and each other word 0.0001. For *how often?* give the 9 to *always*. The
+# words stay, and only the scores change. So far this is only indexing, since we say where to look.
+#
+# Does it work at any distance? Take 50 random words, and ask for those 1, 10 and 40 back:
 
 
 # %%
@@ -554,10 +578,14 @@ for back in (1, 10, 40):
 
 # %% [markdown]
 # Any word can be recalled, 1 back or 40, because none was thrown away: 50 words of 8 are 400 numbers, where the
-# recurrent networks had 24 or 48. And, with the scores given, the derivative of the answer with respect to a word is
-# that word's weight: one factor, at any distance, and no product over the steps in between. (A word with a small weight
-# has little influence, too, but that is decided by its score, and not by its distance.) Here are influence and recall
-# as curves. The level line at 1, on the right, is attention with the scores set by hand (drawn, not measured).
+# recurrent networks had 24 or 48.
+#
+# Influence does not fade with the distance, either. With the scores given, the derivative of the answer with respect to
+# a word is that word's weight. This is one factor, at any distance, and no product over the steps in between. A word
+# with a small weight has little influence, too, but its score decides that, and not its distance.
+#
+# Here are influence and recall of the four recurrent networks as curves. The level line at 1, on the right, is
+# attention with the scores set by hand. It is drawn, not measured.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain and LSTM fall straight, below a ten-thousandth at 20 back; the plain, orthogonal one falls less than half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all four curves are near 0 by 10 back, and attention is a level line at 1."}}
 colors = dict(
@@ -610,24 +638,27 @@ quiz.one_choice(
 # %% [markdown]
 # ## The network of 2014
 #
-# Translation was where the bottleneck hurt. A network for it had two parts (**encoder-decoder**, or *sequence to
-# sequence*). A recurrent **encoder** read the source sentence, and a recurrent **decoder** wrote the translation. From
-# the source the decoder got only the encoder's last state. So everything had to fit into one vector before the first
-# word was written. A longer sentence has more to hold in that same vector, and its first words have longer to fade. (A
-# vector ten times as wide means a hundred times the work in $W_h$, and only moves the limit. Reading in both directions
-# still leaves one vector.) And translations did get worse with the length of the sentence ([Cho and others,
+# The bottleneck hurt in translation. A network for translation had two parts and was called an **encoder-decoder**, or
+# *sequence to sequence*. A recurrent **encoder** read the source sentence, and a recurrent **decoder** wrote the
+# translation. From the source the decoder got only the encoder's last state. So everything had to fit into one vector
+# before the first word was written. A longer sentence has more to hold in that same vector, and its first words have
+# longer to fade. And translations did get worse with the length of the sentence ([Cho and others,
 # 2014](https://arxiv.org/abs/1409.1259)).
 #
-# Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. The decoder's own state $s$ is the
-# query. Before each word that it writes, a small network compares $s$ with each $h_j$ and gives it a score,
-# $r_j = v \cdot \tanh(s W + h_j U)$, with learned $W$, $U$ and $v$ (**additive attention**). Softmax turns the scores
-# into weights $\alpha_j$. The weights say where to look, and the weighted sum of the states, the **context vector** $c$
-# (not the cell state of an LSTM), is what comes back:
+# Two remedies come to mind. A vector ten times as wide means a hundred times the work in $W_h$, and only moves the
+# limit. And an encoder that reads in both directions still leaves one vector.
+#
+# Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. Before the decoder writes a word, its
+# own state $s$ serves as the query. A small network compares $s$ with each $h_j$ and gives this $h_j$ a score,
+# $r_j = v \cdot \tanh(s W + h_j U)$, with learned $W$, $U$ and $v$. This is **additive attention**. Softmax turns the
+# scores into weights $\alpha_j$, which say where to look. What comes back is the weighted sum of the states. It is
+# called the **context vector** $c$, and is not the cell state of an LSTM:
 #
 # $$\alpha_j = \frac{e^{r_j}}{\sum_k e^{r_k}}, \qquad c = \sum_{j} \alpha_j \, h_j .$$
 #
-# The encoder reads in both directions (a **bidirectional** network), so each $h_j$ knows the words on both sides of
-# its own. Here the decoder is about to write *beißt*, German for *bites*. A thicker arrow is a larger weight:
+# The encoder reads in both directions (a **bidirectional** network), so each $h_j$ knows the words on both sides of its
+# own. In the figure the source sentence is *the dog bites him*, and the decoder is about to write *beißt*, German for
+# *bites*. A thicker arrow is a larger weight:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The network of 2014. Below, four encoder states, h1 to h4, one for each word of the source sentence, with arrows between neighbours in both directions. Above them the decoder's state s, which asks. From each h an arrow leads to the context vector c, the weighted sum; the one from bites is thick, the others are thin. Both c and s lead to the next state, which writes the word beißt."}}
 drawing = Diagram(6.8, 3.0)
@@ -658,41 +689,50 @@ drawing.text(5.6, 1.35, "weights", color=plots.BLUE)
 plt.show()
 
 # %% [markdown]
-# The decoder computes its next state from $s$, from $c$ and from the word that it wrote last, and these give the next
-# word. So with each word that is written $s$ changes, and with it the scores, the weights and $c$: the decoder looks
-# elsewhere, mostly at the source words that it is about to translate (an **alignment**; [chapter
-# 13](13_alignment.ipynb)).
+# The decoder computes its next state from $s$, from $c$ and from the word that it wrote last, and the next state, $c$
+# and that last word give the next word. So with each word that is written $s$ changes, and with it the scores, the
+# weights and $c$. The decoder now looks elsewhere, mostly at the source words that it is about to translate. Such a
+# pairing of words is an **alignment** ([chapter 13](13_alignment.ipynb)).
 #
-# Nobody tells it where to look. It learns this: every step from the scores to the next word is differentiable, so the
-# gradient reaches the scores, and training raises a source word's score wherever more weight on it makes the right next
-# word likelier.
+# Nobody tells the decoder where to look: it learns this. Every step from the scores to the next word is differentiable,
+# so the gradient reaches the scores. Whenever more weight on a source word makes the right next word likelier, training
+# raises that word's score.
 #
-# But is $c$ not one small vector again? Yes, and a new one for each word that is written. With 40 source words and 256
-# numbers in each $h_j$ it is each time another blend of all $40 \cdot 256 = 10{,}240$ numbers, so no single state has
-# to hold everything.
+# But is $c$ not one small vector again? Yes, but there is a new $c$ for each word that is written. With 40 source words
+# and 256 numbers in each $h_j$, every $c$ is another blend of all $40 \cdot 256 = 10{,}240$ numbers. So no single state
+# has to hold everything.
 #
 # ## The transformer: no state at all
 #
-# Two problems remain. Each state is computed from the one before it, so the words must be taken one after another.
-# And within the source, and within the translation, the path from one word to another is still long.
+# The network of 2014 leaves two problems. Each state is computed from the one before it, so the words must be taken one
+# after another. And within the source, and within the translation, the path from one word to another is still long.
 #
-# The transformer of 2017 removes both, the first except while it writes: it keeps the attention and drops the recurrent
-# network around it. It is a stack of **layers**; each takes a vector for every word and returns a new one. In a layer
-# each word asks a question of its own and looks at the words of its *own* sentence, as the decoder above looks at the
-# source: **self-attention**. All the vectors that it looks at are there before the layer begins, so no word waits for
-# another. A layer computes all words at once, and any two of them are one step apart. What is lost is their order,
-# since a weighted sum has none; [chapter 5](05_position.ipynb) puts it back.
+# The transformer of 2017 keeps the attention and drops the recurrent network around it. It is a stack of **layers**.
+# Each layer takes a vector for every word and returns a new one. In a layer each word asks a question of its own and
+# looks at the words of its *own* sentence, as the decoder above looks at the source. This is **self-attention**.
 #
-# In the paper it translated from English into German better than anything before, ensembles of several models included,
-# by more than 2 BLEU (a score from 0 to 100, [chapter 14](14_translation.ipynb)), with 28.4; into French it had 41.8,
-# after 3.5 days on eight GPUs. It also learned to parse English sentences ([chapter 16](16_parsing.ipynb)).
+# That removes both problems. All the vectors that a word looks at are there before the layer begins. So no word waits
+# for another, and the layer computes all words at once (except while the transformer writes). And any two words are one
+# step apart. One thing is lost, the order of the words, since a weighted sum has none; [chapter 5](05_position.ipynb)
+# puts it back.
+#
+# In the paper the transformer translated from English into German better than anything before, ensembles of several
+# models included. It reached 28.4 BLEU, which is more than 2 better. (BLEU is a score from 0 to 100, see [chapter
+# 14](14_translation.ipynb).) Into French it reached 41.8, after 3.5 days on eight GPUs. It also learned to parse
+# English sentences ([chapter 16](16_parsing.ipynb)).
 #
 # ## What does it cost?
 #
 # The paper that introduced the transformer compares ways to let $n$ words, vectors of $d$ numbers, exchange
-# information: by work (*complexity per layer*), by steps that must wait for one another (*sequential operations*), and
-# by the longest path between two words, the number of steps that a signal passes (*maximum path length*), along which a
-# gradient may fade:
+# information. One of them is a **convolution**: it computes all words at once, each from the word and its neighbours.
+# The paper compares three costs:
+#
+# - the work (*complexity per layer*),
+# - the steps that must wait for one another (*sequential operations*),
+# - the longest path between two words, that is, the number of steps that a signal passes and along which a gradient may
+#   fade (*maximum path length*).
+#
+# Below, work and steps are those of one layer. The last column is ours.
 #
 # | layer | multiplications | sequential steps | longest path | numbers kept while reading |
 # |---|---|---|---|---|
@@ -700,27 +740,30 @@ plt.show()
 # | convolution over a word and its two neighbours | $3 n d^2$ | 1 | $n$ layers | all words, $n \, d$ |
 # | attention, with its four matrices | $4 n d^2 + 2 n^2 d$ | 1 | 1 | all words, $n \, d$ |
 #
-# (The paper drops the constants and attention's four matrices, of which chapters 4 and 6 say more, and counts *dilated*
-# convolutions, which skip words and need fewer layers. Work and steps are those of one layer. The last column is ours.)
+# From word 1 to word 81 a recurrent network needs 80 steps, attention one. A convolution needs 80 layers, since a layer
+# reaches only one word to each side.
 #
-# From word 1 to word 81 a recurrent network needs 80 steps, attention one. (A **convolution** computes all words at
-# once, too, but such a layer reaches only one word to each side, so it takes 80 layers.) But attention often does
-# *more* work: more than a plain cell at any length, and at the original transformer's width, 512, more than an LSTM
-# from about a thousand words on ([counted below](#how-much-work-is-it)). What it saves in training is the *waiting*. It
-# computes all words at once. A plain cell must take them one after another, since $h_t = \tanh(h_{t-1} W_h + \dots)$
-# cannot begin before $h_{t-1}$ is there; nor can the gates of an LSTM, which are computed from $h_{t-1}$, too. (A
-# recurrent network that is linear in its state need not wait: linear steps can be combined before the state is known.
-# Mamba, in the sources, uses this.) A GPU has thousands of units that work side by side, and one step, a word of each
-# sentence, is often too little work to fill them. When attention *writes* a text, it too must produce its words one at
-# a time ([chapter 12](12_generation.ipynb)).
+# But attention often does *more* work than a recurrent network. It does more than a plain cell at any length. At the
+# original transformer's width, 512, it does more than an LSTM from about a thousand words on ([counted
+# below](#how-much-work-is-it)).
+#
+# What attention saves in training is the *waiting*: it computes all words at once. A plain cell must take them one
+# after another, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before $h_{t-1}$ is there. The same holds for an
+# LSTM, whose gates are computed from $h_{t-1}$, too. (A recurrent network that is linear in its state need not wait;
+# see [Going further](#how-much-work-is-it).) Waiting is slow on a GPU, which has thousands of units that work side by
+# side. One step, with one word of each sentence, is often too little work to fill them.
+#
+# When attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #
-# No: all the words must be kept, and there are $n^2$ weights to compute. (**The number of parameters does not depend on
-# the number of words**, as in a recurrent network.) And weight that is shared among more words is *diluted*: one word
-# with the score 9, when all the others have 0, gets 0.994 of the weight among 50 words, 0.62 among 5,000, and 0.14
-# among 50,000. Nearly every transformer has a maximum text length (its **context length**), set by memory, by cost, or
-# by the positions that it was trained on.
+# No. All the words must be kept, and there are $n^2$ weights to compute. And weight that is shared among more words is
+# *diluted*. Say that one word has the score 9, and all the others have 0. It gets 0.994 of the weight among 50 words,
+# 0.62 among 5,000, and 0.14 among 50,000.
+#
+# Nearly every transformer has a maximum text length, its **context length**. It is set by memory, by cost, or by the
+# positions that the transformer was trained on. What does not grow with the text is the layer itself: **the number of
+# parameters does not depend on the number of words**, as in a recurrent network.
 
 # %% tags=["proof"]
 shares = [np.exp(9) / (np.exp(9) + n - 1) for n in (50, 5_000, 50_000)]
@@ -890,8 +933,21 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Two answers that the chapter used without deriving them, and a mistake that makes a recurrent network read the wrong
+# Three answers that the chapter used without deriving them, and a mistake that makes a recurrent network read the wrong
 # memory.
+#
+# ### Two corrections
+#
+# Two of the numbers in [How fast do they forget?](#how-fast-do-they-forget) differ a little from what the forget gate
+# or the slope alone would give.
+#
+# The LSTM keeps more than its forget gate lets through, since a change in $c$ also travels on a second path: from $c$
+# through the output $h$ to the next gates. With the gate open it keeps 0.97 per step. Cut the second path, and 0.95 is
+# left. With PyTorch's initialisation it keeps about 0.6, and without the second path 0.55. That is still a little more
+# than $\frac12$, since the gates differ and the wider ones keep more.
+#
+# The slope of $\tanh$ is 0.86 in the plain cell, but some 0.8 in the orthogonal one. The states of the orthogonal one
+# are larger, and the $\tanh$ is flatter there.
 
 # %% [markdown]
 # ### Why not more than 24?
@@ -900,11 +956,17 @@ verdict
 # $x_1$ is $a / \sqrt{a^2 + b^2}$, and the square of that is the $R^2$ with which $h$ recalls $x_1$:
 # $a^2 / (a^2 + b^2)$. For $x_2$ it is $b^2 / (a^2 + b^2)$. Together they are 1, so what one gains the other loses: with
 # $a = b$ half of each is recalled, and with $a = 2b$ the shares are 0.8 and 0.2. However many numbers $h$ has read, it
-# has a budget of 1 to share among them. (With a $\tanh$ it is less, since part of $h$ is then no linear function of
-# what was read.) A matrix turns a state of $N$ numbers into $N$ uncorrelated ones that hold the same information. Write
-# down every $R^2$: a row for each of them, a column for each number read. By the budget just found every row sums to at
-# most 1, and a column's sum is what the whole state recalls of that number, because over uncorrelated ones the $R^2$
-# add up. So all that is recalled sums to at most $N$.
+# has a budget of 1 to share among them. With a $\tanh$ the budget is less, since part of $h$ is then no linear function
+# of what was read.
+#
+# Now take a state of $N$ numbers. A matrix turns it into $N$ uncorrelated numbers that hold the same information. Write
+# down every $R^2$, with a row for each of these $N$ and a column for each number read. By the budget just found every
+# row sums to at most 1. A column sums to what the whole state recalls of the number read, because over uncorrelated
+# numbers the $R^2$ add up. So all that is recalled sums to at most $N$.
+#
+# The $R^2$ that we measured is *adjusted*: what a fit to pure noise would explain is subtracted.
+#
+# ### Why only 14 of 48?
 #
 # Why is the LSTM, with PyTorch's initialisation, so far below its 48? Measured (the folded cells above), $c$ alone
 # recalls only some 12 of 24. The other half of its budget goes mostly to products of two of the numbers read (in
@@ -929,6 +991,12 @@ for n in (50, 512, 5000):
 
 # %% [markdown]
 # At $n = 2d$, a thousand words, attention costs as much as the LSTM.
+#
+# The paper itself drops the constants and the four matrices of attention. The convolutions that it counts are
+# *dilated*: they skip words and need fewer layers.
+#
+# A recurrent network that is linear in its state need not wait for it: linear steps can be combined before the state is
+# known. Mamba, in the sources, uses this.
 
 # %% [markdown]
 # ### Break it: someone else's memory

@@ -14,7 +14,7 @@
 # *tea*, *debts* and *python*.
 #
 # You need Python with a little NumPy, the product of two matrices, the law of cosines, and, from statistics, the
-# mean, the variance and the normal distribution (covariance only at the end). It takes about 21 minutes to read, and
+# mean, the variance and the normal distribution (covariance only at the end). It takes about 22 minutes to read, and
 # 30 for the exercises. [Going further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
@@ -29,19 +29,19 @@ transformer_map(built=2)
 # %% [markdown]
 # ## A question is a vector too
 #
-# To find *debts* without understanding anything, describe the question and the words by the same **features**. Here
-# there are three: is it a *person*, is it a *thing*, does it say how *often*? Each answer is a number, larger for a
-# stronger yes. The question asks for a thing: $(0, 2, 0)$. Four words of the sentence are described in the same way:
-# *Lannister* $(3, 0, 0)$, *always* $(0, 0, 3)$, *pays* $(0, 0, 0)$, which is none of the three, and *debts*
-# $(0, 3, 0)$.
+# A machine can find *debts* without understanding anything, if the question and the words are described by the same
+# **features**. Here there are three: is it a *person*, is it a *thing*, does it say how *often*? Each answer is a
+# number, larger for a stronger yes. The question *what gets paid?* asks for a thing: $(0, 2, 0)$. Four words of the
+# sentence are described in the same way. *Lannister* is $(3, 0, 0)$, *always* is $(0, 0, 3)$ and *debts* is
+# $(0, 3, 0)$; *pays*, which is none of the three, is $(0, 0, 0)$.
 
 # %% [markdown]
-# Multiply the question by each, number by number, and add up: $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$ for *debts*, 0
-# for the others. This sum is the word's **score**. Where question and word both have large numbers of the same sign,
-# the product is large and positive. So for one question, the word with the highest score has the most of what is asked
-# for.
+# Multiply the question by a word, number by number, and add up. For *debts* this gives
+# $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$, for the other words 0. The sum is the word's **score**. A product is large
+# and positive where question and word both have large numbers of the same sign. So the word with the highest score has
+# the most of what this question asks for.
 #
-# Why should a look-up reward agreement? Compare three ways to look up:
+# Why multiply and add? Compare three ways to look up:
 #
 # - *Equality*, as in a Python dictionary, finds only what is exactly the same, and no word is $(0, 2, 0)$.
 # - *Distance* finds the nearest word. But let *debts* be $(0, 9, 0)$, three times as strongly a thing: now its
@@ -49,9 +49,7 @@ transformer_map(built=2)
 # - The *sum of products* gives the stronger *debts* 18 instead of 6: more of what was asked for, a higher score. And
 #   what is not asked for costs nothing, because it is multiplied by 0: a *debts* of $(0, 3, 3)$ would still score 6.
 #
-# Rewarding strength has a danger: a word $(9, 9, 9)$ says yes to everything. It beats the plain *debts*, 18 to 6, and
-# for many other questions no word scores higher. [Dividing by the length](#direction-and-length) would cure that. The
-# original transformer does not do it, so training has to keep lengths useful.
+
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it four words with their rows, debts in two strengths, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts, three times as strongly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
@@ -92,9 +90,9 @@ assert distances["debts"] == 1 and distances["debts, stronger"] == 7
 assert distances["pays"] == 2 and question not in offers.values()
 
 # %% [markdown]
-# In attention the question is called the **query**. A word is compared through its **key**, and what it hands over is
-# its **value**. Here the question $(0, 2, 0)$ is the query and $(0, 3, 0)$ the key of *debts*; its value, what it
-# hands over, must wait for chapter 4. This chapter is about the comparison.
+# In attention the question is called the **query**; here it is $(0, 2, 0)$. A word is compared through its **key**; for
+# *debts* that is $(0, 3, 0)$. What the word hands over is its **value**, which must wait for chapter 4. This chapter is
+# about the comparison of query and key.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -120,10 +118,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## A word as a row of numbers
 #
-# What does the sum of products measure? To learn that, leave the look-up for a moment and use it to measure likeness,
-# where common sense knows the answer: *tea* is more like *coffee* than like *train*. Now the query is a word itself. We
-# compare *tea* with the others on three new features, which we judge roughly ourselves: how *warm* is it, how
-# *drinkable*, how fast does it *move*?
+# What does the sum of products measure? To learn that, leave the look-up for a moment and compare words with words.
+# There common sense knows the answer: *tea* is more like *coffee* than like *train*. So the query is now a word itself.
+# We describe *tea* and three other words by three new features: how *warm* is it, how *drinkable*, how fast does it
+# *move*? The numbers are our own rough judgement.
 
 # %%
 import numpy as np
@@ -142,17 +140,19 @@ tea, coffee, ice, train = vectors
 
 # %% [markdown]
 # Each row is a **vector**: a list of numbers in a fixed order. Its number of entries is its **dimension** or *width*
-# $D$, here 3. In the original transformer the width is 512 (`d_model`, $d_\text{model}$), and nobody chooses the
-# features: training finds the numbers ([chapter 7](07_learning.ipynb)), and they come without names.
+# $D$, here 3. In the original transformer the width is 512, and it is called $d_\text{model}$, in code `d_model`. There
+# nobody chooses the features: training finds the numbers, as [chapter 7](07_learning.ipynb) shows, and the features
+# have no names.
 #
 # ## Multiply and add
 #
-# The sum of products is called the **dot product**, or inner product:
+# The sum of products of two vectors $a$ and $b$ of the same width $D$ is called their **dot product**, or inner
+# product:
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
 #
-# Below is the version that the rest of the book imports. (The annotations only check types and shapes. NumPy has it as
-# `a @ b`; here it is spelled out because it is the subject.)
+# Below is the version that the rest of the book imports. NumPy has the dot product as `a @ b`; here it is spelled out
+# because it is the subject. The annotations, such as `Real[np.ndarray, " D"]`, only check types and shapes.
 
 # %% tags=["export"] module="by_hand.similarity"
 import numpy as np
@@ -196,7 +196,8 @@ print("tea and coffee ", dot(tea, coffee))
 #
 # ## Direction and length
 #
-# A drawing separates the two. The third number is 0 for tea, coffee and ice, so two are enough to draw them as arrows.
+# A drawing separates what a vector says from how loudly it says it. Tea, coffee and ice have 0 as their third number,
+# so their first two numbers are enough to draw them as arrows.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Arrows for tea (2, 3), coffee (3, 3) and ice (-3, 1) in the plane of warm and drink. Tea and coffee point almost the same way, 11 degrees apart, and coffee is longer. Ice points to the other side, more than a right angle away from tea."}}
 figure, axes = plt.subplots(figsize=(6, 3.6))
@@ -229,43 +230,40 @@ axes.axvline(0, color=plots.GREY, lw=0.8)
 plt.show()
 
 # %% [markdown]
-# Tea and coffee point almost the same way, and coffee goes further. Ice points away, more than a right angle from
-# tea, and its dot product with tea was negative. We can now see why.
+# Tea and coffee point almost the same way, and coffee goes further. Ice points away: its angle with tea is more than a
+# right angle, and its dot product with tea was negative. To see how angle and dot product belong together, we need a
+# formula.
 #
 # The **length** of an arrow, also called the (L2) **norm** of its vector, comes from Pythagoras. It is the root of
 # the vector's dot product with itself: $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
 #
-# What does the dot product have to do with the angle $\theta$ between two arrows? However wide the vectors, two
-# arrows lie in one plane. There they span a triangle, whose third side is $a - b$. Compute the square of its length
-# in two ways. The dot product is symmetric and distributes over sums, so it expands as with ordinary numbers:
+# What does the dot product have to do with the angle $\theta$ between two arrows $a$ and $b$? However wide the vectors,
+# two arrows lie in one plane. There they span a triangle, whose third side is $a - b$. Compute the squared length of
+# this third side in two ways. First with the dot product, which is symmetric and distributes over sums, so that the
+# brackets expand as with ordinary numbers:
 #
 # $$\|a - b\|^2 = (a - b) \cdot (a - b) = \|a\|^2 + \|b\|^2 - 2\, a \cdot b .$$
 #
-# By the law of cosines, which is Pythagoras for any angle, it is $\|a\|^2 + \|b\|^2 - 2\, \|a\| \, \|b\| \cos\theta$.
-# The two are equal, so
+# Second, by the law of cosines, which is Pythagoras for any angle: the same squared length is
+# $\|a\|^2 + \|b\|^2 - 2\, \|a\| \, \|b\| \cos\theta$. The two results are equal, so
 #
 # $$a \cdot b = \|a\| \, \|b\| \cos\theta .$$
 #
-# So the dot product depends on both lengths and on the angle. Beyond a right angle the cosine is negative: that was
-# tea and ice.
+# So the dot product depends on both lengths and on the angle. Beyond a right angle the cosine is negative, and the dot
+# product with it: that was tea and ice.
 #
 # For the angle alone, divide by both lengths. What is left is the **cosine similarity**:
 #
 # $$\cos\theta = \frac{a \cdot b}{\|a\| \, \|b\|} .$$
 #
-# It is 1 for the same direction, 0 for a right angle, and $-1$ for opposite directions. (A vector of zeros has no
-# direction, and so no cosine.)
+# It is 1 for the same direction, 0 for a right angle, and $-1$ for opposite directions.
 #
 # For tea and coffee it is $15 / \sqrt{13 \cdot 18} \approx 0.981$, an angle of about 11 degrees.
 #
 # In code, the division comes first: scale every vector to length 1, which makes it a **unit vector**, then take the dot
-# product. (`normalize` and `cosine_similarity`, folded, do that and check their input. The core is
-# `vectors / np.sqrt((vectors**2).sum(axis=-1, keepdims=True))`.)
+# product. The core of `normalize` is `vectors / np.sqrt((vectors**2).sum(axis=-1, keepdims=True))`. The folded cell has
+# all of it, with a check of the input, and `cosine_similarity`, which uses it.
 #
-# For $T$ vectors as rows, `keepdims=True` leaves the lengths as a column, $(T, 1)$, so each row is divided by its own.
-# Without it NumPy lines the $T$ lengths up with the columns: an error or, where the matrix is square, wrong numbers and
-# no error. And a row of zeros would become 0/0, which is NaN (*not a number*), and so would its whole row and column
-# among the cosines. `normalize` refuses such a row.
 
 
 # %% tags=["export", "hide-input"] module="by_hand.similarity"
@@ -313,19 +311,32 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # %% [markdown]
 # Now tea is most like itself.
 #
+# Two traps, if you write this for $T$ vectors as the rows of a matrix. First, `keepdims=True` leaves the lengths as a
+# column, $(T, 1)$, so that each row is divided by its own length. Without it NumPy lines the $T$ lengths up with the
+# columns: that is an error or, where the matrix is square, wrong numbers and no error. Second, a vector of zeros has no
+# direction, and so no cosine. A row of zeros would become 0/0, which is NaN (*not a number*), and so would its whole
+# row and column among the cosines. `normalize` refuses such a row.
+#
 # ### Dot product or cosine: which does a transformer use?
 #
 # The original transformer uses the dot product, divided by a number that depends on the width of the keys alone;
 # chapter 3 derives it.
 #
-# A longer query multiplies all its scores by the same number, so the ranking stays (only the choice becomes sharper:
-# [chapter 3](03_softmax.ipynb#temperature)). A longer key can change the ranking: coffee won only because it is longer.
-# Cut to tea's length, its score with tea is $15 \sqrt{13} / \sqrt{18} \approx 12.7$, and tea's own 13 wins. For
-# likeness the influence of length is a fault: a few long vectors, like $(9, 9, 9)$, come near the top for many
-# different queries, and among cosines they lose that advantage. So a search for similar texts, a **nearest-neighbour
-# search**, often takes the cosine: a text should not win because its vector is long. In a look-up length has its use:
-# training can lengthen a key, so that the queries which agree with it find it more easily. (For a query at a right
-# angle it changes nothing. But it also helps the key with queries that belong to another, as coffee's length did.)
+# So lengths count. The length of a *query* does not change the ranking, because a longer query multiplies all its
+# scores by the same number. Only the choice becomes sharper ([chapter 3](03_softmax.ipynb#temperature)). The length of
+# a *key* can change the ranking: coffee won only because it is longer. Cut coffee to tea's length, and its score with
+# tea is $15 \sqrt{13} / \sqrt{18} \approx 12.7$; then tea's own 13 wins.
+#
+# For likeness, this influence of length is a fault: a few long vectors come near the top for many different queries. In
+# the look-up of *what gets paid?*, for example, a word $(9, 9, 9)$ says yes to everything. It beats the plain *debts*,
+# 18 to 6, and for many other questions no word scores higher. Among cosines, long vectors lose that advantage. So a
+# search for similar texts, a **nearest-neighbour search**, often takes the cosine: a text should not win because its
+# vector is long.
+#
+# In a look-up, length has its use: training can lengthen a key, so that the queries which agree with it find it more
+# easily. Queries at a right angle to the key still score 0. But the longer key also scores higher with queries that
+# belong to another key, as coffee did with tea. The original transformer does not divide by the lengths, so training
+# has to keep them useful.
 
 # %% tags=["quiz"]
 longer = np.array([4, 6, 0])  # tea, twice as long
@@ -350,10 +361,11 @@ quiz.number(
 # %% [markdown]
 # ## How alike are strangers?
 #
-# Our vectors had three entries; in the original transformer words have 512, and the queries and keys made from them
-# (chapter 4) have 64. Is a cosine of 0.5 a lot? That depends on how alike two vectors are by accident. So take
-# strangers, vectors that have nothing to do with each other, every entry drawn from a normal distribution with mean 0
-# and variance 1.
+# Our vectors had three entries. In the original transformer the vector of a word has 512, and the queries and keys,
+# which chapter 4 makes from words, have 64. Is a cosine of 0.5 a lot there? That depends on how alike two vectors are
+# by accident. So take strangers, vectors that have nothing to do with each other: every entry is drawn from a normal
+# distribution with mean 0 and variance 1. For 10,000 pairs of each width, the code below prints the *typical size* of
+# the cosine, the root of the mean of its square (**RMS**).
 #
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
@@ -374,24 +386,32 @@ for width in widths:
     print(f"{width:5}{cosines[width]:17.3f}{width**-0.5:16.3f}")
 
 # %% [markdown]
-# They gather around 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0, and the typical size of a
-# cosine, the root of the mean square (**RMS**), is $1/\sqrt{D}$. Four times the width, half the size.
+# They gather around 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0. The typical size is $1/\sqrt{D}$:
+# four times the width, half the size.
 #
-# Why? Scale both vectors of a pair to length 1, and turn the pair until the first is $(1, 0, \dots, 0)$. The angle does
-# not change, so the cosine is now the first entry of the second vector. Before the turn, every direction of the second
-# vector was equally likely, because the normal density, proportional to $e^{-\lVert x \rVert^2 / 2}$, depends only on
-# the length. The turn was chosen without looking at it, so after the turn, too, every direction is equally likely. No
-# axis is favoured, so all $D$ squared entries have the same mean. They sum to 1, so this mean is $1/D$, and its root,
-# the typical size, is $1/\sqrt D$.
+# Why $1/\sqrt D$? Scale both vectors of a pair to length 1, and turn the pair until the first is $(1, 0, \dots, 0)$.
+# The angle between them does not change, so the cosine is now the first entry of the second vector. How large is that
+# entry?
 #
-# As drawn, each vector has a length of about $\sqrt D$, the root of a sum of $D$ squares of mean 1. So the dot product
-# of the two has the typical size $\frac{1}{\sqrt D} \cdot \sqrt D \cdot \sqrt D = \sqrt D$. Chapter 3 will need that.
+# Before the turn, every direction of the second vector was equally likely, because the normal density, proportional to
+# $e^{-\lVert x \rVert^2 / 2}$, depends only on the length. The turn was chosen without looking at the second vector, so
+# after the turn, too, each of its directions is equally likely. No axis is favoured, so all its $D$ squared entries
+# have the same mean. They sum to 1, so this mean is $1/D$. Its root, the typical size of the first entry, is
+# $1/\sqrt D$.
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
-# vectors are almost at right angles**, or nearly **orthogonal**. A cosine of 0.5, or of $-0.5$, between random vectors
-# is common at width 2, where two pairs in three go beyond it; at width 512 it would be eleven times the typical size,
-# and practically never happens. That is good for a look-up: if the keys were random, a query along one of them would
-# have a cosine of 1 with that key, and near 0 with almost all others.
+# vectors are almost at right angles**, or nearly **orthogonal**.
+#
+# So is 0.5 a lot? At width 2 a cosine of 0.5, or of $-0.5$, is common: two pairs in three go beyond it. At width 512 a
+# cosine of 0.5 would be eleven times the typical size, and practically never happens between random vectors.
+#
+# Wide spaces are good for a look-up: if the keys were random, a query along one of them would have a cosine of 1 with
+# that key, and near 0 with almost all others.
+#
+# Chapter 3 will also need the typical *dot product* of two strangers. So far we scaled them to length 1. As they were
+# drawn, each has a length of about $\sqrt D$, because its squared length is a sum of $D$ squares of mean 1. So their
+# dot product, the cosine times both lengths, has the typical size
+# $\frac{1}{\sqrt D} \cdot \sqrt D \cdot \sqrt D = \sqrt D$.
 
 # %% tags=["proof"]
 assert all(abs(cosines[width] * width**0.5 - 1) < 0.03 for width in widths)
@@ -400,22 +420,23 @@ assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 # %% [markdown]
 # ## Real vectors
 #
-# Where do real vectors come from? Behind them is an old idea, the **distributional hypothesis**, which J. R. Firth
-# put in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the same kinds of
-# sentences, after *drink* and *a cup of*. A model that is trained on a lot of text, for example to guess a hidden
-# word from its neighbours, ends up with similar vectors for them, presumably because they call for the same guesses:
+# How should a word become a vector, if nobody judges its features? The simplest way is a **one-hot** vector, all zeros
+# but a single 1 at the word's own number. But the dot product of any two different one-hot vectors is 0, so *tea* would
+# be as unlike *coffee* as it is unlike *train*. Better are vectors that can be alike: then what a model learns about
+# one word carries over, in part, to similar ones.
+#
+# Where do such vectors come from? Behind them is an old idea, the **distributional hypothesis**, which J. R. Firth put
+# in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the same kinds of sentences,
+# after *drink* and *a cup of*. Now train a model on a lot of text, for example to guess a hidden word from its
+# neighbours. It ends up with similar vectors for *tea* and *coffee*, presumably because both call for the same guesses:
 # *cup* is a good guess next to either.
 #
-# The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book;
-# [chapter 15](15_pretrained.ipynb) runs all of it, and says how it was trained: first to imitate a larger model of this
-# kind, then on pairs of sentences. We need only its first part, the **embedding table**: 30,522 rows of 384 learned
-# numbers. Each row is the **embedding** of one **token**, which is a word, part of a word or a character. Looking up a
-# word means picking its row.
-#
-# Why not a **one-hot** vector, all zeros but a single 1 at the word's own number? Because the dot product of any two
-# different ones is 0, so *tea* would be as unlike *coffee* as it is unlike *train*. Embeddings can be alike, and then
-# what a model learns about one word carries over, in part, to similar ones. (Multiplying a one-hot vector by the
-# embedding table picks that row.)
+# The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book. It
+# was trained first to imitate a larger model that guesses hidden words, then on pairs of sentences; [chapter
+# 15](15_pretrained.ipynb) runs all of it. We need only its first part, the **embedding table**: 30,522 rows of 384
+# learned numbers. Each row is the **embedding** of one **token**, which is a word, part of a word or a character.
+# Looking up a word means picking its row; multiplying the word's one-hot vector by the embedding table picks the same
+# row.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -445,19 +466,21 @@ for word in ("tea", "debts", "python"):
 # Out of some 21,000 words of three or more letters, the nearest to *tea* is *coffee*. No label told the model which
 # words are drinks.
 #
-# Two of these lists deserve a second look. The neighbours of *debts* include *creditors* and *owed*, words that go
-# with debts but do not mean the same: a high cosine can mean that two words are alike (*similarity*), or only that
-# they belong together (*relatedness*). And the neighbours of *python* include *snake* and *serpent* as well as
-# *import* and *pip*: several senses, one vector (**polysemy**). These are **static** embeddings: one vector for each
-# word, whatever the sentence. To find out which python is meant, a model has to look at the other words. That is what
-# attention is for, and with these very vectors chapter 4 does it.
+# Two of these lists deserve a second look. The neighbours of *debts* include *creditors* and *owed*, words that go with
+# debts but do not mean the same. So a high cosine can mean that two words are alike (*similarity*), or only that they
+# belong together (*relatedness*).
 #
-# Is a cosine of 0.44 high? Two words drawn at random typically have 0.07. But the best of 21,000 is high by chance:
-# even a random vector has about 0.29 with its nearest word ([measured below](#how-high-is-high)). So 0.44 is more than
-# chance, if less than usual: of the words that we tried, half have their nearest at 0.58 or more, often another form of
-# themselves. And of *python*'s neighbours, *panda* first among them, none proves much alone; what tells is that three
-# are snakes and two belong to programming. Before you call two words alike, compare their cosine with those of other
-# words from the same model.
+# The neighbours of *python* include *snake* and *serpent* as well as *import* and *pip*: the word has several senses
+# (**polysemy**), but only one vector. No single neighbour proves much, not even *panda*, the first; what tells is that
+# three are snakes and two belong to programming. Embeddings like these are called **static**, because a word has the
+# same vector whatever the sentence. To find out which python is meant, a model has to look at the other words. That is
+# what attention is for, and with these very vectors chapter 4 does it.
+#
+# Is a cosine of 0.44 high? Two words drawn at random typically have 0.07. But *coffee* is the best of 21,000 words, and
+# the best of so many is high even by chance: a random vector has about 0.29 with its nearest word. So 0.44 is more than
+# chance. But it is less than usual for a nearest word: half of the words that we tried have their nearest at 0.58 or
+# more. [Going further](#how-high-is-high) measures these numbers. Before you call two words alike, compare their cosine
+# with those of other words from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -469,11 +492,13 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # ## A whole sentence at once
 #
 # Now compare every word of a sentence with every other, and with itself. In each comparison one word is the query and
-# the other the key. In every such matrix of this book, **each query has a row and each key has a column**.
+# the other the key. Write the results into a matrix. In every such matrix of this book, **each query has a row and each
+# key has a column**.
 #
-# For 6 words that is 36 dot products, and for 1,000 a million. An entry of a matrix product is a dot product too, of a
-# row with a column. Stack the queries as the rows of $Q$ and the keys as the rows of $K$. Transposed, the keys are
-# columns, and all the dot products at once are
+# For 6 words that is 36 dot products, and for 1,000 a million. They need not be computed one by one, because every
+# entry of a matrix product is a dot product too: of a row of the first matrix with a column of the second. So stack the
+# queries $q_i$ as the rows of $Q$ and the keys $k_j$ as the rows of $K$. Transposed, $K$ has the keys as columns, and
+# all the dot products at once are
 #
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
 #
@@ -488,12 +513,13 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # | how often? $(0, 0, 2)$ | 0 | **6** | 0 | 0 |
 #
 # The first question finds *debts*, the second *always*. A loop over all pairs does as many multiplications, but a
-# matrix product runs in compiled code, many at a time. This speed is one reason to compare by dot products and not by a
-# small network, as [chapter 1](01_why_attention.ipynb#the-network-of-2014)'s decoder does.
+# matrix product runs in compiled code, which does many at a time. This speed is one reason to compare by dot products.
+# The alternative is to compare by a small network, as the decoder of [chapter
+# 1](01_why_attention.ipynb#the-network-of-2014) does.
 #
-# Shapes: $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. For two plain matrices, the
-# body is `queries @ keys.T`. (`*#batch` allows axes in front, such as one for the sentences of a batch;
-# `swapaxes(-1, -2)` is a transpose that leaves these as they are.)
+# As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. For two plain matrices,
+# the code is `queries @ keys.T`. The function below also takes arrays with more axes in front, such as one for the
+# sentences of a batch: `*#batch` allows these axes, and `swapaxes(-1, -2)` is a transpose that leaves them as they are.
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -532,11 +558,15 @@ plt.show()
 # Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about as much as two unrelated words,
 # although tea is often hot.
 #
-# Now read the last column: the same numbers as the last row. The matrix is **symmetric**, because
-# $a \cdot b = b \cdot a$. (The matrix of all dot products of a set of vectors is its **Gram matrix**.) For likeness
-# that is right. For a look-up two things are wrong. First, *hot* should find the noun that it belongs to, and that noun
-# need not look back. Second, every word finds itself: the diagonal holds the squared lengths, here 1, and between
-# vectors of length 1 no dot product is larger. Both come from using one vector as query *and* as key. So [chapter
+# Now read the last column: it has the same numbers as the last row. The matrix of all dot products of a set of vectors
+# with each other, their **Gram matrix**, is always **symmetric**, because $a \cdot b = b \cdot a$. For likeness, this
+# symmetry is right. For a look-up, two things are wrong with this matrix:
+#
+# - It is symmetric. But *hot* should find the noun that it belongs to, and that noun need not look back.
+# - Every word finds itself. The diagonal holds the squared lengths, here 1, and between vectors of length 1 no dot
+#   product is larger.
+#
+# Both faults come from using one vector as query *and* as key. So [chapter
 # 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two learned
 # matrices.
 
@@ -720,9 +750,10 @@ verdict
 # ### Exercise 3: Distances from dot products
 #
 # *Harder, 15 minutes.* The [derivation of the cosine](#direction-and-length) holds a recipe:
-# $\|a - b\|^2 = \|a\|^2 + \|b\|^2 - 2\, a \cdot b$. (At length 1 that is $2 - 2 \cos\theta$, so the nearest by distance
-# is the nearest by cosine.) Use it to compute all squared distances between queries and keys with one matrix product. A
-# hint: for vectors `u` $(T)$ and `w` $(S)$, `u[:, None] + w` is the matrix of all sums, $(T, S)$.
+# $\|a - b\|^2 = \|a\|^2 + \|b\|^2 - 2\, a \cdot b$. Use it to compute all squared distances between queries and keys
+# with one matrix product. A hint: for vectors `u` $(T)$ and `w` $(S)$, `u[:, None] + w` is the matrix of all sums,
+# $(T, S)$. (For vectors of length 1 the recipe gives $2 - 2 \cos\theta$. So among them the nearest by distance is the
+# nearest by cosine.)
 
 
 # %% tags=["exercise"]
@@ -847,12 +878,13 @@ assert luckiest.max() < 0.43
 #
 # $$(v_1 + v_2 + \dots + v_n) \cdot v_1 = 1 + v_2 \cdot v_1 + \dots + v_n \cdot v_1 .$$
 #
-# After the 1 stand $n - 1$ cosines of random vectors. What is the typical size of their sum? Square it: the products of
-# two different cosines are as often positive as negative and cancel on average, and $n - 1$ squares remain, each $1/D$
-# on average. So the error is about $\sqrt{(n-1)/D}$. With 20 of them at width 512 that is 0.19, which looks harmless
-# next to 1. But the dot products with features that are *absent* are about as noisy, and there are 1,980 of them: the
-# largest is 0.7, as much as that of the weakest of the 20 (means of ten draws). There may be many features, but only a
-# few of them can be present at a time.
+# The 1 says that the feature is present. The other $n - 1$ terms are cosines of random vectors, and they are noise.
+# What is the typical size of their sum? Square the sum: the products of two different cosines are as often positive as
+# negative and cancel on average, and $n - 1$ squares remain, each $1/D$ on average. So the noise is about
+# $\sqrt{(n-1)/D}$. For a word with 20 features at width 512 that is 0.19, which looks harmless next to 1. But the
+# word's dot products with the 1,980 features that are *absent* are about as noisy. The largest of these 1,980 is 0.7,
+# as much as the smallest of the 20 dot products with features that are present (means of ten draws). So there may be
+# many features, but only a few of them can be present at a time.
 
 # %% tags=["proof"]
 crowd = normalize(np.random.default_rng(0).standard_normal((8000, 512)))
@@ -902,8 +934,9 @@ for word in ("king", "actor"):
 # %% [markdown]
 # It is *king* itself, with 0.65; *queen* comes second. Evaluations, and the library gensim's `most_similar`, leave out
 # the three words of the question, and then *queen* wins. How much of that is due to the arithmetic? *Queen* is near
-# *king* to begin with, at 0.63, second only to *kings*, at 0.69. With the sum, *kings* falls to 0.45, and *queen* only
-# to 0.50. So the arithmetic has moved *queen* past *kings*, but *queen* was among the nearest before.
+# *king* to begin with, at 0.63, second only to *kings*, at 0.69. Measured from the sum king − man + woman instead,
+# *kings* falls to 0.45, and *queen* only to 0.50. So the arithmetic has moved *queen* past *kings*, but *queen* was
+# among the nearest before.
 #
 # *Actress* comes first, but was near *actor* anyway: only *actors* is nearer. So before you believe an analogy, look at
 # what is near its inputs ([Linzen, 2016](https://aclanthology.org/W16-2503/)).
@@ -922,10 +955,11 @@ for job in ("nurse", "engineer"):
 
 # %% [markdown]
 # Opposites can keep the same company (*a hot drink*, *a cold drink*): *bad* is as near to *good* as *great* is, and
-# *cold* is far nearer to *hot* than chance would predict. Text has habits, too: *nurse* is nearer to *she* than to
-# *he*, and *engineer* the other way round, though all four cosines are near those of words drawn at random, so that a
-# single pair proves little (**bias**, shown for many words by [Bolukbasi and others,
-# 2016](https://arxiv.org/abs/1607.06520)).
+# *cold* is far nearer to *hot* than chance would predict.
+#
+# Text has habits, too. *Nurse* is nearer to *she* than to *he*, and *engineer* the other way round. A single pair
+# proves little, since all four cosines are near those of words drawn at random. But [Bolukbasi and others
+# (2016)](https://arxiv.org/abs/1607.06520) showed this **bias** for many words.
 
 # %% tags=["proof"]
 queen = normalize(

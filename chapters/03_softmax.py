@@ -13,7 +13,7 @@
 # from the best match. And it shows why transformers divide their scores by a square root.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. The chapter
-# takes about 24 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 6 more
+# takes about 26 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 6 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
@@ -29,6 +29,9 @@ transformer_map(built=3)
 # ## Hard look-up
 #
 # A hard look-up scores every key with a dot product and takes the best.
+#
+# Each key has a **value**, and the look-up returns the value of the key that wins. Here a value is a price and a number
+# of litres.
 
 # %% tags=["nbval-check-output"]
 import numpy as np
@@ -46,14 +49,15 @@ print("scores:", scores)
 print("the best match is", drinks[best], "with price and litres", values[best])
 
 # %% [markdown]
-# Each key has a **value**, which the look-up returns if the key wins; here it is a price and a number of litres. Coffee
-# wins with 6, and the entry for tea, with its score of 5, is discarded.
+# Coffee wins with 6, and the entry for tea, with its score of 5, is discarded.
 #
-# Worse, turn the query slowly: the answer does not move, and then it jumps. With $(0.01, 1, 0)$ coffee still wins, 3.03
-# to 3.02, and with $(-0.01, 1, 0)$ tea does. A machine that learns asks "if I change this number a little, does the
-# answer get better?" Here the reply is nearly always "nothing happens", so no better query can be found in small steps.
+# There is a worse fault. Turn the query slowly: the answer does not move, and then it jumps. With the query
+# $(0.01, 1, 0)$ coffee still wins, 3.03 to 3.02. With $(-0.01, 1, 0)$ tea wins. Now a machine that learns asks: "If I
+# change this number of the query a little, does the answer get better?" With a hard look-up the reply is nearly always
+# "nothing happens", so the machine cannot find a better query in small steps.
 #
-# So give every key a *share*, and let the answer be a blend of all values: then every score counts a little.
+# Both faults have the same cure. Give every key a *share*, and let the answer be a blend of all values. Then every
+# score counts a little.
 #
 # ## From scores to shares
 #
@@ -69,27 +73,34 @@ with np.errstate(all="ignore"):
         print(row, "->", (row / np.sum(row)).round(2))
 
 # %% [markdown]
-# The second line has the same differences as the first, ten points higher, and the winner's share fell from 0.67 to
-# 0.36. But adding 10 to every score should change nothing. Suppose every key had a fourth entry of 1, and the query a
-# 10 there: every score rises by 10, and the keys differ no more than before. In the third line the sum is 0, and in
-# the last line, our list, ice gets a negative share.
+# In the third line the sum of the scores is 0. In the last line, which is our list, ice gets a negative share.
+#
+# The second line shows another fault. Its scores are those of the first line plus 10, and the winner's share falls from
+# 0.67 to 0.36. But adding 10 to every score should change nothing. Suppose that every key gets a fourth entry of 1, and
+# the query a fourth entry of 10. Then every score rises by 10, and the keys differ no more than before.
 #
 # We could subtract the lowest score first: then only differences count, and no share is negative (the lowest gets 0).
-# But now a bad key changes how two good ones share. Scores of 6 and 5 share 2 to 1 if the lowest is 4, but 106 to 105,
-# almost equally, if it is $-100$. So two demands join the first three: a common shift must not change the shares, and a
-# third key must not change the *ratio* of two others. Since a third key does not matter, the ratio of two shares
-# depends only on their own two scores; since a common shift does not, only on the difference. In short: **the ratio of
-# two shares depends on the difference of their scores, and on nothing else.**
+# But now a bad key changes how two good ones share. Scores of 6 and 5 share 2 to 1 if the lowest score is 4, but 106 to
+# 105, almost equally, if the lowest is $-100$. So two demands join the first three:
 #
-# That settles the formula: only the powers of a fixed number can do this. Let $f(x)$ be the share of one key divided by
-# the share of another whose score is lower by $x$. Take three keys, each 1 ahead of the next. The first gets $f(1)$
-# times the share of the second, and the second $f(1)$ times that of the third. So the first, which is 2 ahead of the
-# third, gets $f(1) f(1)$ times its share: $f(2) = f(1)^2$. In the same way $f(x + y) = f(x) f(y)$ for any two
-# differences. Write $a$ for $f(1)$, which is above 1, since a higher score must get more. Then $f(3) = a^3$, and
-# $f(\tfrac12) = \sqrt a$, since $f(\tfrac12)^2 = f(1)$. In the same way $f(x) = a^x$ for every fraction $x$, and
-# $f(-x) = 1 / f(x)$, since swapping the two keys turns the ratio over. Any other $x$ lies between fractions as near as
-# we like, and as $f$ grows with $x$ (adding $y > 0$ multiplies it by $f(y) > 1$), $f(x)$ lies between their powers of
-# $a$. So $f(x) = a^x$ for it, too.
+# - A common shift of all scores must not change the shares.
+# - A third key must not change the *ratio* of two other shares.
+#
+# By the second demand, the ratio of two shares depends only on their own two scores. By the first, it depends only on
+# the difference of these scores. In short: **the ratio of two shares depends on the difference of their scores, and on
+# nothing else.**
+#
+# This settles the formula: only the powers of a fixed number have such ratios. To see why, let $f(x)$ be the ratio that
+# belongs to the difference $x$: the share of one key, divided by the share of another key whose score is lower by $x$.
+#
+# Take three keys, each 1 ahead of the next. The first gets $f(1)$ times the share of the second, and the second gets
+# $f(1)$ times the share of the third. So the first gets $f(1) f(1)$ times the share of the third. But the first is 2
+# ahead of the third, so $f(2) = f(1)^2$. In the same way $f(x + y) = f(x) f(y)$ for any two differences.
+#
+# Write $a$ for $f(1)$; it is above 1, since a higher score must get more. Then $f(3) = a^3$, and
+# $f(\tfrac12) = \sqrt a$, since $f(\tfrac12)^2 = f(1)$. In the same way $f(x) = a^x$ for every positive fraction $x$.
+# It holds for negative ones, too, because $f(-x) = 1 / f(x)$: swapping the two keys turns the ratio over. [Going
+# further](#why-only-powers) shows the same for every other $x$, so $f(x) = a^x$ for all differences.
 #
 # To get such ratios, raise $a$ to the power of each score, and divide each result by the sum of all the results. The
 # shares are positive and sum to 1, like the probabilities of a **distribution**. We take $a = e$, the base with the
@@ -102,9 +113,12 @@ with np.errstate(all="ignore"):
 # | 2 | 7.389 | 7.389 / 11.107 = 0.665 |
 # | sum | 11.107 | 1 |
 #
-# A score that is one point higher than another gets $e \approx 2.718$ times its share, wherever the two lie. Of two
-# keys whose scores are 4 apart, the better one gets $e^4 / (e^4 + 1) = 1 / (1 + e^{-4}) = 0.982$: with two keys the
-# share is the **sigmoid** of the difference.
+# A score that is one point higher than another gets $e \approx 2.718$ times the share of the other, whether both are
+# high or low. If there are only two keys, the share of each depends only on the difference of the two scores, and this
+# function of the difference is called the **sigmoid**. For example, if the scores are 4 apart, the better key gets
+# $e^4 / (e^4 + 1) = 1 / (1 + e^{-4}) = 0.982$.
+#
+# As a loop in Python:
 
 
 # %%
@@ -123,17 +137,18 @@ assert np.allclose(shares_by_loop([10, 11, 12]), shares_by_loop([0, 1, 2]))
 assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 
 # %% [markdown]
-# This is the **softmax**, a soft form of the hard choice (*argmax*, written as 1 for the largest score and 0 for the
-# rest); the scores that go into it are also called **logits**. For a row of scores $s_1, \dots, s_S$,
+# This function is the **softmax**. It is a soft form of the hard choice, the *argmax*, which you can write as 1 for the
+# largest score and 0 for the rest. The scores that go into the softmax are also called **logits**. For a row of $S$
+# scores, $s_1, \dots, s_S$,
 #
 # $$\operatorname{softmax}(s)_i = \frac{e^{s_i}}{\sum_{j=1}^{S} e^{s_j}} .$$
 #
 # In attention its results are called **weights**. Do not confuse them with the weights of a network: those are learned,
-# and these are computed afresh from the scores. Add a number $c$ to every score, and no weight changes (**shift
-# invariance**): $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ cancels. So the function below may subtract from each
-# row its largest score, `highest`, because large scores would overflow ([later](#break-it-scores-of-a-thousand) we
-# break it). (Multiplying is another matter: five times the scores have five times the differences, so every ratio of
-# weights is raised to the fifth power.)
+# and these are computed afresh from the scores.
+#
+# If you add a number $c$ to every score, no weight changes: $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ cancels.
+# This is called **shift invariance**. The function below uses it and subtracts from each row its largest score,
+# `highest`. Without this step, large scores would give exponentials too large for the computer.
 
 # %% tags=["export"] module="by_hand.softmax"
 import numpy as np
@@ -197,12 +212,17 @@ quiz.one_choice(
 # | train | 1 | 2.72 | 0.0049 | 40 | 0.196 |
 # | sum | | 554.70 | 1 | | 2.913 |
 #
-# A sum whose weights are not negative and sum to 1 is a **weighted average** (or *convex combination*). Each of its
-# numbers lies between the smallest and the largest of its column. For $T$ queries and $S$ keys, whose values have the
-# width $D$, the weights are a matrix $W$ of shape $(T, S)$ and the values a matrix $V$ of shape $(S, D)$. Then the
-# answers, a row $O_i$ for query $i$, are one more matrix product:
+# A sum whose weights are not negative and sum to 1 is a **weighted average**, or *convex combination*. Each number of
+# the answer lies between the smallest and the largest number in its column of the values.
+#
+# Now take $T$ queries at once, and $S$ keys whose values have the width $D$. The weights are a matrix $W$ of shape
+# $(T, S)$, with a row for each query. The values are a matrix $V$ of shape $(S, D)$, with a row for each key. Then the
+# answers are one more matrix product $O$, and its row $O_i$ is the answer to query $i$:
 #
 # $$O = W V , \qquad O_i = \sum_{j=1}^{S} W_{ij} \, V_j .$$
+#
+# The softmax runs over the keys, along each row of scores: each query shares out its own attention. Over the [wrong
+# axis](#break-it-the-wrong-axis) nothing crashes.
 #
 
 
@@ -244,35 +264,9 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 # rounding, every finite score gets some weight, however small.
 
 # %% [markdown]
-# Nobody buys a blended price. But attention blends word vectors. Two vectors of the same length at right angles: half
-# of each has a cosine of 0.71 with both, where an unrelated one has about 0. So in a wide space a blend is near *both*
-# words, and sometimes near to what lies between them. Blend 0.6 of *account* and 0.4 of *river*, in the vectors of
-# [chapter 2](02_similarity.ipynb#real-vectors). Which of its 21,000 words are nearest?
-
-# %% tags=["hide-input"]
-from dotformer.by_hand.similarity import normalize
-from dotformer.support.published import minilm_embeddings
-
-row_of, embeddings = minilm_embeddings()
-known = sorted(word for word in row_of if word.isalpha() and len(word) > 2)
-rows = normalize(embeddings[[row_of[word] for word in known]])
-pair = rows[[known.index("account"), known.index("river")]]
-cosines = rows @ normalize(weighted_average(np.array([0.6, 0.4]), pair))
-nearest = np.argsort(-cosines)[:5]
-print(*(f"{known[n]} {cosines[n]:.2f} " for n in nearest))
-assert known[nearest[-1]] == "bank"
-bank = rows[known.index("bank")]
-assert (
-    np.round(pair @ bank, 2).tolist() == [0.31, 0.25]
-    and cosines[nearest[-1]] > 0.38
-)
-
-# %% [markdown]
-# The two words and their plurals, and then *bank*, which is nearer to the blend than to *account* (0.31) or to *river*
-# (0.25). (We chose the pair and the shares; for most pairs nothing so neat appears.)
-#
-# Back to the drinks. Ask with $(x, 1, 0)$ instead, and let $x$ run from $-2$ to 2. The hard look-up answers with the
-# litres of ice, then of tea, then of coffee. The blend (*soft*) has no jumps:
+# Does the blend still jump when the query turns? Ask with $(x, 1, 0)$, let $x$ run from $-2$ to 2, and look at the
+# litres. The hard look-up answers with those of ice, then of tea, then of coffee. The blend, called *soft* in the
+# figure, has no jumps:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The litres of the answer against the first entry of the query, from -2 to 2. Hard: steps, 0.1 (ice) below -0.4, 0.3 (tea) up to 0, then 0.2 (coffee). Soft: a smooth curve from 0.1 up to 0.24 at 0.2 and down to 0.21."}}
 from dotformer.by_hand.similarity import similarity_matrix
@@ -294,11 +288,38 @@ axes.set(xlabel="x, in the query (x, 1, 0)", ylabel="litres", ylim=(0, 0.35))
 plt.show()
 
 # %% [markdown]
-# This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a little.
-# It has a slope everywhere (it is **differentiable**); a hard choice has a slope of 0, and none at all at its jumps. So
-# in a soft look-up queries and keys can be learned by following the slope (**gradient descent**, chapter 7). Attention
-# is this look-up. (The softmax runs over the keys: each query shares out its own attention. [Over the wrong
-# axis](#break-it-the-wrong-axis) nothing crashes.)
+# Scores, softmax, weighted average: together they are a **soft look-up**. Turn the query a little, and the answer moves
+# a little. It has a slope everywhere, which is called **differentiable**; a hard choice has a slope of 0, and none at
+# all at its jumps. So in a soft look-up queries and keys can be learned by following the slope (**gradient descent**,
+# chapter 7). Attention is this look-up.
+#
+# Nobody buys a blended price. But attention blends word vectors. Take two vectors of the same length, at right angles
+# to each other, and add half of each. The sum has a cosine of 0.71 with both, where an unrelated vector has about 0. So
+# in a wide space a blend of two words is near *both*, and sometimes near to what lies between them. Blend 0.6 of
+# *account* and 0.4 of *river*, in the vectors of [chapter 2](02_similarity.ipynb#real-vectors). Which of its 21,000
+# words are nearest?
+
+# %% tags=["hide-input"]
+from dotformer.by_hand.similarity import normalize
+from dotformer.support.published import minilm_embeddings
+
+row_of, embeddings = minilm_embeddings()
+known = sorted(word for word in row_of if word.isalpha() and len(word) > 2)
+rows = normalize(embeddings[[row_of[word] for word in known]])
+pair = rows[[known.index("account"), known.index("river")]]
+cosines = rows @ normalize(weighted_average(np.array([0.6, 0.4]), pair))
+nearest = np.argsort(-cosines)[:5]
+print(*(f"{known[n]} {cosines[n]:.2f} " for n in nearest))
+assert known[nearest[-1]] == "bank"
+bank = rows[known.index("bank")]
+assert (
+    np.round(pair @ bank, 2).tolist() == [0.31, 0.25]
+    and cosines[nearest[-1]] > 0.38
+)
+
+# %% [markdown]
+# First come the two words and their plurals. Then comes *bank*, which is nearer to the blend than to *account* (0.31)
+# or to *river* (0.25). We chose the pair and the shares; for most pairs nothing so neat appears.
 
 # %% [markdown]
 # ## Break it: scores of a thousand
@@ -311,14 +332,14 @@ with np.errstate(all="ignore"):
 print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 
 # %% [markdown]
-# `nan`, "not a number", three times. $e^{1000}$ is larger than any float64 (Python's usual floating-point numbers,
-# which end near $e^{709}$), so it **overflows** to infinity, and infinity over infinity is undefined.
+# The loop returns `nan`, "not a number", three times. Python's usual floating-point numbers, called float64, end near
+# $e^{709}$. The power $e^{1000}$ is larger, so it **overflows** to infinity, and infinity over infinity is undefined.
 #
-# Only differences count, so `softmax` subtracts the largest score from all. The largest exponential is then
-# $e^0 = 1$, no exponential can overflow, and the weights are the same. (Very small ones may round to 0, which is
-# called **underflow**: exercise 2.)
+# The function `softmax` subtracts the largest score from all scores, which is allowed, since only differences count.
+# The largest exponential is then $e^0 = 1$, so none can overflow, and the weights are the same. Very small exponentials
+# may round to 0. This is called **underflow**, and exercise 2 deals with it.
 #
-# A score of minus infinity gets the weight 0, exactly. That is how chapter 4 leaves a word out (a **mask**).
+# A score of minus infinity gets the weight 0, exactly. Chapter 4 leaves words out in this way, with a **mask**.
 
 # %% tags=["proof"]
 assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
@@ -357,10 +378,15 @@ plt.show()
 # All go to one quarter, because scores divided by a large $\tau$ are all near 0. The answer is then the plain average
 # of the values. At $\tau = 1$ you find the weights of the blend, 0.27 for tea and 0.73 for coffee. On the left edge, at
 # low temperature, coffee has everything, because it is 1 ahead of tea and gets $e^{1/\tau}$ times as much: 2.7 times at
-# $\tau = 1$, 22,026 times at 0.1. Towards 0 softmax becomes the hard choice again. How sharp it has to be depends on
-# the number of keys, because small weights add up: among 10,000 keys, one with the score 6 gets only
-# $e^6 / (e^6 + 9{,}999) = 0.04$ of the weight if all others have 0, and at $\tau = 0.5$ it gets 0.94. A longer query
-# does the same as a lower temperature: its direction says what is sought, its length how sharply.
+# $\tau = 1$, 22,026 times at 0.1.
+#
+# In the same way $\tau = 0.2$ makes the scores five times as large, and so their differences, too; every ratio of
+# weights is raised to the fifth power. As $\tau$ goes to 0, the softmax becomes the hard choice again. A longer query
+# does the same as a lower temperature: its direction says what is sought, and its length says how sharply.
+#
+# How sharp must the softmax be? That depends on the number of keys, because small weights add up. Suppose that one of
+# 10,000 keys has the score 6, and all others have 0. At $\tau = 1$ this key gets only $e^6 / (e^6 + 9{,}999) = 0.04$ of
+# the weight, and at $\tau = 0.5$ it gets 0.94.
 
 # %% tags=["proof"]
 crowd = np.eye(1, 10_000)[0] * 6  # one key with the score 6 among 10,000
@@ -383,10 +409,13 @@ movable.temperature(drinks, scores)
 # %% [markdown]
 # ## How far do weights move?
 #
-# How much does a weight change when a score changes a little, the others held fixed? That is a (partial) derivative,
-# and learning in small steps follows derivatives: where all are nearly 0, it nearly stops. Write $Z$ for the sum of
-# the exponentials, so that $w_i = e^{s_i} / Z$. The derivative of the numerator with respect to $s_i$ is $e^{s_i}$,
-# and so is that of $Z$, which contains it. The quotient rule gives
+# How much does a weight change when a score changes a little, the others held fixed? The answer is a *partial
+# derivative*. Learning in small steps follows these derivatives, so where all of them are nearly 0, learning nearly
+# stops.
+#
+# Write $Z$ for the sum of the exponentials, so that $w_i = e^{s_i} / Z$. The derivative of the numerator with respect
+# to $s_i$ is $e^{s_i}$. The derivative of $Z$ is $e^{s_i}$ as well, since this is the only term of $Z$ that contains
+# $s_i$. The quotient rule gives
 #
 # $$\frac{\partial w_i}{\partial s_i} = \frac{e^{s_i} Z - e^{s_i} e^{s_i}}{Z^2} = w_i (1 - w_i) .$$
 #
@@ -400,8 +429,9 @@ movable.temperature(drinks, scores)
 #
 # $$-0.665 \cdot 0.090, \quad -0.665 \cdot 0.245, \quad 0.665 \cdot 0.335 \quad=\quad -0.060, \quad -0.163, \quad 0.223 .$$
 #
-# $J$ is symmetric, so this is also its last column: as the last score rises a little, its own weight gains 0.223 times
-# that, and the others lose 0.060 and 0.163 times that, so that the total stays 1.
+# $J$ is symmetric, so this is also its last column, which says what the last score does to every weight. When the last
+# score rises by a small amount, its own weight gains 0.223 times this amount, and the other two weights lose 0.060 and
+# 0.163 times this amount. So the total stays 1.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -433,9 +463,10 @@ for j in range(3):
     assert np.allclose((up - down) / (2 * nudge), jacobian[:, j], rtol=0, atol=1e-9)
 
 # %% [markdown]
-# $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and at 1. With the weights 0.99, 0.005 and 0.005 no
-# entry of $J$ is larger than 0.01 in absolute value. **A softmax that is sure of itself has stopped listening**:
-# nudge its scores, and hardly anything moves. It is **saturated**.
+# When are these derivatives small? On the diagonal, $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and at
+# 1. With the weights 0.99, 0.005 and 0.005 no entry of $J$ is larger than 0.01 in absolute value. **A softmax that is
+# sure of itself has stopped listening**: nudge its scores, and the weights hardly move. Such a softmax is called
+# **saturated**.
 
 # %% tags=["proof"]
 sure = np.array([0.99, 0.005, 0.005])
@@ -470,21 +501,29 @@ quiz.one_choice(
 #
 # What should the weights be like before anything is learned? They should not be nearly equal, or every answer is nearly
 # the plain average of the values. And no key should have nearly all, or the softmax is saturated before learning
-# starts. So how large are the scores then? Take unrelated random vectors (the strangers of chapter 2): all entries
-# independent and normal (bell-shaped), with mean 0 and **variance** 1 (the mean squared distance from the mean). For
-# independent numbers the mean of a product is the product of the means. So $q_i k_i$ has mean 0. Its square,
-# $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$, and that is its variance. The sum of all $d_k$ products has mean 0, too, so
-# the mean of its square is its variance. In that square two different terms make a product such as $q_1 k_1 q_2 k_2$,
-# of four independent numbers, with mean 0. So only the $d_k$ squares remain, each with mean 1:
+# starts. So how large are the scores at this point? Take random vectors that have nothing to do with each other, the
+# strangers of chapter 2. All their entries are independent and normal (bell-shaped), with mean 0 and **variance** 1.
+# The variance is the mean squared distance from the mean; if the mean is 0, it is the mean of the square.
+#
+# First take one product, $q_i k_i$. For independent numbers the mean of a product is the product of the means. So
+# $q_i k_i$ has mean 0. Its square, $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$. So $q_i k_i$ has variance 1.
+#
+# Now take the score, the sum of all $d_k$ products. It has mean 0, too, so its variance is the mean of its square.
+# Multiply this square out. Two different terms make a product such as $q_1 k_1 q_2 k_2$. Its four numbers are
+# independent, so its mean is 0. Only the squares of the $d_k$ terms remain, each with mean 1:
 #
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
-# So the standard deviation of a score, its typical distance from 0, is $\sqrt{d_k}$, 8 for $d_k = 64$. The scores of
-# two keys can easily differ by 10: the difference is $q \cdot (k - k')$, where an entry of $k - k'$ has variance 2, so
-# it is a sum of 64 products of variance 2, so its standard deviation is $\sqrt{128} \approx 11$. Then one gets $e^{10}$
-# times the other's weight. Dividing scores by $c$ divides their variance by $c^2$, so $c = \sqrt{d_k}$ leaves 1 at
-# every width: a temperature that the width sets. (It need not be exactly 1. What counts is that it is of this order,
-# and the same at every width.)
+# So the standard deviation of a score, its typical distance from 0, is $\sqrt{d_k}$. For $d_k = 64$ it is 8.
+#
+# How far apart are the scores of two keys $k$ and $k'$? Their difference is $q \cdot (k - k')$, and each entry of
+# $k - k'$ has variance 2. So the difference is a sum of 64 products of variance 2, and its standard deviation is
+# $\sqrt{128} \approx 11$. The two scores can easily differ by 10, and then one key gets $e^{10}$ times the weight of
+# the other.
+#
+# The cure is a division. Dividing the scores by $c$ divides their variance by $c^2$, so $c = \sqrt{d_k}$ leaves a
+# variance of 1 at every width. This $c$ is a temperature that the width sets. The variance need not be exactly 1. What
+# counts is that it is of this order, and the same at every width.
 #
 # **Predict first.** One query, ten keys, all random, undivided scores. How much weight does the luckiest of the ten
 # get at width 64? At width 1024?
@@ -512,7 +551,7 @@ for width in widths:
 # weight. At 1024 it takes 97. Divided by $\sqrt{d_k}$, the scores have variance 1 at every width, so the luckiest key
 # gets about 0.3 from width 4 on. Why not divide by $d_k$ itself? Such scores have the standard deviation
 # $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys gets about a
-# tenth, whatever the query asks. And the gradient of the next section would shrink with the width.
+# tenth, whatever the query asks.
 
 # %% tags=["proof"]
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
@@ -524,20 +563,23 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 #
 # The paper that introduced the transformer ([Vaswani and others, 2017](https://arxiv.org/abs/1706.03762)) only suspects
 # that large scores slow learning: "we suspect that for large values of $d_k$, the dot products grow large in magnitude,
-# pushing the softmax function into regions where it has extremely small gradients". Let us test the suspicion. How does
-# the first weight respond to the query? Through the scores. The scaled score of the key $k_j$ (now a whole vector) is
-# $q \cdot k_j / \tau$, with $\tau = \sqrt{d_k}$, or 1 without the division. By the chain rule the derivatives of $w_1$
-# with respect to the entries of $q$, its **gradient**, are a sum over all scores, with the first row of the Jacobian:
+# pushing the softmax function into regions where it has extremely small gradients". Let us test the suspicion.
+#
+# Call the first key the right one. Learning should then raise its weight, $w_1$, by changing the query. How does $w_1$
+# respond to the query $q$? Write $k_j$ for the whole vector of key $j$. Its score is $q \cdot k_j / \tau$, where $\tau$
+# is $\sqrt{d_k}$, or 1 without the division. The derivatives of $w_1$ with respect to the entries of $q$ make a vector,
+# the **gradient** of $w_1$. The query acts on $w_1$ through all scores. So by the chain rule the gradient is a sum over
+# all scores, with the first row of the Jacobian:
 #
 # $$\frac{\partial w_1}{\partial q} = \frac1\tau \sum_j J_{1j} \, k_j = \frac{w_1}{\tau} \bigl(k_1 - \bar k\bigr), \qquad \bar k = \sum_j w_j k_j .$$
 #
-# (The second equality holds since $J_{11} = w_1 - w_1 w_1$, and $J_{1j} = -w_1 w_j$ for the others.) To raise $w_1$ the
-# query should move towards $k_1$, and away from the average that it now finds. If another key has all the weight, $w_1$
-# is nearly 0; if the first has it, $\bar k$ is nearly $k_1$. Either way the gradient is nearly 0: a **vanishing
-# gradient**.
+# The second equality holds since $J_{11} = w_1 - w_1 w_1$, and $J_{1j} = -w_1 w_j$ for the others. In words: to raise
+# $w_1$, the query should move towards $k_1$, and away from $\bar k$, the average of the keys under the present weights.
 #
-# How long is this gradient at the start? Draw a query and ten keys at random, and call the first key the right one.
-# Learning should raise its weight, so take the gradient of that weight.
+# When the softmax is saturated, one key has nearly all the weight. If that is another key, $w_1$ is nearly 0. If it is
+# the first, $\bar k$ is nearly $k_1$. Either way the gradient is nearly 0: a **vanishing gradient**.
+#
+# How long is this gradient at the start? Draw a query and ten keys at random, and take the gradient of $w_1$.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two histograms of the lengths of 2,000 gradients, on a logarithmic axis. Width 64: the scaled ones lie in a narrow hump around 0.07, the unscaled ones are spread from 3 down to 1e-18, with a median below 0.0001. Width 1024: the scaled ones are where they were, and the unscaled ones reach from 11 to below 1e-30."}}
 lengths = {}
@@ -564,12 +606,15 @@ plt.show()
 
 # %% [markdown]
 # Without the division half of the gradients are below 0.0001 at width 64, and at 1024 half are below $10^{-18}$. With
-# the division the median is about 0.07 at both widths: the factor $1/\sqrt{d_k}$ is cancelled by the length of the
-# keys, about $\sqrt{d_k}$, since their squared length is a sum of $d_k$ squares of mean 1.
+# the division the median is about 0.07 at both widths. Why is it not smaller for wider keys? In the gradient the factor
+# $1/\tau$, which is $1/\sqrt{d_k}$, is cancelled by the length of the keys, about $\sqrt{d_k}$, since their squared
+# length is a sum of $d_k$ squares of mean 1.
 #
-# Does it matter? Take 100 steps: in each, add to the query 10 times the gradient (10 is the **learning rate**). What
-# share of the queries then has more than 0.9 of the weight on its key? (The code is [further
-# on](#can-a-query-still-learn).)
+# With scores divided by $d_k$ itself, the gradient would shrink with the width.
+#
+# Does the length of the gradient matter for learning? Take 100 steps, and in each step add 10 times the gradient to the
+# query. The factor 10 is called the **learning rate**. Before and after these steps, what share of the queries has more
+# than 0.9 of the weight on the right key?
 #
 # | | width 64, before | after | width 1024, before | after |
 # |---|---|---|---|---|
@@ -584,15 +629,15 @@ assert all(0.06 < medians["scaled", width] < 0.08 for width in (64, 1024))
 
 # %% [markdown]
 # Unscaled weights are so sharp that some queries *start* on the right key by luck. Of the others about half arrive at
-# width 64, and about a tenth at 1024. So at this learning rate the division makes the difference. At 1 it is 97 percent
-# against 39 (width 64), but at 0.1 the unscaled version even leads, 31 percent to 1, ([why, and more learning
-# rates](#can-a-query-still-learn)). And from a start with smaller entries the gap is smaller, and with steps of the
-# fixed length 0.1 it is gone ([measured](#when-does-it-matter-less)): the harm lies in the size of the gradient, and
-# not in its direction.
+# width 64, and about a tenth at 1024. So at this learning rate the division makes the difference.
 #
-# Training could do the division itself: in chapter 4 queries come out of a learned matrix, which could shrink. The
-# division lets training *begin* with scores of the same size at every width. Once trained, queries and keys are no
-# longer independent, and scores can grow where the task wants a sharp choice.
+# It does not always do so. [Going further](#can-a-query-still-learn) has the code and other learning rates; at 0.1 the
+# unscaled version even leads. It also has a start at which the gap is smaller, and a kind of step at which the gap is
+# gone.
+#
+# Could training not do the division itself? It could: in chapter 4 queries come out of a learned matrix, and this
+# matrix could shrink. But the division lets training *begin* with scores of the same size at every width. After
+# training, queries and keys are no longer independent, and scores can grow where the task wants a sharp choice.
 
 # %% [markdown]
 # ### Scaled dot-product attention
@@ -612,10 +657,10 @@ def attention(queries, keys, values):  # (T, d_k), (S, d_k), (S, D) -> (T, D)
 print(attention(query[None], keys, values).round(2))  # price and litres
 
 # %% [markdown]
-# Our keys have $d_k = 3$. Divided by $\sqrt 3$, the scores become 2.89, 3.46, −1.15 and 0.58, the weights 0.345, 0.615,
-# 0.006 and 0.034, and the answer costs 3.91, more than coffee alone: a softer choice lets the train in. Our hand-made
-# scores were not too large, so here the division only softens, and that is no improvement. It is meant for wide vectors
-# with entries of about 1.
+# Our keys have $d_k = 3$. Divided by $\sqrt 3$, the scores become 2.89, 3.46, −1.15 and 0.58. The weights become 0.345,
+# 0.615, 0.006 and 0.034. The answer now costs 3.91, more than coffee alone, because the softer choice lets the train
+# in. Is that an improvement? No: our hand-made scores were not too large, so here the division only softens. The
+# division is meant for wide vectors with entries of about 1.
 
 # %% tags=["proof"]
 shares = softmax(keys @ query / np.sqrt(3))
@@ -625,10 +670,10 @@ assert round((shares @ values)[0], 2) == 3.91
 # %% [markdown]
 # ### Which d is under the root?
 #
-# The width of one key, which is the number of products in one score. A transformer runs several attentions side by
-# side, called **heads** (chapter 6), each with narrow keys of its own, and that narrow width is $d_k$ (`head_dim` in
-# many libraries). So it is not the width of a word, in the original paper 512, nor the number of heads, nor the
-# number of words.
+# The number $d_k$ is the width of one key, which is the number of products in one score. A transformer runs several
+# attentions side by side, called **heads** (chapter 6). Each head has narrow keys of its own, and their narrow width is
+# $d_k$. Many libraries call it `head_dim`. So $d_k$ is not the width of a word's vector, which is 512 in the original
+# paper. It is not the number of heads either, nor the number of words.
 
 # %% tags=["quiz"]
 d_model, num_heads, words = 768, 12, 100
@@ -777,10 +822,10 @@ verdict
 # %% [markdown]
 # ### Exercise 3: Backwards through the softmax
 #
-# *Harder, 15 minutes.* Suppose you know how much better things get when each weight rises: a vector $g$ with an entry
-# for each weight. How much better do they get when each *score* rises? Score $j$ reaches every weight $i$, so it is
-# $\sum_i J_{ij} \, g_i$, entry $j$ of $J^\top g$. Compute it for every row of a matrix of weights, without ever
-# building $J$. Chapter 7 needs it.
+# *Harder, 15 minutes.* Some result depends on the weights, and you know its derivative with respect to each weight: a
+# vector $g$ with an entry for each weight. What is its derivative with respect to each *score*? Score $j$ acts on every
+# weight $i$. So by the chain rule the derivative for score $j$ is $\sum_i J_{ij} \, g_i$, which is entry $j$ of
+# $J^\top g$. Compute this vector for every row of a matrix of weights, without ever building $J$. Chapter 7 needs it.
 
 
 # %% tags=["exercise"]
@@ -846,7 +891,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Two questions about the division, and a mistake. No later chapter needs them.
+# This part holds two questions about the division, a mistake, and the end of a proof. No later chapter needs them.
 #
 # ### Can a query still learn?
 #
@@ -887,24 +932,29 @@ for width in (64, 1024):
         print(f"d_k {width:4}, {name:13} {row}")
 
 # %% [markdown]
-# Without any step, at a learning rate of 0, some of the unscaled queries start on the right key by luck. Each key wins
-# a tenth of the draws, and the winner has more than 0.9 in some 60 percent of them at width 64, and in some 90 percent
-# at 1024. At 0.1, too small for a hundred steps, the unscaled version is ahead: where its softmax is not saturated its
-# gradients are the larger ones, since they lack the $\frac1\tau$. At the right end, at width 64, nearly every unscaled
-# query finds its key, since a gradient that is not quite 0 can be multiplied by enough. But at 1 nearly every scaled
-# query finds its key, and at 10 every one does. So the division does not make all gradients larger. It lets the softmax
-# *start* away from where they vanish.
+# Read the columns from left to right:
 #
-# (The softmax at the end of a model, which names the next word, does not stall like this, because it is trained on
-# $-\ln w$ and not on $w$: the $\frac1w$ of the logarithm cancels the factor $w$ in $w (1 - w)$ and $-w_i w_j$. See
-# [chapter 7](07_learning.ipynb#where-does-the-gradient-begin).)
+# - *Learning rate 0.* No query moves, so only luck counts. Each key wins a tenth of the draws. Unscaled, the winner has
+#   more than 0.9 in some 60 percent of them at width 64, and in some 90 percent at 1024.
+# - *Learning rate 0.1.* It is too small for a hundred steps, and the unscaled version is ahead. Where its
+#   softmax is not saturated, its gradients are the larger ones, since they lack the factor $\frac1\tau$.
+# - *Learning rates 1 and 10.* At 1 nearly every scaled query finds its key, and at 10 every one does.
+# - *The right end.* At width 64 nearly every unscaled query finds its key, since a gradient that is not quite 0 can be
+#   multiplied by enough.
+#
+# So the division does not make all gradients larger. It lets the softmax *start* away from where they vanish.
+#
+# The softmax at the end of a model, which names the next word, does not stall like this. It is trained on $-\ln w$ and
+# not on $w$. The derivative of the logarithm has a factor $\frac1w$, which cancels the factor $w$ in $w (1 - w)$ and in
+# $-w_i w_j$: see [chapter 7](07_learning.ipynb#where-does-the-gradient-begin).
 #
 # ### When does it matter less?
 #
-# The division cancels the growth with the width, but not the scale of the entries. Entries twice as large make
-# products, and so scores, four times as large: with variance $v$ in place of 1, unscaled scores have variance
-# $v^2 d_k$. From PyTorch's `nn.Linear` the queries and keys of words with entries of variance 1 have $v = \tfrac13$,
-# so unscaled scores at width 64 have variance $64 / 9 = 7.1$. Repeat the experiment from this start:
+# The division cancels the growth with the width, but not the scale of the entries. If all entries are twice as large,
+# all products are four times as large, and so are the scores. In general, if the entries have variance $v$ in place of
+# 1, unscaled scores have variance $v^2 d_k$. For example, let PyTorch's `nn.Linear` make queries and keys from words
+# whose entries have variance 1. Then $v = \tfrac13$, so unscaled scores at width 64 have variance $64 / 9 = 7.1$.
+# Repeat the experiment from this start:
 
 # %%
 for width in (64, 1024):
@@ -924,6 +974,8 @@ for width in (64, 1024):
 # At width 64 nearly all of them find their key, and at 1024 fewer than half; scaled, all do. With variance 1 again, the
 # division does not matter either if all steps have the same length: with steps of 0.1 in the direction of the gradient
 # every unscaled query finds its key at either width.
+#
+# So the harm of unscaled scores lies in the size of the gradient, and not in its direction.
 
 # %% tags=["proof"]
 assert ends["unscaled", 64][1] > 0.3 > 0.02 > ends["scaled", 64][1]
@@ -975,9 +1027,17 @@ except ValueError as error:
 
 # %% [markdown]
 # With equal scores, and as many keys as queries, all weights are $\frac1S$ over either axis, and nobody would notice.
-# So test with scores that differ, and with a different number of keys than of queries: over the wrong axis all
-# weights together sum to the number of keys, so the rows cannot all sum to 1.
+# So test with scores that differ, and with a different number of keys than of queries: over the wrong axis all weights
+# together sum to the number of keys, so the rows cannot all sum to 1.
 
 # %% tags=["proof"]
 assert np.allclose(over_keys.sum(axis=1), 1)
 assert over_queries.sum(axis=1).round(2).tolist() == [0.99, 1.15, 0.86]
+
+# %% [markdown]
+# ### Why only powers?
+#
+# [From scores to shares](#from-scores-to-shares) found $f(x) = a^x$ for every fraction $x$. Any other $x$ lies between
+# fractions that are as near to it as we like. Now $f$ grows with $x$, since adding $y > 0$ to $x$ multiplies $f(x)$ by
+# $f(y) > 1$. So $f(x)$ lies between the powers of $a$ that belong to these fractions, and $f(x) = a^x$ holds for this
+# $x$, too.
