@@ -8,14 +8,16 @@
 # %% [markdown]
 # # 13. Does attention point at the right word?
 #
-# Pictures of attention in a translator look like dictionaries. Are they? And do they explain why a word was written?
-# Here is a language in which that can be checked: a small part of German, made by rules, where for each word we know
-# which English words it renders. By the end you have a number for how often attention points at the right word, and
-# an experiment that shows what is read there. Then older networks translate the same language, with attention and
-# without, to see what attention itself is worth.
+# Pictures of attention in a translator look like dictionaries: each word that is written points at a word of the
+# source. Does it point at the word that it translates? And does the picture explain why the word was written?
 #
-# You need [chapter 11](11_training.ipynb) and [chapter 12](12_generation.ipynb). It takes about 21 minutes to read, and
-# 30 more for the exercises; [Going further](#going-further), at the end, takes 3 more. You need no German.
+# Here is a language in which you can check that: a small part of German, made by rules. For each German word we know
+# which English words it renders. By the end you have a number for how often attention points at the right word, and an
+# experiment that shows what the decoder reads at that word. Then recurrent networks translate the same language, with
+# attention and without, which shows what attention itself is worth.
+#
+# You need [chapter 11](11_training.ipynb) and [chapter 12](12_generation.ipynb). It takes about 22 minutes to read, and
+# 30 more for the exercises; [Going further](#going-further), at the end, takes 4 more. You need no German.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter puts it to work."}}
 from functools import partial
@@ -29,10 +31,15 @@ transformer_map(built=13)
 # %% [markdown]
 # ## German by rules
 #
-# German puts words where English does not expect them. The finite verb is the one that agrees with its subject. In a
-# main clause it is the second *constituent* (a unit such as *in the evening*, however many words), whatever comes
-# first (**V2**, verb second). In a subordinate clause, one with *because* or *that*, it is the last. In a main clause
-# some verbs send their *prefix* to the end (**separable verbs**):
+# German puts words where English does not expect them. Three rules matter here. They are about the *finite verb*, the
+# one that agrees with its subject:
+#
+# - **V2** (verb second): in a main clause the finite verb is the second *constituent*, whatever comes first. A
+#   constituent is a unit such as *in the evening*, however many words it has.
+# - In a subordinate clause, one with *because* or *that*, the finite verb is last.
+# - **Separable verbs** have a *prefix*. In a main clause it goes to the end, away from its verb.
+#
+# Here *macht* is a finite verb, and *auf* is its prefix:
 #
 # | English | German |
 # |---|---|
@@ -40,11 +47,12 @@ transformer_map(built=13)
 # | ... because she opens the door | ..., weil sie die Tür **aufmacht** |
 #
 # A **synchronous grammar** chooses the parts of a sentence once, without an order, and then orders them twice: for
-# English and for German. So it knows which word came from which: each German word names the English words that it
-# renders. In *am Abend*, for *in the evening*, *am* renders *in the* and *Abend* renders *evening*. A verb's prefix
-# renders the same word as the verb. Here is one clause in both orders.
+# English and for German. So it knows for each German word which English words it renders. In *am Abend*, for *in the
+# evening*, *am* renders *in the* and *Abend* renders *evening*. A verb and its prefix render the same word: *macht* and
+# *auf* both render *opens*.
 #
-# **Predict first.** Put *because* in front, *weil*. Where will *macht* and *auf* stand then? The picture answers.
+# **Predict first.** Take this clause, and put *because*, in German *weil*, in front of it. Where will *macht* and *auf*
+# stand then? The picture answers: it shows the main clause, and below it the clause with *weil*.
 
 # %% tags=["hide-input"]
 import numpy as np
@@ -101,15 +109,18 @@ plt.show()
 assert [text for text, _ in because.german][-2:] == ["auf", "macht"]
 
 # %% [markdown]
-# In the main clause the finite verb is second and its prefix last: three words stand between *macht* and *auf*.
-# Behind *weil* both are at the end, and the verb comes after its own prefix. (In writing they become one word,
-# *aufmacht*.) The time stands before the object in both.
+# In the main clause the finite verb is second and its prefix last: three words stand between *macht* and *auf*. After
+# *weil* both stand at the end, first the prefix and then the verb. In writing they become one word, *aufmacht*. In both
+# German clauses the time, *am Abend*, stands before the object, *die Tür*.
 #
-# The function `grammar` draws such clauses at random, one or two in a sentence, from a small lexicon. What stands
-# before a German noun agrees with it in gender, number and case: *der Mann*, *die Frau*, *das Kätzchen*, where
-# English has *the* three times.
+# The function `grammar` draws such clauses at random from a small lexicon. Half of all sentences have a second clause,
+# which begins with a conjunction and, in German, ends with its verb.
 #
-# Here is what comes out, and one sentence with its **gold alignment**, the links that the grammar knows.
+# What stands before a German noun, such as an article, agrees with it in gender, number and case. *Der Mann*, the man,
+# is masculine, *die Frau*, the woman, feminine, and *das Kätzchen*, the kitten, neuter. English has *the* three times.
+#
+# The code prints four sentences of the test set. It then looks for a sentence in which *auf* stands apart from its
+# verb, calls it `apart`, and prints it with its **gold alignment**, the links that the grammar knows:
 
 # %% tags=["nbval-check-output"]
 from dotformer.data.corpora import Pair, grammar
@@ -135,7 +146,7 @@ two_clauses = [p for p in everything if openers & set(p.source.split())]
 assert 0.5 < len(two_clauses) / len(everything) < 0.54
 
 # %% [markdown]
-# Half of all sentences have a second clause, which begins with a conjunction and, in German, ends with its verb.
+
 
 # %% tags=["quiz"]
 links = {}
@@ -203,12 +214,13 @@ assert right == 1
 # %% [markdown]
 # ## Does attention say which word came from which?
 #
-# Which word came from which is the question of **word alignment**, and here we have the answers. So measure, for each
-# German word: does the largest weight fall on an English word that it renders?
+# **Word alignment** asks which word came from which, and here the grammar has the answers. So take the weights of
+# cross-attention and ask, for each German word: does the largest weight fall on an English word that this German word
+# renders?
 #
-# A decoder predicts a word when it has read the one before, so the weights for *macht* are in the row computed after
-# *Mutter* was read. Here is the largest weight of each row, in the mean of the last layer's four heads. (`apart` is the
-# sentence above; `record_weights` keeps the weights of a run.)
+# A decoder predicts a word when it has read the one before. So the weights for *macht* are in the row computed after
+# *Mutter* was read. The code takes the last layer, averages the weights of its four heads, and prints the largest
+# weight of each row, for the sentence `apart`. The helper `record_weights` keeps the weights of a run.
 
 # %%
 from dotformer.support.recording import record_weights
@@ -232,6 +244,10 @@ for before, after, row in zip(read, [*read[1:], "<eos>"], rows, strict=True):
 looks = dict(zip(read[1:], [words[row.argmax()] for row in rows], strict=False))
 assert looks["macht"] == looks["auf"] == "opens"
 
+# %% [markdown]
+# The picture shows all weights: a row for each German word about to be written, a column for each English word, and a
+# darker cell for a larger weight. A golden frame is a link of the grammar.
+
 # %% tags=["plot"] mystnb={"image": {"alt": "Matrix of weights. Rows are the eight German words and the full stop, about to be written, columns the English words. Each row has one dark cell. Golden frames stand around the English words that each German word renders, and the darkest cell of every row lies in one: macht and auf both at opens."}}
 from matplotlib.patches import Rectangle
 
@@ -252,8 +268,8 @@ axes.spines[:].set_visible(False)
 plt.show()
 
 # %% [markdown]
-# A golden frame is a link of the grammar. Both halves of the verb, *macht* and *auf*, are written while attending to
-# *opens*. Now count over all 500 test sentences.
+# Both halves of the verb, *macht* and *auf*, are written while attending to *opens*. Now count over all 500 test
+# sentences.
 
 # %% tags=["export", "hide-input"] module="alignment"
 from collections.abc import Iterable
@@ -277,11 +293,11 @@ def on_target(weights: Tensor, alignment: Iterable[tuple[int, int]]) -> Tensor:
 
 
 # %% [markdown]
-# Two baselines: a random source word (**chance**), and the **diagonal**, on which the first German word points at the
-# first English one, the last at the last, and the others in proportion.
+# Compare the count with two baselines. **Chance** points at a random source word. On the **diagonal** the first German
+# word points at the first English one, the last at the last, and the others in proportion.
 #
-# **Predict first.** The picture shows the mean of the last layer's four heads. Does a single head point as well? And
-# the layer below?
+# **Predict first.** The picture shows the mean of the last layer's four heads. Does a single one of these heads point
+# at a right word as often as their mean? And do the heads of the layer below?
 
 
 # %% tags=["hide-input"]
@@ -321,8 +337,9 @@ assert 0.6 < by_layer[0] < 0.66 and by_layer[1] > 0.99
 assert by_head[0].max() < straight < by_head[1].min()
 
 # %% [markdown]
-# The mean of the last layer's heads points at a right word 99 times in 100, which no single head does. In layer 1
-# every head is below the diagonal, and their mean above it. Choose layer, head and word yourself:
+# The mean of the last layer's heads points at a right word 99 times in 100, more often than any single head. In layer 1
+# every head does so less often than the diagonal, with its 53 percent, and their mean more often. Now choose layer,
+# head and word yourself:
 
 # %% tags=["plot"]
 movable.heads(
@@ -338,8 +355,8 @@ movable.heads(
 )
 
 # %% [markdown]
-# Layer 1 points less well. Is it useless? Switch off a layer's cross-attention, by setting its output matrix to zero
-# (an ablation).
+# Layer 1 points less well. Is it useless? An ablation answers: it switches off the cross-attention of one layer, by
+# setting its output matrix to zero.
 
 # %% tags=["hide-input"]
 without = []
@@ -359,21 +376,25 @@ assert 0.95 < without[0] < 0.99 and without[1] < 0.01
 
 # %% [markdown]
 # Without layer 2's cross-attention hardly a sentence is right, without layer 1's nearly all are. In this model the
-# layer that points better is the one that is needed. (As far as that shows it: what follows never met a sum without
-# this addend in training.)
+# layer that points better is the one that is needed. One caveat: an ablation takes one addend out of a sum, and in
+# training the parts that follow never met the sum without it. Some of the damage may come from that.
 
 # %% [markdown]
 # ## What is read at the right word?
 #
 # Are the last layer's weights a dictionary, then? Take *the old man can see a kitten*. Its translation begins with
-# *der*, and to write it the last layer looks at *the*. That is right. But English *the* does not say that *man* is
-# masculine. Before *woman* it must be written as *die*, before *kitten* as *das*. Where does the model read the
-# gender?
+# *der*, and to write *der* the last layer looks at *the*. That is the right word. But English *the* does not say that
+# *man* is masculine: before *woman* the same *the* becomes *die*, and before *kitten* it becomes *das*. Where does the
+# model read the gender?
 #
-# A weight does not say, but an experiment can. Let the encoder read the sentence twice, the second time with *woman*
-# for *man*. Take the memory of the first (the encoder's output, one vector for each word), replace the vector at
-# *one* position by that of the second sentence, and ask the decoder for the first German word. (This is an
-# **interchange intervention**, or *activation patching*.)
+# The weights do not say, but an experiment can:
+#
+# 1. Let the encoder read the sentence twice, the second time with *woman* in place of *man*. Each reading gives a
+#    memory, the encoder's output, with one vector for each word.
+# 2. In the first memory, replace the vector at *one* position by the vector at the same position of the second.
+# 3. Ask the decoder for the first German word.
+#
+# This is an **interchange intervention**, or *activation patching*.
 #
 # **Predict first.** At which position does the exchange turn *der* into *die*: at *the*, at *old*, at *man*, or only at
 # all three?
@@ -420,14 +441,15 @@ for place, word in enumerate(text.split()):
     print(f"{word:18}", *(f"{p:6.2f}" for p in first_word(mixed)))
 
 # %% [markdown]
-# Exchanging the vector at *the* is enough to change the article. Exchanging the one at *man* changes little. What
-# stands at *the* in the memory is no longer *the* alone: the encoder has brought something from the noun ([chapter
-# 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers) saw the same with digits).
+# Exchanging the vector at *the* is enough to change the article. Exchanging the one at *man* changes little. So the
+# vector at *the* in the memory no longer holds *the* alone: the encoder has brought something to it from the noun.
+# [Chapter 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers) saw the same with digits.
 #
-# Now take all test sentences that begin with *the*, whose first noun is *man, dog, woman, cat* or *kitten*, and in
-# which no pronoun tells the gender. The same sentence with another of these nouns, one that is not in it already, is
-# the **donor**. Copy one vector at a time from the donor. Whose article is written, the sentence's own or the
-# donor's? Here are the donors of another gender:
+# Is that so in other sentences? Take all test sentences that begin with *the*, whose first noun is *man, dog, woman,
+# cat* or *kitten*, and in which no pronoun tells the gender. Each has several **donors**: the same sentence with
+# another of these nouns, one that is not in it already. Copy one vector at a time from the donor's memory into the
+# sentence's own, and look at the first word. Is it the sentence's own article, or the donor's? Here are the donors
+# whose noun has another gender:
 
 # %% tags=["hide-input"]
 PRONOUNS = set("he him his she her it its".split())
@@ -460,11 +482,13 @@ for where in ("the", "its noun", "another word"):
     print(f"{where:14}{own / total:12.0%}{theirs / total:10.0%}{total:12}")
 
 # %% [markdown]
-# At *the* the donor's article is written every time; at the noun itself, and at any other word, never. (Copying as
-# such does no damage: a donor of the same gender leaves the article right in all 25 exchanges at *the*.) The two
-# inputs differ only in the noun, so whatever changed at *the* came from it: the gender, or something that decides it.
-# Attention looks at the word that the article renders, and the gender that the decoder reads there has come from
-# another word ([how](#how-does-the-gender-get-there)).
+# At *the* the donor's article is written every time; at the noun itself, and at any other word, never. The two inputs
+# differ only in the noun. So whatever changed at *the* came from the noun: the gender, or something that decides it.
+# Attention looks at the word that the article renders, but the gender that the decoder reads there has come from
+# another word. [Going further](#how-does-the-gender-get-there) tests how it gets there.
+#
+# A control: copying as such does no damage. A donor whose noun has the same gender leaves the article right in all 25
+# exchanges at *the*.
 
 # %% tags=["proof"]
 assert len(cases) == 36
@@ -474,11 +498,15 @@ for where in ("its noun", "another word"):
     assert counts[where, "another"][0] == counts[where, "another"][2]
 
 # %% [markdown]
-# Keep three claims apart, since each needs other evidence. To show that attention agrees with the alignment, you need
-# the true links. To show that a word depends on what is read at a position, you need an exchange. To show that the
-# weights *explain* the word, you need more: if quite different weights lead to the same word, these were not needed
-# for it. Whether attention explains is disputed ([Jain and Wallace, 2019](https://aclanthology.org/N19-1357/);
-# [Wiegreffe and Pinter, 2019](https://aclanthology.org/D19-1002/)).
+# Keep three claims apart, since each needs other evidence:
+#
+# - To show that attention *agrees with the alignment*, you need the true links.
+# - To show that a word *depends on* what is read at a position, you need an exchange.
+# - To show that the weights *explain* the word, you need more. If quite different weights lead to the same word, the
+#   weights that you see were not needed for it.
+#
+# Whether attention explains is disputed ([Jain and Wallace, 2019](https://aclanthology.org/N19-1357/); [Wiegreffe and
+# Pinter, 2019](https://aclanthology.org/D19-1002/)).
 #
 # So does attention point at the right word? In this model's last layer, 99 times in 100. Does that explain the word?
 # Not by itself. The gender of *der* came from a word that the picture does not mark: weights show *where* the decoder
@@ -508,20 +536,25 @@ quiz.one_choice(
 # %% [markdown]
 # ## What came before
 #
-# Is it the transformer that translates this language so well, or its attention? Recurrent networks ([chapter
-# 1](01_why_attention.ipynb#the-network-of-2014)) had attention first. So race them, with it and without. A recurrent
-# encoder reads the sentence into a **state**, a list of numbers of fixed length, and the decoder starts from it.
-# Without attention that list must hold the whole sentence. (Sutskever and others, whose model had none, read the source
-# backwards, so that its beginning was near; ours reads it in both directions.) With attention the decoder looks, before
-# each word, at *all* states of the encoder, the memory.
+# Is it the transformer that translates this language so well, or its attention? Recurrent networks had attention before
+# the transformer did ([chapter 1](01_why_attention.ipynb#the-network-of-2014)). So let recurrent networks race the
+# transformer, with attention and without.
+#
+# A recurrent encoder reads the sentence word by word, and keeps what it has read in a **state**, a list of numbers of
+# fixed length. Ours reads in both directions, and a learned matrix turns the last states of both directions into the
+# decoder's first state. Without attention this one state must hold the whole sentence. With attention the decoder
+# looks, before each word, at *all* states of the encoder: they are the memory. Each of them knows what comes before its
+# word and after, since the encoder reads in both directions.
 #
 # The scores of this attention are not dot products. They are chapter 1's additive scores, of the decoder's state $s$
 # and an encoder's state $h$:
 #
 # $$ v \cdot \tanh(s W_s + h W_h) , $$
 #
-# a small network with learned matrices $W_s$ and $W_h$ and a learned vector $v$. **By hand**, with one number each,
-# $W_s = W_h = 1$, $v = 2$, $s = 0.5$ and three states $h$:
+# a small network with learned matrices $W_s$ and $W_h$ and a learned vector $v$. Softmax turns the scores into weights.
+#
+# **By hand.** Let everything be a single number: $W_s = W_h = 1$, $v = 2$ and $s = 0.5$. The encoder has three states
+# $h$, one a row:
 #
 # | $h$ | $\tanh(0.5 + h)$ | score | weight |
 # |---|---|---|---|
@@ -600,19 +633,12 @@ expected = torch.tensor([[0.080, 0.368, 0.552]])
 assert torch.allclose(weights, expected, atol=5e-4) and abs(context - 0.97) < 5e-3
 
 # %% [markdown]
-# The encoder reads in both directions, so that each of its states knows what comes before its word and after. For the
-# step from state to state we take PyTorch's LSTM (chapter 1) and its **GRU** (gated recurrent unit). A GRU has one
-# state $h$ and reads $x$: a word, in the decoder joined to the context.
+# The cell, which computes the next state from the one before, is PyTorch's LSTM of chapter 1 or its **GRU** (gated
+# recurrent unit), which has one state and two gates ([its formula](#what-does-a-gru-compute)).
 #
-# $$ h' = z \odot h + (1 - z) \odot \tanh(x W + r \odot (h U)) $$
-#
-# The $\tanh$ is a proposed new state, the **candidate**. Two gates, computed as in the LSTM, steer it: $r$ says how
-# much of $h$ the candidate sees, and $z$ how much of $h$ is kept. At $z = 1$ nothing changes, at $z = 0$ the
-# candidate replaces $h$.
-#
-# A learned matrix turns the last states of both directions into the decoder's first state. The whole model is folded
-# below. This is its loop (`cell` is the LSTM or GRU, `hidden` the part of the new state that others read, for a GRU
-# all of it; `readout` and `output` are linear):
+# The whole model is folded below. This is its decoder's loop, with attention. Here `cell` is the LSTM or the GRU, and
+# `state` its state. `hidden` is the part of the new state that others read; for a GRU that is all of it. `readout` and
+# `output` are linear:
 #
 # ```python
 # for word in embedded_target:                        # one after the other
@@ -808,10 +834,10 @@ quiz.number(
 # %% [markdown]
 # ## The same words, the same steps
 #
-# Five models of a quarter of a million parameters learn this language: a transformer, and an LSTM and a GRU, each
-# with and without attention. A program trained each of them three times, with different seeds, on the same batches,
-# for 900 steps, at the same learning rate, 0.003 (`python -m benchmarks.translators`; with the searches below, about
-# three hours on one core). A sentence counts as right if every word of it is.
+# Five models of a quarter of a million parameters learn this language: a transformer, and an LSTM and a GRU, each with
+# and without attention. A program trained each of them three times, with different seeds, on the same batches, for 900
+# steps, at the same learning rate, 0.003. A sentence counts as right if every word of it is. To repeat this race and
+# the searches below, run `python -m benchmarks.translators`: together they take about three hours on one core.
 #
 # **Predict first.** How many of 500 held-out sentences does each get wrong: the transformer, a recurrent network with
 # attention, one without?
@@ -852,18 +878,17 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 #
 # ### Break it: a baseline that nobody tuned
 #
-# Do you believe that table? Its learning rate, chapter 11's, was chosen for a transformer. Comparisons like this are
-# published, and from outside they look fair ([Melis, Dyer and Blunsom, 2018](https://arxiv.org/abs/1707.05589),
-# re-tuned some of them). So give each model the same search, in three rounds:
+# Do you believe that table? All five models have the learning rate of chapter 11, and that was chosen for a
+# transformer. Comparisons like this are published, and from outside they look fair. So give each model the same search,
+# in three rounds:
 #
-# 1. *Its own learning rate.* Learning rates are tried in steps of a factor of 2, until the best lies between two
-#    worse ones. What counts is the share of right sentences on the validation set, with one seed.
-# 2. *The same start.* Our embeddings are drawn with a standard deviation of $1/\sqrt{D}$, here about 1/8. The
-#    transformer multiplies them by $\sqrt{D}$ ([chapter
-#    5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)), the recurrent models did not,
-#    above and in round 1. Now they do, and their learning rate is searched again.
-# 3. *All settings.* Learning rate, size of the embeddings' entries, layers and dropout. The models' width is set so that
-#    the parameters stay about as many.
+# 1. *Its own learning rate.* The search tries learning rates in steps of a factor of 2, until the best one lies between
+#    two worse ones. The best has the largest share of right sentences on the validation set, with one seed.
+# 2. *The same start.* All models draw their embeddings with a standard deviation of $1/\sqrt{D}$, here about 1/8. The
+#    transformer then multiplies them by $\sqrt{D}$ ([chapter
+#    5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)). Above and in round 1 the recurrent models do not. In round 2 they do, and their learning rate is searched again.
+# 3. *All settings.* The search covers the learning rate, the size of the embeddings' entries, the number of layers and
+#    the dropout. The width is set so that each model keeps about as many parameters.
 #
 # **Predict first.** What happens to the order?
 
@@ -895,12 +920,7 @@ assert max(small) < min(scaled) and min(scaled) > 500 / 3
 # The order is gone, and what still divides the models is attention. The three that have it end with at most two
 # mistakes in three times 500 sentences: **here the transformer does not win**, nor does it lose; the task is too easy
 # to tell them apart. The two without it, after the same search, still get 133 to 298 of 500 wrong after 900 steps.
-# Among the GRUs and among the LSTMs, every run with attention beats every run without. (By chance three given runs beat
-# three others once in 20 times, and twice, if the two were independent, once in 400.)
-#
-# A learning rate of its own (round 1) was all that the recurrent models with attention needed. Without attention the
-# LSTM needed the scaling as well; the GRU gained nothing by it. In round 3 two of three seeds of the LSTM without
-# attention get worse: the search judged settings by one seed, and what it chose did not help the others.
+# Among the GRUs and among the LSTMs, every run with attention beats every run without.
 #
 # Without attention, long sentences fail more often. Here are the mistakes after round 3 by the length of the German
 # sentence, the mean of three seeds:
@@ -924,14 +944,19 @@ means = [lengths[some].mean() for some in (lengths <= 8, lengths >= 12)]
 assert np.round(means).tolist() == [7, 13]
 
 # %% [markdown]
-# Longer sentences also have more words to get wrong. But the long ones here have 13 words on average and the short
-# ones 7, about half as many, so if words failed independently, that alone would leave $0.91^2 = 83$ percent of the
-# GRU's right. It gets 52.
+# Longer sentences also have more words to get wrong. Is that all? The short sentences here have 7 words on average, and
+# the long ones 13, about twice as many. The GRU without attention gets 91 percent of the short ones right. If words
+# failed independently, it would get $0.91^2 = 83$ percent of the long ones right. It gets 52.
+#
+# Which round helped whom? With attention, the recurrent models needed only round 1, a learning rate of their own.
+# Without attention, the LSTM needed the scaling of round 2 as well, while the GRU gained nothing by it. In round 3 the
+# LSTM without attention gets worse with two of its three seeds: the search judged settings by one seed, and what it
+# chose did not help the other two.
 #
 # So why did transformers replace recurrent networks? This race shows no difference in accuracy between the three models
-# with attention. On one core training took 40 milliseconds a step for the transformer of round 3, validations included,
-# 55 for the GRU with attention and 48 for the LSTM: up to 38 percent longer. The usual answer is speed on a GPU, which
-# can compute all positions at once; that we have not timed here.
+# with attention. The usual answer is speed: in training, a GPU can compute all positions of a transformer at once. We
+# have not timed that here. On one core, in round 3, validations included, a training step takes 40 milliseconds for the
+# transformer, 48 for the LSTM with attention and 55 for the GRU with attention, up to 38 percent longer.
 
 # %% tags=["proof"]
 milliseconds = [
@@ -981,11 +1006,11 @@ assert points["lstm, attention"][-1] < points["transformer"][0]
 assert points["gru, attention"][0] < points["transformer"][-1]
 
 # %% [markdown]
-# In all three the largest weight is on a right word more than four times in five, far above the diagonal. (These
-# transformers have one encoder and one decoder layer, and 900 steps; [the one
-# above](#does-attention-say-which-word-came-from-which), with two layers and more steps, looks right 99 times in
-# 100.) But pointing less often at a right word need not mean more mistakes: the LSTM, lowest on average, makes as few
-# as the others.
+# In all three the largest weight is on a right word more than four times in five, far above the diagonal. But pointing
+# less often at a right word need not mean more mistakes: the LSTM, lowest on average, makes as few as the others.
+#
+# These transformers have one encoder layer, one decoder layer and 900 steps. The one at the beginning of the chapter
+# has two layers on each side and more steps, and looks right 99 times in 100.
 
 # %% [markdown]
 # ## Exercises
@@ -994,7 +1019,7 @@ assert points["gru, attention"][0] < points["transformer"][-1]
 #
 # *Medium, 15 minutes.* Given attention weights, an array $(T, S)$, and a gold alignment, a list of pairs (target,
 # source), return the share of target words whose largest weight lies on *one* of the source words that they render.
-# Target words that belong to none do not count.
+# Leave out target words that have no link.
 
 
 # %% tags=["exercise"]
@@ -1112,19 +1137,20 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Where the truth is known, pointing can be measured: in one model the last layer, averaged over its heads, points at a
-# right word 99 times in 100, in nine others more than 80 times. Exchanging one vector shows that what is read there can
-# have come from another word. And recurrent networks with attention translate this language as well, once they have
-# their own learning rate; without attention they do not, in as many steps.
+# Where the true links are known, you can measure how often attention points at a right word. In one model the last
+# layer, averaged over its heads, does so 99 times in 100; in nine others attention does so more than 80 times in 100.
+# Exchanging one vector shows that what the decoder reads at that word can have come from another word. Recurrent
+# networks with attention translate this language as well as the transformer, once they have their own learning rate.
+# Without attention they do not, in as many steps.
 #
 # **Sources.** The synchronous grammar: [Lewis and Stearns (1968)](https://doi.org/10.1145/321466.321477). Sequence to
-# sequence: [Sutskever, Vinyals and Le (2014)](https://arxiv.org/abs/1409.3215); additive attention: [Bahdanau, Cho
-# and Bengio (2015)](https://arxiv.org/abs/1409.0473); the GRU: [Cho and others
-# (2014)](https://arxiv.org/abs/1406.1078). Attention measured against alignments: [Koehn and Knowles
-# (2017)](https://arxiv.org/abs/1706.03872), section 3.5; which row of the weights aligns a word depends on the model:
-# [Chen and others (2020)](https://arxiv.org/abs/2004.14837); the alignment error rate: [Och and Ney
-# (2003)](https://aclanthology.org/J03-1002/); exchanging a single state: [Geiger and others
-# (2021)](https://arxiv.org/abs/2106.02997). A baseline that was tuned: [Melis, Dyer and Blunsom
+# sequence: [Sutskever, Vinyals and Le (2014)](https://arxiv.org/abs/1409.3215), whose model had no attention and read
+# the source backwards, so that its beginning was near; additive attention: [Bahdanau, Cho and Bengio
+# (2015)](https://arxiv.org/abs/1409.0473); the GRU: [Cho and others (2014)](https://arxiv.org/abs/1406.1078). Attention
+# measured against alignments: [Koehn and Knowles (2017)](https://arxiv.org/abs/1706.03872), section 3.5; which row of
+# the weights aligns a word depends on the model: [Chen and others (2020)](https://arxiv.org/abs/2004.14837); the
+# alignment error rate: [Och and Ney (2003)](https://aclanthology.org/J03-1002/); exchanging a single state: [Geiger and
+# others (2021)](https://arxiv.org/abs/2106.02997). A baseline that was tuned: [Melis, Dyer and Blunsom
 # (2018)](https://arxiv.org/abs/1707.05589).
 #
 # **Next.** Here a sentence was right or wrong. In [chapter 14](14_translation.ipynb) the data are real, and a good
@@ -1133,12 +1159,24 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Two experiments more. Nothing later needs them.
+# A formula and two experiments more. Nothing later needs them.
+#
+# ### What does a GRU compute?
+#
+# A GRU has a single state $h$. It reads an input $x$, which is a word, and in the decoder a word joined to the context.
+# Two gates, $r$ and $z$, are computed as in the LSTM. The new state is $h'$:
+#
+# $$ h' = z \odot h + (1 - z) \odot \tanh(x W + r \odot (h U)) $$
+#
+# The $\tanh$ is a proposed new state, the **candidate**; $W$ and $U$ are learned matrices. The gate $r$ says how much
+# of $h$ the candidate sees, and $z$ says how much of $h$ is kept. At $z = 1$ nothing changes, at $z = 0$ the candidate
+# replaces $h$.
 #
 # ### How does the gender get there?
 #
-# By the encoder's attention. So keep the position of *the* from attending to its noun, in both layers. Then, for
-# comparison, hide one other word from it instead.
+# The encoder's self-attention is what carries anything from one position to another. So do not let the position of
+# *the* attend to its noun, in both layers of the encoder. For comparison, let it attend to the noun again, and hide one
+# other word from it instead.
 
 # %% tags=["hide-input"]
 right = {"its noun": [], "another word": []}
@@ -1195,23 +1233,28 @@ print(f"    wrong  {written[0][0]}\n    right  {written[0][1]}")
 assert shorter == len(written) == 28 and len(written[0][0].split()) == 9
 
 # %% [markdown]
-# Both recurrent models with attention get all of the longer numbers right. So does the GRU without, which in round 2,
-# with scaled embeddings, gets a third of the grammar wrong or more. The LSTM without makes 3 to 13 mistakes. The
-# transformer gets 3, 9 and 16 of 120 wrong. All 28 of these translations are too short: the one shown leaves out
-# *neun und*, writes 171,960 for 171,969, and has nine words, as many as the longest that it was trained on. Why, we
-# have not tested. The positions are sinusoids, which [need not
-# extrapolate](05_position.ipynb#could-the-encoding-be-learned).
+# Both recurrent models with attention get all of the longer numbers right. So does the GRU without attention, although
+# in round 2, with scaled embeddings too, it gets a third of the grammar wrong or more. The LSTM without attention makes
+# 3 to 13 mistakes. The transformer gets 3, 9 and 16 of 120 wrong, and all 28 of its wrong translations are too short.
+# The one shown leaves out *neun und*: it says 171,960 for 171,969. It has nine words, as many as the longest that the
+# model was trained on. We have not tested why they are too short. The transformer's positions are sinusoids, which
+# [need not extrapolate](05_position.ipynb#could-the-encoding-be-learned).
 #
-# Could these differences be chance? Take two trained models, and only the numbers that one gets right and the other
-# wrong. If neither model is better, a fair coin decides who gets each. Three of three for one model then come up in
-# $2 / 2^3 = 25$ percent of cases (2: it may be either model), nine of nine in 0.4. This is the **sign test**: against
-# a GRU that makes none, 9 and 16 mistakes are more than chance by the usual limit of 5 percent, and 3 are not.
+# Could these differences be chance? For two trained models there is the **sign test**. Take only the numbers that one
+# model gets right and the other wrong. If neither model is better, a fair coin decides which of them gets a number
+# right. With three such numbers, all three go to the same model in $2 / 2^3 = 25$ percent of cases; the 2 counts both
+# models. With nine, all nine do in 0.4 percent. Compare a transformer with a GRU that makes no mistake: 9 and 16
+# mistakes are more than chance by the usual limit of 5 percent, and 3 are not.
 #
-# This test compares two *trained models*. To compare *kinds* of model, compare seeds. Label three of six results
-# *GRU*: there are $\binom{6}{3} = 20$ ways. If the kind made no difference, all would be equally likely, and in 2 of
-# them one kind beats the other throughout. So even the clearest order of three seeds against three comes by chance in
-# 10 percent of cases: whether GRUs with attention are better on long numbers than transformers, these six runs cannot
-# decide. Four against four could, with 2 ways of 70.
+# This test compares two *trained models*. To compare *kinds* of model, compare seeds. Take six results, and label three
+# of them *GRU*: there are $\binom{6}{3} = 20$ ways. If the kind made no difference, all ways would be equally likely,
+# and in 2 of them one kind beats the other throughout. So even the clearest order of three seeds against three comes by
+# chance in 10 percent of cases. These six runs cannot decide whether GRUs with attention are better on long numbers
+# than transformers. Four against four could, with 2 ways of 70.
+#
+# The race on the grammar asked in one direction only: do the runs with attention beat those without? That three given
+# runs beat three others happens by chance once in 20 times. It was so for the GRU and for the LSTM. Twice, if the two
+# were independent, happens by chance once in 400 times.
 
 # %% tags=["proof"]
 assert math.comb(6, 3) == 20 and math.comb(8, 4) == 70 and 2 / 70 < 0.05
