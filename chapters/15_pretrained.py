@@ -10,12 +10,12 @@
 #
 # *What happens to an object that nobody uses any more?* Search some sections of Python's manual for these words, and
 # you find nothing useful; a search by meaning finds the sentence about *garbage-collected* objects. In [chapter
-# 8](08_encoder.ipynb) our encoder matched PyTorch's, but its numbers were random. Here you load 22.6 million trained
-# ones, a published model's, into code that you have read. It turns sentences that mean the same into vectors that
-# point in similar directions (**sentence embeddings**). Then you look at where its heads look, and test by experiment
-# whether that explains anything.
+# 8](08_encoder.ipynb) our encoder matched PyTorch's, but its numbers were random. Here you load the 22.6 million
+# trained numbers of a published model into code that you have read. The model turns sentences into vectors (**sentence
+# embeddings**): those that mean the same get vectors that point in similar directions. Then you look at where its heads
+# look, and test by experiment whether that explains anything.
 #
-# You need [chapter 8](08_encoder.ipynb). It takes about 23 minutes to read, and 35 more for the exercises. [Going
+# You need [chapter 8](08_encoder.ipynb). It takes about 25 minutes to read, and 35 more for the exercises. [Going
 # further](#going-further), at the end, takes 2 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built."}}
@@ -30,11 +30,20 @@ transformer_map(built=15)
 # %% [markdown]
 # ## BERT is the encoder, with other embeddings
 #
-# *all-MiniLM-L6-v2* turns a sentence into 384 numbers so that sentences of similar meaning lie close to each other.
-# It has six layers, twelve heads, and 22.6 million parameters. It is a BERT: chapter 8's encoder, post-norm, with two
-# changes and other embeddings. The activation is a GELU, not ReLU. The norms have a smaller $\varepsilon$. And an
-# embedding is the sum of three learned vectors, for token, position and *segment* (the first or the second of two
-# sentences), normalised instead of scaled.
+# *all-MiniLM-L6-v2* turns a sentence into 384 numbers so that sentences of similar meaning lie close to each other. It
+# has six layers, twelve heads, and 22.6 million parameters. It is a BERT: the encoder of chapter 8, alone, without a
+# decoder. The encoder is post-norm, and three things are different:
+#
+# - the activation is a GELU, not ReLU;
+# - the norms have a smaller $\epsilon$;
+# - an embedding is the sum of three learned vectors, for token, position and *segment*, and is normalised instead of
+#   scaled. The segment is the first or the second of two sentences; we encode one sentence at a time, so it is always
+#   the first.
+#
+# In front of the encoder, a tokenizer cuts text into subwords. We use the model's own; chapter 10 builds one. The
+# tokenizer also puts two special tokens around every sentence, `[CLS]` before and `[SEP]` behind, which count like
+# words. Behind the encoder, the vectors of all tokens that are not padding are averaged into one (**mean pooling**),
+# which is scaled to length 1.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The model from left to right. Each of S tokens takes one of 30,522 token embeddings, its position one of 512 position embeddings, and its sentence one of 2 segment embeddings. The three vectors are added and pass through a norm, then through six post-norm layers of twelve heads: S vectors of width 384. The mean over the real tokens makes one vector of them, which is scaled to length 1."}}
 from classroom.diagram import Diagram
@@ -59,9 +68,7 @@ drawing.box(6.7, 1.15, "mean, scaled\n(384)", 1.22, 0.7, plots.RED, 10)
 plt.show()
 
 # %% [markdown]
-# The encoder has something before it and something behind it. In front, a tokenizer cuts text into subwords (chapter
-# 10 builds one; here we use the model's own). Behind, the vectors of all tokens are averaged into one (**mean
-# pooling**), which is scaled to length 1. With `real` True for tokens that are not padding, that is
+# In code, `real` is True for tokens that are not padding:
 #
 # ```python
 # x = norm(token_table[tokens] + position_table[:S] + segment_table[0])  # (B, S, D)
@@ -70,10 +77,9 @@ plt.show()
 # vector = mean / mean.norm(dim=-1, keepdim=True)
 # ```
 #
-# **By hand:** of the vectors $(1, 2)$ and $(3, 0)$ and one of padding, $(9, 9)$, the mean is $(2, 1)$, and
-# $(0.894, 0.447)$ at length 1. (`[CLS]` and `[SEP]`, special tokens that stand around every sentence, count like words;
-# the segment is always the first, since we encode one sentence at a time.) The two folded classes do this, and check
-# what comes in.
+# **By hand:** two tokens have the vectors $(1, 2)$ and $(3, 0)$, and one of padding has $(9, 9)$. The mean without the
+# padding is $(2, 1)$; scaled to length 1, it is $(0.894, 0.447)$. The two folded classes do this, and check what comes
+# in.
 
 # %% tags=["export", "hide-input"] module="pretrained"
 import torch
@@ -187,10 +193,11 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# The parameters are read from a file whose format holds numbers and no code (*safetensors*). Then each parameter gets
-# the name that it has in our code, and goes in: BERT's `attention.self.query`, for example, is our `attention.w_q`.
-# (The file's *pooler*, a layer behind the first token, is not needed here and left out.) (`load_state_dict` refuses
-# names that do not match. With `strict=False` it only returns them, and what was not found keeps its random values.)
+# The parameters are in a *safetensors* file, a format that holds numbers and no code. Give each of them the name that
+# it has in our code: BERT's `attention.self.query`, for example, is our `attention.w_q`. One layer in the file, the
+# *pooler* behind the first token, is not needed here and left out. Then `load_state_dict` copies the numbers into the
+# model. It refuses names that do not match. With `strict=False` it would only return them, and a parameter that was not
+# found would keep its random values.
 
 # %% tags=["hide-input", "export"] module="pretrained"
 from pathlib import Path
@@ -260,8 +267,8 @@ print(minilm.tokenizer.encode("A Lannister always pays his debts").tokens)
 assert parameters(minilm) == 22_565_376
 
 # %% [markdown]
-# *Lannister* has no vector of its own, so it arrives as three subwords (of a **WordPiece** vocabulary); `##` means
-# *continues the word*. `[CLS]` and `[SEP]` are put around every sentence.
+# *Lannister* has no vector of its own, so it arrives as three subwords of the model's **WordPiece** vocabulary; `##`
+# means *continues the word*.
 #
 # Does our code compute what the authors' does? The library `transformers` has the reference implementation.
 
@@ -320,8 +327,8 @@ quiz.number(
 # %% [markdown]
 # ### Sentences that mean the same
 #
-# **Predict first.** Three pairs of sentences with hardly a word in common and a similar meaning. Which pair will have
-# the lowest similarity?
+# **Predict first.** In each of these three pairs, the two sentences mean something similar, with hardly a word in
+# common. Which pair will have the lowest cosine?
 #
 # - *How old are you?* and *What is your age?*
 # - *A Lannister always pays his debts* and *He never owes anyone money*
@@ -344,7 +351,7 @@ axes.set(xlabel="", ylabel="")
 plt.show()
 
 # %% [markdown]
-# The pair about debts, with 0.51. Across pairs no cosine reaches 0.15.
+# The pair about debts has the lowest cosine, 0.51. Between sentences of different pairs, no cosine reaches 0.15.
 
 # %% tags=["proof"]
 within = similarity[[0, 2, 4], [1, 3, 5]]
@@ -355,12 +362,13 @@ assert np.abs(others[np.kron(np.eye(3), np.ones((2, 2))) == 0]).max() < 0.15
 # %% [markdown]
 # ### Break it: a BERT with a mistake in it
 #
-# A published model's parameters make a good test of code, if numbers are compared. Plant one mistake at a time in our
-# encoder: another activation (one of them, *GELU by tanh*, is a common approximation), pre-norm for post-norm, six
-# heads of 64 instead of twelve of 32, no positions and so on, nine in all. None of these changes the shape of a
-# published tensor, so all of them fit. First ask what a user would ask: does each of the six sentences still find its
-# partner? Then compare its vector with the right one: the lowest cosine of the six, and the largest difference of an
-# entry.
+# A published model's parameters make a good test of code, if you compare numbers. Plant nine mistakes in our encoder,
+# one at a time: ReLU for GELU, pre-norm for post-norm, six heads of 64 instead of twelve of 32, no positions and so on.
+# Two others are a larger $\epsilon$ and *GELU by tanh*, a common approximation of GELU. No mistake changes the shape of
+# a published tensor, so the parameters always fit.
+#
+# First ask what a user would ask: does each of the six sentences still find its partner? Then compare the six vectors
+# with the right ones. Here are the lowest cosine of the six, and the largest difference of an entry.
 
 # %% tags=["hide-input"]
 import copy
@@ -418,15 +426,18 @@ for name, plant in mistakes.items():
     print(f"{name:24} {found[name]:9} of 6 {least:16.3f} {differences[name]:20.0e}")
 
 # %% [markdown]
-# With seven of the nine mistakes all six partners are found, though only the first two mistakes are harmless. With
-# ReLU in every layer, with heads cut wrongly, or blind to the order of words, the model still pairs all six
-# sentences, and a demonstration would go well. Yet one vector of the ReLU model has a cosine of only about 0.4 with
-# the right one. The segment vector, the same for every token, looks harmless, and leaving it out does more harm than
-# leaving out all positions; why, we have not tested. Six sentences on three subjects are a weak test.
+# With seven of the nine mistakes all six partners are found, though only the first two mistakes are harmless. With ReLU
+# in every layer, with heads cut wrongly, or blind to the order of words, the model still pairs all six sentences, and a
+# demonstration would go well. Yet one vector of the ReLU model has a cosine of only about 0.4 with the right one. Six
+# sentences on three subjects are a weak test.
 #
-# The last column is the strong test. It is measured from our own correct vectors, which differ from the library's by
-# less than one millionth (the line above the output). Even the smallest of the mistakes makes a difference more than a
-# hundred times larger. (Turn dropout off, use a padded batch, and if the numbers differ, compare layer by layer.)
+# The last column is the strong test. It gives the difference from our own correct vectors. Those differ from the
+# library's by less than one millionth, as the first line of the output says, and even the smallest mistake makes a
+# difference more than a hundred times larger. When you test code of your own like this, turn dropout off and use a
+# padded batch. If the numbers differ, compare layer by layer.
+#
+# One row is a surprise. The segment vector is the same for every token and looks harmless, but leaving it out does more
+# harm than leaving out all positions. Why, we have not tested.
 
 # %% tags=["proof"]
 assert sum(name != "none" and count == 6 for name, count in found.items()) == 7
@@ -437,30 +448,37 @@ assert all(each > 100 * gap for name, each in differences.items() if name != "no
 # %% [markdown]
 # ### How was it trained?
 #
-# In three stages. First, **pre-training**: a larger model of the size of BERT base, the **teacher**, learnt, among
-# other tasks, to guess words that were hidden in a text (masked language modelling, as in [chapter
-# 9](09_decoder.ipynb#with-one-stack-or-two)). Second, **distillation**: a narrower model of twelve layers, the
-# **student** *MiniLM*, learnt to imitate the attention in the teacher's last layer, and how its values are related
-# ([Wang and others 2020](https://arxiv.org/abs/2002.10957)). Of its twelve layers every second one was kept for the
-# third stage: our six.
+# The model was trained in three stages:
 #
-# The third stage was **fine-tuning** for sentences. It is needed: without it, averaging BERT's outputs works worse than
-# averaging fixed word vectors, and using `[CLS]` worse still ([Reimers and Gurevych,
-# 2019](https://arxiv.org/abs/1908.10084)). 1.17 billion pairs were collected from where people put two texts side by
-# side: a question and its answer, a title and its abstract, two captions of one picture. Take 1,024 of them. In a
-# matrix, put the cosine of every first text (row) with every second one (column), divided by a temperature of
-# $\tau = 0.05$. A softmax over a row asks: which second text belongs to this first one? Over a column it asks the
-# reverse. The loss is cross-entropy over both. For the row of the first text $a_i$, with its partner $b_i$,
+# 1. **Pre-training.** A larger model of the size of BERT base, the **teacher**, learnt to guess words that were hidden
+#    in a text, among other tasks. In [chapter 9](09_decoder.ipynb#with-one-stack-or-two) this is called masked language
+#    modelling.
+# 2. **Distillation.** A narrower model of twelve layers, the **student** *MiniLM*, learnt to imitate two things in the
+#    teacher's last layer: its attention, and how its values are related to each other (Wang and others, 2020). Of the
+#    student's twelve layers every second one was kept: our six.
+# 3. **Fine-tuning** for sentences.
+#
+# The third stage is needed. Without it, the mean of BERT's outputs works worse than the mean of fixed word vectors, and
+# the vector of `[CLS]` works worse still (Reimers and Gurevych, 2019).
+#
+# For fine-tuning, 1.17 billion pairs were collected where people put two texts side by side: a question and its answer,
+# a title and its abstract, two captions of one picture. Take a batch of 1,024 pairs, and make a matrix with a row for
+# every first text and a column for every second one. Each entry is the cosine of the two texts' vectors, divided by a
+# temperature of $\tau = 0.05$. A softmax over a row asks: which second text belongs to this first one? A softmax over a
+# column asks the reverse. The loss is cross-entropy over both. For the row of the first text $a_i$, with its partner
+# $b_i$, it is
 #
 # $$L_i = -\ln \frac{e^{\cos(a_i, b_i) / \tau}}{\sum_{j} e^{\cos(a_i, b_j) / \tau}} .$$
 #
-# **By hand:** three pairs, $\tau = 0.2$, and the first row of cosines 0.6, 0.2 and 0.1. Divided by 0.2 they are 3, 1
-# and 0.5, their exponentials 20.1, 2.7 and 1.6. So the partner gets 0.82 of the weight, and $L_1 = -\ln 0.82 = 0.20$.
+# **By hand:** take three pairs and $\tau = 0.2$, and let the first row of cosines be 0.6, 0.2 and 0.1. Divided by 0.2,
+# these are 3, 1 and 0.5, and their exponentials are 20.1, 2.7 and 1.6. So the partner gets 0.82 of the weight, and
+# $L_1 = -\ln 0.82 = 0.20$.
 #
-# This is called **contrastive learning**, and the second texts of the other 1,023 pairs are the **in-batch negatives**
-# (the loss is also known as *InfoNCE*). It is the look-up of [chapter 3](03_softmax.ipynb): a query, keys, a softmax,
-# and a loss that wants all weight on one key. A large batch is more likely to hold a second text that is nearly right,
-# and such **hard negatives** teach most, since their gradient is larger.
+# This is called **contrastive learning**, and the loss is also known as *InfoNCE*. Each row is the look-up of [chapter
+# 3](03_softmax.ipynb): the first text is the query, the second texts are the keys, and after the softmax the loss wants
+# all weight on one key. The wrong keys, the second texts of the other 1,023 pairs, are the **in-batch negatives**. A
+# negative that is nearly right is a **hard negative**. Hard negatives teach most, since their gradient is larger, and a
+# large batch is more likely to hold some.
 
 # %% tags=["proof"]
 row = np.exp(np.array([0.6, 0.2, 0.1]) / 0.2)
@@ -515,12 +533,13 @@ def search(
 
 
 # %% [markdown]
-# Search some sections of Python's reference manual by meaning, and for comparison by words: which sentence shares the
-# most words with the question, not counting very common ones?
+# Search some sections of Python's reference manual in two ways: by meaning, and for comparison by words. The search by
+# words finds the sentence that shares the most words with the question, not counting very common ones.
 #
-# **Predict first.** You know the first question, *What happens to an object that nobody uses any more?* Two others are
-# *How do I leave a loop early?* (with `break`) and *Where do I put what must always run at the end?* (after `finally`).
-# Which of the three will the search by meaning answer? (A fourth, about closing a file, is printed among them.)
+# **Predict first.** There are four questions. The first you know: *What happens to an object that nobody uses any
+# more?* The second is about closing a file. The third is *How do I leave a loop early?*; the answer is `break`. The
+# last is *Where do I put what must always run at the end?*; the answer is `finally`. Which of them will the search by
+# meaning answer?
 
 # %% tags=["hide-input"]
 import re
@@ -563,16 +582,18 @@ assert "garbage" in manual[answers[0][0][1]]
 assert any('"finally"' in text for text in manual)
 
 # %% [markdown]
-# The search by meaning answers the first question: *garbage-collected*, for what nobody uses. For those about files and
-# loops it finds sentences of the right subject, closing files and leaving loops, but not the best ones. For the last it
-# misses the keyword `finally`, of which several sentences speak. The search by words answers none of them. (It only
-# counts words in common, without stemming; BM25, the usual lexical search, also weighs how rare they are.)
+# The search by meaning answers the first question: it finds *garbage-collected* for what nobody uses. For the questions
+# about files and loops it finds sentences on the right subject, but not the best ones. For the last question it misses
+# the keyword `finally`, of which several sentences speak. The search by words answers none of the four. But it only
+# counts words in common, without stemming; BM25, the usual lexical search, also weighs how rare they are.
 #
 # Four questions are no measurement, but they fit a pattern: the model finds the subject, and not always the answer.
-# Question and passage are encoded apart (a **bi-encoder**), so that a million passages can be encoded before anyone
-# asks. A **cross-encoder** reads both together and judges better, but has to read every passage again for every
-# question; so it often only sorts the hundred best that a bi-encoder has found. If a language model then writes an
-# answer from them, that is **retrieval-augmented generation** (RAG).
+#
+# Our model is a **bi-encoder**: it encodes question and passage apart, so a million passages can be encoded before
+# anyone asks. A **cross-encoder** reads both together and judges better, but has to read every passage again for every
+# question. So the two are often combined: the bi-encoder finds the hundred best passages, and the cross-encoder sorts
+# them. If a language model then writes an answer from the passages found, that is **retrieval-augmented generation**
+# (RAG).
 #
 # One command searches any English text of your own:
 #
@@ -582,9 +603,9 @@ assert any('"finally"' in text for text in manual)
 #
 # ## Where do its heads look?
 #
-# Six layers of twelve heads are 72 matrices of weights for each sentence. Suppose the search gives a wrong answer, and
-# you want to know why. The usual step is to look at such maps. First see what they show, then test whether the result
-# depends on it. Choose layer 1, head 3; then any head of layer 3.
+# Suppose the search gives a wrong answer, and you want to know why. The usual step is to look at the model's attention
+# maps, its matrices of weights. Six layers of twelve heads make 72 maps for each sentence. First see what the maps
+# show; then test whether the result depends on it. Below, choose layer 1, head 3; then any head of layer 3.
 
 
 # %% tags=["plot"]
@@ -600,9 +621,9 @@ movable.heads(lannister, subwords, head=2, token=5)
 
 # %% [markdown]
 # Layer 1, head 3 attends to the token before, with a weight of 1.00. In layer 3, most tokens in most heads attend to
-# one of the two special tokens. Is that so in other layers, and in other sentences? Measure three habits over twenty
-# sentences, from *Hi, how are you?* to *Bees dance to tell each other where the flowers are* (`texts`; `maps` has their
-# weights): how much weight goes to the token before, to the token after, and to the two special tokens.
+# one of the two special tokens. Is that so in other layers, and in other sentences? Take twenty sentences, from *Hi,
+# how are you?* to *Bees dance to tell each other where the flowers are*. Measure how much weight goes to the token
+# before, to the token after, and to the two special tokens.
 
 # %% tags=["hide-input"]
 texts = """A Lannister always pays his debts
@@ -662,22 +683,23 @@ print("to [CLS] alone:                    ", to_cls.numpy().round(2))
 assert (special - to_cls)[1:5].max() < 0.1  # nearly all of it goes to [CLS]
 
 # %% [markdown]
-# In the middle layers more than half of all attention lies on two special tokens, which stand for no word. [Clark and
-# others (2019)](https://arxiv.org/abs/1906.04341) found such habits in BERT, whose middle layers look mostly at
-# `[SEP]`; these look mostly at `[CLS]`. What do such maps tell us about the result?
+# In the middle layers more than half of all attention lies on two special tokens, which stand for no word. Clark and
+# others (2019) found such habits in BERT. Its middle layers look mostly at `[SEP]`, while those of our model look
+# mostly at `[CLS]`. What do such maps tell us about the result?
 #
 # ### Do attention maps explain predictions?
 #
-# It is tempting to read: *this matters, since it is looked at*. Test it: take something away and see what changes, an
-# ablation as in [chapter 8](08_encoder.ipynb). The result of this model is a sentence's vector, so measure how far that
-# turns (1 minus the cosine).
+# It is tempting to read a map as: *this matters, since it is looked at*. Test that with an ablation, as in chapter 8:
+# take something away and see what changes. The result of this model is a sentence's vector. So the *change* is how far
+# this vector turns, measured as 1 minus the cosine of the old and the new one.
 #
-# **Predict first.** Call a map *clear* if the largest weight of its rows is large, on average. Layer 1, head 3 has
-# the clearest map of all 72. Switch off one head at a time, and order the heads by the change. Where does that head
-# rank?
+# **Predict first.** Call a map *clear* if the largest weight in a row is large, on average over the rows. Layer 1, head
+# 3 has the clearest map of all 72. Switch off one head at a time, by setting its part of $W_O$ to 0, and order the
+# heads by the change. Where does layer 1, head 3 rank?
 #
-# Then compare this order with that of the clear maps. (Spearman's **rank correlation** of two orders is 1 if they are
-# the same, 0 if one says nothing about the other, and −1 if one is the other reversed.)
+# Then order the heads by how clear their maps are, and compare the two orders. Spearman's **rank correlation** is 1 if
+# they are the same, 0 if one says nothing about the other, and −1 if one is the other reversed. In the code, `texts`
+# are the twenty sentences and `maps` their weights.
 
 # %%
 tokens, mask = minilm.batch(texts)
@@ -760,22 +782,24 @@ assert 0.35 < within["weight on words"] < 0.45
 assert abs(within["clear map, words only"]) < 0.1
 
 # %% [markdown]
-# Layer 1, head 3 ranks near the middle of the 72. (That does not make the head useless, since others may stand in for
-# it. Nor does a large change prove that a head is needed, since a zero there is an input that the later layers never
-# met in training.) For all heads the rank correlation is −0.35: the clearer the map, the *smaller* the change tends
-# to be. But a map is also clear when all its weight goes to a special token. Counted over the words only, each row
-# scaled to a sum of 1, the rank correlation is −0.09; with heads ranked within their own layer it is about 0. So
-# hardly anything remains.
+# Layer 1, head 3 ranks near the middle of the 72. For all heads the rank correlation is −0.35: the clearer the map, the
+# *smaller* the change tends to be. But a map is also clear when all its weight goes to a special token. So count the
+# words only, and scale each row to a sum of 1 again: the rank correlation is −0.09. Rank the heads within their own
+# layer, too, and it is about 0. Hardly anything remains.
 #
 # What does go with the change is how much weight a head gives to words: 0.39. Among heads of one layer it is 0.40, so
 # this is not only the last layer's doing. (Part of this is built in: a head that fetches little has little to lose.)
 #
+# Two cautions. A small change does not make a head useless, since others may stand in for it. Nor does a large change
+# prove that a head is needed, since a zero in its place is an input that the later layers never met in training.
+#
 # ### Why do heads look at tokens that stand for no word?
 #
 # In layers 2 to 5 the special tokens get most of the weight. But a weight only says how much of a *value* is taken. If
-# the value has a small norm, even a large weight contributes little. Measure the norm of what each token hands over,
-# weight times value through $W_O$, next to the weight itself: $\lVert \alpha \, v W_O^{(h)} \rVert$ (**norm-weighted
-# attention**, [Kobayashi and others, 2020](https://arxiv.org/abs/2004.10102)).
+# the value has a small norm, even a large weight contributes little. So measure two numbers for each token: its weight
+# $\alpha$, and the norm of what it hands over, $\lVert \alpha \, v W_O^{(h)} \rVert$. Here $v$ is the token's value,
+# and $W_O^{(h)}$ the part of $W_O$ that belongs to head $h$. These norms are called **norm-weighted attention**
+# (Kobayashi and others, 2020).
 
 
 # %% tags=["hide-input"]
@@ -812,20 +836,24 @@ assert 6.9 < odds[:, 0].min() < odds[:, 0].max() < 8.3
 assert 1.05 < odds[:, 1].min() < odds[:, 1].max() < 1.55
 
 # %% [markdown]
-# The second row is the special tokens' share of these norms, for each row of each head, averaged. (Norms are added up
-# as if all vectors pointed the same way; vectors that cancel each other still count.) In layers 2 to 5 they get nearly
-# two thirds of the weight, and hand over 21 to 26 percent, where two average tokens would hand over 19: the value of
-# `[CLS]`, which gets nearly all of that weight, is short after $W_O$.
+# For the second line, add up the norms in each row of each head, take the special tokens' share, and average. In layers
+# 2 to 5 the special tokens get nearly two thirds of the weight, but hand over 21 to 26 percent, where two average
+# tokens would hand over 19. The reason is `[CLS]`: it gets nearly all of that weight, and its value is short after
+# $W_O$. A caution: adding norms treats all vectors as if they pointed the same way, so vectors that cancel each other
+# still count.
 #
-# Why attend to `[CLS]` at all? The usual answer: a softmax must spend its 1 on something, and a head that finds nothing
-# to fetch spends it where it does no harm, on an attention sink ([Xiao and others
-# 2023](https://arxiv.org/abs/2309.17453); [chapter 4](04_self_attention.ipynb) described such sinks). That is a
-# hypothesis. It predicts that the *weight* on these tokens is needed, and their *values* are not.
+# Why attend to `[CLS]` at all? The usual answer is that a softmax must spend its 1 on something. A head that finds
+# nothing to fetch spends it on a token where it does no harm. Such a token is an **attention sink**, as in chapter 4
+# ([Xiao and others, 2023](https://arxiv.org/abs/2309.17453)). This answer is a hypothesis. It predicts that the
+# *weight* on the special tokens is needed, and that their *values* are not.
 #
-# **Predict first.** Separate weight from value, in layers 2 to 5. Hide the special tokens, so that softmax gives
-# their weight to the words. Or leave them in the softmax, and set their values to 0. Either way, nothing of them is
-# handed over in these layers. (They still count in the mean at the end.) How far does the sentence's vector turn?
-# (For comparison, do the same with two words chosen at random.)
+# **Predict first.** Separate weight from value, in layers 2 to 5, in two ways:
+#
+# - *hidden*: hide the keys of the special tokens, so that softmax gives their weight to the words;
+# - *values 0*: leave the special tokens in the softmax, and set their values to 0.
+#
+# Either way, the special tokens hand over nothing in these layers, though they still count in the mean at the end. How
+# far does the sentence's vector turn each time? For comparison, do the same with two words chosen at random.
 
 
 # %% tags=["hide-input"]
@@ -875,24 +903,27 @@ assert angles == [7, 60]
 assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.04
 
 # %% [markdown]
-# (Mean and largest of twenty sentences.) With the values of the special tokens at 0, the vector hardly turns: 0.007, an
-# angle of 7 degrees, although by their norms they hand over as much as two words do, whose values turn it by 0.030. So
-# what they hand over matters less than its size; whether it is nearly the same in every row, or cancels, we have not
-# tested. With their keys hidden, the vector turns far: 0.506, which is 60 degrees. Why? Say that a head gives two
-# thirds to the special tokens and one third to a word. With their values at 0, the word's value still arrives with one
-# third. With their keys hidden, the word gets 1, and its value arrives three times as large. That is the only
-# difference between the two within a layer: hiding multiplies what the words hand over. So the prediction holds, in
-# this model: what is needed is a token to which weight can go, so that a head may hand over *little*. A map of weights
-# alone could not have told us.
+# The columns are the mean and the largest of twenty sentences. With the values of the special tokens at 0, the vector
+# hardly turns: 0.007, an angle of 7 degrees. With their keys hidden, it turns far: 0.506, which is 60 degrees.
 #
-# (Random words are a fair comparison in the rows *values 0* only. In the rows *hidden* they have far less weight to
-# lose. And later layers never met such inputs in training, here as with the heads.)
+# Why? Say that a head gives two thirds to the special tokens and one third to a word. With *values 0*, the word's value
+# still arrives with one third. With the keys *hidden*, the word gets 1, and its value arrives three times as large.
+# That is the only difference between the two within a layer: hiding multiplies what the words hand over. So the
+# prediction holds, in this model. What is needed is a token to which weight can go, so that a head may hand over
+# *little*. A map of weights alone could not have told us.
+#
+# Compare now with the random words. In the lines *values 0* that is fair: by their norms the special tokens hand over
+# as much as two words do, but the words' values turn the vector by 0.030, not 0.007. So what the special tokens hand
+# over matters less than its size suggests. Whether it is nearly the same in every row, or cancels, we have not tested.
+# In the lines *hidden* the comparison is not fair, since random words have far less weight to lose. And here, as with
+# the heads, later layers never met such inputs in training.
 #
 # ### Does attention received say which word matters?
 #
-# Now the words. Take the last question, to which the search gave a wrong answer. Hide one word's key from all heads,
-# and see how far the question's vector turns. Then hide the next word. Beside it stands the attention that the word
-# receives, averaged over all maps and rows:
+# Now the words. Take the last question of the search, *Where do I put what must always run at the end?*, which got a
+# wrong answer. Hide one word's key from all heads, see how far the question's vector turns, and go on to the next word.
+# This measures what *other* tokens take from the word; its own vector still enters the mean. The table shows it next to
+# the attention that the word receives, averaged over all maps and rows:
 
 
 # %% tags=["hide-input"]
@@ -929,12 +960,12 @@ without_end = "Where do I put what must always run?"
 assert n != answers[3][0][1] and "finally" not in manual[n]
 
 # %% [markdown]
-# What is measured is what *other* tokens take from a word; its own vector still enters the mean. *End* counts most,
-# then *I* (why, we cannot say) and *run*; *do*, *?* and *always* hardly count. The answer that was found is about
-# something that terminates. Why the search missed `finally` we still do not know. Attention received does say something
-# about a word: here the two orders have a rank correlation of 0.61, and in the twenty sentences 0.74 on average. Part
-# of that is built in, since hiding a word that gets much weight takes away more. It is evidence. Before you call it an
-# explanation, ablate.
+# *End* counts most, then *I* and *run*; *do*, *?* and *always* hardly count. The answer that was found is about
+# something that terminates. Why *I* counts we cannot say, and why the search missed `finally` we still do not know.
+#
+# Attention received does say something about a word. Here the two orders have a rank correlation of 0.61, and in the
+# twenty sentences 0.74 on average. Part of that is built in, since hiding a word that gets much weight takes away more.
+# So attention received is evidence. Before you call it an explanation, ablate.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1130,10 +1161,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Loaded with a published model's numbers, our encoder computes what the model computes, up to rounding. That the right
-# sentences are found is no proof of it: only a comparison of numbers found every mistake that we planted. Its vectors
-# tell what sentences are about. Its maps show what is mixed, but not why: much of the weight lies on tokens that need
-# not hand anything over, though words that receive more attention also mattered more.
+# Loaded with a published model's numbers, our encoder computes what the model computes, up to rounding. Finding the
+# right sentences is no proof of that: only a comparison of numbers found every mistake that we planted. The model's
+# vectors tell what sentences are about. Its maps show what is mixed, but not why. Much of the weight lies on tokens
+# that need not hand anything over; but words that receive more attention also mattered more.
 #
 # **Sources.** BERT: [Devlin and others (2018)](https://arxiv.org/abs/1810.04805); MiniLM: [Wang and others
 # (2020)](https://arxiv.org/abs/2002.10957); sentence vectors: [Reimers and Gurevych
@@ -1153,13 +1184,15 @@ verdict
 #
 # ### Is a token still its word, and still at its position?
 #
-# There is a second reason to read maps with care. A weight of layer 5 points at a *vector*, to which four layers have
-# added, each of them twice: what attention brought, and what a feed-forward network made of it. Does it still hold
-# the word that once stood there, and its position? Ask a linear probe, as in [chapter 8](08_encoder.ipynb): a linear
-# map from the vector to the answer, fitted on some sentences and tested on others. One probe chooses the position,
-# among the fifteen after `[CLS]`, so a guess is right once in fifteen. The other gives a vector, and answers with the
-# nearest of all 30,522 embeddings, so here a guess is hardly ever right; its 148 test words were not in the fitting.
-# Success means that the answer is easy to read there, not that the model reads it.
+# There is a second reason to read maps with care. A weight of layer 5 points at a *vector*. Four layers have added to
+# this vector, each of them twice: first what attention brought, then what a feed-forward network made of it. Does the
+# vector still hold the word that once stood there, and its position? Ask a linear probe, as in chapter 8: a linear map
+# from the vector to the answer, fitted on some sentences and tested on others.
+#
+# One probe chooses the position among the fifteen after `[CLS]`, so a guess is right once in fifteen. The other probe
+# gives a vector, and answers with the token whose embedding, of all 30,522, is nearest. Here a guess is hardly ever
+# right. The 148 words of its test were not in the fitting. Success means that the answer is easy to read from the
+# vector, not that the model reads it.
 #
 # **Predict first.** The embeddings are a sum of word and position. Through six layers, does the word or the position
 # fade faster?
