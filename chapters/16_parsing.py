@@ -11,10 +11,10 @@
 # Words group into phrases, and phrases into larger phrases: a sentence is a tree. Written as text, a tree is one more
 # language, so the translator of chapters 13 and 14 can be asked for it, with nothing in the model changed. *Attention
 # Is All You Need* did that in its section 6.3, to show that its model can do more than translate. On artificial
-# sentences your translator will make no mistake. One clause deeper, none is right. And on real sentences a parser
-# that only counts beats it by forty points. Why?
+# sentences your translator will make no mistake. Of sentences that go one clause deeper, it gets not one right. And on
+# real sentences, a parser that only counts beats it by forty points. Why?
 #
-# You need [chapter 13](13_alignment.ipynb) and [chapter 14](14_translation.ipynb). It takes about 26 minutes to read,
+# You need [chapter 13](13_alignment.ipynb) and [chapter 14](14_translation.ipynb). It takes about 29 minutes to read,
 # and 35 more for the exercises. [Going further](#going-further), at the end, takes 2 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter asks it for trees."}}
@@ -46,7 +46,9 @@ transformer_map(built=16)
 # | ADJP | adjective phrase | *very old* |
 #
 # A collection of sentences whose trees people have drawn is a **treebank**, and it is kept as text, in brackets. The
-# innermost brackets hold a word and its **part of speech**, such as NN for a noun, DT for an article.
+# innermost brackets hold a word and its **part of speech**, such as NN for a noun, DT for an article, PRP for a
+# pronoun, VBZ for a verb such as *sees*, and IN for a preposition. Here are two trees of *she sees the cat in the
+# kitchen*:
 
 # %%
 from dotformer.data.trees import read_trees
@@ -65,11 +67,12 @@ for axes, tree in zip(panels, (attached_to_verb, attached_to_noun), strict=True)
 plt.show()
 
 # %% [markdown]
-# Same words, two trees, two meanings. In the first the PP belongs to the verb: that is where she sees it. In the second
-# it belongs to the noun: the cat in the kitchen, and not the other one. This is **PP attachment**, and a parser must
-# *choose*.
+# The words are the same, but the two trees mean different things. In the first tree the PP belongs to the verb: *in the
+# kitchen* says where she sees the cat. In the second it belongs to the noun: it says which cat she sees, the one in the
+# kitchen and not the other one. To what a PP belongs is the question of **PP attachment**, and a parser must *choose*.
 #
-# **Predict first.** If each constituent has two parts, how many trees are there over 5 words? Over 20?
+# **Predict first.** Among how many trees must it choose? Say that each constituent has exactly two parts: how many
+# trees are there over 5 words? Over 20?
 
 # %% tags=["nbval-check-output"]
 from functools import cache
@@ -93,12 +96,13 @@ for words in (2, 3, 4, 5, 20):
 # ## A tree is a text
 #
 # Walk through the tree from the left, and write down each constituent when you enter it and when you leave it (Vinyals
-# and others 2015). That is **linearization**. A word is written as a _, because the words need not be repeated: their
-# order does not change. Parts of speech are left out as well. *she sees the cat* becomes
+# and others 2015). That is **linearization**. A label in capitals opens a constituent, and the same label in small
+# letters closes it. The words need not be repeated, because their order does not change: a `_` stands for each. Parts
+# of speech are left out as well. So *she sees the cat* becomes
 #
 # > S NP _ np VP _ NP _ _ np vp s
 #
-# A label in capitals opens, and the same label in small letters closes.
+# In code, a `Tree` has a `label` and its `children`. The smallest tree is a **leaf**: a part of speech with its word.
 
 # %% tags=["export"] module="parsing"
 from dotformer.data.trees import Tree
@@ -116,8 +120,10 @@ def linearize(tree: Tree) -> str:
 
 
 # %% [markdown]
-# To read it back, one needs the words with their parts of speech (`leaves`), and a stack of the constituents that are
-# open. A closing label must be that of the last one opened:
+# To read a text back into a tree, you need two things: the leaves of the sentence, and a stack of the constituents that
+# are open. A closing label must be that of the constituent opened last. Otherwise, and whenever words and `_` do not
+# match in number, `read_tree` raises an error. We try it on the text of the first tree above, and on four texts in
+# which one thing is wrong:
 
 # %% tags=["export"] module="parsing"
 from collections.abc import Iterable, Sequence
@@ -165,7 +171,8 @@ for wrong in (
         print(f"{wrong}\n    {error}")
 
 # %% [markdown]
-# Wrong order, one bracket left open, words left over, a word too many. Nothing in a translator prevents any of these.
+# The first text is right. In the other four, two brackets close in the wrong order, one bracket is left open, words are
+# left over, and there is a word too many. Nothing in a translator prevents any of these mistakes.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -191,26 +198,28 @@ quiz.one_choice(
 # %% [markdown]
 # ## How good is a parse?
 #
-# In a sentence of thirty words something is often wrong. So one compares sets of **labelled brackets**: each
-# constituent as its label, its first word, and the word after its last, counted from 0 (*the cat* is NP 2-4). Suppose
-# that the first tree above is right (**gold**), and a parser writes the second.
+# In a sentence of thirty words some constituent is often wrong, so it says little whether the whole tree is right.
+# Instead, compare the constituents one by one. Write each as a **labelled bracket**: its label, the number of its first
+# word, and the number of the word after its last, counted from 0. In *she sees the cat*, the NP *the cat* is NP 2-4.
+# Suppose that a parser writes the second tree above, but the first one is right. The right tree is called **gold**.
 #
 # | | brackets |
 # |---|---|
 # | gold | S 0-7, NP 0-1, VP 1-7, NP 2-4, PP 4-7, NP 5-7 |
 # | parse | S 0-7, NP 0-1, VP 1-7, **NP 2-7**, NP 2-4, PP 4-7, NP 5-7 |
 #
-# All six gold brackets were found: **recall** is 6/6. Of seven that were written, six are right: **precision** is
-# 6/7. Their harmonic mean, **F1**, is twice the hits over both counts: $2 \cdot 6 / (6 + 7) = 0.923$, given as 92.3.
-# Over a test set (`bracket_scores`), hits and brackets are added up before anything is divided, as in BLEU. (`exact`
-# is the share of sentences whose counted brackets are all right, `parsed` that of texts that are a tree of their
-# sentence.)
+# All six gold brackets were found: **recall** is 6/6. Of seven that were written, six are right: **precision** is 6/7.
+# Their harmonic mean, **F1**, is twice the hits over both counts: $2 \cdot 6 / (6 + 7) = 0.923$, given as 92.3.
 #
 # That is mild, for a parse with the wrong meaning: its wrong attachment costs one bracket.
 #
 # What is counted must be the same for everybody. Nearly all published figures come from one program,
 # [EVALB](https://nlp.cs.nyu.edu/evalb/), with the parameters of Collins. Parts of speech, which are easy to get right,
 # and punctuation do not count.
+#
+# Over a test set, hits and brackets are added up before anything is divided, as in BLEU. `bracket_scores` does that,
+# and gives two more numbers: `exact` is the share of sentences whose counted brackets are all right, and `parsed` is
+# the share of texts that are a tree of their sentence. Here it scores the pair above:
 
 # %% tags=["export", "hide-input"] module="parsing"
 from collections import Counter
@@ -274,8 +283,8 @@ print({name: round(score, 1) for name, score in found.items()})
 assert round(found["f1"], 1) == 92.3
 
 # %% [markdown]
-# One difference from EVALB is on purpose. If a parse does not fit its sentence, EVALB *leaves the sentence out*. Here
-# it stays in, without brackets, so recall suffers.
+# We differ from EVALB in one point, on purpose. If a parse does not fit its sentence, EVALB *leaves the sentence out*.
+# Here the sentence stays in, and its parse counts as having no brackets, so recall suffers.
 
 # %% tags=["quiz"]
 flat = Tree("S", tuple(attached_to_verb.leaves()))
@@ -297,8 +306,8 @@ quiz.number(
 
 # %% [markdown]
 # ## The translator, unchanged
-# [Chapter 13's](13_alignment.ipynb) grammar knows the tree of each English sentence, because it made it. So a pair to
-# learn from is a sentence, and its tree as a text.
+# The grammar of chapter 13 made its English sentences, so it knows the tree of each. A pair to learn from is now an
+# English sentence, and its tree as a text. Here are three of them:
 
 # %% tags=["export", "hide-input"] module="parsing"
 from random import Random
@@ -372,7 +381,8 @@ load_model(model, folder / "model.safetensors")
 translator = Translator(english, bracketing, model, KVCache)
 
 # %% [markdown]
-# What does it write, greedily, for the test sentences?
+# What does this model write, greedily, for the test sentences? And how many different trees has it learned from? The
+# last line of the output also says how many of the test set's trees are among them:
 
 
 # %% tags=["hide-input"]
@@ -451,14 +461,17 @@ for n in (0, fronted):
     print(in_lines("writes", texts[n]), in_lines("gold", deep[n].target), sep="\n")
 
 # %% [markdown]
-# Not one is right, and only one text is a tree. (Leave out the other 241, as EVALB does, and F1 is 78.3 instead of
-# 0.6: always check how many sentences were scored.) In the first example the model opens three clauses and closes
-# two: `s sbar vp` is missing before the full stop. In the second it begins with an SBAR, as it would if *although*
-# stood in front.
+# Not one is right, and only one text is a tree. In the first example the model opens three clauses and closes two:
+# `s sbar vp` is missing before the full stop. In the second it begins with an SBAR, as it would if *although* stood in
+# front.
 #
-# Is it depth, or length, or the three words? Two controls, both of 33 to 38 labels and underscores where length is the
-# question: sentences of two clauses whose trees are as long as the shortest of the deeper ones; and the three words
-# before a single clause. The last row has those deeper ones themselves.
+# What does the harm: the depth, the length, or the three words *Anna thinks that*? Two controls separate them:
+#
+# - for the length, sentences of two clauses, without the three words, whose trees are as long as those of the shortest
+#   deeper sentences: 33 to 38 labels and underscores;
+# - for the three words, *Anna thinks that* before a single clause, at any length.
+#
+# The third row of the output has the deeper sentences of 33 to 38 labels and underscores themselves.
 
 
 # %% tags=["hide-input"]
@@ -501,19 +514,26 @@ assert [scores["exact"] for _, scores in compared.values()] == [100, 100, 0]
 assert 0.28 < like_first / len(deep) < 0.37
 
 # %% [markdown]
-# Neither length nor the three words do any harm here; what fails has a third clause. So the model has learned how
-# sentences of one and of two clauses are built. It does not apply them inside one another once more. A perfect score
-# on a test set drawn like the training set does not show a grammar. What is missing is called **compositional
-# generalization** (Kim and Linzen 2020).
+# Neither length nor the three words do any harm here; what fails has a third clause. So the model has learned how to
+# build sentences of one clause and of two. It does not put one more clause around them. A perfect score on a test set
+# drawn like the training set does not show a grammar. What is missing is called **compositional generalization** (Kim
+# and Linzen 2020).
+#
+# A word about the F1 of 0.6: only one of the 242 texts is a tree. If you leave out the other 241, as EVALB does, F1 is
+# 78.3. So always check how many sentences were scored.
 
 # %% [markdown]
 # ## Hold it to trees
 #
-# One cure is cheap. At each step we know which tokens can still lead to a tree: a label to open, and a word, only while
-# words are left; a closing bracket only for the last one opened, and only if something stands in it (the outermost only
-# when no words are left); the end only when all words are used and all brackets closed. Give the others no probability.
-# This is **constrained decoding**, and it is how today's models are made to write valid JSON. The model does not
-# change.
+# One cure is cheap. At each step we know which tokens can still lead to a tree:
+#
+# - a label to open, and a word: only while words are left;
+# - a closing label: only that of the constituent opened last, and only if something stands in it (the outermost
+#   constituent closes only when no words are left);
+# - the end: only when all words are used and all brackets are closed.
+#
+# Give all other tokens no probability. This is **constrained decoding**, and it is how today's models are made to write
+# valid JSON. The model does not change.
 
 
 # %% tags=["export"] module="parsing"
@@ -603,27 +623,33 @@ for free, text, parse in zip(texts, held_texts, deep, strict=True):
 assert lacked_three == scored_right
 
 # %% [markdown]
-# Here each text is a tree. F1 rises to 64, and almost a third are counted as right: those that lacked only three
-# brackets. They have them now, but after the full stop, since only the early end was forbidden; EVALB, which leaves
-# punctuation out, does not notice. So no text equals gold. Constrained decoding repairs *form*: a text that is a tree
-# can still be the wrong tree, as valid JSON can hold wrong values.
+# Now every text is a tree. F1 rises to 64, and almost a third of the sentences are counted as right: those whose texts
+# lacked only the three brackets `s sbar vp`. The model still writes the full stop too early. Then the constraint
+# forbids the end, and the model closes the three brackets after the full stop instead of before it. So no text equals
+# gold. The score does not notice, because like EVALB it leaves punctuation out. Constrained decoding repairs *form*: a
+# text that is a tree can still be the wrong tree, as valid JSON can hold wrong values.
 #
 # ## Count instead: a grammar
 #
 # What would a parser look like that has the tree built in? It would build trees from rules, and choose the likeliest.
 # Count, in the treebank, what each constituent is made of. Suppose that of 100 NPs 60 are a DT and an NN: then the
-# **rule** NP → DT NN gets 0.6. With *the* 0.5 of all DT and *cat* 0.1 of all NN, the NP *the cat* has
-# $0.6 \cdot 0.5 \cdot 0.1 = 0.03$: the product of the probabilities of its rules, as if each were chosen without
-# regard to all others (the **independence assumption**). Rules with such probabilities are a **probabilistic
-# context-free grammar**, PCFG.
+# **rule** NP → DT NN gets the probability 0.6. Suppose also that half of all DT are *the*, and a tenth of all NN are
+# *cat*. Then the NP *the cat* has the probability $0.6 \cdot 0.5 \cdot 0.1 = 0.03$, the product of the probabilities of
+# its rules. The product treats each rule as if it were chosen without regard to all others. That is the **independence
+# assumption**. Rules with such probabilities are a **probabilistic context-free grammar**, or PCFG.
 #
-# This assumption makes an exact search possible. The best NP over a **span** (words that follow one another) is the
-# same whatever stands around it: in a tree with a worse NP there, put in the best one, and the product goes up while
-# nothing else changes. So all other NPs over that span can be forgotten. Find the best constituent of each label for
-# all spans of one word, then of two, and so on: each longer span is cut in two at every point, and the best of both
-# parts are known already. For ten words that is 165 pairs of a span and a cut, against 4,862 trees of pairs. In
-# general it is $(n^3 - n)/6$, so twice the length is about eight times the work. This is **dynamic programming**, and
-# the algorithm is **CKY** (Cocke, Kasami, Younger). What it fills is the **chart**. For *she sees the cat*:
+# This assumption makes an exact search possible. Call words that follow one another a **span**. The best NP over a span
+# is the same whatever stands around the span. If a tree has a worse NP there, you can put in the best one: the product
+# goes up, and nothing else changes. So all other NPs over that span can be forgotten.
+#
+# The search goes from short spans to long ones. Find the best constituent of each label for all spans of one word, then
+# of two, and so on. Cut each longer span in two at every point: the best constituents of both parts are known already.
+# This is **dynamic programming**, and the algorithm is **CKY** (Cocke, Kasami, Younger). Its work is the number of
+# pairs of a span and a cut, $(n^3 - n)/6$ for $n$ words, so twice the length is about eight times the work. For ten
+# words that is 165 pairs, against 4,862 trees of pairs.
+#
+# What CKY fills is the **chart**. Here it is for *she sees the cat*. Row and column are the first and the last word of
+# a span, and each cell has the label that the best tree uses:
 #
 # | | she | sees | the | cat |
 # |---|---|---|---|---|
@@ -632,12 +658,14 @@ assert lacked_three == scored_right
 # | from *the* | | | DT | **NP** |
 # | from *cat* | | | | NN |
 #
-# Row and column are the first and the last word of a span, and each cell has the label that the best tree uses. *the
-# cat* is an NP, with *sees* in front it is a VP, and with *she* in front of that an S. A cut makes two parts, so each
-# rule must have two. Rules with one part (**unary** ones, such as NP → PRP) need no cut: once a cell is filled, they
-# are tried on what stands in it. Longer ones are **binarized**: `S → NP VP .` becomes `S → NP S|NP` and `S|NP → VP .`;
-# `S|NP` is what is left of an S after its NP. `PCFG`, in `data`, does that and counts; `cky`, folded, fills the chart
-# and builds the tree.
+# *the cat* is an NP; with *sees* in front it is a VP, and with *she* in front of that, an S.
+#
+# A cut makes two parts, but not every rule has two. Rules with one part, such as NP → PRP, are **unary**. They are
+# removed before counting: a chain of only children becomes one label, so that a PRP alone in an NP is `NP/PRP`, and is
+# taken apart again in the end. Rules with more than two parts are **binarized**: `S → NP VP .` becomes `S → NP S|NP`
+# and `S|NP → VP .`, where `S|NP` is what is left of an S after its NP. `PCFG`, in `data`, brings the rules into this
+# form and counts them; `cky`, folded, fills the chart and builds the tree. Here are the scores, on the first 200 test
+# sentences and on the deeper ones:
 
 # %% tags=["export", "hide-input"] module="parsing"
 import numpy as np
@@ -711,20 +739,26 @@ show(**counted)
 assert min(scores["exact"] for scores in counted.values()) >= 95
 
 # %% [markdown]
-# The grammar parses deeper sentences as well as the others, because a rule does not know how deep it is used: *that*
-# and an S make an SBAR anywhere. It has learned in seconds, and without a gradient. But this test favours it: the
-# sentences were made by a grammar. And a rule knows the labels of its parts, and nothing of what stands around them.
+# The grammar is as good on the deeper sentences as on the others, because a rule does not know how deep it is used:
+# *that* and an S make an SBAR anywhere. The grammar has learned in seconds, and without a gradient. But this test
+# favours it, because the sentences were made by a grammar. And it has a limit: a rule knows the labels of its parts,
+# and nothing of what stands around them.
 #
 # ## Another head on an encoder
 #
-# Now combine the two: an encoder of the same kind, which has read the whole sentence, and a search that returns only
-# trees. This is a **chart parser** with neural scores, after Kitaev and Klein (2018). Instead of a decoder it has an
-# output layer of its own, also called a *head* (not an attention head). It is asked about spans. A span has two ends,
-# so vectors are needed between words: the **fenceposts**, before, between and after them. Half of each post comes
-# from the word before it, half from the word after it: the post between *sees* and *the* joins the first half of the
-# encoder's output for *sees* to the second half of that for *the* (at the ends, the begin and end tokens serve). A
-# span's vector is its right post minus its left one, which is meant to say what changes across the span, and has the
-# same size for spans of any length. A small feed-forward network scores each label, and *no constituent*.
+# Now combine translator and grammar. From the translator take the encoder, which has read the whole sentence; from the
+# grammar, a search that returns only trees. This is a **chart parser** with neural scores, after Kitaev and Klein
+# (2018). Behind its encoder there is no decoder, but an output layer of its own, also called a *head* (not an attention
+# head). The head is asked about spans.
+#
+# A span begins and ends between words, so we need vectors there: the **fenceposts**, before, between and after the
+# words. The first half of a post comes from the word before it, the second half from the word after it. So the post
+# between *sees* and *the* joins the first half of the encoder's output for *sees* to the second half of its output for
+# *the*. At the ends of the sentence, the begin and end tokens serve as words.
+#
+# The vector of a span is its right post minus its left one. It is meant to say what changes across the span, and it has
+# the same size for spans of any length. From this vector, a small feed-forward network scores each label, and also *no
+# constituent*. For *the cat*, with scores that are made up:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Four words, she sees the cat, on top of an encoder, with fenceposts numbered 0 to 4 before, between and after them. Posts 2 and 4 stand around the cat. Post 4 minus post 2 goes into a feed-forward network, which scores NP at 6.1, VP at minus 2.0 and no constituent at 0."}}
 from classroom.diagram import Diagram
@@ -749,9 +783,9 @@ for n, line in enumerate(("NP 6.1", "no constituent 0", "VP −2.0")):
 plt.show()
 
 # %% [markdown]
-# (The scores are made up.) A sentence of $n$ words has $n (n + 1) / 2$ spans, and each is classified by itself, by
-# cross-entropy. So the `Trainer` of [chapter 11](11_training.ipynb) does it, unchanged: the targets are the labels of
-# all spans, where a translator's are tokens.
+# A sentence of $n$ words has $n (n + 1) / 2$ spans. In training, each span is classified by itself, with cross-entropy.
+# The targets are the labels of all spans, where a translator's are tokens. So the `Trainer` of [chapter
+# 11](11_training.ipynb) needs no change.
 
 # %% tags=["export", "hide-input"] module="parsing"
 from dotformer.data.trees import spans_to_tree, tree_to_spans
@@ -839,15 +873,17 @@ class SpanParser(nn.Module):
 
 
 # %% [markdown]
-# Spans that are labelled one by one can cross, and then they form no tree. So we need CKY again, to find the tree
-# whose spans have the largest sum of scores. A label's score does not depend on the labels of its parts, so label and
-# cut can be chosen separately: the sum over a span is the score of its best label plus the best sums of its two
-# parts, at the best cut. If that label is *no constituent*, the span gets no bracket, and its parts become children
-# of the span around it. With $s$ for the scores,
+# Spans that are labelled one by one can cross, and then they form no tree. So we need CKY again, to find the tree whose
+# spans have the largest sum of scores. Write $s(i, j, \ell)$ for the score of the label $\ell$ on the span from post
+# $i$ to post $j$, and $\text{best}(i, j)$ for the best sum over that span. The score of a label does not depend on the
+# labels of its parts, so label and cut can be chosen separately. The best sum is the score of the best label, plus the
+# best sums of the two parts at the best cut $k$:
 #
 # $$\text{best}(i, j) = \max_{\ell} s(i, j, \ell) + \max_k \, [\text{best}(i, k) + \text{best}(k, j)] .$$
 #
-# (For a single word there is only the first term; *no constituent* is one of the labels $\ell$, with the score 0.)
+# For a single word there is nothing to cut, and only the first term is left. *No constituent* is one of the labels
+# $\ell$; its score is subtracted from all, so that it is 0. If it is the best label of a span, the span gets no
+# bracket, and its parts become children of the span around it.
 #
 # For *she sees the cat*, with scores that are made up:
 
@@ -964,10 +1000,10 @@ show(**charted)
 assert charted["test"]["f1"] > 99 and charted["deeper"]["exact"] > 40
 
 # %% [markdown]
-# On the test set it comes close to the translator, after seconds of training. On deeper sentences it is far ahead of
-# the translator, free or constrained, and behind the grammar. The grammar's rule cannot tell how deep it is. The
-# chart parser's encoder reads the whole sentence, and one with three clauses is new to it. This may be why; we did
-# not test it.
+# On the test set the chart parser comes close to the translator, after seconds of training. On the deeper sentences it
+# is far ahead of the translator, free or constrained, and behind the grammar. Why behind? Perhaps because a rule of the
+# grammar cannot tell how deep it is used, while the chart parser's encoder reads the whole sentence, and a sentence
+# with three clauses is new to it. We did not test this.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1009,9 +1045,9 @@ quiz.one_choice(
 # - **The grammar** is the plain PCFG from above.
 # - **The chart parser** has an encoder of the same depth and width.
 #
-# Settings were chosen for each by F1 on a validation set (`python -m benchmarks.parsing`). **Predict first**: in
-# which order do they come? (*new only* leaves out the fifth of the test sentences, above all headings such as
-# *Results*, that also stand in the training set.)
+# For each parser, the settings were chosen by F1 on a validation set (`python -m benchmarks.parsing`). A fifth of the
+# test sentences, above all headings such as *Results*, also stand in the training set; the column *new only* leaves
+# them out. **Predict first**: in which order do the parsers come?
 
 # %% tags=["hide-input"]
 from classroom.measured import measured
@@ -1052,9 +1088,9 @@ row("translator, longer", of("translator", times=4))
 
 # %% [markdown]
 # The translator beats the baseline and nothing else. The grammar, which counted for a second, is forty points ahead of
-# it, and the chart parser three more in F1, though fewer trees entirely right (it is better in 22 of 30 articles, p =
-# 0.02). A translator trained with four times the steps, and with dropout against overfitting, gains six points, so the
-# gap to the grammar is still 35.
+# the translator. The chart parser is three points ahead of the grammar, and better in 22 of the 30 articles (p = 0.02),
+# but it gets fewer trees entirely right. Would more training help the translator? With four times the steps, and with
+# dropout against overfitting, it gains six points. The gap to the grammar is still 35.
 
 # %% tags=["proof"]
 import math
@@ -1122,12 +1158,14 @@ assert run["only_parsed"]["f1"] > 2.8 * run["free"]["f1"]
 assert 34 < mean["grammar"] - longer["scores"]["f1"] < 36
 
 # %% [markdown]
-# Most of all, it seems to lose track of the words: nearly two of three texts have too few words or too many. A `_` does not say
-# which word it is; the model must keep track. If it skips the third word, the constraint makes it add a `_` at the end:
-# the number is right, but every word from the third on is at the wrong position. The longer the sentence, the likelier
-# a shift, and the constrained score falls with length much faster than the chart parser's. (Longer sentences are harder
-# in other ways, too; this is what fits, not a test.) The chart parser cannot lose track. It is asked about each
-# span by its two ends, and when it is wrong about one, it can still be right about the next.
+# Most of all, the translator seems to lose track of the words: nearly two of three texts have too few words or too
+# many. A `_` does not say which word it is, so the model must keep track. If it skips the third word, the constraint
+# only makes it add a `_` at the end: the number is right, but every word from the third on is at the wrong position.
+#
+# The longer the sentence, the likelier such a shift. This fits the second part of the output, where the constrained
+# score falls with length much faster than the chart parser's. It is no proof, because longer sentences are harder in
+# other ways, too. The chart parser cannot lose track. It is asked about each span by its two ends, and when it is wrong
+# about one span, it can still be right about the next.
 #
 # Here is a test sentence, *Ussing chamber experiments were also performed to investigate the bacterial passage through
 # PP* (this PP is an abbreviation of the article, not the label), as the chart parser and the constrained translator
@@ -1145,18 +1183,20 @@ for axes, parser in zip(panels, ("chart", "translator"), strict=True):
 plt.show()
 
 # %% [markdown]
-# The chart parser misses one constituent, *Ussing chamber*. The translator misses it, too, and after *to* it has left
-# out `VP _`, a phrase with its word. From there on it is off by one word, and further on by two.
+# The chart parser misses one constituent, *Ussing chamber*. The translator misses *Ussing chamber*, too. And after
+# *to*, it has left out `VP _`: the VP that should begin with *investigate*, and the `_` of that word. From there on it
+# is off by one word, and further on by two.
 
 # %% [markdown]
 # ### And in the paper?
 #
-# The paper's model wrote trees as well, and reached an F1 of 91.3 on the Wall Street Journal: four layers of width
-# 1024, trained on about 40,000 sentences. Kitaev and Klein's encoder, built of attention as well, with a chart,
-# reached 93.55 from the same sentences. There the two are two points apart, here some forty. But our text is
-# different, with a fifth of the sentences, and our model has an eighth of the width. Does that depend on the number
-# of sentences? We trained all three again on a quarter and a sixteenth of the trees (with half and a quarter of the
-# steps, so both change):
+# The paper's model wrote trees as well. With four layers of width 1024, trained on about 40,000 sentences, it reached
+# an F1 of 91.3 on the Wall Street Journal. The chart parser of Kitaev and Klein, whose encoder is built of attention as
+# well, reached 93.55 from the same sentences. In these papers, translator and chart parser are two points apart; here,
+# some forty. But our text is different, we have a fifth of the sentences, and our model has an eighth of the width.
+#
+# Does the gap depend on the number of sentences? We trained all three parsers again on a quarter and a sixteenth of the
+# trees. They also got half and a quarter of the steps, so two things change at once:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "F1 against the number of trees to learn from, 479, 1,915 and 7,661. Chart parser 59, 69, 78; grammar 58, 69, 75; translator 23, 28, 35. Right-branching is at 19."}}
 figure, axes = plt.subplots(figsize=(6.2, 3.4), layout="constrained")
@@ -1218,9 +1258,10 @@ behind = [f1["chart", x] - f1["translator", x] for x in results["shares"][::-1]]
 assert [round(points) for points in behind] == [35, 42, 44]
 
 # %% [markdown]
-# In this range the translator falls further behind the chart parser, from 35 points to 44. But its own gain grows,
-# from 4.2 points to 7.0, while those of the other two shrink. (Part of that may be the steps.) The paper's result
-# suggests that it can catch up, with more trees and more width.
+# With more trees, the translator falls further behind the chart parser in this range, from 35 points to 44. But look at
+# what each parser gains when it gets four times the trees. The translator's gain grows, from 4.2 points at the first
+# step of the figure to 7.0 at the second, while those of the other two shrink. Part of that may be the number of
+# training steps. The paper's result suggests that a translator can catch up, with more trees and more width.
 #
 # In these sentences the translator often loses count of the words, and in the artificial ones it did not learn to put a
 # third clause around two. A chart has the positions built in, and a grammar's rules the nesting. What is built in is a
@@ -1437,8 +1478,10 @@ verdict
 # ### Does it look at what it closes?
 #
 # Does the model follow the brackets, or recite a list? To write `np`, it must know that the last open constituent is an
-# NP. Does any of the decoder's eight heads of **self-attention** put its largest weight on the bracket that is being
-# closed, and more often than a head could that always looks equally far back?
+# NP. Does any of the eight heads of the decoder's **self-attention** put its largest weight on the bracket that is
+# being closed? The output gives, for each label, the head that does so most often. A head that always looks equally far
+# back would find some brackets, too. The last number says how many it can find at most: the share of brackets that
+# stand at the *most frequent distance*.
 
 # %% tags=["hide-input"]
 import torch
@@ -1545,8 +1588,8 @@ assert 0.5 < right["NP"][0] < 0.6 and right["S"][1] < 0.9
 assert min(right[label][0] for label in ("SBAR", "VP", "S")) > 0.95
 
 # %% [markdown]
-# Without its bracket no ADJP, few PPs and only half of the NPs are closed: there the bracket is needed. An inner S is
-# still closed without its own bracket; without another one, in some 85 percent. For an SBAR a head points at the
-# bracket every time, and yet nothing is lost without it. Something else must tell the decoder the same, as for VP and
-# S. A map shows where a model looks. An ablation shows whether it can do without what it sees there. Neither shows
-# whether it follows a rule.
+# Without its own bracket, no ADJP, few PPs and only half of the NPs are closed: for these labels, the bracket is
+# needed. An inner S is always closed without its own bracket, but in only some 85 percent when another bracket is
+# hidden. For an SBAR, a head points at the bracket every time, and yet nothing is lost when the bracket is hidden.
+# Something else must tell the decoder what to close, as for VP and S. A map shows where a model looks. An ablation
+# shows whether it can do without what it sees there. Neither shows whether it follows a rule.
