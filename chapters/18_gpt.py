@@ -15,7 +15,7 @@
 # By the end of this chapter you have written one, counted GPT-2's parameters to the last one, seen a small one learn
 # to write documentation, and found, in a still smaller one, the heads that copy what the model has read.
 #
-# You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 27
+# You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 29
 # minutes to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. A GPT is the decoder's half of it, without cross-attention."}}
@@ -31,8 +31,8 @@ transformer_map(built=18)
 # ## One sequence
 #
 # A decoder layer has three sublayers: self-attention, cross-attention and a feed-forward network. Without
-# cross-attention two are left, the same two as in the *encoder* layer of chapter 8. What makes such a layer a decoder's
-# is the causal mask.
+# cross-attention two are left, the same two as in the *encoder* layer of chapter 8. Only the causal mask still makes it
+# a decoder's layer.
 #
 # Cross-attention was how the answer got to see the question. Where does the question go now? Into the same sequence, in
 # front of the answer:
@@ -45,14 +45,18 @@ transformer_map(built=18)
 # | | encoder and decoder | GPT |
 # |---|---|---|
 # | a word of the question sees | the whole question | the question up to itself |
-# | what the answer's layer 3 reads of the question | what the *last* encoder layer made of it | what layer 2 made of it |
+# | a word of the answer, in layer 3, say, reads of the question | what the *last* encoder layer made of it | what layer 2 made of it |
 # | question and answer have | parameters of their own | the same parameters |
 #
-# And the question can be left out. In any text each word comes after others, so any text can be learnt from as it is,
-# and nobody has to translate or label it (**self-supervised** learning). A model that gives a probability to every
-# next token of a text is a **language model**. Most are built this way, for three reasons: every token of any text is
-# a target, one set of parameters serves question and answer, and a conversation only grows at its end, so what the
-# cache keeps stays valid.
+# The question can even be left out. In any text each word comes after others, so a model can learn from any text as it
+# is. Nobody has to translate or label it: this is **self-supervised** learning. A model that gives a probability to
+# every next token of a text is a **language model**.
+#
+# Most language models have only a decoder, for three reasons:
+#
+# - every token of any text is a target;
+# - one set of parameters serves question and answer;
+# - a conversation only grows at its end, so the keys and values that chapter 12's cache keeps stay valid.
 #
 # **Predict first.** The model reads the nine tokens from *why* to *much*. Of the 81 scores of a head, how many does the
 # causal mask leave? And how many targets are there to learn from, if only the answer counts?
@@ -84,13 +88,15 @@ plt.show()
 # given and need not be written; leaving them out is called **loss masking**. A language model that reads plain text
 # has no prompt, and learns from all rows.
 #
-# In code: embeddings, a stack of chapter 8's layers, and a score for every token from the embedding table, as in
-# chapter 9. Three choices are GPT-2's ([Radford and others
-# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)): the
-# positions are learned, the norms stand before the sublayers ([pre-norm](08_encoder.ipynb#post-norm-or-pre-norm)), and
-# the activation is GELU. A fourth choice of GPT-2 concerns the initial weights: the matrices with which the $2L$
-# sublayers of $L$ layers write to the [residual stream](08_encoder.ipynb#add-what-each-part-returns) are divided by
-# $\sqrt{2L}$, so that what they add up to is no larger in a deeper model.
+# In code, a GPT has three parts: embeddings, a stack of chapter 8's layers, and an output that scores every token with
+# the embedding table, as in chapter 9. Three choices are those of GPT-2 ([Radford and others
+# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)):
+#
+# - the positions are learned;
+# - the norms stand before the sublayers ([pre-norm](08_encoder.ipynb#post-norm-or-pre-norm));
+# - the activation is GELU.
+#
+# First the settings:
 
 # %% tags=["export"] module="gpt"
 from dataclasses import dataclass
@@ -125,9 +131,10 @@ class GPTConfig(LayerConfig):
 
 
 # %% [markdown]
-# The model itself. Prompt and text are one sequence inside it. They come as two arguments only because the text alone
-# is scored: row $t$ of the result says what may follow the prompt and the text up to its token $t$. (The text begins
-# with `<bos>`, so row 0 scores its first word.)
+# Now the model. It takes two arguments, `prompt` (above, the question) and `text` (above, `<bos>` and the answer), and
+# joins them into one sequence. It must know where the text begins, because only the text is scored: row $t$ of the
+# result says what may follow the prompt and the text up to its token $t$. Row 0 belongs to `<bos>`, so it scores the
+# first word.
 
 
 # %% tags=["export"] module="gpt"
@@ -202,11 +209,16 @@ class GPT(nn.Module):
 # Shorter prompts of a batch are padded on the left, so that all prompts end in the same column and the text follows
 # directly. The padding is masked, and it must not shift the positions: in `embed`, `cumsum` counts the real tokens
 # alone, so that two pads and three tokens get 0 0 0 1 2.
+#
+# The initial weights, in `initialise`, are a fourth choice of GPT-2. A model of $L$ layers has $2L$ sublayers, and each
+# adds its result to the [residual stream](08_encoder.ipynb#add-what-each-part-returns). The last matrix of each
+# sublayer, which writes this result, is divided by $\sqrt{2L}$. So the sum of all results is no larger in a deeper
+# model.
 
 # %% [markdown]
-# Is it the same model as the published one? The library `transformers` has GPT-2. Make a small one with random
-# numbers, put its parameters into ours, under the names that they have here, and compare all logits. (GPT-2
-# approximates its GELU; here the library is told to take the exact one, as we do.)
+# Is it the same model as the published one? The library `transformers` has GPT-2. Make a small GPT-2 there, with random
+# parameters, copy them into our model, and compare all logits. GPT-2 approximates its GELU; the folded cell tells the
+# library to take the exact one, as we do.
 
 # %% tags=["hide-input"]
 import warnings
@@ -264,9 +276,10 @@ layer = gpt2.stack.layers[0].parameters()
 assert sum(parameter.numel() for parameter in layer) == 7_087_872
 
 # %% [markdown]
-# That is the size of the published model. (The paper says 117 million, a miscount; the [published
-# code](https://github.com/openai/gpt-2) calls this size 124M.) Two thirds of a layer are its feed-forward network.
-# GPT-3 is nearly the same design, with $D = 12{,}288$ and 96 layers ([Brown and others
+# That is the size of the published model, and two thirds of each layer are its feed-forward network. The paper itself
+# says 117 million, which is a miscount; the [published code](https://github.com/openai/gpt-2) says 124M.
+#
+# GPT-3 has nearly the same design, with $D = 12{,}288$ and 96 layers ([Brown and others
 # 2020](https://arxiv.org/abs/2005.14165)).
 
 # %% tags=["quiz"]
@@ -289,9 +302,10 @@ quiz.number(
 # ## Text that nobody had to label
 #
 # What can you train on without downloading anything? The packages that came with this book are documented, and that
-# documentation lies in their code. `docstrings` reads five of them, NumPy, SciPy, NetworkX, Matplotlib and
-# scikit-learn, and gives each function's name as a prompt and its documentation as the text. (The code supplies both;
-# the loss counts the documentation alone.) Here is one pair:
+# documentation lies in their code. The function `docstrings` reads five packages: NumPy, SciPy, NetworkX, Matplotlib
+# and scikit-learn. For each function in them it returns a pair, the function's name as the prompt and its documentation
+# as the text. Nobody had to label anything, since the code supplies both. The loss counts the text alone. Here is one
+# pair:
 
 # %% tags=["hide-input"]
 from classroom.measured import measured
@@ -305,8 +319,8 @@ print(found["example"]["text"])
 #
 # ### A small one, here
 #
-# Take one package, NetworkX, 600 subword tokens and two layers. Nothing is new but the model: `Trainer` and `evaluate`
-# are those of chapter 11.
+# Begin small: the texts of one package, NetworkX, a vocabulary of 600 subword tokens, and a model of two layers. Only
+# the model is new; `Trainer` and `evaluate` are those of chapter 11.
 
 # %% tags=["hide-input"]
 from dotformer.data.corpora import docstrings
@@ -364,22 +378,25 @@ for step, loss in losses.items():
 assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 
 # %% [markdown]
-# From 6.4 to 4.2 in 120 steps, a [perplexity](11_training.ipynb#the-loss) of 67: it is as unsure as if it
-# chose among that many tokens, all equally likely.
+# In 120 steps the loss falls from 6.4 to 4.2. That is a [perplexity](11_training.ipynb#the-loss) of 67: the model is as
+# unsure as if it chose among 67 tokens, all equally likely.
 
 # %% [markdown]
 # ### A million parameters
 #
-# `configs/gpt-docstrings.toml` is a model of four layers, of width 128, with a vocabulary of 2,000 tokens: 1.2
-# million parameters. It reads the 1.2 million tokens of all five packages two and a half times, in 1,500 steps and
-# ten minutes on one core (`python -m benchmarks.docstrings` does it with three seeds, and measures all that follows,
-# in half an hour). In the end it is asked to write about an invented name, `numpy.linalg.triangular_norm`
-# (temperature 0.8, top-p 0.95).
+# A larger model, `configs/gpt-docstrings.toml`, has four layers of width 128 and a vocabulary of 2,000 tokens: 1.2
+# million parameters. The texts of all five packages together have 1.2 million tokens, and it reads them two and a half
+# times, in 1,500 steps. That takes ten minutes on one core. Before training, after 50 and after 200 steps, and at the
+# end, it is asked to write about an invented name, `numpy.linalg.triangular_norm`, with temperature 0.8 and top-p 0.95.
 #
-# How low a loss can counting reach with one token of context? The same probability for every token costs
-# $\ln 2000 = 7.6$ nats. Whoever knows how often each token occurs in the text pays the **unigram entropy**, and whoever
-# also knows how often each token follows each other one, the **bigram entropy** ([exercise
-# 1](#exercise-1-how-much-does-counting-tell)).
+# To judge the model's loss, compare it with three guessers that only count:
+#
+# - one gives every token the same probability, and pays $\ln 2000 = 7.6$ nats a token (in the output, *uniform
+#   entropy*);
+# - one knows how often each token occurs in the text, and pays the **unigram entropy**;
+# - one also knows how often each token follows each other one, and pays the **bigram entropy**, the lowest loss that
+#   counting can reach with one token of context. You compute it in [exercise
+#   1](#exercise-1-how-much-does-counting-tell).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Validation loss of three seeds over 1,500 steps, from 5.9 at step 50 to 3.1. Three horizontal lines: a guess 7.6, unigrams 6.2, bigrams 4.0. The curves are below unigrams by step 50, and cross the line of bigrams near step 370."}}
 runs = [run for run in found["runs"] if run["corpus"] == "model"]
@@ -425,20 +442,21 @@ for run in runs:
     assert curve[400] < found["entropies"]["bigram"] < curve[300]
 
 # %% [markdown]
-# After 50 steps it has beaten the unigrams, and between steps 300 and 400 it passes the bigrams. It ends at 3.1 nats
-# a token.
+# After 50 steps the model has beaten the unigrams, and between steps 300 and 400 it passes the bigrams. It ends at 3.1
+# nats a token. ([Going further](#larger-models) compares models of four sizes.)
 #
-# What it wrote: at the start, random subwords; after 200 steps, words and brackets of documentation, in no order; at
-# the end, sections with their headings and dashes, an array with a shape, and sentences that have the rhythm of
-# English and mean nothing. ([Going further](#larger-models) compares models of four sizes.)
+# At the start it writes random subwords. After 200 steps it writes words and brackets of documentation, in no order. At
+# the end it writes sections with their headings and dashes, an array with a shape, and sentences that have the rhythm
+# of English and mean nothing.
 
 # %% [markdown]
 # ## It writes
 #
-# [Chapter 12](12_generation.ipynb#what-has-been-computed-before)'s cache kept two kinds of keys and values in each
-# layer, those of the source and those of the target. Here there is one kind. The prompt goes through all layers at
-# once, the [prefill](12_generation.ipynb#what-has-been-computed-before), and after that one token at a time. `read`,
-# in the folded cell, does both: a new token sees all that has been kept, and of the new ones those up to itself.
+# In each layer, [chapter 12](12_generation.ipynb#what-has-been-computed-before)'s cache kept two kinds of keys and
+# values, those of the source and those of the target. A GPT has one sequence, so its cache keeps one kind. Writing
+# begins with the **prefill**: the whole prompt goes through all layers at once. After that, one token at a time goes
+# through them. The method `read`, in the folded cell, does both. A new token attends to all tokens in the cache, and to
+# the new tokens up to itself.
 
 # %% tags=["export", "hide-input"] module="gpt"
 from dotformer.generation import KVAttention
@@ -496,9 +514,9 @@ class GPTCache:
 
 
 # %% [markdown]
-# `step` and `select` are what chapter 12's functions call, so greedy decoding, beam search and sampling need no new
-# line. Does it write what the model without a cache would? And does a text depend on its neighbours in a batch? Take
-# forty prompts of different lengths, padded on the left, and the small model, that of networkx:
+# Chapter 12's functions call two other methods of the cell, `step` and `select`. So greedy decoding, beam search and
+# sampling need no new line. Does the model with a cache write the same as without one? And does a text depend on its
+# neighbours in a batch? Take the small model of NetworkX, and forty prompts of different lengths, padded on the left:
 
 # %% tags=["hide-input"]
 from dotformer.generation import greedy
@@ -539,6 +557,9 @@ assert 1 < len(set(map(tuple, alone))) < 10
 # python -m dotformer train configs/gpt-docstrings.toml      # ten minutes on one core
 # python -m dotformer write runs/gpt-docstrings numpy.linalg.triangular_norm
 # ```
+#
+# `python -m benchmarks.docstrings` trains it with three seeds, and measures all that this chapter reports of it, in
+# half an hour.
 
 # %% [markdown]
 # ## Break it: the position of padding
@@ -577,11 +598,13 @@ assert not any(
 )
 
 # %% [markdown]
-# Fifteen or so of the forty. Seen alone, the second could pass for a weak model's text. The library `transformers`
-# had this mistake in GPT-2's generation until [2020](https://github.com/huggingface/transformers/pull/7552), and
-# *nnsight*, built on it, [until 2026](https://github.com/ndif-team/nnsight/issues/672).
+# Fifteen or so of the forty change. The two lines show one of them, and whoever sees only the second takes it for a
+# weak model's text. What finds the mistake is the check of the section before: each prompt alone, and all in a batch,
+# must give the same.
 #
-# The check that finds it is the one above: each prompt alone, and all in a batch, must give the same.
+# The library `transformers` had this mistake in GPT-2's generation until
+# [2020](https://github.com/huggingface/transformers/pull/7552), and *nnsight*, built on it, [until
+# 2026](https://github.com/ndif-team/nnsight/issues/672).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -603,13 +626,12 @@ quiz.one_choice(
 # %% [markdown]
 # ## Learning while it reads
 #
-# The trained model's parameters no longer change, and yet in a sense it goes on learning: the same token is easier
-# for it if it has seen more of the text. This is **in-context learning** in the wide sense. (Often the word is used
-# only for a task that is learnt from examples in the prompt: [chapter
-# 19](19_modern.ipynb#learning-from-examples-in-the-prompt).)
+# After training the parameters no longer change. And yet in a sense the model goes on learning: a token is easier to
+# predict if the model has seen more of the text. This is **in-context learning** in the wide sense of the word.
 #
-# Take test texts of at least 160 tokens, and measure the loss on tokens 144 to 159 alone. Before them stand the right
-# name and 144 tokens. The last $n$ of these are the text's own; the others come from another text.
+# Take test texts of at least 160 tokens, and measure the loss on tokens 144 to 159 alone. Before them always stand the
+# right name and 144 tokens, but only the last $n$ of the 144 are the text's own; the others are taken from another
+# text. Let $n$ grow from 0 to 144:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Mean loss of tokens 144 to 159, against the number of tokens before them that are the text's own, for three seeds. 4.4 with none, 3.5 with 16, 3.0 with all 144; every step helps."}}
 figure, axes = plt.subplots(figsize=(5.8, 3))
@@ -630,17 +652,18 @@ assert round(np.mean([each[5] for each in contexts]), 1) == 3.5
 assert round(np.mean([each[-1] for each in contexts]), 1) == 3.0
 
 # %% [markdown]
-# With none of their own text before them these tokens cost 4.4 nats each, with all 144 only 3.0. Part of this is
-# plain grammar, which needs the last few words. The step from 16 to all, half a nat, can hardly be that alone (though
-# in part the other text may mislead). Farther back stand the subject, the names of the arguments, the layout of this
-# text.
+# With none of their own text before them these tokens cost 4.4 nats each, with all 144 only 3.0. Part of this gain is
+# plain grammar, for which the last few words are enough. But from 16 own tokens to all 144 the loss still falls by half
+# a nat, and grammar can hardly explain that. The tokens farther back tell the subject, the names of the arguments and
+# the layout of this text. (In part, with few own tokens, the other text may mislead.)
 #
 # ### What does predicting the next token have to do with answering?
 #
-# The probabilities of a text's tokens, multiplied, are the probability of the whole text after its prompt. So a model
-# can choose between prompts. Put four names in front of a text of the test set, one at a time: its own, and three of
-# the same package. With which name in front does the model give the text the highest probability? For comparison, a
-# method without a model counts the words that name and text share, rare ones more (*tf-idf*).
+# Multiply the probabilities that the model gives to a text's tokens: the product is the probability of the whole text
+# after its prompt. With another prompt it is another number, so these numbers can be used to choose between prompts.
+# Put four names in front of a text of the test set, one at a time: its own, and three others of the same package. With
+# which name in front does the model give the text the highest probability? For comparison, a method without a model
+# counts the words that name and text share, rare ones more (*tf-idf*).
 
 # %% tags=["hide-input"]
 print("right name found   by the model   by comparing words")
@@ -651,20 +674,26 @@ right = np.mean([run["names_found"]["model"] for run in runs])
 assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 
 # %% [markdown]
-# On average it finds the right one for about six texts of seven, where guessing would find one of four. Comparing
-# words does a little better on this task, so nothing here takes understanding. But the model was never trained to
-# compare or to choose. It was trained to predict a text after its name, and for that it helps to know what belongs to
-# such a name.
+# On average the model finds the right name for about six texts of seven; guessing would find one of four. Comparing
+# words does a little better, so this task takes no understanding. But the model was never trained to compare or to
+# choose. It was trained to predict a text after its name, and for that it helps to know what belongs to such a name.
 #
 # That is the idea behind GPT-2 and GPT-3: whoever predicts enough text must learn much of what it is about, and can
-# then be asked by a prompt alone (**zero-shot**), or by a prompt with some examples in it (**few-shot**). The result
-# of such **pre-training**, a **base model**, continues text; it does not answer: after *What is the capital of
-# France?* it may well go on with *What is the capital of Spain?* One can write a text in which the answer comes next:
-# *The capital of France is*, without a space at the end, which belongs to the next token. Or the base model is
-# **fine-tuned** on prompts with good answers, with the loss of this chapter, which counts the answer's tokens alone.
-# That is called **instruction tuning**. (Often a second stage follows, in which people's preferences between two
-# answers decide: **RLHF**, [Ouyang and others 2022](https://arxiv.org/abs/2203.02155), or **DPO**, [Rafailov and
-# others 2023](https://arxiv.org/abs/2305.18290).)
+# then be asked by a prompt alone (**zero-shot**), or by a prompt with some examples in it (**few-shot**).
+#
+# Often *in-context learning* means only this, the narrow sense: a task is learnt from examples in the prompt ([chapter
+# 19](19_modern.ipynb#learning-from-examples-in-the-prompt)).
+#
+# Such training is called **pre-training**, and its result a **base model**. A base model continues text; it does not
+# answer. After *What is the capital of France?* it may well go on with *What is the capital of Spain?* There are two
+# ways to an answer:
+#
+# - Write a prompt whose continuation is the answer: *The capital of France is*. (Leave out the space at the end: it
+#   belongs to the next token.)
+# - **Fine-tune** the base model, that is, train it further, on prompts with good answers. The loss is that of this
+#   chapter, which counts the answer's tokens alone. This is called **instruction tuning**. Often a second stage
+#   follows, in which people's preferences between two answers decide: **RLHF** ([Ouyang and others
+#   2022](https://arxiv.org/abs/2203.02155)) or **DPO** ([Rafailov and others 2023](https://arxiv.org/abs/2305.18290)).
 
 # %% [markdown]
 # ## How does it copy?
@@ -673,19 +702,20 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # a small model that learns it.
 #
 # *The dog sees the man. The dog* ... You would go on with *sees*, because that is what came after *the dog* a moment
-# ago. No count made on other texts could know that. How would a stack of attention layers do it? With the word as query
-# and key, a head finds the earlier *dog*. But we want the word after it, *sees*, and the key of *sees* does not know of
-# *dog*.
+# ago. No count made on other texts could know that. How would a stack of attention layers do it? If a head has the word
+# as its query and as its key, the last *dog* finds the earlier *dog*. But we want the word after that one, *sees*, and
+# the key of *sees* does not know that *dog* stood before it.
 #
-# It takes two layers, and both can be wired by hand. Give each vector four blocks. Two are filled: the **word**
-# (one-hot) and its **position** (the waves of chapter 5). Two are empty: the word **before** it, and a **guess** at the
-# next. A head's rows of $W_O$ decide into which block it writes ([chapter 6](06_many_heads.ipynb#heads-are-a-sum)).
+# So it takes two layers: the first tells each word which word stood before it, and the second looks for that. Both can
+# be wired by hand. Give each vector four blocks. Two are filled: the **word** (one-hot) and its **position** (the waves
+# of chapter 5). Two are empty: the word **before** it, and a **guess** at the next. A head's rows of $W_O$ decide into
+# which block it writes ([chapter 6](06_many_heads.ipynb#heads-are-a-sum)).
 #
-# 1. A **previous-token head** in layer 1. Its query is its own position, turned back by one step ([a
-#    rotation](05_position.ipynb#a-step-is-a-rotation)), so that it matches the key of the token before, whose key is
-#    its position. Its value is the word. It writes to *before*.
-# 2. An **induction head** in layer 2. Its query is the word, its key the block *before*: so *dog* attends to the words
-#    that had *dog* before them. Its value is the word there, and it writes to *guess*.
+# 1. A **previous-token head** in layer 1. Every token's key is its position. Its query is its position too, but turned
+#    back by one step ([a rotation](05_position.ipynb#a-step-is-a-rotation)), so that it matches the key of the token
+#    before. The value is the word, and the head writes it to *before*.
+# 2. An **induction head** in layer 2. The query is the word, and the key is the block *before*. So *dog* attends to the
+#    words that have *dog* before them. The value is the word, and the head writes it to *guess*.
 #
 # **Predict first.** In *the dog sees the man the dog*, the guess at the last *dog* is *sees*. What is it at the *the*
 # before that? And at *man*, which is new?
@@ -735,16 +765,17 @@ x += np.eye(5)[[words.index(word) for word in text]] @ block("word").T
 x += sinusoidal_positions(len(text), 16) @ block("position").T
 
 # %% [markdown]
-# Each head is four matrices, and each of them reads or writes a block. (The factor 200 makes the scores so large that
-# the softmax puts nearly all weight on the best match.) A row of the output is a word, and how its *guess* is divided
-# among the five words:
+# Each head is four matrices: three read a block, for the query, the key and the value, and the last one writes to a
+# block. The first call of `head` is the previous-token head, the second the induction head. The factor 200 makes the
+# scores so large that the softmax puts nearly all weight on the best match. Each row of the output shows a word, and
+# how its *guess* is divided among the five words:
 
 # %%
-position, word = block("position"), block("word")
-back = 200 * position @ rotation_matrix(-1, 16)
-added, _ = head(x, back, position, word, block("before").T)
+read_position, read_word = block("position"), block("word")
+back = 200 * read_position @ rotation_matrix(-1, 16)
+added, _ = head(x, back, read_position, read_word, block("before").T)
 x = x + added
-added, _ = head(x, 200 * word, block("before"), word, block("guess").T)
+added, _ = head(x, 200 * read_word, block("before"), read_word, block("guess").T)
 guess = (x + added) @ block("guess")
 print("word  guess at the next")
 for n, name in enumerate(text):
@@ -785,11 +816,11 @@ quiz.one_choice(
 # order, with a random letter after each.
 #
 # Such a text might begin *qxab* m *rtuzc* k *qxab* s. The first *qxab* can only be guessed, at $\ln 32 = 3.47$ nats a
-# letter. After the second *q*, the letters *x*, *a*, *b* are known to a reader who looks back. For comparison there are
-# models of one layer, and of two layers without positions (`python -m benchmarks.copying`, ten minutes; three seeds
-# each).
+# letter. After the second *q*, the letters *x*, *a*, *b* are known to a reader who looks back. For comparison, train
+# also models of one layer, and models of two layers without positions, three seeds of each kind.
+# (`python -m benchmarks.copying` does it in ten minutes.)
 #
-# **Predict first.** Will the loss on letters that can be known fall evenly?
+# **Predict first.** Measure the loss only on letters that can be known, like these *x*, *a*, *b*. Will it fall evenly?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels over 2,000 steps. Above, the loss on repeated letters: three models of two layers sink from 3.47 to 3.25 until step 250, fall to between 0.4 and 0.7 by step 450, and end below 0.2; three models of one layer stay above 3.1; three of two layers without positions sink slowly, to 1.1 or 1.2. Below, the largest weight of a head of layer 2 on what came after: 0.04 until step 250, between 0.6 and 0.9 at step 450, 0.86 to 0.95 in the end."}}
 copying = measured("copying")["runs"]
@@ -811,11 +842,15 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# It does not. Take the three full models, those of two layers with positions. For 250 steps little happens. Within
-# the next 200 the loss falls from over 3.2 to under 0.7, and at the same steps the stronger head of layer 2 turns to
-# what came after: its weight of less than 0.05 becomes more than 0.6. Such a sudden turn is called a **phase
-# change**. Perhaps the layers need each other: the second finds nothing until the first has written what came before,
-# and writing it gains little until the second looks for it.
+# It does not. Take the three full models, those of two layers with positions. For 250 steps little happens. Within the
+# next 200 the loss falls from over 3.2 to under 0.7, and at the same steps the stronger head of layer 2 turns to what
+# came after: its weight of less than 0.05 becomes more than 0.6. Such a sudden turn is called a **phase change**.
+# Perhaps the layers need each other: the second finds nothing until the first has written what came before, and writing
+# it gains little until the second looks for it.
+#
+# Now the models for comparison. Those of one layer have not learnt to copy at the end: their loss is 3.1 to 3.2. Those
+# of two layers without positions learn it slowly, and not well in 2,000 steps: 1.1 to 1.2. Nor does [the model of
+# documentation](#does-the-model-of-documentation-copy) copy, as far as we could find.
 #
 # [Olsson and others (2022)](https://arxiv.org/abs/2209.11895) found such a turn in language models of two and more
 # layers, at which induction heads form and in-context learning improves abruptly.
@@ -861,14 +896,10 @@ for run in runs:
 # %% [markdown]
 # Both heads of layer 2 have become induction heads, with more than 0.8 of their weight on what came after.
 #
-# Layer 1 did not become the previous-token head that we wired. Its heads put only 0.08 to 0.13 on the letter before,
-# some three times an even share, and spread the rest over the whole text. How a letter's vector comes to tell of the
-# one before it, these figures do not say. But the heads are needed: without one of them the loss is 0.6 to 2.3
-# instead of 0.16 to 0.18.
-#
-# And the controls: one layer has not learnt to copy at the end (3.1 to 3.2). Two layers without positions learn it
-# slowly, and not well in 2,000 steps (1.1 to 1.2). Nor does [the model of
-# documentation](#does-the-model-of-documentation-copy) copy, as far as we could find.
+# In layer 1, no head became the previous-token head that we wired. Both put only 0.08 to 0.13 on the letter before,
+# some three times an even share, and spread the rest over the whole text. These figures do not say how a letter's
+# vector comes to tell which letter stood before it. But the heads of layer 1 are needed: without one of them the loss
+# is 0.6 to 2.3 instead of 0.16 to 0.18.
 #
 # Here is a head of each layer in the first of the full models, on one text, queries as rows.
 
@@ -1080,12 +1111,12 @@ assert abs(without[120] - 3.92) < 0.03
 
 # %% [markdown]
 # Better: about 3.9 instead of 4.2 (one seed each). In a causal model the mask tells the order ([chapter
-# 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). In one layer the tokens before are still a bag of words, but
-# each token has a bag of its own, the first of one token, the tenth of ten. A head that spreads its weight evenly
-# gives the first token of the text a weight of 1 where that is all there is, ½ one token later, and a tenth at the
-# tenth token: that tells the position, and a second layer can read it. [Haviv and others
-# (2022)](https://arxiv.org/abs/2203.16634) found that large language models without positions (later called *NoPE*)
-# do nearly as well as others, and that positions can be read from their vectors.
+# 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). In one layer the tokens that a token sees are still a bag of
+# words. But each token has a bag of its own: the first token's holds one token, the tenth token's ten. Take a head that
+# spreads its weight evenly. At the first token it gives that token a weight of 1. At the second it gives the first
+# token ½, and at the tenth a tenth. So the weight on the first token tells the position, and a second layer can read
+# it. [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) found that large language models without positions
+# (later called *NoPE*) do nearly as well as others, and that positions can be read from their vectors.
 #
 # Our 512 vectors for positions start as noise, and 120 steps are few to learn them. So do not conclude that positions
 # are useless: in the [copying task](#found-in-a-trained-model), they make the difference between a loss of 0.2 and one
@@ -1137,10 +1168,12 @@ assert -0.07 < line[0] < -0.055
 # (2020)](https://arxiv.org/abs/2001.08361) found, some over seven orders of magnitude.
 #
 # But our fourth point lies above the line, at 3.54 instead of 3.46, and its three seeds agree to 0.03. The law in size
-# holds while data and training suffice. All four models have read the same 1.5 million tokens in 750 steps (some of the
-# 1.2 million of the training texts twice), and the largest was still improving: the same width, [trained twice as
-# long](#a-million-parameters), reached about 3.1 on the test texts. (That may not be the whole reason: the smaller
-# models were not run longer, and a law with three points has little to stand on.)
+# holds while data and training suffice. All four models have read the same 1.5 million tokens in 750 steps. (The
+# training texts have 1.2 million, so some were read twice.) The largest model was still improving: the same width,
+# [trained twice as long](#a-million-parameters), reached about 3.1 on the test texts.
+#
+# That may not be the whole reason. The smaller models were not run longer, and a law with three points has little to
+# stand on.
 #
 # Size and data must grow together. [Hoffmann and others (2022)](https://arxiv.org/abs/2203.15556) worked out how:
 # with more computing both should grow by the same factor, to about 20 tokens for each parameter. That spends the
