@@ -14,7 +14,7 @@
 # published model of 135 million parameters into your own classes, and chatted with it.
 #
 # You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 30 minutes
-# to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 9 more minutes.
+# to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 11 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. This chapter exchanges some of them."}}
 from functools import partial
@@ -29,6 +29,8 @@ transformer_map(built=19)
 
 # %% [markdown]
 # ## Seven changes
+#
+# Each row is one change. The sections that follow explain the names in the last column.
 #
 # | | 2017, chapter 9 | GPT-2, chapter 18 | Llama 3, SmolLM2 and most others |
 # |---|---|---|---|
@@ -104,30 +106,32 @@ assert torch.allclose(by_formula, nn.functional.rms_norm(x, (8,), gain, 1e-5))
 
 # %% [markdown]
 # Why may the mean go? A norm is there to keep vectors from growing too long for the next sublayer, and the division
-# alone does that. The authors' models were as good without the mean, and took 7 to 64 percent less time. (On
-# different models.)
+# alone does that. Zhang and Sennrich's models were as good without the mean, and took 7 to 64 percent less time,
+# depending on the model.
 #
 # ## SwiGLU: one map opens the gate for another
 #
-# The feed-forward network of chapter 8 is $\max(0, x W_1) W_2$ (biases aside): a unit passes its own sum, if that is
-# above 0. A **gated linear unit** replaces $W_1$ by two maps: *up* makes numbers, and *gate* says how much of each
-# passes, which may be more than all of it or, slightly, less than nothing:
+# The feed-forward network of chapter 8, without its biases, is $\max(0, x W_1) W_2$. Each hidden unit computes one
+# weighted sum of the entries of $x$, and passes it on if it is above 0. A **gated linear unit** replaces $W_1$ by two
+# maps. The first, *up*, makes the numbers. The second, *gate*, says how much of each number passes:
 #
 # $$\text{SwiGLU}(x) = \big(\text{SiLU}(x W_\text{gate}) \odot x W_\text{up}\big) W_\text{down}$$
 #
 # $$\text{SiLU}(z) = z \cdot \text{sigmoid}(z) = \frac{z}{1 + e^{-z}}$$
 #
-# SiLU is $z$ times the sigmoid of chapter 1; its other name, *Swish*, gave SwiGLU its first three letters.
+# SiLU is $z$ times the sigmoid of chapter 3. Its other name, *Swish*, gave SwiGLU its first three letters.
 #
-# **By hand**, one unit: up says 2. With a gate of $-3$, SiLU is $-3 / (1 + e^3) = -0.14$, and $-0.28$ passes, so almost
-# nothing. With a gate of 3 it is 2.86, and 5.72 passes. The unit is a *product* of two sums of $x$, one of them through
-# SiLU: what up finds counts only where the gate finds something, too. (With GELU in place of SiLU the unit is called
-# GeGLU.)
+# **By hand**, for one unit: up gives 2. If the gate gives $-3$, then SiLU is $-3 / (1 + e^3) = -0.14$, and twice that,
+# $-0.28$, passes: almost nothing. If the gate gives 3, then SiLU is 2.86, and 5.72 passes. So the factor may be larger
+# than 1, or slightly below 0. The unit is a *product* of two sums of $x$, one of them through SiLU: what up finds
+# counts only where the gate finds something, too.
 #
-# A third matrix makes half as many parameters again. So $d_{ff}$ is made smaller by a third, which keeps the number of
-# parameters: $3 \cdot \frac{2}{3} = 2$. [Shazeer (2020)](https://arxiv.org/abs/2002.05202) compared several such units
-# at equal size, found them better than ReLU and GELU, and gave no reason: he attributes their success "to divine
-# benevolence".
+# A third matrix makes half as many parameters again. So $d_{ff}$ becomes two thirds of what it was, and the number of
+# parameters stays the same: three matrices of two thirds of the size are as much as two, $3 \cdot \frac{2}{3} = 2$.
+#
+# [Shazeer (2020)](https://arxiv.org/abs/2002.05202) compared several gated units at equal size. One of them is
+# **GeGLU**, with GELU in place of SiLU. He found them better than ReLU and GELU, and gave no reason: he attributes
+# their success "to divine benevolence".
 
 # %% tags=["export"] module="modern"
 import torch
@@ -184,22 +188,23 @@ quiz.number(
 # %% [markdown]
 # ## RoPE: turn the query and the key
 #
-# [Chapter 5](05_position.ipynb#a-step-is-a-rotation) found that a step of sinusoids is a rotation: each pair of
-# entries turns by its own angle. There, positions were *added* to the vectors, and the layers had to make what they
-# could of the sum. [Su and others (2021)](https://arxiv.org/abs/2104.09864) leave the vectors alone, and turn, as
-# chapter 5 did [by hand](05_position.ipynb#rotary-positions-turning-instead-of-adding), the *queries and keys*
-# themselves, each by its own position: **rotary position embedding**, **RoPE**.
+# [Chapter 5](05_position.ipynb#a-step-is-a-rotation) found that a step of sinusoids is a rotation: each pair of entries
+# turns by its own angle. There, positions were *added* to the word vectors, and the layers had to make what they could
+# of the sum. [Su and others (2021)](https://arxiv.org/abs/2104.09864) leave the word vectors alone. They turn the
+# *queries and keys* instead, each by its own position. This is the **rotary position embedding**, **RoPE**, which
+# chapter 5 computed [by hand](05_position.ipynb#rotary-positions-turning-instead-of-adding).
 #
-# A score then depends on what the two are *and on how far apart they stand*, not on where:
+# Write $R_t$ for the rotation at position $t$. It turns pair $i$ by $t$ times the angle of chapter 5,
+# $10000^{-2i/d_k}$, where 10,000 is called the *base*. A score then depends on what query and key are *and on how far
+# apart they stand*, not on where they stand:
 #
 # $$(q R_t) \cdot (k R_s) = q R_{t-s}\, k^\top .$$
 #
-# Here $R_t$ turns each pair of entries by the angle that the pair has at position $t$.
+# The first pairs turn fast and tell neighbours apart. The last hardly turn at all, and compare what the words *are*.
 #
-# **By hand**: one pair, which turns by 1 radian a step, and $q = k = (1, 0)$. (So $(1, 0)$ becomes
-# $(\cos t, \sin t)$: published models turn anticlockwise, chapter 5 clockwise. Either will do, if training and use
-# agree.) At positions 3 and 1 they become $(\cos 3, \sin 3)$ and $(\cos 1, \sin 1)$, with a dot product of
-# $\cos(3 - 1) = -0.42$.
+# **By hand**: take one pair, which turns by 1 radian a step, and $q = k = (1, 0)$. At position $t$ this vector becomes
+# $(\cos t, \sin t)$. So the query at position 3 is $(\cos 3, \sin 3)$ and the key at position 1 is $(\cos 1, \sin 1)$.
+# Their dot product is $\cos(3 - 1) = -0.42$.
 #
 # **Predict first.** What is the score at positions 13 and 11?
 
@@ -272,36 +277,45 @@ slowest = [8192 * base ** (-62 / 64) * 180 / np.pi for base in (1e4, 1e5)]
 assert [round(angle) for angle in slowest] == [63, 7]
 
 # %% [markdown]
-# The same, $-0.42$. The angles of the pairs are those of chapter 5, $10000^{-2i/d_k}$ a step for pair $i$. (In the code
-# `i` counts entries, so it is twice that.) The first pairs turn fast and tell neighbours apart; the last hardly turn at
-# all, and compare what the words *are*.
+# The same, $-0.42$. (In the code `i` runs over 0, 2, 4 and so on: it is the $2i$ of the formula.)
 #
-# Many models of today have a larger *base* in place of 10,000, 100,000 and more. With $d_k = 64$, the slowest pair then
-# turns by 7 degrees over 8,192 tokens, instead of 63, so that over a long text it still compares what the words are.
+# Many models of today have a larger base: 100,000 or more. With a base of 100,000 and $d_k = 64$, the slowest pair
+# turns by 7 degrees over 8,192 tokens, instead of by 63. So it still compares what the words are, even over a long
+# text.
 #
-# Three things follow. Values are not turned, so no position is mixed into what a word passes on, and none is added to
-# the residual stream. There is no learned embedding table of positions to run out of, although that alone does not make
-# a model read longer texts well ([measured below](#does-it-read-farther-than-it-has-learnt)). And keys can still be
-# cached, after the turn, since a key's position never changes.
+# Three things follow from turning queries and keys alone:
 #
-# Which two entries make a pair? In the paper, in Llama's own code and here, neighbours: entries $2i$ and $2i + 1$. In
-# the Llama of the library `transformers`, entries $i$ and $i + d_k/2$. Both are right, because before training all
-# entries are alike. But weights trained with one are wrong for the other, and [below](#break-it-it-still-says-paris) we
-# make that mistake on purpose.
+# - No position is mixed into what a word passes on, because values are not turned. And no position is added to the
+#   residual stream.
+# - There is no embedding table of positions to run out of. That alone does not make a model read longer texts well, as
+#   you can see [at the end](#does-it-read-farther-than-it-has-learnt).
+# - Keys can still be cached, after the turn, since a key's position never changes.
+#
+# Two conventions differ from one program to another. One is the direction: published models turn anticlockwise, and so
+# does this chapter; chapter 5 turned clockwise. The other is which two entries make a pair. In the paper, in Llama's
+# own code and here, *neighbours* make a pair: entries $2i$ and $2i + 1$. The Llama of the library `transformers` pairs
+# *by halves*: entries $i$ and $i + d_k/2$.
+#
+# Each convention is right, because before training all entries are alike. But training and use must agree. Weights
+# trained with one are wrong for the other, and [later](#break-it-it-still-says-paris) you make that mistake on purpose.
 #
 # ## Heads that share keys and values
 #
 # With each token that a model writes, it reads the keys and values of all earlier ones ([chapter
-# 12](12_generation.ipynb#what-has-been-computed-before)). Every token adds this many numbers to them:
+# 12](12_generation.ipynb#what-has-been-computed-before)). Every token adds one key and one value in each head of each
+# layer. That is this many numbers:
 #
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k.$$
 #
-# For a model of 30 layers, with 9 heads of width 64, that is 34,560 for each token. But do nine queries need nine
-# different sets of keys? In **multi-query attention** ([Shazeer 2019](https://arxiv.org/abs/1911.02150)) all heads
-# share the same keys and values. In **grouped-query attention**, **GQA** ([Ainslie and others
-# 2023](https://arxiv.org/abs/2305.13245)), the heads of a group share one set. With three groups, 11,520 numbers are
-# left. Writing often waits for the cache to be read, so a smaller cache makes it faster. Training gains little: it
-# has no cache, and as many scores as before.
+# For a model of 30 layers, with 9 heads of width 64, that is 34,560 numbers for each token. But do nine queries need
+# nine different sets of keys and values? There are two ways to share them:
+#
+# - In **multi-query attention** ([Shazeer 2019](https://arxiv.org/abs/1911.02150)) all heads share one set.
+# - In **grouped-query attention**, **GQA** ([Ainslie and others 2023](https://arxiv.org/abs/2305.13245)), the heads of
+#   a group share one set. With three groups, 11,520 numbers are left.
+#
+# A smaller cache makes writing faster, since writing often waits for the cache to be read. Training gains little: it
+# has no cache, and computes as many scores as before.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three ways to share, drawn as boxes. Left: nine queries above, nine pairs of keys and values below, each connected with its own. Middle, grouped: nine queries, three pairs below, each connected with three queries that stand side by side. Right, multi-query: nine queries, all connected with one pair."}}
 drawing = Diagram(8.6, 1.75)
@@ -330,9 +344,7 @@ for left, kv_heads, label in (
 plt.show()
 
 # %% [markdown]
-# In code, $W_K$ and $W_V$ become narrower, and `enable_gqa` lets each key serve all heads of its group. When the model
-# writes, a layer's cache is a `KeptHeads`, which keeps the keys, already turned, and the values. Everything that fixes
-# the model's shape stands in one configuration:
+# Everything that fixes the model's shape stands in one configuration, a `ModernConfig`:
 
 # %% tags=["export", "hide-input"] module="modern"
 from dataclasses import dataclass
@@ -366,7 +378,13 @@ class ModernConfig:
 
 
 # %% [markdown]
-# The attention is chapter 6's, with the two additions of this chapter: queries and keys are turned, and heads share.
+# The attention is chapter 6's, with the two additions of this chapter:
+#
+# - Queries and keys are turned. The argument `turn` holds the cosines and sines from `rotation`.
+# - Heads share. $W_K$ and $W_V$ become narrower, and `enable_gqa` lets each key serve all heads of its group.
+#
+# When the model writes, the argument `kept` is the layer's cache, a `KeptHeads`. It keeps the keys, already turned, and
+# the values of earlier tokens.
 
 
 # %% tags=["export"] module="modern"
@@ -478,11 +496,14 @@ quiz.number(
 # %% [markdown]
 # ## The whole model
 #
-# Two changes are left. Most models have no **biases**: [Chowdhery and others (2022)](https://arxiv.org/abs/2204.02311)
-# found that large models train more steadily without them. (Dropout, too, has mostly gone: in one reading of much text
-# there is little to overfit.) And most large models do not **tie** their output to the embedding table, but give it a
-# matrix of its own. Small ones go on tying, because there it saves much: of the 135 million parameters of SmolLM2,
-# further down, 28 million are the embedding table.
+# Two changes are left. The first: most models have no **biases**. [Chowdhery and others
+# (2022)](https://arxiv.org/abs/2204.02311) found that large models train more steadily without them.
+#
+# The second: most large models do not **tie** their output to the embedding table, but give the output a matrix of its
+# own. Small models go on tying, because there it saves much. SmolLM2, which you load further down, has 135 million
+# parameters, and 28 million of them are the embedding table.
+#
+# Dropout has mostly gone, too: in one reading of much text there is little to overfit.
 #
 # So much for the parts. A layer of 2017 and one of today, two lines each:
 #
@@ -518,10 +539,12 @@ class ModernLayer(nn.Module):
 
 
 # %% [markdown]
-# The model is a stack of such layers. What padding and the causal mask hide, and the angles by which queries and keys
-# are turned, are the same for all layers, so `run` computes them once. `run` may receive only the last T of S tokens;
-# the others are in the cache. A token's position is the number of real tokens before it, so padding in front does not
-# count.
+# The model is a stack of such layers. Two things are the same for all layers, so `run` computes them once: the mask,
+# which hides padding and later tokens, and the angles by which queries and keys are turned.
+#
+# With a cache, `run` receives only the last T of S tokens; the keys and values of the others are in the cache. The
+# argument `real` says which of the S tokens are not padding. A token's position is the number of real tokens before it,
+# so padding in front does not count.
 
 
 # %% tags=["export"] module="modern"
@@ -601,9 +624,10 @@ class ModernCache(GPTCache):
 # %% [markdown]
 # That is all. Whatever is not shown here comes from the classes of chapter 18.
 #
-# Is it a Llama? The library `transformers` has a Llama of its own, written independently of ours. Make a small one, put
-# our numbers into it, and compare (theirs pairs entries by halves, ours pairs neighbours, so `named_as_theirs` renames
-# our matrices and reorders their rows):
+# Is it a Llama? The library `transformers` has a Llama of its own, written independently of ours. The code makes a
+# small one, puts our numbers into it, and compares the logits of both. Theirs pairs entries by halves, and ours pairs
+# neighbours. So `named_as_theirs` renames our matrices and reorders their rows. The second line of the output shows
+# what happens if the rows are not reordered:
 
 # %% tags=["hide-input"]
 import warnings
@@ -647,13 +671,15 @@ assert torch.allclose(last, expected[:, -1], atol=1e-5)
 # %% [markdown]
 # ## What is each change worth?
 #
-# The same small run for all: a decoder-only model of four layers, of width 64, the documentation of [chapter
-# 18](18_gpt.ipynb#text-that-nobody-had-to-label), its texts cut after 64 tokens, 300 steps. Start with the parts of
-# 2017 and make one change after the other.
+# All models go through the same small run. Each is a decoder-only model of four layers, of width 64. It reads the
+# documentation of [chapter 18](18_gpt.ipynb#text-that-nobody-had-to-label), its texts cut after 64 tokens, for 300
+# steps. The first model has the parts of 2017, and each further model has one change more.
 #
-# Each model is trained with three seeds, at its own best learning rate, from a grid that was widened until the best
-# no longer lay at its edge (`python -m benchmarks.modern`, some hours of one core). *Cached* are the numbers kept for
-# each token.
+# Each model is trained with three seeds, at its own best learning rate. To find it, a grid was widened until the best
+# no longer lay at its edge. (`python -m benchmarks.modern` does all this, in some hours of one core.)
+#
+# In the table below, *numbers cached* are those kept for each token. The last row, *SwiGLU, no pos.*, is no further
+# step: it is the model *SwiGLU* without any positions.
 #
 # **Predict first.** Which of these changes does most?
 
@@ -729,75 +755,34 @@ sizes = [runs_of(model)[0]["parameters"] for model in ("grouped heads", "untied"
 assert round(sizes[1] / sizes[0], 1) == 1.4
 
 # %% [markdown]
-# Three changes are worth most, about 0.3 nats each: pre-norm (0.34), an output matrix of its own (0.28, for 40
-# percent more parameters) and RoPE (0.26). SwiGLU is worth 0.11, at the same size. In each of these four steps all
-# three seeds are better than the three before (with SwiGLU only just).
+# Three changes are worth most, about 0.3 nats each: pre-norm (0.34), an output matrix of its own (0.28, for 40 percent
+# more parameters) and RoPE (0.26). SwiGLU is worth 0.11, at the same size. In each of these four steps all three seeds
+# are better than the three before (with SwiGLU only just).
 #
-# Of RoPE's 0.26, dropping the sinusoids accounts for 0.12: the last row is SwiGLU without positions. As in [chapter
-# 18](18_gpt.ipynb#does-a-causal-model-need-positions), so short a run does better with no positions than with
-# positions that are added.
+# RMSNorm and leaving out the biases do not change the loss, as far as three seeds can tell. They save some arithmetic
+# and some parameters. Shared heads cost 0.08, though the seeds overlap, and they halve what the cache keeps.
 #
-# Where does pre-norm's 0.34 come from? Presumably from the steps that a model can bear: post-norm does best at a
-# learning rate of 0.003, all the others at 0.012. With 0.006, one post-norm seed comes to 4.19, as good as pre-norm,
-# but the other two stay above 4.7. (All have 15 steps of warm-up; [a longer one](08_encoder.ipynb#does-it-need-warm-up)
-# might help post-norm.)
+# Where does RoPE's 0.26 come from? RoPE does two things: it drops the sinusoids, and it turns queries and keys. The
+# last row does only the first, and is already 0.12 better than *SwiGLU*. As in [chapter
+# 18](18_gpt.ipynb#does-a-causal-model-need-positions), so short a run does better with no positions than with positions
+# that are added.
 #
-# RMSNorm and no biases leave the loss as it was, as far as three seeds can tell. They save some arithmetic and some
-# parameters. Shared heads cost 0.08 (the seeds overlap), and halve what the cache keeps.
+# Where does pre-norm's 0.34 come from? Presumably pre-norm can bear larger steps. The model of 2017, with post-norm,
+# does best at a learning rate of 0.003, and all the others at 0.012. At 0.006, one seed of the post-norm model comes to
+# 4.19, as good as pre-norm, but the other two stay above 4.7. All models have 15 steps of warm-up; [a longer
+# warm-up](08_encoder.ipynb#does-it-need-warm-up) might help post-norm.
 #
 # This is one order of the changes, one size and 300 steps. Do not carry the numbers over to a large model; what carries
 # over is how to ask.
 
 # %% [markdown]
-# ## What else there is
-#
-# **Sliding windows.** A token attends to the last $w$ tokens only ([Beltagy and others
-# 2020](https://arxiv.org/abs/2004.05150)), so that what a token costs, and what a layer keeps, no longer grows with the
-# text. What is farther back arrives through several layers, as in a convolution. Most models that use windows mix: one
-# to five layers with a window, then one that sees everything.
-#
-# **Attention sinks.** A softmax must put its weight somewhere. In trained models heads that find nothing often put it
-# on the first token, and if such a model is given a window only afterwards, it breaks down when the window has passed
-# that token. [Xiao and others (2023)](https://arxiv.org/abs/2309.17453) keep the first tokens in the window. Others
-# give each head a learned score for "nothing", which takes part in the softmax and has no value.
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Three causal masks of twelve tokens. Left: the full causal mask, a triangle. Middle: a sliding window of four, a band below the diagonal. Right: the same band, and the first column too: the sink."}}
-figure, panels = plt.subplots(1, 3, figsize=(7.4, 2.6))
-causal = np.tril(np.ones((12, 12)))
-window = causal - np.tril(np.ones((12, 12)), -4)
-sink = np.maximum(window, causal * (np.arange(12) < 1))
-for axes, (title, mask) in zip(
-    panels,
-    {"causal": causal, "window of 4": window, "window and sink": sink}.items(),
-    strict=True,
-):
-    axes.imshow(mask, cmap=plots.WEIGHTS, vmin=0, vmax=1.3)
-    axes.set(title=title, xlabel="key", xticks=[], yticks=[])
-panels[0].set_ylabel("query")
-figure.tight_layout()
-plt.show()
-
-# %% [markdown]
-# **QK-norm.** Where queries and keys grow during training, scores grow with their product, and a softmax saturates. So
-# queries and keys are normalised before the dot product, either each head by itself or all heads as one vector ([Henry
-# and others 2020](https://arxiv.org/abs/2010.04245); [Dehghani and others 2023](https://arxiv.org/abs/2302.05442)
-# needed it for a very large model).
-#
-# **Experts.** A layer has several feed-forward networks, and a *router* sends each token to a few of them, so that a
-# model has many more parameters than it uses for one token (a **mixture of experts**, [written and measured
-# below](#experts-more-parameters-at-the-same-price)).
-#
-# Others concern the cache, the kernel and the optimizer. These, and which model has what, stand
-# [below](#and-what-else).
-
-# %% [markdown]
 # ## Published weights
 #
-# Now the classes above get somebody else's numbers. Begin with the smallest: *stories260K* ([Karpathy
-# 2023](https://github.com/karpathy/llama2.c)) has 260,032 parameters, five layers, eight heads with four shared ones,
-# and was trained on stories that a four-year-old understands. Its author published a test with the text that it must
-# write if it always takes the likeliest token. A program loads it into `ModernGPT` (`python -m benchmarks.published`),
-# and this comes out:
+# Now the classes above get somebody else's numbers. Begin with the smallest model, *stories260K* ([Karpathy
+# 2023](https://github.com/karpathy/llama2.c)). It has 260,032 parameters and five layers, and its eight heads share
+# four sets of keys and values. It was trained on stories that a four-year-old understands. Karpathy also published a
+# test: the text that the model must write if it always takes the likeliest token. The program
+# `python -m benchmarks.published` loads the weights into `ModernGPT` and lets it write:
 
 # %% tags=["hide-input"]
 import textwrap
@@ -813,18 +798,18 @@ assert len(published["story"]) == 464
 # ### SmolLM2
 #
 # [SmolLM2-135M-Instruct](https://arxiv.org/abs/2502.02737) (Ben Allal and others 2025) is a chat model that fits a
-# laptop: 30 layers of width 576, nine heads that share three, SwiGLU, RMSNorm, RoPE with a base of 100,000, a tied
-# embedding table of 49,152 tokens.
+# laptop: 30 layers of width 576, nine heads that share three sets of keys and values, SwiGLU, RMSNorm, RoPE with a base
+# of 100,000, and a tied embedding table of 49,152 tokens.
 #
-# It comes with this book's installation as one file in the format *GGUF*, in which almost all matrices are
+# It comes with this book's installation as one file in the format *GGUF*. Almost all matrices in this file are
 # **quantised**: every block of 32 numbers shares a scale $s$ and a minimum $m$, and each number is one of the sixteen
-# values $m + s \cdot q$, with $q$ in four bits. With $s$ and $m$ in 16 bits for 32 numbers that is
-# $(32 \cdot 4 + 2 \cdot 16) / 32 = 5$ bits a number instead of 16. (The embedding table has eight and a half.) So the
-# file has 98 megabytes, where 16 bits would need 269, and what you load is a coarser copy of the model that was
+# values $m + s \cdot q$, with $q$ in four bits. For each block, $s$ and $m$ take 16 bits each. So a number takes
+# $(32 \cdot 4 + 2 \cdot 16) / 32 = 5$ bits instead of 16; in the embedding table it takes eight and a half. The whole
+# file has 98 megabytes, where 16 bits a number would need 269. What you load is a coarser copy of the model that was
 # trained.
 #
-# The library `gguf` turns the numbers back; the configuration stands in the file; and its queries and keys are stored
-# for pairs of neighbours, as ours are.
+# The library `gguf` computes the numbers from $s$, $m$ and $q$. The configuration stands in the file, too. And the
+# weights for queries and keys are stored for pairs of neighbours, as ours are.
 
 # %% tags=["hide-input", "export"] module="modern"
 from pathlib import Path
@@ -893,10 +878,11 @@ assert same["same_next_token"] == same["prompts"] == 100 and share < 1e-5
 #
 # ### It chats
 #
-# How does a model that continues text hold a conversation? The conversation is a text. A **chat template** writes it
-# down, with special tokens where a message begins and ends, and then begins a message of the assistant. The model
-# continues, and stops where it writes the token for the end of a message, as fine-tuning has taught it ([chapter
-# 18](18_gpt.ipynb#what-does-predicting-the-next-token-have-to-do-with-answering)). This is all that the model sees:
+# How does a model that continues text hold a conversation? For the model, the whole conversation is one text. A **chat
+# template** writes the messages down, with special tokens where each begins and ends. After the last one it begins a
+# message of the assistant. The model continues this message until it writes the token for its end, as fine-tuning has
+# taught it ([chapter 18](18_gpt.ipynb#what-does-predicting-the-next-token-have-to-do-with-answering)). This is all that
+# the model sees:
 
 # %%
 from dotformer.support.chat import Chat
@@ -905,9 +891,8 @@ from dotformer.support.llama_files import rendered
 print(rendered(template, [{"role": "user", "content": "What is the dot product?"}]))
 
 # %% [markdown]
-# `Chat` feeds each new message to the same cache and yields the answer as it is written. (It refuses messages that
-# contain special tokens. With them, text from outside could pass for somebody else's message, one kind of **prompt
-# injection**.) Ask it what this book began with:
+# `Chat` feeds each new message to the same cache and yields the answer as it is written. Ask it what this book began
+# with:
 
 
 # %%
@@ -926,6 +911,9 @@ print(textwrap.fill(answer, 78))
 # would a student's answer. Similarity and alignment are right; a cosine is in it, too; but a dot product is the
 # *product* of the two lengths and the cosine, or the sum of the products of the entries, and here the two are mixed up.
 # A model of this size is fluent before it is right.
+#
+# One more thing about `Chat`: it refuses messages that contain special tokens. With such tokens, text from outside
+# could pass for somebody else's message. This is one kind of **prompt injection**.
 #
 # In a terminal it looks like this, and runs until you press Ctrl-D:
 #
@@ -947,18 +935,21 @@ print("new:  ", new)
 assert "tulip" in talk.messages[-1]["content"] and "tulip" not in new
 
 # %% [markdown]
-# The first conversation has the word in its text, and attention finds it there. The second has not, and no parameter
-# has changed. What the model "remembers" is the text of this conversation, here kept as keys and values, up to its
-# limit of 8,192 tokens. Whatever a chat program seems to know of you from last week, it has written into the prompt.
+# The first conversation has the word *tulip* in its text, and attention finds it there. The second conversation does
+# not have it, and no parameter has changed in between. So what the model "remembers" is the text of the present
+# conversation, here kept as keys and values. It remembers at most the 8,192 tokens of its **context window**. Whatever
+# a chat program seems to know of you from last week, it has written into the prompt.
 
 # %% [markdown]
 # ### Learning from examples in the prompt
 #
-# [Chapter 18](18_gpt.ipynb#learning-while-it-reads) promised examples in the prompt (*few-shot*). Here are two such
-# examples of opposites, and a question, in three lines: *hot -> cold*, *tall -> short*, *big ->*. How often is
-# SmolLM2's next token the opposite? Copying alone cannot find it, since *small* stands nowhere in the prompt. To see
-# whether the model reads the answers or only their form, do the same with answers that belong to other words: *hot ->
-# short*, and so on.
+# [Chapter 18](18_gpt.ipynb#learning-while-it-reads) promised examples in the prompt (*few-shot*). Here is such a
+# prompt, of three lines: *hot -> cold*, *tall -> short*, *big ->*. The first two are examples of opposites, and the
+# third is a question. How often is SmolLM2's next token the opposite? Copying alone cannot find it, since *small*
+# stands nowhere in the prompt.
+#
+# Does the model read the answers of the examples, or only their form? To see that, do the same with the answers
+# exchanged, so that they belong to other words: *hot -> short*, and so on.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Share of 40 opposites found, for three draws of examples each. With right examples 0 without any, 0.1 after one, 0.55 after two, 0.73 after four, 0.88 after sixteen. With answers exchanged it stays between 0 and 0.23."}}
 figure, axes = plt.subplots(figsize=(6, 3.2))
@@ -1006,16 +997,26 @@ assert (
 assert max(r["found"] for r in few if not r["right"]) < 0.25
 
 # %% [markdown]
-# With no example it never did, for nothing says what is asked. After four it finds almost three opposites in four,
-# after sixteen seven of eight, and no parameter has changed. With exchanged answers it stays below one in four. So the
-# examples tell it more than their form: the relation between word and answer. (That is not so for every task. In
-# classification, [Min and others (2022)](https://arxiv.org/abs/2202.12837) found that random labels did little harm.)
+# Without an example, the model never finds the opposite, since nothing says what is asked. After four examples it finds
+# almost three opposites in four, and after sixteen it finds seven of eight, though no parameter has changed. With
+# exchanged answers it stays below one in four. So the examples tell the model more than their form: they tell it the
+# relation between word and answer.
+#
+# That is not so for every task. In classification, [Min and others (2022)](https://arxiv.org/abs/2202.12837) found that
+# random labels did little harm.
 #
 # ## Break it: it still says Paris
 #
-# Four mistakes that are easy to make. Pair the entries of queries and keys by halves, where the weights were stored for
-# neighbours. Rotate the other way round. Leave the rotation out. Or lend the three shared heads to the nine in turn (0,
-# 1, 2, 0, 1, 2 ...) instead of in groups (0, 0, 0, 1, 1, 1 ...).
+# Four mistakes are easy to make in a model such as SmolLM2:
+#
+# - *pairs by halves*: pair the entries of queries and keys by halves, where the weights were stored for neighbours;
+# - *the other way*: rotate the other way round;
+# - *no rotation*: leave the rotation out;
+# - *shared in turn*: lend the three shared heads to the nine queries in turn (0, 1, 2, 0, 1, 2 ...) instead of in
+#   groups (0, 0, 0, 1, 1, 1 ...).
+#
+# For each mistake, the table below has two things: the loss on a short story of ours, in nats a token, and what the
+# model writes about the capital of France.
 #
 # **Predict first.** Which of them do you notice, if you ask for the capital of France?
 
@@ -1090,14 +1091,14 @@ assert round(np.log(49_152), 1) == 10.8
 assert ["Paris" in text for _, text in looks.values()] == [True] * 4 + [False]
 
 # %% [markdown]
-# Only the last mistake produces noise, and almost 15 nats is worse than a guess among all 49,152 tokens (10.8). With
-# each of the other three the model still says Paris. The first goes on in good English, and could pass for healthy;
-# the two after it repeat themselves, which small models do anyway. The loss on a short story of ours (in nats a
-# token, first column) tells, if you know what it should be: it rises by about 0.9, 1.6 and 1.4.
+# Only the last mistake produces noise. Its loss, almost 15 nats, is worse than that of a guess among all 49,152 tokens,
+# 10.8. With each of the other three mistakes the model still says Paris. With pairs by halves it goes on in good
+# English, and could pass for healthy. With the other two it repeats itself, but small models do that anyway. The loss
+# gives all three away, if you know what it should be: it rises by about 0.9, 1.6 and 1.4.
 #
-# The check that finds all four is [the comparison with the library](#the-whole-model): the same tokens, another
-# implementation, equal logits. (Use several tokens. The first stands at position 0 and sees only itself, so the three
-# rotation mistakes do not show.)
+# The check that finds all four mistakes is [the comparison with the library](#the-whole-model): the same tokens,
+# another implementation, equal logits. It needs several tokens. The first token stands at position 0 and sees only
+# itself, so for this token the three rotation mistakes do not show.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1302,13 +1303,14 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Five points about the models of today. Later chapters repeat what they need of them.
+# More about the models of today. Later chapters repeat what they need of them.
 #
 # ### Is temperature 0 deterministic?
 #
 # Temperature 0 means always taking the likeliest token. That leaves nothing to chance, and the same call on the same
-# machine usually gives the same numbers. But is it the same call? Floating-point sums depend on their order, and the
-# order depends on how many tokens are read at once, on the kernel, and on a server on who else is in the batch.
+# machine usually gives the same numbers. But the same question is not always the same call. A floating-point sum
+# depends on the order of its terms. That order depends on how many tokens are read at once, on the kernel, and, on a
+# server, on which other texts are in the batch.
 
 # %% tags=["hide-input"]
 with torch.no_grad():
@@ -1367,10 +1369,10 @@ assert 1.7 < took[2] / took[1] < 2.2
 # %% [markdown]
 # ### Does it read farther than it has learnt?
 #
-# Four models learnt from texts cut after 64 tokens: three of [the comparison](#what-is-each-change-worth) (*SwiGLU*,
-# which has sinusoids, *RoPE*, and *SwiGLU, no pos.*), and one with learned positions. Let them read texts of 160. With
-# learned positions, the rows beyond the longest training text are still the noise that they began as. Sinusoids and
-# rotations go on by formula. Is that enough?
+# Four models learnt from texts cut after 64 tokens. Let them read texts of 160 tokens. Three of them come from [the
+# comparison](#what-is-each-change-worth): *SwiGLU*, which has sinusoids, *RoPE*, and *SwiGLU, no pos.* The fourth has
+# learned positions. Its vectors for positions beyond the longest training text are still the noise that they began as.
+# Sinusoids and rotations go on by formula. Is that enough?
 #
 # **Predict first.** Which does best beyond token 64: learned, sinusoids, RoPE, or no positions at all?
 
@@ -1422,27 +1424,68 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 # learned ones (4.63).
 #
 # Compare with a RoPE model that was trained on texts of 160 tokens: at the end it pays 3.9, and the one trained on 64
-# pays 4.2. So it is not enough that the formula goes on. Three things are new beyond token 64: the angles, the number
-# of keys, and the later parts of texts. (Of the eight pairs of a head three have gone once round within 64 tokens;
-# the other five come to angles that training never had.) The model without positions has no angles, and its loss
-# rises by nearly as much as RoPE's, a little less: RoPE is best at the end because it was best before.
+# pays 4.2. So it is not enough that the formula goes on.
+#
+# Three things are new beyond token 64: the angles, the number of keys, and the later parts of texts. Take the angles
+# first. Of the eight pairs of a head, three have gone once round within 64 tokens; the other five come to angles that
+# training never had. But the model without positions has no angles, and still its loss rises by only a little less than
+# RoPE's. So RoPE is best at the end because it was best before.
 #
 # Models that are to read long texts are trained on some at the end; in practice their rotations are slowed first
 # (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others
 # 2023](https://arxiv.org/abs/2309.00071)).
 
 # %% [markdown]
+# ### What else there is
+#
+# **Sliding windows.** A token attends to the last $w$ tokens only ([Beltagy and others
+# 2020](https://arxiv.org/abs/2004.05150)), so that what a token costs, and what a layer keeps, no longer grows with the
+# text. What is farther back arrives through several layers, as in a convolution. Most models that use windows mix: one
+# to five layers with a window, then one that sees everything.
+#
+# **Attention sinks.** A softmax must put its weight somewhere. In trained models, a head that finds nothing often puts
+# its weight on the first token, which is then the *sink*. If such a model gets a sliding window only after training, it
+# breaks down when the window has passed the first token. So [Xiao and others (2023)](https://arxiv.org/abs/2309.17453)
+# keep the first tokens visible. Other models give each head a learned score for "nothing". This score takes part in the
+# softmax, but no value belongs to it.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Three causal masks of twelve tokens. Left: the full causal mask, a triangle. Middle: a sliding window of four, a band below the diagonal. Right: the same band, and the first column too: the sink."}}
+figure, panels = plt.subplots(1, 3, figsize=(7.4, 2.6))
+causal = np.tril(np.ones((12, 12)))
+window = causal - np.tril(np.ones((12, 12)), -4)
+sink = np.maximum(window, causal * (np.arange(12) < 1))
+for axes, (title, mask) in zip(
+    panels,
+    {"causal": causal, "window of 4": window, "window and sink": sink}.items(),
+    strict=True,
+):
+    axes.imshow(mask, cmap=plots.WEIGHTS, vmin=0, vmax=1.3)
+    axes.set(title=title, xlabel="key", xticks=[], yticks=[])
+panels[0].set_ylabel("query")
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# **QK-norm.** Where queries and keys grow during training, scores grow with their product, and a softmax saturates. So
+# queries and keys are normalised before the dot product, either each head by itself or all heads as one vector ([Henry
+# and others 2020](https://arxiv.org/abs/2010.04245); [Dehghani and others 2023](https://arxiv.org/abs/2302.05442)
+# needed it for a very large model).
+
+# %% [markdown]
 # ### Experts: more parameters at the same price
 #
 # A feed-forward network has two thirds or more of a layer's parameters, and every token goes through all of them. A
-# **mixture of experts** (MoE) has several such networks, and a **router**, a linear map with a softmax, that sends each
-# token to those that score highest for it: to a few ([Shazeer and others 2017](https://arxiv.org/abs/1701.06538)), or,
-# as here, to one ([Fedus and others 2021](https://arxiv.org/abs/2101.03961)).
+# **mixture of experts** (MoE) has several such networks, the experts, and a **router**. The router is a linear map with
+# a softmax: for each token, it gives each expert a share. The token goes to the experts with the largest shares: to a
+# few of them ([Shazeer and others 2017](https://arxiv.org/abs/1701.06538)), or, as here, to one ([Fedus and others
+# 2021](https://arxiv.org/abs/2101.03961)).
 #
-# Four experts have four times the parameters, of which a quarter is *active* for a token, so that a token takes
-# hardly more arithmetic than before (the router's). What this does not save is memory: other tokens go to other
-# experts, so all must be loaded. A choice has no gradient. So what the expert returns is multiplied by its share, and
-# through that the router learns.
+# Four experts have four times the parameters, and a quarter of these is *active* for a token. So a token takes hardly
+# more arithmetic than before: only the router's is new. What this does not save is memory: other tokens go to other
+# experts, so all must be loaded.
+#
+# How does the router learn? Its choice has no gradient. So what the expert returns is multiplied by the expert's share,
+# and through this share the router learns.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A token goes to a router and to one of four experts, the second, which is filled; the other three are pale. What it returns is multiplied by its share 0.6 and goes on."}}
 drawing = Diagram(8.2, 2.1)
@@ -1491,13 +1534,15 @@ class Experts(nn.Module):
 # %% [markdown]
 # Nothing tells the router to use all of them. An early favourite gets more tokens, learns more, and gets more still.
 #
-# So a **load-balancing loss** is added (Fedus and others, equation 4): of $E$ experts, $E \sum_e f_e P_e$, where $f_e$
-# is the share of tokens that go to expert $e$ and $P_e$ its mean share in the router's softmax. It is 1 when both are
-# even. It is larger when experts with many tokens have large shares, which is usual, since a token goes where its share
-# is largest. The count $f_e$ has no gradient, so the loss works through $P_e$: it lowers the shares of experts that
-# have many tokens. The figure shows each expert's share of the test tokens, without that loss and with 0.01 times it
-# added, for three seeds of four layers each. (In the table below it, *one network* is the comparison's model with
-# shared heads.)
+# So a **load-balancing loss** is added (Fedus and others, equation 4). For $E$ experts it is $E \sum_e f_e P_e$. Here
+# $f_e$ is the fraction of tokens that go to expert $e$, and $P_e$ is this expert's mean share in the router's softmax.
+# The loss is 1 when $f_e$ and $P_e$ are the same for all experts. It is larger when experts with many tokens also have
+# large shares. That is the usual case, since a token goes to the expert with the largest share. The fraction $f_e$ has
+# no gradient, so the loss works through $P_e$: it lowers the shares of experts that have many tokens.
+#
+# The figure shows which fraction of the test tokens each expert gets, in four layers of three seeds: on the left
+# without the load-balancing loss, on the right with 0.01 times this loss added. In the table below the figure, *one
+# network* is the model *grouped heads* of the comparison.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Bars for twelve layers, four of each of three seeds, each divided by the shares of tokens of its four experts. Left, the router alone: the largest share is often a half, and up to 92 percent. Right, with the second loss: all shares between 11 and 34 percent."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.4, 2.8), sharey=True)
@@ -1632,9 +1677,10 @@ for left, heights, label in (
 plt.show()
 
 # %% [markdown]
-# Which model has what? These are the defaults of the library `transformers`; sizes of one family differ. ("8 of 256":
-# each token goes to 8 of 256 experts, in DeepSeek-V3 besides one that all share. OLMo 3 has its norms behind the
-# sublayers, but on the branch, before the addition.)
+# Which model has what? Here are the defaults of the library `transformers`; sizes of one family differ. In the column
+# of heads, the number in brackets counts the sets of keys and values. "8 of 256" means that each token goes to 8 of 256
+# experts. In DeepSeek-V3 it also goes to one more expert, which all tokens share. OLMo 3 has its norms behind the
+# sublayers, but on the branch, before the addition.
 #
 # | | norm | feed-forward | heads (keys and values) | layers with a window | experts | other |
 # |---|---|---|---|---|---|---|
