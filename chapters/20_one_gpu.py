@@ -8,15 +8,17 @@
 # %% [markdown]
 # # 20. Where does the time go?
 #
-# Training is one step, repeated a hundred thousand times. At the speeds measured below on one GPU, 100,000 steps of
-# the paper's size take up to 9.4 hours computed in the plainest way, and 1.1 in the fastest. By the end of this
-# chapter you will know how much work is in that step, how fast your machine could do it, where the rest of the time
-# goes, and which changes win it back. A step can be slow because it computes much, because it moves many bytes, or
-# because it does very little very often, and each has its own remedies. You see these measured one on top of the
-# other, like the rungs of a ladder, each with a check that the model still computes the same.
+# Training is one step, repeated a hundred thousand times. At the speeds measured below on one GPU, 100,000 steps of the
+# paper's size take up to 9.4 hours in the plainest way, and 1.1 hours in the fastest. By the end of this chapter you
+# will know how much work is in a step, how fast your machine could do it, where the rest of the time goes, and which
+# changes win it back.
+#
+# A step can be slow for three reasons: it computes much, it moves many bytes, or it does very little very often. Each
+# reason has its own remedies. The chapter puts one remedy on top of the other, like the rungs of a ladder. It times
+# each rung, and checks that the model still computes the same.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes
-# about 31 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 10 more
+# about 34 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 11 more
 # minutes. No GPU is needed.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter makes all of it faster."}}
@@ -34,13 +36,14 @@ transformer_map(built=20)
 # ## How much work is a step?
 #
 # Nearly all of its arithmetic is matrix products, and those can be counted on paper. A matrix of 2 rows and 3 columns,
-# times one of 3 rows and 4 columns, has 2 · 4 entries. Each is a dot product of two vectors of 3 numbers: 3
-# multiplications and 3 additions, if the first is added to 0. That makes $2 \cdot 2 \cdot 3 \cdot 4 = 48$ **FLOPs**,
-# floating-point operations, of which a multiplication and an addition are two.
+# times one of 3 rows and 4 columns, has 2 · 4 entries. Each entry is a dot product of two vectors of 3 numbers: 3
+# multiplications and 3 additions, if the first product is added to 0. A multiplication is one floating-point operation,
+# and an addition is another. So the matrix product takes $2 \cdot 2 \cdot 3 \cdot 4 = 48$ of them, or 48 **FLOPs**; the
+# first 2 stands for multiplication and addition.
 #
-# A GFLOP is a billion of them, and a TFLOP a thousand GFLOPs. (FLOP/s is a speed: FLOPs per second.)
+# A billion FLOPs are a GFLOP, and a thousand GFLOPs are a TFLOP. FLOPs per second, FLOP/s, are a speed.
 #
-# PyTorch can count too: it watches products while they run.
+# PyTorch can count FLOPs, too: it watches products while they run.
 
 # %% tags=["nbval-check-output"]
 from torch.utils.flop_counter import FlopCounterMode
@@ -56,8 +59,11 @@ assert counter.get_total_flops() == 2 * 2 * 3 * 4 == 48
 #
 # And the backward pass? Let the product be $Y = XW$, and $G$ the gradient of $Y$. Then $X$ has the gradient $G W^\top$,
 # and $W$ has $X^\top G$ ([chapter 7](07_learning.ipynb#one-answer-one-gradient)): two products, each with as many FLOPs
-# as $XW$. So the backward pass takes twice the work of the forward pass, and a step three times. The function below
-# counts multiplications in the forward pass, and at the end multiplies by 3, for the step, and by 2, for the additions.
+# as $XW$. So the backward pass takes twice the work of the forward pass, and the whole step, which has both, three
+# times the work of the forward pass.
+#
+# The function below counts the multiplications of the forward pass. At the end it multiplies by 3, for the whole step,
+# and by 2, for the additions.
 
 # %% tags=["export"] module="devices"
 from dotformer.transformer import Transformer, TransformerConfig
@@ -129,12 +135,13 @@ print(f"6 · {parameters / 1e6:.0f} million · 25,600: {rule / 1e12:.2f} TFLOP")
 assert abs(total / rule - 1) < 0.1
 
 # %% [markdown]
-# Ten TFLOPs, for one step. The last line is a rule of thumb: six FLOPs for each parameter and each token, because each
-# parameter is multiplied and added once in the forward pass and twice in the backward pass. (The embedding is looked
-# up, and not multiplied; but the same matrix is also the output projection, where it is.)
+# One step takes ten TFLOPs. The last line is a rule of thumb: six FLOPs for each parameter and each token. For each
+# token a parameter is multiplied and added once in the forward pass, and twice in the backward pass.
 #
-# The tokens are 25,600, and not twice as many, because a parameter of the encoder meets the source's tokens, and one of
-# the decoder mostly the target's. The scores, few at this length, are left out.
+# What does the rule count? Its tokens are 25,600, and not twice as many: a parameter of the encoder meets the source's
+# tokens, and a parameter of the decoder mostly the target's. Its parameters include the embedding matrix. An embedding
+# is only looked up, and not multiplied, but the same matrix is also the output projection, where it is multiplied. The
+# rule leaves out the scores, which are few at this length.
 
 # %% tags=["quiz"]
 half = training_flops(base, 400, 64, 64)["scores and sums"] / total
@@ -161,13 +168,16 @@ quiz.number(
 # ## How fast could it be?
 #
 # Two properties of a machine set the limit. Its **peak compute** says how many FLOPs it does in a second, and its
-# **memory bandwidth** how many bytes it moves in a second between memory and its arithmetic units, in GB/s. Whichever
-# takes longer decides. Measure both (in the folded cell): the first with the product of two matrices of $n$ rows and
-# columns, $2 n^3$ FLOPs divided by the seconds, the second with a copy, which reads and writes every byte.
+# **memory bandwidth** how many bytes it moves in a second between memory and its arithmetic units, in GB/s. Work needs
+# both arithmetic and bytes, and whichever of the two takes longer decides how long the work takes.
 #
-# The clock is `benchmark`, one of the book's helpers: it runs the work once to warm up, and returns the seconds of
-# each repetition. A GPU is handed its work and reports back later, so the clock has to **synchronize** before each
-# reading: to wait for the device. Otherwise one measures how fast work can be handed over.
+# The folded cell measures both limits. For the peak compute it times the product of two matrices of $n$ rows and
+# columns, and divides its $2 n^3$ FLOPs by the seconds. For the bandwidth it times a copy, which reads and writes every
+# byte. The clock is `benchmark`, one of the book's helpers: it runs the work once to warm up, and returns the seconds
+# of each repetition.
+#
+# A GPU is handed its work and reports back later. So the clock has to **synchronize** before each reading, which means
+# that it waits for the device. Otherwise it would only measure how fast work can be handed over.
 
 # %% tags=["export", "hide-input"] module="devices"
 from statistics import median
@@ -202,18 +212,23 @@ print(f"memory bandwidth {bandwidth / 1e9:8,.0f} GB/s")
 print(f"ridge point      {ridge_point:8.1f} FLOPs per byte")
 
 # %% [markdown]
-# The last number, the **ridge point**, is the one to remember. The FLOPs that some work does for each byte it moves are
-# its **arithmetic intensity**. Work below the ridge point is **memory-bound**: memory sets its time, and no faster
-# arithmetic will help it. Work above it is **compute-bound**.
+# The last number is the one to remember. It is the first divided by the second: the FLOPs that the machine can do in
+# the time in which it moves one byte. It is called the **ridge point**.
 #
-# **By hand**, on a machine of 80 GFLOP/s and 16 GB/s, two matrices of 1,024 rows and columns. Their sum is a million
-# FLOPs (0.01 ms) and moves 12.6 MB (0.8 ms): memory decides. Their product is 2.1 billion FLOPs (27 ms) and moves the
-# same 12.6 MB: arithmetic decides.
+# Work has such a ratio, too. The FLOPs that it does for each byte that it moves are its **arithmetic intensity**. Work
+# whose intensity is below the ridge point is **memory-bound**: memory sets its time, and no faster arithmetic will help
+# it. Work whose intensity is above the ridge point is **compute-bound**.
 #
-# In general, adding two matrices reads 8 bytes and writes 4 for each entry, for a single FLOP: a twelfth of a FLOP
-# per byte, far below the ridge point. A product of two matrices of $n$ rows and $n$ columns reads and writes $12 n^2$
-# bytes for $2 n^3$ FLOPs: $n / 6$ per byte. So small products are memory-bound (if they are not so small that they
-# stay in a cache), and those with $n$ above six times the ridge point (in 16 bits, three times) compute-bound.
+# **By hand.** Take a machine of 80 GFLOP/s and 16 GB/s, and two matrices of 1,024 rows and columns.
+#
+# - Their sum does a million FLOPs, which take 0.01 ms, and moves 12.6 MB, which take 0.8 ms: memory decides.
+# - Their product does 2.1 billion FLOPs, which take 27 ms, and moves the same 12.6 MB: arithmetic decides.
+#
+# In general, with 4 bytes a number, a sum of two matrices reads 8 bytes and writes 4 for each entry, and does a single
+# FLOP. That is a twelfth of a FLOP per byte, far below the ridge point. A product of two matrices of $n$ rows and $n$
+# columns does $2 n^3$ FLOPs, and reads and writes $12 n^2$ bytes: $n / 6$ FLOPs per byte. So products with $n$ above
+# six times the ridge point are compute-bound (in 16 bits, above three times), and smaller ones are memory-bound. There
+# is one exception: memory does not limit matrices so small that they stay in a cache.
 #
 # On a GPU the ridge point is much higher. NVIDIA gives an H100 (SXM) 989 TFLOP/s with numbers of 16 bits, and 3.35
 # TB/s: 295 FLOPs per byte.
@@ -268,16 +283,20 @@ axes.set(xlabel="arithmetic intensity (FLOPs per byte)", ylabel="FLOP/s")
 plt.show()
 
 # %% [markdown]
-# The picture is called a **roofline**. The grey line is the limit, as measured: on the left as many FLOPs as the
-# bandwidth of a copy allows, on the right as many as a large product does. The red dot is the sum, the blue ones are
-# products, with their size beside them. The green squares are parts of a transformer: softmax, layer norm and Adam do
-# a few FLOPs for each number; generating one token multiplies a matrix by a *vector*, half a FLOP per byte ([in 16
-# bits one](12_generation.ipynb#why-one-sentence-is-slow)); and the projection of 1,536 tokens by a matrix of 512 rows
-# and columns is the kind of work that a machine is made for.
+# The picture is called a **roofline**. The grey line is the limit, as measured: on the left as many FLOPs a second as
+# the bandwidth of a copy allows, on the right as many as a large product does. The red dot is the sum of two matrices.
+# The blue dots are products, with their size beside them.
 #
-# The smallest products lie far below even this line: to start any work at all takes a microsecond or more, its **launch
-# overhead**, and in that time a matrix of 8 rows is long finished. Work whose time goes there is **overhead-bound**,
-# the third way to be slow.
+# The green squares are parts of a transformer:
+#
+# - Softmax, layer norm and Adam do a few FLOPs for each number.
+# - Generating one token multiplies a matrix by a *vector*. That is half a FLOP per byte, and [in 16 bits
+#   one](12_generation.ipynb#why-one-sentence-is-slow).
+# - The projection of 1,536 tokens by a matrix of 512 rows and columns is the kind of work that a machine is made for.
+#
+# The smallest products lie far below even the grey line. To start any work at all takes a microsecond or more, its
+# **launch overhead**, and a product of matrices of 8 rows needs far less time than that. Work whose time goes into
+# launch overhead is **overhead-bound**, the third way to be slow.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -330,11 +349,14 @@ costs["kept"] = median(benchmark(step, device, 10)), faults()
 assert not is_kept or costs["kept"][1] < costs["as it comes"][1] / 10 + 100
 
 # %% [markdown]
-# Divide the FLOPs of the small model's step by the machine's peak: that is the time that the step would take if it
-# were nothing but products at full speed.
+# Divide the FLOPs of the small model's step by the machine's peak compute. The result is the time that the step would
+# take if it were nothing but products at full speed. This time, as a share of the real time of the step, is called the
+# **model FLOPs utilisation** (MFU).
 #
-# **Predict first.** What share of the real time is that? And what is the rest? (`profile_operators` lets PyTorch's
-# profiler watch a step, and adds up each operator's own time, without the operators that it calls.)
+# **Predict first.** How large is the MFU of this step? And what takes the rest of the time?
+#
+# In the output the MFU comes first. The list below it is from PyTorch's profiler: `profile_operators` lets the profiler
+# watch a step, and adds up each operator's own time, without the time of other operators that it calls.
 
 # %% tags=["hide-input"]
 import re
@@ -345,7 +367,7 @@ seconds = median(benchmark(step, device))
 # 19 targets are fed, since nothing follows the last
 least = sum(training_flops(small, 16, 24, 19).values()) / peak_compute
 print(f"a step takes {1000 * seconds:.0f} ms", end=", ")
-print(f"its products {1000 * least:.0f} ms: {least / seconds:.0%}")
+print(f"its products at full speed {1000 * least:.0f} ms: {least / seconds:.0%}")
 operators = profile_operators(step, device, shown=10**6)
 kinds = {
     "products (mm, addmm)": "mm$",
@@ -363,17 +385,20 @@ for kind, cost in spent.items():
 assert least < 1.1 * seconds and spent["Adam"] > 0.05 * seconds
 
 # %% [markdown]
-# The time that the products would take at full speed, as a share of the whole step, is called the **model FLOPs
-# utilisation** (MFU).
-#
-# The products in the list are `mm` (without a bias), `addmm` (with one) and part of attention. On the machine that
-# wove this page they take about half of the time, and run at more than half of full speed: that part is
-# compute-bound, or nearly. Much of the rest moves many bytes for little arithmetic: Adam, for example, reads four
+# The products in the list are `mm` (without a bias), `addmm` (with one) and part of attention. On the machine that wove
+# this page the products take about half of the time. They run at more than half of full speed, so this part of the step
+# is compute-bound, or nearly. Much of the rest moves many bytes for little arithmetic: Adam, for example, reads four
 # numbers for each parameter and writes three.
 #
-# So a step is made of three kinds of time. Some operators are compute-bound, some memory-bound, and between short
-# ones the step is overhead-bound. Fewer bits help the first two, fused operators the second, recorded or larger steps
-# the third. That is the order of what follows.
+# So a step is made of three kinds of time, and each has its remedy:
+#
+# - Some operators are compute-bound. Numbers with fewer bits help them.
+# - Some operators are memory-bound. Fewer bits help these, too, and so do *fused* operators, which do several
+#   operations in one.
+# - Between short operators the step is overhead-bound. It helps to make steps larger, or to record a step and repeat it
+#   as a whole.
+#
+# The chapter follows this order.
 
 # %% [markdown]
 # ## Fewer bits
@@ -426,11 +451,12 @@ assert torch.isinf((gradient * 2**40).half())[0]
 # %% [markdown]
 # float16 has lost the smallest gradient: it is 0, and what depended on it learns nothing. Hence the **loss scale**.
 # Multiply the loss by $2^{16}$ before the backward pass, and all gradients are 65,536 times as large. Divide them
-# again, in float32, before the norm is clipped and the step is made. With too large a scale some are infinite, as in
-# the last row: then skip the step, and halve the scale.
+# again, in float32, before the norm is clipped and the step is made. If the scale is too large, some gradients become
+# infinite, as in the last row: then skip the step, and halve the scale. PyTorch's `GradScaler` does all this. A loss
+# scale helps only gradients; it cannot help scores that overflow in the forward pass.
 #
-# PyTorch's `GradScaler` does all this. It helps gradients; it cannot help scores that overflow. bfloat16 needs none of
-# it, because it reaches as far as float32. That is why one trains with it, although it has a shorter mantissa.
+# bfloat16 needs no loss scale, because it reaches as far as float32. That is why bfloat16 is the kind to train with,
+# although it has a shorter mantissa than float16.
 #
 # What about the mantissa? It matters where something small is added to something large, and training does that with
 # every step.
@@ -473,14 +499,18 @@ assert 0.56 < errors[torch.bfloat16][-1] < 0.57
 assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
 
 # %% [markdown]
-# The bfloat16 parameter stops at 1.44, where two neighbouring bfloat16 numbers are 1/128 apart: a step shorter than
-# half of that rounds to no step at all. The loss falls, and then is flat, as if all had been learnt. So parameters stay
-# in float32, and so do Adam's two running means (its **moments**). Only products, and what follows them directly, are
-# rounded. That is called **mixed precision**, and it is what `torch.autocast` does. On a GPU it leaves softmax, norms
-# and the loss in float32, since each adds up many numbers, and with so few digits a sum loses its small terms. (A
-# product adds up many numbers, too, but the hardware keeps that sum in float32, and rounds only what goes in and what
-# comes out.) `python -m dotformer train` does it where the configuration says `precision = "bfloat16"`. (There are
-# [even shorter numbers](#what-comes-after-16-bits).)
+# The bfloat16 parameter stops at 1.44. There two neighbouring bfloat16 numbers are 1/128 apart, and a step shorter than
+# half of that rounds to no step at all. The loss falls, and then is flat, as if all had been learnt.
+#
+# So parameters stay in float32, and so do Adam's two running means, its **moments**. Only products, and what follows
+# them directly, are rounded. That is called **mixed precision**, and it is what `torch.autocast` does.
+# `python -m dotformer train` uses it where the configuration says `precision = "bfloat16"`.
+#
+# What else must not be rounded? On a GPU `torch.autocast` leaves softmax, norms and the loss in float32. Each of these
+# adds up many numbers, and with so few digits a sum loses its small terms. A product adds up many numbers, too, but
+# there the hardware keeps the sum in float32, and rounds only what goes in and what comes out.
+#
+# There are [even shorter numbers](#what-comes-after-16-bits) than those of 16 bits.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -510,14 +540,22 @@ quiz.one_choice(
 # before the first weight. And since $e^{s}$ can overflow, one subtracts the largest score first, which again needs all
 # of them.
 #
-# Now suppose the keys come in blocks, and we keep three things about those we have seen: the best score so far, $b$;
-# the sum $z = \sum_j e^{s_j - b}$; and the blend that has not been divided yet, $o = \sum_j e^{s_j - b}\, v_j$. Then a
-# block brings a better score, $b'$. The old terms were measured from $b$, and now all must be measured from $b'$. Each
-# of them changes by the same factor:
+# Now suppose the keys come in blocks. About the keys that we have seen, we keep three things:
+#
+# - the best score so far, $b$;
+# - the sum $z = \sum_j e^{s_j - b}$;
+# - the blend that has not been divided yet, $o = \sum_j e^{s_j - b}\, v_j$.
+#
+# Suppose that the next block brings a better score, $b'$. The old terms of $z$ and $o$ were measured from $b$, and now
+# they must be measured from $b'$. Each of them changes by the same factor:
 #
 # $$ e^{s_j - b'} = e^{s_j - b} \cdot e^{b - b'} $$
 #
-# So multiply $z$ and $o$ by $e^{b - b'}$, add the block's own terms, and forget the block. At the end, $o / z$.
+# So multiply $z$ and $o$ by $e^{b - b'}$, add the block's own terms, and forget the block. After the last block, the
+# blend is $o / z$.
+#
+# Here are three keys with the scores 0, 1 and 3 and the values 10, 20 and 30. They come in two blocks: the first two,
+# then the third.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Online softmax, from left to right. A first block of keys and values has the scores 0 and 1, a second block the score 3. What is kept moves below them: after the first block b is 1, z 1.368 and o 23.68; then z and o are multiplied by e to the minus 2, the second block adds its own terms, and b is 3, z 1.185, o 33.20. At the end o is divided by z: 28.02."}}
 from classroom.diagram import Diagram
@@ -542,9 +580,8 @@ drawing.text(6.5, 0.48, "o / z = 28.02")
 plt.show()
 
 # %% [markdown]
-# **By hand.** Scores 0, 1 and 3, with values 10, 20 and 30, in two blocks: the first two, then the third. After the
-# first block $b = 1$, $z = e^{-1} + 1 = 1.368$ and $o = 10 e^{-1} + 20 = 23.68$. The second brings $b' = 3$, so both
-# shrink by $e^{-2} = 0.1353$, and the third key adds 1 and 30:
+# **By hand.** After the first block $b = 1$, $z = e^{-1} + 1 = 1.368$ and $o = 10 e^{-1} + 20 = 23.68$. The second
+# block brings $b' = 3$. So $z$ and $o$ shrink by $e^{-2} = 0.1353$, and the third key adds 1 to $z$ and 30 to $o$:
 
 # %% tags=["hide-input", "nbval-check-output"]
 b, z, o = 1.0, np.exp(-1) + 1, 10 * np.exp(-1) + 20
@@ -557,7 +594,8 @@ print(f"softmax {weights.round(4)}, blend {weights @ values:.4f}")
 assert abs(o / z - weights @ values) < 1e-12
 
 # %% [markdown]
-# The same blend, and at no time were there three weights. (This is called **online softmax**.) For all queries at once:
+# The blend is the same, and at no time were there three weights. This is called **online softmax**. The function below
+# does it for all queries at once. Its `best`, `total` and `blend` are $b$, $z$ and $o$, with one row for each query.
 
 # %% tags=["export"] module="by_hand.blocks"
 import numpy as np
@@ -609,15 +647,18 @@ for block in (1, 7, 128, 300):
 
 # %% [markdown]
 # That is what `F.scaled_dot_product_attention` does where it can, in one **kernel**: a single program that runs on the
-# device. A block of keys and values is brought to the fast memory next to the arithmetic (**SRAM**), used for a block
-# of queries, and forgotten, and no weight ever travels to the large memory (**HBM**). The backward pass needs the
-# weights. It computes each block's scores again from queries and keys, and each weight from its score:
-# $e^{s_j - b} / z = e^{s_j - (b + \ln z)}$. So one number is kept for each query, $b + \ln z$ (the *log-sum-exp*). ([Is
-# that an approximation](#is-fused-attention-an-approximation), and what of causal masks?)
+# device. On a GPU there are two memories: a large one (**HBM**), and a small, fast one next to the arithmetic
+# (**SRAM**). The kernel brings a block of keys and values to the fast memory, uses it for a block of queries, and
+# forgets it. No weight ever travels to the large memory.
 #
-# The name to look for is **FlashAttention**. It is one of several such kernels: on CUDA, PyTorch also has a
-# *memory-efficient* one and cuDNN's. What it calls *math* is no such kernel, and writes the matrix out; it serves where
-# the others refuse.
+# The backward pass needs the weights, but it can compute them again. It computes each block's scores from queries and
+# keys, and each weight from its score: $e^{s_j - b} / z = e^{s_j - (b + \ln z)}$. For that the forward pass keeps one
+# number for each query, $b + \ln z$, the *log-sum-exp*.
+#
+# Attention in one such kernel is called *fused*. The name to look for is **FlashAttention**. On CUDA, PyTorch has two
+# more fused kernels, a *memory-efficient* one and cuDNN's. What PyTorch calls *math* is not fused: it writes the matrix
+# out, and serves where the others refuse. In [Going further](#is-fused-attention-an-approximation) you see whether
+# fused attention is an approximation, and what it does with causal masks.
 
 # %% tags=["proof"]
 small_heads = torch.randn(1, 2, 8, 16)
@@ -712,9 +753,11 @@ plt.show()
 # ## A ladder
 #
 # Each rung changes one thing about *how* a step is computed, on top of the rungs before. *What* is computed must stay
-# the same, so each rung's loss and gradient are compared with the first one's. (In 16 bits the gradient is a few
-# percent off from rounding alone, so this finds only errors larger than that.) On the CPU the model is the small one,
-# on the GPU the paper's base model. **Activations** are what the forward pass leaves for the backward pass.
+# the same. So the loss and the gradient of each rung are compared with those of the first rung. For that, dropout is
+# off, because two kernels would drop different entries, and the learning rate is 0, so that every step finds the same
+# model. On the CPU the model is the small one, on the GPU the paper's base model.
+#
+# In the last row, **activations** are what the forward pass leaves for the backward pass.
 #
 # | rung | what changes | why it may be faster |
 # |---|---|---|
@@ -732,9 +775,6 @@ plt.show()
 # | CUDA graph | a recorded step is repeated ([below](#record-a-step-and-repeat-it)) | one launch a step; on CUDA devices only |
 # | checkpointing, beside *larger batch* | the activations inside a layer are computed again, not kept | slower, but needs less memory |
 #
-# Dropout is off, because two kernels would drop different entries. The learning rate is 0, so that every step finds the
-# same model.
-#
 # Half of the rungs are a single PyTorch call:
 #
 # - tf32: `torch.set_float32_matmul_precision("high")`
@@ -744,9 +784,10 @@ plt.show()
 # - fused AdamW: `torch.optim.AdamW(parameters, fused=True)`
 # - checkpointing: `checkpoint(layer, x, use_reentrant=False)`
 #
-# A padded vocabulary gives the output matrix rows of zeros, whose logits are cut off before the softmax. PyTorch's data
-# loader prefetches: another process makes batches while the device computes, for a GPU in *pinned* memory, from which
-# it can copy by itself.
+# Two rungs take more than a call. For a padded vocabulary the output matrix gets rows of zeros, and their logits are
+# cut off before the softmax. For prefetching there is PyTorch's data loader: another process makes batches while the
+# device computes. If the device is a GPU, the batches are put in *pinned* memory, from which the GPU can copy by
+# itself.
 
 # %% tags=["hide-input", "export"] module="devices"
 import os
@@ -944,11 +985,15 @@ for row in climb(partial(measure, workload, device=device, steps=3), two_rungs):
     assert row["name"] == "float32" or row["gradient_error"] > 1e-3
 
 # %% [markdown]
-# On a machine whose processor has no fast instructions for bf16, it makes a step slower. All rungs were measured
-# beforehand on one core of a CPU that has matrix units, with twice as many pairs
-# (`python -m benchmarks.gpu --device cpu --sections ladder`). Times are medians, with quartiles in brackets; tokens are
-# those of both sides, and the gain is that on the rung before (for checkpointing, on *larger batch*). Memory is the
-# peak allocation: on a CPU parameters, gradients, the optimiser's state and the activations.
+# On a machine whose processor has no fast instructions for bf16, bf16 makes a step slower.
+#
+# All rungs were measured beforehand, on one core of a CPU that has matrix units and with twice as many pairs. The
+# command is `python -m benchmarks.gpu --device cpu --sections ladder`. This is how to read its columns:
+#
+# - *ms a step* is a median, with the quartiles in brackets.
+# - *tokens/s* counts the tokens of both sides.
+# - *gain* is the gain in speed over the rung before, and for checkpointing over *larger batch*.
+# - *MB* is the peak allocation: on a CPU parameters, gradients, the optimiser's state and the activations.
 #
 # **Predict first.** Which rungs are slower than the one before, on a CPU?
 
@@ -985,22 +1030,28 @@ assert all(row["loss_error"] < 1e-3 for row in whole.values())
 assert all(row["gradient_error"] < 0.035 for row in whole.values())
 
 # %% [markdown]
-# Read the gradients first. tf32 changes nothing on that machine, and numbers of 16 bits show 3 percent, on every rung
-# from there on.
+# Read the gradients first. tf32 changes nothing on that machine. With numbers of 16 bits the gradient is 3 percent off,
+# on every rung from there on. That much comes from rounding alone, so the comparison finds only errors larger than
+# that.
 #
-# Then the speeds. Differences of a few percent may be chance. bf16 makes the step twice as fast. Fused attention then
-# loses a third of the speed, and compiling, which costs seconds before its first step, a seventh of what is left. A
-# larger batch gains 11 percent per token, and checkpointing, beside it, is slower and needs little more than half of
-# its memory. So bf16, with attention written out, is the fastest rung on that CPU.
-
-# %% [markdown]
-# We have not tested why fused attention makes that machine slower. On a GPU, with long texts, it takes a tenth of the
-# time ([measured below](#how-do-time-and-memory-grow-with-the-length)). So measure before you believe a list of what is
-# fast, this one too.
+# Now read the speeds, where differences of a few percent may be chance:
+#
+# - bf16 makes the step twice as fast.
+# - Fused attention then loses a third of the speed.
+# - Compiling loses a seventh of what is left, and costs seconds before the first step.
+# - A larger batch gains 11 percent per token.
+# - Checkpointing, compared with *larger batch*, is slower and needs little more than half of the memory.
+#
+# So bf16, with attention written out, is the fastest rung on that CPU. We have not tested why fused attention makes a
+# step slower there. On a GPU, with long texts, fused attention takes a [tenth of the
+# time](#how-do-time-and-memory-grow-with-the-length) of attention written out. So measure before you believe a list of
+# what is fast, this one too.
 #
 # ### The same ladder on a GPU
 #
 # Here is the ladder on an H200, with the paper's base model.
+#
+# The steps have 100 pairs of 64 tokens, and from *larger batch* on 400 pairs.
 
 # %% tags=["hide-input"]
 on_gpu = measured("ladder-cuda")
@@ -1009,16 +1060,16 @@ there, gains = show_ladder(on_gpu)
 
 # %% [markdown]
 # The last column is the MFU, the share of the peak measured on this GPU in the same precision. The measured peaks are
-# 52 TFLOP/s in float32, 395 in tf32 and 773 in bf16. So a step can become faster and its MFU smaller: the tf32 step
-# is a fifth shorter, but with a peak more than seven times as high it could have been far shorter. The steps have 100
-# pairs of 64 tokens, and from *larger batch* on 400.
+# 52 TFLOP/s in float32, 395 in tf32 and 773 in bf16. So a step can become faster and its MFU smaller: the tf32 step is
+# a fifth shorter, but with a peak more than seven times as high it could have been far shorter.
 
 # %% [markdown]
 # Look at *larger batch*: 400 pairs take 55 ms, where 100 pairs took 45 to 81 in 16 bits. Four times the work costs
 # hardly more time, so most of a step does not grow with the work. The likely cause is that the GPU waits for the host,
-# the computer that runs Python, which launches one small kernel after the other. There is a test, a **CUDA graph**:
-# PyTorch records all launches of a step, and from then on one call repeats them ([how](#record-a-step-and-repeat-it)).
-# What remains is the GPU's own time.
+# the computer that runs Python, which launches one small kernel after the other. A **CUDA graph** can test that:
+# PyTorch records all launches of a step, and from then on one call repeats them all
+# ([how](#record-a-step-and-repeat-it)). What remains in such a *recorded* step is the GPU's own time. A step is called
+# *launched* if Python launches its kernels one after the other.
 
 # %% tags=["hide-input"]
 batches = measured("throughput-cuda")["measurements"]
@@ -1039,23 +1090,30 @@ assert round(per_pair, 2) == 0.09 and round(fixed) == 5
 assert round(fixed + 100 * per_pair) == 14
 
 # %% [markdown]
-# (The launched 45 are the rung *no waiting*, the 58 *batches prefetched*; that one and the recorded steps have the
-# padded vocabulary.) The three recorded times lie nearly on a line: 5 ms, and 0.09 for each pair. So for 100 pairs the
-# GPU's own work takes about 14 ms, and the rest of the 45 is mostly waiting. The compiled steps of 100 pairs were
-# therefore overhead-bound, and those before them, from *tf32* on, probably too. There is a second test. On an earlier
-# day, on another host, the recorded step took the same 40 ms, to half a percent, and eleven of the launched rungs (*no
-# waiting* was not measured) 8 to 37 percent less: what differed was presumably the host. So the gains and losses from
-# *tf32* to *padded vocabulary* say little about a GPU that is kept busy. Padding gains nothing here, and takes memory.
-
-# %% [markdown]
-# Making batches between the steps cost a third of the speed, and prefetching brought most of that back.
+# The three recorded times lie nearly on a line: 5 ms, and 0.09 ms for each pair. So for 100 pairs the GPU's own work
+# takes about 14 ms, and the rest of the launched 45 ms is mostly waiting. The compiled steps of 100 pairs were
+# therefore overhead-bound, and the steps before them, from *tf32* on, probably too.
 #
-# Now the hours of the introduction: a step of the paper's size is 400 pairs, 51,200 tokens of both sides. 100,000 such
-# steps take 9.4 hours at the first rung's 150,600 tokens a second, if 400 pairs are computed as fast as the 100
-# measured, and 1.1 at the recorded step's 1,272,000. With 400 pairs the MFU of a recorded step is 32 percent, with
-# 1,600 pairs 35 percent, at 1.4 million tokens a second. Of the 989 TFLOP/s that the maker gives, which is the usual
-# basis ([Chowdhery and others, 2022](https://arxiv.org/abs/2204.02311)), it is 25 and 27 percent. We had aimed at 40
-# percent of the measured peak. ([Is the model too narrow](#how-much-of-the-peak-can-a-narrow-model-use) for more?)
+# A second test points the same way. On an earlier day we measured the ladder on another host. The recorded step took
+# the same 40 ms, to half a percent. Eleven of the launched rungs took 8 to 37 percent less time (*no waiting* was not
+# measured). So what differed was presumably the host. The gains and losses from *tf32* to *padded vocabulary* therefore
+# say little about a GPU that is kept busy.
+#
+# Padding the vocabulary gains nothing here, and takes memory. Making batches between the steps cost a third of the
+# speed, and prefetching brought most of that back.
+#
+# A note on the table: the launched 45 ms are the rung *no waiting*, and the launched 58 ms are *batches prefetched*.
+# The latter and the recorded steps have the padded vocabulary.
+#
+# Now the hours of the introduction. A step of the paper's size is 400 pairs, or 51,200 tokens of both sides. At the
+# first rung's 150,600 tokens a second, 100,000 such steps take 9.4 hours, if 400 pairs are computed at the speed
+# measured with 100. At the recorded step's 1,272,000 tokens a second they take 1.1 hours.
+#
+# How much of the peak is that? The MFU of a recorded step is 32 percent with 400 pairs. With 1,600 pairs it is 35
+# percent, at 1.4 million tokens a second. We had aimed at 40 percent; Going further asks whether [the model is too
+# narrow](#how-much-of-the-peak-can-a-narrow-model-use) for that. These three numbers are shares of the peak measured on
+# this GPU. The usual basis is the peak that the maker gives ([Chowdhery and others,
+# 2022](https://arxiv.org/abs/2204.02311)), here 989 TFLOP/s. Of that the recorded steps reach 25 and 27 percent.
 
 # %% tags=["proof"]
 assert 1 < changes["bf16"] < 1.2 and -0.16 < changes["compile"] < -0.13
@@ -1106,23 +1164,29 @@ peak_in_16_bits = (
 assert 760e12 < peak_in_16_bits < 790e12
 
 # %% [markdown]
-# What the ladder has taught goes into `FastTrainer`, which `python -m dotformer train` uses, and which never waits for
-# the norm ([how](#a-trainer-that-does-not-wait)). CUDA graphs end the waiting for launches.
+# What the ladder has taught goes into `FastTrainer`, which `python -m dotformer train` uses. It never waits for the
+# norm ([how](#a-trainer-that-does-not-wait)). More rungs are switches in the configuration: `compile`, `cuda_graphs`,
+# which ends the waiting for launches, and `checkpointing` under `[training]`, and `multiple = 64` under `[tokens]`,
+# which pads the vocabulary.
 #
-# The configuration has these switches: `compile`, `cuda_graphs` and `checkpointing` under `[training]`, and
-# `multiple = 64` under `[tokens]`, which pads the vocabulary. The log has tokens a second, the most memory in use, and
-# the MFU. (It counts real target tokens only, and so does its MFU; the ladder's tokens are those of both sides, padding
-# included. `cuda_graphs` needs a CUDA device, one process, and a model that asks the device for no numbers, so not the
-# kinds `recurrent` and `facts`; it takes neither accumulation nor checkpointing.)
+# The log has tokens a second, the most memory in use, and the MFU. Its speed and its MFU count real target tokens only,
+# whereas the ladder's tokens are those of both sides, padding included.
 
 # %% [markdown]
 # ## What if it does not fit?
 #
-# A step holds four things in memory: the parameters; a gradient for each; the **optimiser state**, with Adam two
-# moments for each; and the activations that the forward pass leaves for the backward pass, those of the loss included.
-# The first three are 16 bytes for each parameter, however large the batch is. (Mixed precision does not halve them,
-# since they stay in float32; the step even keeps copies of the matrices in 16 bits besides. It shortens only
-# activations, and not all of them.) The fourth grows with the batch and the length.
+# A step holds four things in memory:
+#
+# - the parameters;
+# - a gradient for each parameter;
+# - the **optimiser state**, with Adam two moments for each parameter;
+# - the activations that the forward pass leaves for the backward pass, those of the loss included.
+#
+# The first three take 16 bytes for each parameter, however large the batch is. The activations grow with the batch and
+# the length.
+#
+# Mixed precision shortens only activations, and not all of them. It does not halve the other three, since these stay in
+# float32; the step even keeps copies of the matrices in 16 bits besides.
 #
 # **By hand.** Without dropout, and with fused attention, a layer keeps for each token, in multiples of $D$ numbers:
 #
@@ -1139,9 +1203,9 @@ assert 760e12 < peak_in_16_bits < 790e12
 #
 # $$4 \cdot \big( 6 \cdot (12 \cdot 64 + 18 \cdot 63) \cdot 512 + 4 \cdot 63 \cdot 37{,}000 \big) = 60.7 \text{ MB}.$$
 #
-# A helper, `training_memory`, adds up what PyTorch saves for the backward pass, 33 MB, and the three arrays of logits
-# and gradients that it does not save, 28 MB. (That is the most: whoever lets go of the logits early has one array
-# fewer.)
+# Is that right? A helper, `training_memory`, measures it. It adds up two things: what PyTorch saves for the backward
+# pass, 33 MB, and the three of the four arrays of logits and gradients that PyTorch does not save, 28 MB. Four arrays
+# are the most: a program that lets go of the logits early has one fewer.
 
 # %% tags=["hide-input"]
 from dotformer.support.memory import training_memory
@@ -1172,16 +1236,19 @@ for pairs, length, available in ((400, 64, 24e9), (400, 64, 8e9), (1, 1024, 1.2e
     print(fill(advice, 76, subsequent_indent="    "))
 
 # %% [markdown]
-# So for this model it is usually the batch that is too large, and most of that is logits. They never have to exist all
-# at once: PyTorch's `F.linear_cross_entropy` computes loss and gradients for some targets at a time ([tried
-# below](#must-all-logits-exist-at-once)).
+# So for this model it is usually the batch that is too large, and most of what a batch takes is logits. But the logits
+# never have to exist all at once: PyTorch's `F.linear_cross_entropy` computes loss and gradients [for some targets at a
+# time](#must-all-logits-exist-at-once).
 #
-# Two other ways out cost time instead of memory. Split the batch and add up the gradients (**gradient accumulation**,
-# [chapter 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: **activation checkpointing** (in Hugging
-# Face, *gradient checkpointing*) keeps only what goes into each layer, and computes the layer again when the backward
-# pass needs its activations. That is one more forward pass through the layers: a third more work for them, and none for
-# the output product. (On the H200 the step took half as long again, presumably because its launches are repeated, too.)
-# (PyTorch restores the random state for it, so dropout drops the same entries.)
+# Two other ways out cost time instead of memory. With **gradient accumulation** you split the batch and add up the
+# gradients ([chapter 11](11_training.ipynb#break-it-the-mean-of-means)). With **activation checkpointing** you keep
+# less: only what goes into each layer. The layer is computed again when the backward pass needs its activations.
+# PyTorch restores the random state for that, so dropout drops the same entries. Hugging Face calls it *gradient
+# checkpointing*.
+#
+# What does checkpointing cost? One more forward pass through the layers: a third more work for them, and none for the
+# output product. On the H200 the step took half as long again, presumably because the launches of the layers are
+# repeated, too.
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -1329,12 +1396,12 @@ verdict
 #
 # ## In one breath
 #
-# Each part of a step is a known number of FLOPs and of bytes, and a machine does so many of each in a second.
-# Whichever takes longer is the part's floor; the step's floor is their sum, where parts run one after another. Part
-# of what lies above it is waiting, which recorded steps and prefetched batches win back. The floor itself sinks where
-# fewer bytes are moved (fused attention), or arithmetic is faster, too (16 bits). Each such change must leave the
-# gradient as it was, but for rounding. Where memory is short, computing activations twice takes the place of keeping
-# them.
+# Each part of a step is a known number of FLOPs and of bytes, and a machine does so many of each in a second. The
+# longer of the two times is the part's floor. Where parts run one after another, the step's floor is the sum of their
+# floors. Part of the time above the floor is waiting, which recorded steps and prefetched batches win back. The floor
+# itself sinks if fewer bytes are moved, as in fused attention. With 16 bits arithmetic is faster, too. Each such change
+# must leave the gradient as it was, but for rounding. Where memory is short, you can compute activations twice instead
+# of keeping them.
 #
 # **Sources.** The roofline: [Williams, Waterman and Patterson (2009)](https://doi.org/10.1145/1498765.1498785). Online
 # softmax: [Milakov and Gimelshein (2018)](https://arxiv.org/abs/1805.02867); attention in blocks: [Rabe and Staats
@@ -1483,8 +1550,8 @@ assert round(of_peak(512), 2) == 0.52 and of_peak(4096) > 0.89
 # is moved grows with the width.
 
 # %% [markdown]
-# How far does a recorded step get? On the left the H200's roofline in 16 bits, on the right its MFU, over the pairs in
-# a batch; below, by kind, the twelve kernels that take the most time in a recorded step, each with all its launches.
+# How far does a recorded step get? On the left is the H200's roofline in 16 bits, on the right the MFU of a recorded
+# step, over the pairs in a batch.
 
 # %% tags=["plot", "hide-input"] mystnb={"image": {"alt": "Left: FLOP/s over FLOPs per byte of an H200, both logarithmic. Softmax and one-token generation lie near the rising line, layer norm below it, the projection and the feed-forward network a little below the flat one. Right: the share of the peak over the pairs in a batch rises from under 1 percent at one pair to 35 percent at 1,600, and flattens from 1,024 on."}}
 operations = [
@@ -1526,6 +1593,21 @@ plt.tight_layout()
 plots.measured_on(measured("throughput-cuda"))
 plt.show()
 
+# %% [markdown]
+# The MFU ends at 35 percent. Is the model too narrow for more? By the estimate above, with the peak and the bandwidth
+# measured on this GPU, an encoder layer of width 512 could reach 65 percent, if every part lay on the roofline. None
+# does: the projection reaches 67 percent of the peak, and layer norm a quarter of the bandwidth.
+#
+# So put the measured speeds of the green squares in place of the roofline, with softmax's speed for attention and
+# activation. Then the estimate is 40 percent for the forward pass of such a layer. That is not far from the 35 of the
+# whole measured step, which also has a decoder, a loss and an optimiser. So width and the speed of the kernels together
+# may well be what limits the step. No wider model was timed.
+#
+# ### Where do the 40 ms go?
+#
+# A recorded step of 400 pairs on the H200 takes 40 ms. Here are the twelve kernels that take the most time, by kind,
+# each with all its launches:
+
 # %% tags=["hide-input"]
 print(on_gpu["accelerator"], on_gpu["date"])
 kernels = dict(
@@ -1548,14 +1630,6 @@ for kind, part in kinds.items():
 total = 1000 * sum(kernels.values())
 print(f"other     {total - sum(kinds.values()):5.1f} ms")
 print(f"these {len(kernels)}  {total:5.1f} ms of a step of {ms['CUDA graph']:.1f}")
-
-# %% [markdown]
-# Is the model too narrow for more? By the estimate above, with the peak and the bandwidth measured on this GPU, an
-# encoder layer of width 512 could reach 65 percent, if every part lay on the roofline. None does: the projection
-# reaches 67 percent of the peak, and layer norm a quarter of the bandwidth. With the measured speeds of the green
-# squares in place of the roofline, and softmax's speed for attention and activation, the estimate is 40 percent for the
-# forward pass of such a layer, not far from the 35 of the whole measured step, which also has a decoder, a loss and an
-# optimiser. So width and the speed of the kernels together may well be what limits it. (No wider model was timed.)
 
 # %% tags=["proof"]
 assert [round(recorded[n]) for n in (64, 256, 400)] == [11, 28, 40]
@@ -1583,15 +1657,12 @@ assert round(1000 * sum(kernels.values())) == 25
 assert [round(kinds[part]) for part in kinds] == [12, 5, 4, 2]
 
 # %% [markdown]
-# ### Where do the 40 ms go?
+# The twelve kernels take 25 of the 40 ms, about half of it products. The loss, with 37,000 scores for each target,
+# takes 5 ms, attention 4, and copies 2.
 #
-# The list above has the twelve kernels that take the most time in a recorded step of 400 pairs on the H200, which takes
-# 40 ms.
-#
-# They take 25 of these, about half of it products. The loss, with 37,000 scores for each target, takes 5, attention 4,
-# and copies 2. At the peak the products would need 13 ms, and at the 67 percent of the projection 19. Twelve of these
-# are in the list, so at that speed about seven of the 15 ms that the list lacks would be other products. The rest are
-# other kernels, and gaps.
+# The list lacks 15 ms of the step. How much of that is products? At the peak, all products of a step would need 13 ms,
+# and at the 67 percent of the projection 19 ms. Twelve of these 19 are in the list. So at that speed about seven of the
+# missing 15 ms would be other products. The rest are other kernels, and gaps.
 
 # %% [markdown]
 # ### A trainer that does not wait
@@ -1692,10 +1763,10 @@ for kind in (Trainer, FastTrainer):
 assert asked["FastTrainer"] <= 3 < asked["Trainer"]
 
 # %% [markdown]
-# Not each of these is a wait: a number that lies on the CPU is there at once. Most of the first line's are Adam's,
-# which looks up for each parameter how many steps there were; they cost Python's time. One is the norm, the wait. The
-# three that are left count the targets and check the masks, which a training does before the batch goes to a GPU, or
-# not at all there.
+# Not each of these is a wait: a number that lies on the CPU is there at once. Most of the 89 are Adam's, which looks up
+# for each parameter how many steps there were; they cost Python's time. One is the norm of the gradient, and that one
+# is a wait on a GPU. The three numbers that `FastTrainer` takes count the targets and check the masks. A training does
+# that before the batch goes to a GPU, or on a GPU not at all.
 
 # %% [markdown]
 # ### Record a step, and repeat it
@@ -1706,6 +1777,9 @@ assert asked["FastTrainer"] <= 3 < asked["Trainer"]
 # see it. What is repeated reads its inputs from where they were when it was recorded, so a new batch is copied there.
 # Numbers that change from step to step, such as the learning rate, must be tensors. And shapes stay the same, so each
 # shape of batch needs a recording of its own.
+#
+# The switch `cuda_graphs` needs a CUDA device, one process, and a model that asks the device for no numbers, which
+# excludes the kinds `recurrent` and `facts`. It goes neither with accumulation nor with checkpointing.
 
 # %% tags=["export", "hide-input"] module="devices"
 from collections import Counter
@@ -1842,10 +1916,10 @@ assert 2 * shapes["padded"] < shapes["as they are"]
 # compiled, makes a fused kernel out of a Python function that says which key a query may see. On a CPU there is one
 # fused kernel, and it refuses dropout, so a training that drops attention weights writes them out there.
 #
-# Under a causal mask a fused kernel could skip the half that nobody may see. But one that is given a matrix has to read
-# it to find out. So one *says* that the mask is causal: PyTorch has the argument `is_causal`, and our
-# `MultiHeadAttention` takes the word `"causal"` for its mask (a GPT without padding passes it). Forward and back, at
-# 1,024 tokens:
+# Under a causal mask a fused kernel could skip the half of the keys that nobody may see. But a kernel that is given the
+# mask as a matrix has to read the matrix to find out. So *say* that the mask is causal: PyTorch has the argument
+# `is_causal`, and our `MultiHeadAttention` takes the word `"causal"` as its mask, which a GPT without padding passes.
+# Here are the times, forward and back, at 1,024 tokens:
 
 # %% tags=["hide-input"]
 torch.manual_seed(0)
@@ -2018,6 +2092,8 @@ for one, other in zip(whole[2:], chunked[2:], strict=True):
     assert (one - other).abs().max() < 1e-5 * one.abs().max()
 
 # %% [markdown]
-# The same gradients, in about the same time and with a third of the memory. (With all logits, three of their four
-# arrays exist at once.) In chunks, nearly all of the memory is two arrays as large as the output matrix, for its
-# gradient. They do not grow with the targets. (It cannot smooth labels in chunks, so our trainer does not use it.)
+# The gradients are the same, in about the same time and with a third of the memory. Computed all together, three of the
+# four arrays of logits and gradients exist at once. In chunks, nearly all of the memory is two arrays as large as the
+# output matrix, for the gradient of that matrix. These do not grow with the targets.
+#
+# In chunks `F.linear_cross_entropy` cannot smooth labels, so our trainer does not use it.
