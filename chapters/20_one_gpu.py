@@ -1102,8 +1102,8 @@ assert round(fixed + 100 * per_pair) == 14
 # Padding the vocabulary gains nothing here, and takes memory. Making batches between the steps cost a third of the
 # speed, and prefetching brought most of that back.
 #
-# A note on the table: the launched 45 ms are the rung *no waiting*, and the launched 58 ms are *batches prefetched*.
-# The latter and the recorded steps have the padded vocabulary.
+# The launched 45 ms are the rung *no waiting*, and the launched 58 ms are *batches prefetched*. The latter and the
+# recorded steps have the padded vocabulary.
 #
 # Now the hours of the introduction. A step of the paper's size is 400 pairs, or 51,200 tokens of both sides. At the
 # first rung's 150,600 tokens a second, 100,000 such steps take 9.4 hours, if 400 pairs are computed at the speed

@@ -14,9 +14,10 @@
 # the command of [chapter 14](14_translation.ipynb) trains in one process or in several, and you will be able to check
 # that many compute what one would, and to say what communication costs them.
 #
-# You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is
-# needed: processes of one machine stand for devices. (On several GPUs nobody has run this yet.) It takes about 31
-# minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 6 more minutes.
+# You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. You need no
+# GPU: processes on one machine stand for devices, so in this chapter each process is one device. On several GPUs nobody
+# has run this yet. It takes about 32 minutes to read, and 35 for the exercises. [Going further](#going-further), at the
+# end, takes 7 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
 import signal
@@ -47,13 +48,14 @@ transformer_map(built=21)
 # a loss of $20 / 8 = 2.5$. The halves have $12 / 6 = 2$ and $8 / 2 = 4$, and the mean of these is 3. Averaging gives
 # the two targets of the second half as much weight as the six of the first.
 #
-# This is the *mean of means* of [chapter 11](11_training.ipynb#break-it-the-mean-of-means), and what helped there
-# helps here. Divide every summed loss by the real targets *of all processes*, and then *add* the gradients. So each
-# needs two things: the number of all targets before the backward pass, and the others' gradients after it.
+# This is the *mean of means* of [chapter 11](11_training.ipynb#break-it-the-mean-of-means), and it has the same remedy.
+# Divide every summed loss by the number of real targets *of all processes*, and then *add* the gradients. So each
+# process needs two things: the number of all targets before the backward pass, and the others' gradients after it.
 #
-# Each process takes some rows of the batch, its **shard**: `side.tensor_split(world_size)[rank]` of the source and of
-# the target. (`shard_batch`, folded, does that. A process without rows gets a target without real tokens, since it must
-# take part: the others wait for its gradients.)
+# Each process takes some rows of the batch, its **shard**. Let `world_size` be the number of processes, and `rank` the
+# number of this one, counted from 0. Its shard is `side.tensor_split(world_size)[rank]`, for both sides, source and
+# target; `shard_batch`, folded, does that. A process for which no rows are left must still take part, because the
+# others wait for its gradients. It gets a target without real tokens.
 
 # %% tags=["export", "hide-input"] module="distributed"
 import torch
@@ -85,17 +87,18 @@ def shard_batch(
 
 
 # %% [markdown]
-# The batches are formed first and divided afterwards, so two processes see the same batches as one. (Where each process
-# draws its own part by PyTorch's sampler, there is [a trap](#break-it-the-order-that-never-changes).)
+# The batches are formed first and divided afterwards, so two processes see the same batches as one.
 #
 # ## What do they communicate?
 #
-# For this, one operation is enough. **All-reduce** takes a tensor from each process, adds them up entry by entry, and
-# gives the sum to all. Here are three processes.
+# Numbers of targets and gradients must both be added up, so one operation is enough. **All-reduce** takes a tensor from
+# each process, adds the tensors up entry by entry, and gives the sum to all.
 #
-# `launch`, one of the book's helpers, starts a function several times at once. The processes find each other and form a
-# **process group**, in which each has a number, its **rank**, from 0 on; their number is the group's **world size**. A
-# process also has a **local rank**, its number on its own machine, which says which GPU to take.
+# `launch`, one of the book's helpers, runs a function in several processes at once. The processes find each other and
+# form a **process group**. In it, each has a number, its **rank**, from 0 on, and the count of processes is the group's
+# **world size**. A process also has a **local rank**, its number on its own machine, which says which GPU to take.
+#
+# Here are three processes. `dist.all_reduce` overwrites each one's tensor with the sum:
 
 # %%
 import torch.distributed as dist
@@ -119,8 +122,9 @@ assert answers == [(n, [6.0, 30.0]) for n in range(3)]
 #
 # ### Break it: each divides by its own
 #
-# Now the two halves. Each process has the same model, a share of the batch, and two ways to divide: by the targets of
-# all, with the gradients added up, or by its own, with the gradients averaged.
+# Now the two halves. Each process has the same model and its shard of the batch, and computes the gradient in two ways.
+# For `added`, it divides its loss by the targets of all processes, and the gradients are added up. For `averaged`, it
+# divides by its own targets, and the gradients are averaged.
 
 # %%
 from dotformer.training import cross_entropy
@@ -164,10 +168,10 @@ for name, gradient in zip(("added", "averaged"), first, strict=True):
 assert torch.equal(first[0], second[0])
 
 # %% [markdown]
-# Added up, the two are one process with the whole batch, to rounding. Averaged, they are far off: the first process has
-# 21 real targets here, and the second 6. From outside nothing is wrong with the second way: such a model trains, and
-# nobody runs the correct version beside it. So make the check above: once, on one batch, without dropout, against one
-# process.
+# Added up, the two gradients are that of one process with the whole batch, up to rounding. Averaged, they are far off,
+# because the first process has 21 real targets here, and the second 6. From outside you would not notice: a model with
+# averaged gradients trains, and nobody runs the correct version beside it. So make this check once: on one batch,
+# without dropout, against one process.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -196,13 +200,14 @@ quiz.one_choice(
 # If each of $N$ processes sent its whole gradient to all others, each would receive $N - 1$ of them. For the paper's
 # base model (63 million numbers of 4 bytes) and 8 devices that is 1.8 gigabytes a step. It can be done with less.
 #
-# Put the processes into a ring, and cut the gradient into $N$ chunks. In the first round process $p$ sends chunk $p$
-# to its neighbour, which adds it to its own. In every later round each passes on the chunk to which it has just
-# added. After $N - 1$ rounds each process has one chunk that is complete: the gradient is summed, and scattered over
-# all (**reduce-scatter**). In $N - 1$ more rounds the complete chunks go around, until everyone has gathered all of
-# them (**all-gather**).
+# Put the processes into a ring, and cut the gradient into $N$ chunks. In the first round, process $p$ sends chunk $p$
+# to the next process, which adds it to its own chunk $p$. In every later round, each process passes on the chunk to
+# which it has just added. After $N - 1$ rounds each process has one complete chunk. The gradient is summed, and
+# scattered over all: this phase is a **reduce-scatter**. In $N - 1$ more rounds the complete chunks go around, until
+# every process has gathered all of them: an **all-gather**.
 #
-# Here are three processes, each with three numbers: $(1, 2, 3)$, $(10, 20, 30)$ and $(100, 200, 300)$.
+# Here are three processes, each with three numbers: $(1, 2, 3)$, $(10, 20, 30)$ and $(100, 200, 300)$. In the first
+# round each rank sends the chunk in red:
 
 
 # %% tags=["hide-input"]
@@ -246,7 +251,7 @@ for start, end, sent, at in (
 plt.show()
 
 # %% [markdown]
-# That is the first round: each rank sends the chunk in red. Here are all four:
+# Here are all four rounds, two of reduce-scatter and two of all-gather. Sums that are complete are blue:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Five columns, at the start and after each of four rounds, with a row of three numbers for each of three ranks. At the start 1, 2, 3; 10, 20, 30; 100, 200, 300. After round 1 rank 0 has 303 in its third number, rank 1 has 11 in its first, rank 2 has 220 in its second. After round 2 rank 0 has 222, rank 1 has 333 and rank 2 has 111, each complete. After round 3 each has two complete numbers, after round 4 all three."}}
 drawing = Diagram(7.9, 2.2)
@@ -268,8 +273,6 @@ drawing.text(5.9, 0.2, "all-gather", color=plots.GREY, size=9)
 plt.show()
 
 # %% [markdown]
-# (In blue are the sums that are complete.)
-#
 # **By hand.** Follow the first numbers, the left column of each block. Round 1: rank 0 sends its 1 to rank 1, which has
 # 11 now. Round 2: rank 1 sends 11 to rank 2, which has 111: complete. Round 3: rank 2 sends it to rank 0, which keeps
 # it instead of its own. Round 4: rank 0 hands it on to rank 1. The other two numbers do the same, each starting one
@@ -291,10 +294,10 @@ for n in (2, 8, 100):
     print(f"{n:4} processes: each sends {sent[0] / 1000:.3f} times its gradient")
 
 # %% [markdown]
-# In each of the two phases a process sends $(N - 1) / N$ times the gradient. So all-reduce sends it once for two
-# processes, and never quite twice, however many there are. That is one reason why training scales so far. What does
-# grow is the number of rounds. Each takes a fixed **latency**, however small the chunk, plus its bytes divided by the
-# **bandwidth** of the connection.
+# In each of the two phases a process sends $(N - 1) / N$ times the gradient. So in an all-reduce of two processes each
+# sends its gradient once, and with more processes never quite twice, however many there are. That is one reason why
+# training scales so far. What does grow is the number of rounds. Each round takes a fixed **latency**, however small
+# the chunk, plus its bytes divided by the **bandwidth** of the connection.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -323,14 +326,13 @@ quiz.number(
 # data parallel** (DDP) leaves the whole model with every process, and begins to send the gradients of the last layers
 # while the backward pass still computes those of the first (**overlap of communication and computation**). **Fully
 # sharded data parallel** (FSDP) leaves each process only a part of the parameters, the gradients and Adam's two
-# moments, also called a shard.
+# moments. This part is called a shard, too.
 #
-# FSDP takes the two phases of the ring apart. Before a layer is used, an all-gather gives every process its full
-# parameters; afterwards each frees what is not its own (it *reshards*). In the backward pass, which gathers the layer
-# again, a reduce-scatter leaves each process the summed gradient of its own shard. Adam treats each number by itself,
-# so it can update that shard alone, and keeps moments for it alone. Clipping cannot, because it needs the norm of the
-# whole gradient: all add up the squares of their shards' norms, and take the root, as PyTorch's `clip_grad_norm_`
-# does. A step of two layers, as one device sees it (the times are invented):
+# FSDP takes the two phases of the ring apart. Before a layer is used, an all-gather gives every process the layer's
+# full parameters. Afterwards each process frees those outside its shard (it *reshards*). In the backward pass the layer
+# is gathered again, and then a reduce-scatter leaves each process the summed gradient of its own shard. Adam treats
+# each number by itself, so it can update that shard alone, and keeps moments for it alone. A step of two layers, as one
+# device sees it (the times are invented):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One device in a training step of two layers under FSDP, time to the right, with lanes for network, compute and memory. Forward pass: all-gather 1, then all-gather 2 during forward 1, then forward 2 and the loss; the full parameters of each layer are freed after its forward. Backward pass: all-gather 2, then all-gather 1 during backward 2, reduce-scatter 2 during backward 1, reduce-scatter 1, and Adam on the own shard; the full parameters of each layer are freed after its backward. The full parameters of both layers take up memory at once only during forward 1 and during backward 2."}}
 lanes = {"network": 1.7, "compute": 1.12, "layer 1": 0.62, "layer 2": 0.26}
@@ -373,12 +375,16 @@ plt.show()
 
 # %% [markdown]
 # While the device computes with one layer, the network already gathers the next, or carries gradients away. So if the
-# network is fast enough, only the first all-gather of each pass and the last reduce-scatter keep it waiting. And in a
-# step of one batch at most two layers lie in its memory whole, besides the embeddings.
+# network is fast enough, only the first all-gather of each pass and the last reduce-scatter keep the device waiting. In
+# a step of one batch, at most two layers lie whole in its memory at once, besides the embeddings, which stay gathered.
 #
-# Of the 16 bytes for each parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) FSDP leaves about
-# $16 / N$. 8 billion parameters need 128 GB, more than a GPU of 80 GB holds; among eight, 16 GB each, besides
-# activations and the currently gathered layers.
+# Training takes 16 bytes for each parameter: 4 for itself, 4 for its gradient and 8 for the moments ([chapter
+# 20](20_one_gpu.ipynb#what-if-it-does-not-fit)). With FSDP a process keeps about $16 / N$ of them. A model of 8 billion
+# parameters needs 128 GB, more than a GPU of 80 GB holds. Among eight GPUs it needs 16 GB on each, besides activations
+# and the currently gathered layers.
+#
+# Adam can work on one shard alone, but clipping cannot, because it needs the norm of the whole gradient. So the
+# processes add up the squares of their shards' norms, and take the root. PyTorch's `clip_grad_norm_` does that.
 
 # %% [markdown]
 # ### What lies where?
@@ -428,14 +434,16 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 #
 # Both engines *average* the $N$ gradients, which gives an $N$-th of the sum that we need. So each process makes its own
 # gradient $N$ times as large: it divides its loss by an $N$-th of all targets. In the first example of this chapter
-# there are 8, so each of the two divides by 4: $12 / 4 = 3$ and $8 / 4 = 2$, with the mean 2.5, the loss of the whole
-# batch.
+# there are 8 targets and two processes, so each divides by $8 / 2 = 4$. They get $12 / 4 = 3$ and $8 / 4 = 2$, and the
+# mean of these is 2.5, the loss of the whole batch.
 #
-# Our function `replicate` wraps a model in DDP, with one call to PyTorch, and `shard` wraps it in FSDP. All must begin
-# with the same parameters, so DDP first sends those of rank 0 to the others (a **broadcast**). Otherwise equal
-# gradients would move different models, and no error would say so. A model too large for one device cannot be built on
-# one. So rank 0 builds it in the computer's own memory, and the others on the **meta device**, where a tensor has a
-# shape and no memory. Then rank 0 sends the values, one tensor at a time, and each process keeps its part.
+# Our function `replicate` wraps a model in DDP, with one call to PyTorch. All processes must begin with the same
+# parameters, so DDP first sends those of rank 0 to the others (a **broadcast**). Otherwise equal gradients would move
+# different models, and no error would say so.
+#
+# Our function `shard` wraps a model in FSDP. Such a model may be too large to be built on one device. So rank 0 builds
+# it in the computer's own memory, and the others on the **meta device**, where a tensor has a shape and no memory. Then
+# rank 0 sends the values, one tensor at a time, and each process keeps its part.
 
 # %% tags=["hide-input", "export"] module="distributed"
 from collections.abc import Iterable, Iterator
@@ -511,7 +519,8 @@ def in_kind(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 # %% [markdown]
-# When the gradients of several batches add up, they need not be sent before the last (`no_sync`, in the folded cell).
+# When one step adds up the gradients of several batches, they need not be sent before the last batch. `no_sync`, in the
+# folded cell, holds them back until then.
 
 
 # %% tags=["hide-input", "export"] module="distributed"
@@ -554,11 +563,15 @@ def evaluate_together(
 
 # %% [markdown]
 # The trainer needs few changes. `DistributedTrainer` is [chapter 20](20_one_gpu.ipynb#a-trainer-that-does-not-wait)'s
-# `FastTrainer` with the model in an engine and three methods changed. Each process reads the whole batch, so
-# `train_step` counts its targets without communication, and then takes the process's own rows. `FastTrainer.train_step`
-# would count what it is given, which is now only the process's own rows; so `count_targets` returns the count that was
-# made before. `accumulate_gradients` divides by an $N$-th of these, so that the engine's mean is the sum. The loop
-# stays as it is.
+# `FastTrainer` with the model in an engine and three methods changed:
+#
+# - `train_step` counts the targets of the whole batch. That needs no communication, because each process reads the
+#   whole batch. Then it gives only the process's own rows to `FastTrainer.train_step`.
+# - `count_targets` returns the count that was made before. Otherwise `FastTrainer.train_step` would count only the
+#   process's own rows.
+# - `accumulate_gradients` divides by an $N$-th of all targets, so that the engine's mean is the sum.
+#
+# The loop stays as it is.
 
 
 # %% tags=["export"] module="distributed"
@@ -611,13 +624,16 @@ class DistributedTrainer(FastTrainer):
 
 
 # %% [markdown]
-# Do they compute the same, and what do they send? With each engine two processes make a step of a small model, from one
-# batch and from four, each on half of every batch. All rows but *error* are multiples of the parameters' bytes in
-# float32. The first three say how much is all-reduced, gathered and scattered. *Sent* is what one process would send in
-# a ring. With $N = 2$ that is $2 (N - 1) / N = 1$ times what is all-reduced, and $(N - 1) / N = 1/2$ of what is
-# gathered or scattered. *Kept* is what one process keeps of the parameters. *Error* is how far the gradient is from
-# that of one process: in float32 it is rounding, in bfloat16 about as much as [in one
-# process](20_one_gpu.ipynb#a-ladder).
+# Do both engines compute what one process computes, and what do they send? With each engine, two processes make a step
+# of a small model, once from one batch and once from four. Each process takes half of every batch. The table below has
+# these rows, all but *error* in multiples of the parameters' bytes in float32:
+#
+# - *allreduce*, *allgather* and *reducescatter* are how much is all-reduced, gathered and scattered.
+# - *kept* is what one process keeps of the parameters.
+# - *sent* is what one process would send in a ring. With $N = 2$ that is $2 (N - 1) / N = 1$ times what is all-reduced,
+#   and $(N - 1) / N = 1/2$ of what is gathered or scattered.
+# - *error* is how far the gradient is from that of one process. In float32 it is rounding, in bfloat16 about as much as
+#   [in one process](20_one_gpu.ipynb#a-ladder).
 #
 # **Predict first.** The second engine keeps half of the model in each of the two. Does it send more than the first, or
 # less?
@@ -715,17 +731,18 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # With one batch a step, DDP sums every gradient once. FSDP gathers the layers before the forward pass and again before
 # the backward pass, and scatters the sums of their gradients. The embeddings, 35.5 percent of this model, belong to no
 # layer, but to the outermost module, which stays gathered from the beginning of the forward pass to the end of the
-# backward pass. So they are gathered once: $2 \cdot 0.645 + 0.355 = 1.65$. So FSDP sends $(1.65 + 1) / 2 = 1.32$ times
-# the model, where DDP sends it once; with small embeddings it would be 1.5. For that it keeps half of everything
-# (*kept*). In bfloat16 it gathers half as many bytes (gradients are still summed in float32), and with one batch it
-# even sends less, 0.91.
+# backward pass. So the layers are gathered twice, and the embeddings once: $2 \cdot 0.645 + 0.355 = 1.65$.
+#
+# In a ring, FSDP therefore sends $(1.65 + 1) / 2 = 1.32$ times the model, where DDP sends it once. With small
+# embeddings it would be 1.5. In return each process keeps only half of everything. In bfloat16 FSDP gathers half as
+# many bytes, while gradients are still summed in float32. With one batch it then sends even less than DDP, 0.91.
 #
 # With 4 batches a step, whose gradients are added up ([gradient
 # accumulation](11_training.ipynb#one-step-from-several-batches)), gradients are sent only with the last. A layer is
-# gathered before the first forward pass and before each of the four backward passes: $5 \cdot 0.645 + 0.355 = 3.58$.
-# (After a backward pass it stays, for the next forward pass.) The price is memory: until the last batch each process
-# holds all gradients, and between two batches all layers. To save memory instead, scatter the gradients after every
-# batch.
+# gathered before the first forward pass and before each of the four backward passes; after a backward pass it stays
+# gathered for the next forward pass. So the layers are gathered five times: $5 \cdot 0.645 + 0.355 = 3.58$. The price
+# is memory: until the last batch each process holds all gradients, and between two batches all layers. To save memory
+# instead, scatter the gradients after every batch.
 
 # %% [markdown]
 # ## What goes into a checkpoint?
@@ -739,9 +756,10 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # seed, the step and their rank. So dropout drops different entries on each rank, and a run that is resumed draws what
 # one that never stopped draws.
 #
-# Do they all train the same model? Without dropout, train one that reverses sentences, for 20 steps: in one process, in
-# two that each have the full model, and in three that each have a shard. (`run` trains and returns its history, and
-# `compare` prints the validation losses.)
+# ### Do they train the same model?
+#
+# Without dropout, train a model that reverses sentences, for 20 steps: in one process, in two that each have the full
+# model, and in three that each have a shard.
 
 # %% tags=["hide-input"]
 import os
@@ -814,10 +832,10 @@ for name in histories:
 # 16,384 of them the training of Llama 3 was interrupted unexpectedly 419 times in 54 days, once every three hours
 # ([Grattafiori and others, 2024](https://arxiv.org/abs/2407.21783), section 3.3.4). A process that is killed says
 # nothing. The others find a connection closed, or wait. So somebody has to watch: when one dies, stop the rest, start
-# all again, and let them go on from the last checkpoint. (Save every $\sqrt{2 c M}$ minutes, by Young and Daly's rule,
-# if saving takes $c$ and something fails every $M$.)
+# all again, and let them go on from the last checkpoint.
 #
-# Here rank 1 kills itself in step 13, and the last checkpoint was made after step 10.
+# Here rank 1 kills itself in step 13, and the last checkpoint was made after step 10. In the code, `run` trains and
+# returns the history, and `compare` prints the validation losses.
 #
 # **Predict first.** How far from the losses above will this run end?
 
@@ -832,17 +850,23 @@ for name in ("1 process", "2, one of them killed"):
     compare(name)
 
 # %% [markdown]
-# No farther than the rest. Steps 11 and 12 were made twice, and nobody can tell. A process that hangs goes unnoticed
-# until those that wait for it give up, with our settings after ten minutes (three hours before the first step and at
-# the very end). Then the launcher ends them all, and with `--max-restarts` starts them again. Meanwhile GPUs that
-# wait show a load of 100 percent; `py-spy dump` shows where each process is.
+# No farther than the rest. Steps 11 and 12 were made twice, and nobody can tell.
+#
+# A process that hangs goes unnoticed until those that wait for it give up. With our settings they do so after ten
+# minutes, but before the first step and at the very end only after three hours. Then the program that started the
+# processes ends them all, and starts them again if you allow it. Until then, GPUs that wait show a load of 100 percent;
+# `py-spy dump` shows where each process is.
+#
+# How often should you save? If saving takes $c$ minutes and something fails every $M$ minutes, Young and Daly's rule
+# says: every $\sqrt{2 c M}$ minutes.
 #
 # ## The same command
 #
 # `torchrun` comes with PyTorch. It starts a program several times, tells each copy its rank, and watches them; `launch`
-# uses the same code. `python -m dotformer train` looks into its environment, and if there is a rank it takes a
-# `DistributedTrainer`. The first command below starts two processes, the second two that each keep a shard, and the
-# third eight, one for each GPU, which are started again, at most three times, when one fails:
+# uses the same code. `python -m dotformer train` looks for a rank in its environment variables, and if there is one, it
+# takes a `DistributedTrainer`. The first command below starts two processes. The second starts two that each keep a
+# shard. The third starts eight, one for each GPU; when one fails, all are started again, at most three times
+# (`--max-restarts`):
 #
 # ```bash
 # torchrun --standalone --nproc-per-node 2 \
@@ -855,6 +879,9 @@ for name in ("1 process", "2, one of them killed"):
 #
 # `max_tokens` stays the size of the *whole* batch. So the result does not depend on the number of processes, except for
 # rounding and dropout.
+#
+# `torchrun` gives each process one thread on the CPU: it sets `OMP_NUM_THREADS=1` unless you do. With two threads each,
+# processes that have one core each would fight for the cores.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -876,8 +903,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## Are two twice as fast?
 #
-# Here each process gets one core (with two threads each they would fight for the cores; `torchrun` sets
-# `OMP_NUM_THREADS=1` unless you do), and computes the gradient of a model of 4 million parameters: one process from a
+# Here each process gets one core , and computes the gradient of a model of 4 million parameters: one process from a
 # whole batch, then two from a half each. So the total batch is fixed, which is called **strong scaling**. In practice
 # one more often keeps the batch per process, so that the total grows with the world size: **weak scaling**.
 #
@@ -941,10 +967,12 @@ assert (
 # fast, within the spread.
 #
 # With 4 sentences two that communicate are *slower* than one. Communication adds 23 ms (61 - 38), about as much as with
-# 32 sentences (189 - 167 = 22), since there are as many gradients. But now it follows 38 ms of computing, and not 167.
-# Even without it two reach only 1.31. Part of a step takes as long for few sentences as for many, some 8 ms by the line
-# through one process's two times, and such a part limits any speed-up (**Amdahl's law**). But that alone would allow
-# 1.7; what takes the rest, we have not found.
+# 32 sentences (189 - 167 = 22), since there are as many gradients. But now these 23 ms follow 38 ms of computing, and
+# not 167.
+#
+# Even without communication, two are only 1.31 times as fast as one. Part of a step takes as long for few sentences as
+# for many: some 8 ms, by the straight line through one process's two times. Such a part limits any speed-up (**Amdahl's
+# law**). But this part alone would allow 1.7. What takes the rest, we have not found.
 #
 # Between an all-reduce at the end and one in buckets there is no clear difference here, presumably because overlap of
 # communication and computation needs free hardware, and both cores compute.
@@ -1000,10 +1028,12 @@ grew = two["at the end"][1] - two["no all-reduce"][1]
 assert round(grew) == 22
 
 # %% [markdown]
-# The line is a rough one, since the bandwidth is not the same at every size, and a bare all-reduce is the best case:
-# the 16 MB of the race's gradients cost 23 ms there, beside computing and on another machine. Below about
-# $\alpha \beta$ bytes a message costs mostly its latency. So biases and gains should not be sent one by one, and that
-# is why gradients travel in buckets. PyTorch's have 25 megabytes, unless one says otherwise.
+# Below about $\alpha \beta$ bytes a message costs mostly its latency. So biases and gains should not be sent one by
+# one, and that is why gradients travel in buckets. PyTorch's buckets have 25 megabytes, unless you say otherwise.
+#
+# The line is a rough one, since the bandwidth is not the same at every size. And a bare all-reduce is the best case:
+# when two processes computed gradients above, sending 16 MB of them cost 23 ms, beside computing and on another
+# machine.
 #
 # ## Share a layer
 #
@@ -1041,16 +1071,17 @@ drawing.text(6.35, 0.7, "all-reduce", color=plots.GREY, at="left", size=9)
 plt.show()
 
 # %% [markdown]
-# Once in each. The summands of the output are added up on the way forward. On the way back each device has only its
-# part of the gradient of $x$, since both have used $x$, and these parts are added up: two autograd functions, one for
-# each direction.
+# Once in each. The summands of the output are added up on the way forward. Both devices have used $x$, so on the way
+# back each has only its part of the gradient of $x$, and these parts are added up. That takes two autograd functions,
+# one for each direction.
 #
 # **By hand.** Let $x = 3$, $W_1 = (1, 2)$ and $W_2 = (4, 5)^\top$. The first device computes $3 \cdot 1 \cdot 4 = 12$
 # and the second $3 \cdot 2 \cdot 5 = 30$; their sum, 42, is the output. Back, with the gradient 1 at the output, the
 # first finds $1 \cdot 4 = 4$ for $x$, and the second $2 \cdot 5 = 10$. One process would have found 14, their sum.
 #
-# One operation sums forward, and passes gradients on unchanged: the loss is computed from the sum, so each summand has
-# the gradient of the sum. The other (folded) does the reverse.
+# The first function, `SumForward`, sums forward and passes gradients on unchanged: the loss is computed from the sum,
+# so each summand has the gradient of the sum. The second, `SumBackward` (folded), does the reverse: it passes $x$ on
+# unchanged, and sums the gradients.
 
 
 # %%
@@ -1085,9 +1116,7 @@ class SumBackward(torch.autograd.Function):
 
 # %% [markdown]
 # With these a device computes `SumForward.apply(relu(SumBackward.apply(x) @ W_1) @ W_2)`, with its halves of the
-# matrices. Is that one process's layer? (Without biases and dropout: $b_1$ would be cut with $W_1$, $b_2$ added once
-# to what has been summed, and what is dropped there must be the same on all.) In the folded cell two processes
-# compute output and gradients, in float64:
+# matrices. Is that one process's layer? In the folded cell two processes compute output and gradients, in float64:
 
 
 # %% tags=["hide-input"]
@@ -1129,7 +1158,10 @@ assert apart < 1e-12
 assert all(torch.equal(*pair) for pair in zip(left[:2], right[:2], strict=True))
 
 # %% [markdown]
-# Output and all gradients are those of one process, up to float64 rounding. Attention is shared in the same way, by
+# Output and all gradients are those of one process, up to float64 rounding.
+#
+# This was without biases and dropout. With them, $b_1$ would be cut with $W_1$, $b_2$ would be added once, to the
+# total, and dropout of the total must drop the same entries on all devices. Attention is shared in the same way, by
 # heads: the columns of $W_Q$, $W_K$ and $W_V$ that belong to a head, and its rows of $W_O$ ([chapter
 # 6](06_many_heads.ipynb#heads-are-a-sum)). So a layer of an encoder needs two all-reduces forward and two back. (FSDP
 # sends parameters, and each device computes whole layers for its own rows of the batch. Here activations are sent, and
@@ -1197,11 +1229,12 @@ plt.show()
 # | the stack of layers still does not fit, or links are slow | the stack of layers (pipeline parallel) |
 # | one sequence is too long | its positions (context parallel) |
 #
-# Where each begins to be bound by communication is [computed below](#when-does-communication-take-longer). Large models
-# combine them. Layers of width 8,192 are wide enough to be shared among the eight devices of one machine, which fast
-# links (NVLink) join, and batches are dealt out among machines. With a pipeline besides, it is called **3D
-# parallelism**. (In a [mixture of experts](19_modern.ipynb#experts-more-parameters-at-the-same-price) the experts can
-# be dealt out as well, and tokens travel to theirs: **expert parallelism**.)
+# Where each begins to be bound by communication is [computed below](#when-does-communication-take-longer).
+#
+# Large models combine these ways. The eight devices of one machine, joined by fast links (NVLink), share each layer; a
+# width of 8,192 is enough for that. Batches are dealt out among machines. With a pipeline besides, this is called **3D
+# parallelism**. In a [mixture of experts](19_modern.ipynb#experts-more-parameters-at-the-same-price) the experts can be
+# dealt out as well, and each token travels to the devices of its experts: **expert parallelism**.
 
 # %% [markdown]
 # ## Do more devices need a larger batch?
@@ -1214,10 +1247,10 @@ plt.show()
 # So whoever uses more devices usually gives them a larger batch, to keep them busy. But that is another training: it
 # has fewer steps, and its learning rate and the rest must be searched for again. Two rules say where to begin the
 # search, for $k$ times the batch. For SGD, take $k$ times the learning rate, after a warm-up ([Goyal and others,
-# 2017](https://arxiv.org/abs/1706.02677)). For Adam, take $\sqrt k$ times, replace its $\beta_1$ and $\beta_2$ (not a
-# bandwidth) by $1 - k (1 - \beta_1)$ and $1 - k (1 - \beta_2)$, as long as these are above 0, and divide its $\epsilon$
-# by $\sqrt k$ ([Malladi and others, 2022](https://arxiv.org/abs/2205.10287)). Beyond some size, a larger batch no
-# longer saves steps ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
+# 2017](https://arxiv.org/abs/1706.02677)). For Adam, take $\sqrt k$ times the learning rate, and divide Adam's
+# $\epsilon$ by $\sqrt k$. Replace Adam's $\beta_1$ and $\beta_2$ by $1 - k (1 - \beta_1)$ and $1 - k (1 - \beta_2)$, as
+# long as these are above 0 ([Malladi and others, 2022](https://arxiv.org/abs/2205.10287)). Beyond some size, a larger
+# batch no longer saves steps ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1530,10 +1563,11 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 
 # %% [markdown]
 # What took eight devices half a day would take a single H200 65 minutes, if the assumptions hold. Eight are 4.2 times
-# as fast, and 64 only 7.5 times. Yet at 200 GB/s the gradients fit behind the backward pass. (At 50 they would not.) It
-# is the step itself: with 6 pairs in place of 390 it still takes 5 ms in place of 39, and reaches 3 percent of the
-# maker's peak. And latency counts: a ring of 64 has $2 \cdot 63$ rounds. If each took 10 microseconds, the gradients
-# would take 3.7 ms, more than the 3.5 that a backward pass can hide.
+# as fast, and 64 only 7.5 times. Communication is not the reason: at 200 GB/s the gradients fit behind the backward
+# pass, though at 50 they would not. The reason is the step's computation: with 6 pairs in place of 390 it still takes 5
+# ms in place of 39, and reaches 3 percent of the maker's peak. Latency, which the estimate leaves out, counts too: a
+# ring of 64 has $2 \cdot 63$ rounds. If each took 10 microseconds, the gradients would take 3.7 ms, more than the 3.5
+# that a backward pass can hide.
 
 # %% [markdown]
 # ### Break it: the order that never changes
@@ -1618,10 +1652,17 @@ assert tokens * ratio[200] < 25_000 / 8 and round(25_000 / 64) == 391
 assert bounds["data parallel, 64 devices: tokens a device"] * ratio[450] > 391
 
 # %% [markdown]
-# The paper's batch has 25,000 targets. For each of eight devices that is 3,125, enough at 450 GB/s and at 200. For each
-# of 64 it is 391, too few for devices at 27 percent of the peak. (With so few they do not reach that, so the gradients
-# may still be hidden: see [what it would cost today](#what-would-it-cost-today).) FSDP's communication on eight devices
-# would hide at 450 and at 200 GB/s, where it needs 791 and 1,780 tokens, and not at 50. Between encoder layers, one a
-# device, a pipeline's would hide even there, since the width of 512 is above 452. Context parallelism would not:
-# sentences of some 64 tokens never come near 603 positions a device. Shared between two devices, a layer of width 512
-# needs 0.70 times as long as one device for its forward pass at 450 GB/s, and 2.27 times as long at 50.
+# For the paper's base model, of width 512, and its batch of 25,000 targets, this means:
+#
+# - **Data parallel.** Each of eight devices has 3,125 targets, enough at 450 GB/s and at 200. Each of 64 has 391, too
+#   few for devices at 27 percent of the peak. But with so few the devices do not reach that, so the gradients may still
+#   be hidden: see [what it would cost today](#what-would-it-cost-today).
+# - **FSDP.** On eight devices communication would hide at 450 and at 200 GB/s, where it needs 791 and 1,780 tokens, and
+#   not at 50.
+# - **Tensor parallel.** Shared between two devices, a layer needs 0.70 times as long as one device for its forward pass
+#   at 450 GB/s, and 2.27 times as long at 50.
+# - **Pipeline.** With one encoder layer a device, communication would hide even at 50 GB/s, since the width of 512 is
+#   above 452.
+# - **Context parallel.** Communication would not hide: sentences of some 64 tokens never come near 603 positions a
+#   device.
+#
