@@ -9,11 +9,11 @@
 # # 22. How does it get into a page?
 #
 # A trained model is numbers and a few kinds of operation. Neither needs Python. In this chapter the translator of
-# [chapter 13](13_alignment.ipynb) runs in the page: you type a sentence, and watch each word appear, and where the
-# decoder looked for it. Some 290 lines of JavaScript compute it, without any library. Given the same parameters, they
-# return the same logits as PyTorch, to about 1e-5.
+# [chapter 13](13_alignment.ipynb) runs in the page: you type a sentence, watch each word of its translation appear, and
+# see where the decoder looked for that word. Some 290 lines of JavaScript compute this, without any library. With the
+# same parameters, these lines return the same logits as PyTorch, to about 1e-5.
 #
-# You need [chapter 12](12_generation.ipynb) for the cache, and enough JavaScript to read a loop. It takes about 23
+# You need [chapter 12](12_generation.ipynb) for the cache, and enough JavaScript to read a loop. It takes about 24
 # minutes to read, and 25 more for the exercises. [Going further](#going-further), at the end, makes the same model a
 # file for servers, and takes 8 more minutes.
 
@@ -34,25 +34,27 @@ transformer_map(built=22)
 # %% [markdown]
 # ## What must be sent?
 #
-# A reader opens a page. Whatever the model needs must come over the network first, and a phone must hold it. PyTorch is
-# hundreds of megabytes. A general runtime for pages, [ONNX Runtime](https://www.npmjs.com/package/onnxruntime-web)
-# 1.30, still needs a file of 14 MB, or 3.7 MB compressed. Our translator has 247,000 parameters, one megabyte in 32
-# bits. So we write the engine ourselves: a transformer is matrix products, a softmax, a norm and some sums.
+# When a reader opens a page, everything the translator needs must first come over the network, and a phone must be able
+# to hold it. Besides the parameters it needs an *engine*, the code that computes with them. PyTorch is hundreds of
+# megabytes. A ready-made engine for pages, [ONNX Runtime](https://www.npmjs.com/package/onnxruntime-web) 1.30, still
+# needs a file of 14 MB, or 3.7 MB compressed. But our translator has only 247,000 parameters, one megabyte in 32 bits.
 #
-# Three things are sent, then: the parameters with their configuration, the two tokenizers, and the code.
+# So we write the engine ourselves. It need not do much: a transformer is matrix products, a softmax, a norm and some
+# sums. Then three things are sent: the parameters with their configuration, the two tokenizers, and the code of the
+# engine.
 #
 # ## Parameters in 8 bits
 #
-# In PyTorch a parameter takes 32 bits by default, more than it needs. Take a row of a matrix, $(0.5, -1.27, 0.254)$.
-# Its largest entry, in absolute value, is 1.27. Divide all by $1.27 / 127 = 0.01$, the row's **scale**, and round:
-# $(50, -127, 25)$. Such whole numbers, from $-127$ to 127, fit into 8 bits. To get the row back, multiply by the scale
-# (**dequantize**): $(0.50, -1.27, 0.25)$. The last entry has lost 0.004. No entry can lose more than half a scale, here
-# 0.005, because rounding moves a number by at most one half.
+# In PyTorch a parameter takes 32 bits by default, more than it needs. 8 bits can hold any whole number from $-127$ to
+# 127. So let us turn a row of a matrix, $(0.5, -1.27, 0.254)$, into such numbers. Its largest absolute value is 1.27,
+# which should become 127. So divide all entries by $1.27 / 127 = 0.01$, the row's **scale**, and round:
+# $(50, -127, 25)$. To get the row back, you **dequantize**: multiply by the scale, which gives $(0.50, -1.27, 0.25)$.
 #
-# This is **post-training quantization** of the weights. Ours is *symmetric*: the range is the same on both sides of 0.
-# (For entries that lie to one side, one adds a **zero point** after dividing, the whole number that stands for 0.) And
-# it is *per channel*: each row has a scale. Formats for large models have a scale for each group of 32 to 128 entries,
-# and often 4 bits, two numbers to a byte.
+# The last entry has lost 0.004. No entry can lose more than half a scale, here 0.005, because rounding moves a number
+# by at most one half.
+#
+# This is **post-training quantization** of the weights: the model has been trained already. Ours is *symmetric*,
+# because the range is the same on both sides of 0, and *per channel*, because each row has a scale of its own.
 
 # %% tags=["export"] module="export"
 import torch
@@ -87,7 +89,9 @@ assert numbers.tolist() == [[50, -127, 25]] and abs(scales - 0.01) < 1e-8
 assert (row - numbers * scales[:, None]).abs().max() <= scales.max() / 2
 
 # %% [markdown]
-# With 4 and 3 bits:
+# The same row with fewer bits: 4 bits hold the whole numbers from $-7$ to 7, and 3 bits those from $-3$ to 3. Each
+# whole number times the scale is a *level*, a value that can be stored exactly, and each entry goes to the nearest
+# level:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two number lines from −1.27 to 1.27 with evenly spaced levels: 15 in 4 bits, 0.181 apart, and 7 in 3 bits, 0.423 apart. Arrows lead from the entries −1.27, 0.254 and 0.5 to their nearest levels. The largest in absolute value, −1.27, is the lowest level itself and does not move. The entry 0.254 becomes 0.181 in 4 bits, a move of 0.073, and 0.423 in 3 bits, a move of 0.169 to the same level as 0.5."}}
 import matplotlib.pyplot as plt
@@ -139,14 +143,17 @@ figure.tight_layout(h_pad=1.2)
 plt.show()
 
 # %% [markdown]
-# The largest entry fixes the scale, the distance from one level to the next. Whatever lies in the pale band, one scale
-# wide, goes to the level in its middle, so it moves by at most half a scale. With 3 bits 0.254 and 0.5 become the same
-# number.
+# The largest absolute value fixes the scale, and the scale is the distance from one level to the next. The pale band is
+# one scale wide. Every entry in it goes to the level in the middle, so no entry moves by more than half a scale. With 3
+# bits, 0.254 and 0.5 go to the same level: they become the same number.
 #
 # We quantize matrices and embedding tables, which hold nearly all of the parameters. Biases and norms are few and stay
-# as they are. Everything that a page needs besides the code comes as one JSON object, JavaScript's notation for data.
-# JSON holds numbers and strings but no bytes. So bytes are written in an alphabet of 64 letters, each worth 6 bits:
-# three bytes become four letters (**base64**).
+# as they are.
+#
+# How does all this get into a page? Everything but the code comes as one object in JSON, JavaScript's notation for
+# data. JSON holds numbers and strings but no bytes, and a quantized entry is a byte. So the bytes are written as a
+# string, in an alphabet of 64 letters, each worth 6 bits: three bytes become four letters. This is **base64**.
+# `page_model` makes the object:
 
 # %% tags=["export"] module="export"
 from typing import Any
@@ -226,13 +233,19 @@ print(f"{len(text):,} in the page, {compressed:,} compressed")
 assert 0.4 < len(text) / in_32_bits < 0.48 and compressed < 0.32 * in_32_bits
 
 # %% [markdown]
-# Less than half, where one would expect a quarter: base64 takes a third more space than the raw bytes, and scales,
-# biases and the merges of both tokenizers come on top. Compression removes most of this excess. The 8 bits make only
-# the download smaller: once loaded, the page turns them back into 32. (It need not: a row has one scale, so entry $i$
-# of a product is $s_i \sum_j q_{ij} x_j$.)
+# In the page the model takes less than half of the bytes. You might expect a quarter, but base64 takes a third more
+# space than the raw bytes, and the scales, the biases and the merges of both tokenizers come on top. Compression
+# removes most of this excess.
+#
+# The 8 bits make only the download smaller: when the page loads the model, it turns every entry back into 32 bits.
+#
+# ### How few bits are enough?
 #
 # **Predict first.** How many of the 500 test sentences does the model still translate without a mistake, in 8 bits? In
 # 4? And what if a whole matrix shares one scale?
+#
+# Below, *kB, matrices* is the size of all matrices with their bits packed, and *set to 0* is the share of their entries
+# that round to 0.
 
 
 # %% tags=["export", "hide-input"] module="export"
@@ -299,11 +312,14 @@ assert 13.5 < 4 * sum(len(m) - 1 for m in matrices) / 1e3 < 14.5
 assert cost[3, False][0] < 430 and abs(cost[8, True][2] - cost[32, True][2]) < 5e-4
 
 # %% [markdown]
-# (Sizes are those of packed bits.) In 8 bits this test sees no loss. The errors of a row have both signs, so in a dot
-# product they partly cancel. Even 3 bits, which leave only the seven values from $-3$ to 3, cost only a few sentences.
-# With one scale for the whole matrix 3 bits cost far more. Its largest entry makes the scale so coarse that 54 percent
-# of the entries round to 0, against 31 with a scale for each row. But this language is easy, and the model is large for
-# it. On captions, which are harder, few bits cost more.
+# In 8 bits all 500 sentences stay right. The errors of a row have both signs, so in a dot product they partly cancel.
+# With a scale for each row even 3 bits, which leave only the seven values from $-3$ to 3, cost only a few sentences.
+# With one scale for the whole matrix, 3 bits cost far more. The matrix's largest entry makes this scale so coarse that
+# 54 percent of the entries round to 0, against 31 percent with a scale for each row.
+#
+# But this language is easy, and the model is large for it. On captions, which are harder, few bits cost more. Here
+# three transformers of a million parameters, trained with different seeds, translate the captions of chapter 14. You
+# can repeat this with `python -m benchmarks.quantization`.
 
 # %% tags=["hide-input"]
 captions = measured("quantization")
@@ -314,16 +330,24 @@ for row_ in captions["rows"]:
     print(f"{row_['bits']:4}  {kind:9}{scores}")
 
 # %% [markdown]
-# (`python -m benchmarks.quantization`: three transformers of a million parameters, trained with different seeds,
-# translate the captions of chapter 14.) In 8 bits all three keep their score to a tenth of a point, where the seeds are
-# up to 1.3 apart. With a scale for each row, 4 bits cost 0.8 to 1.5 points and 3 bits 5 to 7. With one for a matrix, 4
-# bits cost 2.5 to 3.5 and 3 bits 17 to 20. So the page uses 8 bits, which cost nothing that we can measure.
+# In 8 bits each of the three models keeps its score to a tenth of a point. That is little: two models that differ only
+# in their seed are up to 1.3 apart. With a scale for each row, 4 bits cost 0.8 to 1.5 points, and 3 bits cost 5 to 7.
+# With one scale for a matrix, 4 bits cost 2.5 to 3.5 points, and 3 bits cost 17 to 20. So the page uses 8 bits, which
+# cost nothing that we can measure.
 #
-# This is *weight-only* quantization. To compute in 8 bits one must quantize the **activations** as well, the vectors
-# between the matrices, with scales found on sample texts (**calibration**) or for each vector as it comes (*dynamic*).
-# In large models a few huge entries of the activations spoil the scale for the rest ([Dettmers and others,
-# 2022](https://arxiv.org/abs/2208.07339)). These few can be computed in 16 bits, as there, or shrunk by a factor that
-# the weights take over ([Xiao and others, 2022](https://arxiv.org/abs/2211.10438)).
+# Other ways are possible. Where the entries lie to one side of 0, one adds a whole number after dividing, the **zero
+# point**: it is the number that stands for 0. And formats for large models have a scale for each group of 32 to 128
+# entries, and often 4 bits, two numbers to a byte.
+#
+# All this is *weight-only* quantization. To compute in 8 bits, one must quantize the **activations** as well, the
+# vectors between the matrices. Their scales are found on sample texts beforehand, which is called **calibration**, or
+# for each vector as it comes, which is called *dynamic* quantization. In large models a few huge entries of the
+# activations spoil the scale for the rest ([Dettmers and others, 2022](https://arxiv.org/abs/2208.07339)). These few
+# can be computed in 16 bits, as in that paper, or be shrunk by a factor that the weights take over ([Xiao and others,
+# 2022](https://arxiv.org/abs/2211.10438)).
+#
+# Our page could also keep the stored numbers $q_{ij}$ in 8 bits after loading, and compute with them: a row $i$ has one
+# scale $s_i$, so entry $i$ of a product with $x$ is $s_i \sum_j q_{ij} x_j$.
 
 # %% tags=["proof"]
 lost = {
@@ -363,12 +387,9 @@ quiz.number(
 # %% [markdown]
 # ## Here it is
 #
-# Type another sentence, from the words of chapter 13: *my old mother has closed the window .* It is translated again at
-# every keystroke. Choose a word of the translation to see where the decoder looked when it wrote that word; choose
-# another layer or head. In the picture *der* looks at *the*, and with a quarter of its weight at *man*. The gender of
-# the German noun is read mostly at *the*, where the encoder has brought it ([chapter
-# 13](13_alignment.ipynb#what-is-read-at-the-right-word)). *sehen*, the last word before the full stop, looks back at
-# *see*. Change *man* into *woman* and watch what *der* becomes, and where it looks.
+# This is the translator. Type another sentence, from the words of chapter 13, such as *my old mother has closed the
+# window .* The page translates again at every keystroke. Choose a word of the translation to see where the decoder
+# looked when it wrote that word. You can also choose another layer or head.
 
 # %% tags=["hide-input"]
 from classroom.translator import translator_figure
@@ -391,18 +412,28 @@ translator_figure(
 )
 
 # %% [markdown]
-# Nothing that you type leaves this page: it works without a network, and from a file on your disk. You can add a model
-# of your own: train one (`python -m dotformer train configs/multi30k-en-de.toml`), write it for a page
-# (`python -m dotformer export runs/multi30k-en-de --to page`), and the next `make book` offers it here. The folder that
-# the export writes, `runs/multi30k-en-de/page`, is a page of its own too.
+# In the picture above *der* looks at *the*, and with a quarter of its weight at *man*. To choose *der*, the decoder
+# needs the gender of the German noun. It reads the gender mostly at *the*, where the encoder has brought it ([chapter
+# 13](13_alignment.ipynb#what-is-read-at-the-right-word)). *sehen*, the last word before the full stop, looks back at
+# *see*. Change *man* into *woman*, and watch what *der* becomes, and where it looks.
+#
+# Nothing that you type leaves this page: the page works without a network, and from a file on your disk.
+#
+# You can add a model of your own. Train one with `python -m dotformer train configs/multi30k-en-de.toml`, and write it
+# for a page with `python -m dotformer export runs/multi30k-en-de --to page`. The next `make book` offers it here. The
+# folder that the export writes, `runs/multi30k-en-de/page`, is also a page of its own.
 #
 # ## The engine
 #
-# Now the code that computes this; the page loads these same lines. A vector is a `Float32Array`, a matrix a list of
-# rows, in 32 bits again, and a sentence a list of vectors: there are no batches. Read it beside the Python that you
-# know: `({ weight, bias }, x)` takes two entries out of an object, `(a) => b` is a lambda, `([y]) => b` one that
-# unpacks a list of one, `...` is Python's `*`, and `bias?.[i] ?? 0` is 0 if there is no bias. (`%%js` runs a cell as
-# JavaScript, and shows the value of its last line.)
+# Here is the code that computes this. The page loads these same lines. A vector is a `Float32Array`, in 32 bits again.
+# A matrix is a list of rows, and a sentence is a list of vectors: there are no batches. Most of it reads like the
+# Python that you know. What looks different:
+#
+# - `({ weight, bias }, x)` takes two entries out of an object;
+# - `(a) => b` is a lambda, and `([y]) => b` is one that unpacks a list of one;
+# - `...` is Python's `*`;
+# - `bias?.[i] ?? 0` is `bias[i]`, or 0 if there is no bias;
+# - `%%js` runs a cell of the notebook as JavaScript, and shows the value of its last line.
 
 # %% tags=["hide-input"]
 from classroom import javascript
@@ -440,9 +471,10 @@ from classroom import javascript
 # }
 
 # %% [markdown]
-# **Attention.** Before anything can attend to a vector, its key and value must be kept. Besides the matrices and the
-# number of heads, `attend` takes one vector, which gives the query, and the list of everything kept so far. It is
-# chapter 4's look-up, head by head. In the decoder's self-attention that list grows: it is the cache of chapter 12.
+# **Attention.** Before anything can attend to a vector, its key and value must be kept. `keep` computes them. `attend`
+# takes the matrices, the number of heads, one vector `x`, which gives the query, and the list `kept` of all keys and
+# values kept so far. It does chapter 4's look-up, head by head. In the decoder's self-attention the list `kept` grows:
+# it is the cache of chapter 12.
 
 # %% language="js" tags=["export"] module="engine"
 # function keep(attention, x) {
@@ -468,8 +500,9 @@ from classroom import javascript
 # }
 
 # %% [markdown]
-# Check it against a calculation on paper: one head, $d_k = 1$, all four matrices 1, the query 1 and two kept words of 0
-# and $\ln 3$. The weights must be 1/4 and 3/4, and the blend $\tfrac34 \ln 3 = 0.824$.
+# Check `attend` against a calculation on paper. There is one head, $d_k = 1$, and all four matrices are 1. The query is
+# 1, and there are two kept words, whose keys and values are 0 and $\ln 3$. The scores are 0 and $\ln 3$ too, and their
+# powers 1 and 3. So the weights must be 1/4 and 3/4, and the blend $\tfrac34 \ln 3 = 0.824$.
 
 # %% language="js"
 # const one = { weight: [Float32Array.of(1)] };
@@ -480,8 +513,8 @@ from classroom import javascript
 # `${weightsSeen[0].map((weight) => weight.toFixed(3))} and ${blended.toFixed(3)}`
 
 # %% [markdown]
-# **Layers.** As in chapter 8, a sublayer is a function that is handed to *add and norm*; here it takes and returns the
-# vectors of all tokens. One line decides between pre-norm and post-norm.
+# **Layers.** As in chapter 8, *add and norm* gets its sublayer as a function. Here this function takes the vectors of
+# all tokens, and returns one for each. The last line of `addAndNorm` decides between pre-norm and post-norm.
 
 # %% language="js" tags=["export"] module="engine"
 # function addAndNorm({ norm_first, layer_norm_eps }, { norm }, xs, sublayer) {
@@ -518,10 +551,13 @@ from classroom import javascript
 
 # %% [markdown]
 # **Encoder and decoder.** Three small functions are folded above: `layersOf` lists the layers of a stack, `embed` makes
-# the vectors of tokens, and `finish` applies the norm at a stack's end, where there is one. `encode` returns the
-# source's keys and values for each layer of the decoder, the half of `KVCache` that does not grow. `step` reads one
-# token and returns a longer copy of the past, so that several hypotheses of a beam can go on from the same past. No
-# mask is needed anywhere: nothing is padded, and the future has not been written.
+# the vectors of tokens, and `finish` applies the norm at a stack's end, where there is one.
+#
+# `encode` returns the source's keys and values for each layer of the decoder. In chapter 12's `KVCache` these are the
+# half that does not grow. `step` reads one token. It leaves the `past`, the keys and values of earlier tokens, as it
+# is, and returns a longer copy, so that several hypotheses of a beam can go on from the same past.
+#
+# No mask is needed anywhere. There are no batches, so nothing is padded, and the future has not been written.
 
 # %% language="js" tags=["export"] module="engine"
 # function encode(model, source) {
@@ -566,9 +602,9 @@ from classroom import javascript
 # }
 
 # %% [markdown]
-# **Writing.** `greedy` is a *generator*, as in Python: after each word its caller has control again, and can let the
-# browser draw. (The same thread draws and computes, so a loop that never pauses shows all words at the end; a long
-# computation belongs in a *Web Worker*, a second thread.)
+# **Writing.** `greedy` is a *generator*, as in Python. After each word its caller has control again, and can let the
+# browser draw that word. This pause is needed because the same thread draws and computes: with a loop that never
+# pauses, all words would appear together at the end. A long computation belongs in a *Web Worker*, a second thread.
 
 # %% language="js" tags=["export"] module="engine"
 # const [PAD, BOS, EOS] = [0, 1, 2];
@@ -751,9 +787,10 @@ from classroom import javascript
 # %% [markdown]
 # ## Does it compute the same?
 #
-# Give PyTorch's model the rounded parameters too, and compare the two on a hundred test sentences: the source's
-# tokens, the logits of *every* step, and what greedy and beam search write. (The first step alone proves little: there
-# the decoder's self-attention sees a single token, whose weight is 1 whatever its score.)
+# Give PyTorch's model the rounded parameters too, and compare it with our engine on a hundred test sentences. Three
+# things are compared: the source's tokens, the logits of *every* step, and what greedy and beam search write. Why every
+# step? The first alone proves little: there the decoder's self-attention sees a single token, whose weight is 1
+# whatever its score.
 
 # %% tags=["hide-input"]
 to_compare = (
@@ -811,22 +848,23 @@ assert largest < 3e-5 and apart < 3e-5
 assert 11 < max(np.abs(logits_).max() for _, logits_ in reference) < 13
 
 # %% [markdown]
-# The logits go up to about 12, so the two agree to five decimals. What is left looks like rounding: JavaScript computes
-# in 64 bits, and a `Float32Array` rounds what is stored, where PyTorch computes in 32. Rounding in 32 bits changes a
-# number by some $10^{-7}$ of its size, so a logit of 12 by $10^{-6}$, and many roundings add up to some $10^{-5}$. The
-# test allows $3 \cdot 10^{-5}$.
+# The logits go up to about 12, so the two agree to five decimals. The difference that is left looks like rounding.
+# JavaScript computes in 64 bits, and rounds what it stores in a `Float32Array`, while PyTorch computes in 32 bits. One
+# rounding to 32 bits changes a number by some $10^{-7}$ of its size, so it changes a logit of 12 by some $10^{-6}$.
+# Many roundings add up to some $10^{-5}$. Therefore the test allows $3 \cdot 10^{-5}$.
 #
 # ### Break it: an engine that is nearly right
 #
-# When code is written a second time, some detail goes wrong. Running two programs that should agree, and comparing
-# their results, is called **differential testing**. Here are six engines, each with one line that differs:
+# When code is written a second time, some detail goes wrong. To find it, run the two programs, which should agree, and
+# compare their results. This is called **differential testing**. What does it find? Here are six engines, each with one
+# line that differs:
 #
 # - positions begin at 1;
 # - embeddings are not multiplied by $\sqrt D$;
 # - scores are not divided by $\sqrt{d_k}$;
-# - there is no $\epsilon$ in the norm;
-# - its variance is divided by $D - 1$;
-# - each entry of a position has a frequency of its own, where two neighbours should share one.
+# - there is no $\epsilon$ in the layer norm;
+# - the layer norm's variance is divided by $D - 1$;
+# - each entry of a position's vector has a frequency of its own, although two neighbours should share one.
 #
 # **Predict first.** Which of the six still translate most of the hundred sentences as before? Would you notice?
 
@@ -852,14 +890,19 @@ for name, (line, wrong) in defects.items():
     print(f"{name:28}{off:14.1e}{differ:20} of 100")
 
 # %% [markdown]
-# Somebody who reads the translations would notice one of the six. The grammar is easy and the model sure of itself, so
-# the other five write the same words, but for one sentence: a logit may move as long as the best stays ahead. Comparing
-# logits finds all five. (To find the *line*, compare in the order of the computation: tokens, embeddings, then each
-# layer's output.) Four are off by 0.1 to 5, where the right engine is off by less than 1e-5. The one without $\epsilon$
-# is off by only 5e-5. Our test finds it, but one that allows 1e-4 would not. So a tolerance should be a few times what
-# rounding does, and not whatever round number comes to mind. Equal bits cannot be asked for, since a sum in another
-# order is rounded differently. Nor can equal texts in general: two logits that nearly agree may swap, and everything
-# after that may differ. (Ours were equal, presumably because the model is sure.)
+# Somebody who reads the translations would notice one of the six engines. The other five write the same words, but for
+# one sentence. The grammar is easy and the model sure of itself, and a logit may move as long as the best stays ahead.
+#
+# Comparing logits finds these five too. Four of them are off by 0.1 to 5, while the right engine is off by less than
+# 1e-5. The engine without $\epsilon$ is off by only 5e-5. Our test finds it, but a test that allows 1e-4 would not. So
+# a tolerance should be a few times what rounding does, and not whatever round number comes to mind.
+#
+# A test cannot ask for equal bits, since a sum in another order is rounded differently. Nor can it ask for equal texts
+# in general: two logits that nearly agree may swap, and everything after that may differ. Our texts were equal,
+# presumably because the model is sure.
+#
+# When the logits differ, how do you find the *line*? Compare in the order of the computation: tokens, embeddings, then
+# each layer's output.
 
 # %% tags=["proof"]
 noticed = [name for name, (_, differ) in broken.items() if differ > 1]
@@ -893,7 +936,7 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# ### How fast is it?
+# ## How fast is it?
 
 # %% tags=["hide-input"]
 javascript.run("""
@@ -910,11 +953,14 @@ print(f"{pace:,.0f} tokens written a second, greedily")
 assert pace > 100
 
 # %% [markdown]
-# That was in this notebook, on one core; the page [above](#here-it-is) says how fast it is in your browser. `dot`
-# multiplies one pair at a time, where PyTorch has instructions for eight or sixteen (**SIMD**), and a GPU thousands of
-# units. For a small model and one reader that does not matter. A large one uses **WebAssembly**, which has SIMD and
-# threads, or **WebGPU**, which computes on the reader's graphics card;
-# [Transformers.js](https://huggingface.co/docs/transformers.js) and [WebLLM](https://github.com/mlc-ai/web-llm) do.
+# That was in this notebook, on one core. The translator [in the page](#here-it-is) says how fast it is in your browser.
+# Our `dot` multiplies one pair at a time. PyTorch has instructions that multiply eight or sixteen pairs at once, which
+# is called **SIMD**, and a GPU has thousands of units.
+#
+# For a small model and one reader that does not matter. A large model in a page uses **WebAssembly**, which has SIMD
+# and threads, or **WebGPU**, which computes on the reader's graphics card.
+# [Transformers.js](https://huggingface.co/docs/transformers.js) and [WebLLM](https://github.com/mlc-ai/web-llm) do
+# this.
 
 # %% [markdown]
 # ## Exercises
@@ -986,10 +1032,10 @@ verdict
 # %% [markdown]
 # ### Exercise 2: A step without state
 #
-# *Medium, 15 minutes.* Write one step of causal self-attention without hidden state, so that what is kept comes in and
-# goes out longer: given a token's vector `x` $(D)$, the matrices `w_q`, `w_k` and `w_v` $(D, D)$, used as `x @ w_q`,
-# and what is kept, keys and values $(T, D)$ each, return the blend $(D)$, the longer keys and the longer values,
-# stacked below one another: $(1 + 2 (T + 1), D)$, the blend first. One head.
+# *Medium, 15 minutes.* Write one step of causal self-attention, with one head and without hidden state: what is kept
+# comes in as arguments, and goes out longer by one. You are given a token's vector `x` $(D)$, the matrices `w_q`, `w_k`
+# and `w_v` $(D, D)$, used as `x @ w_q`, and what is kept so far, `keys` and `values`, $(T, D)$ each. Return the blend
+# $(D)$, the longer keys and the longer values, stacked below one another in this order: $(1 + 2 (T + 1), D)$.
 
 
 # %% tags=["exercise"]
@@ -1074,8 +1120,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# The same model as a file for servers, with an engine that somebody else has made fast. Exercise 2 writes a step of
-# such a file.
+# Here the same model becomes a file for servers. Exercise 2 was one step of such a file.
 #
 # ### A file for servers
 #
@@ -1083,10 +1128,12 @@ verdict
 # an engine that somebody else has made fast. Such an engine must be told what to compute. **ONNX** is a format for
 # that: a file with a graph of operations and with the parameters, which ONNX Runtime and other programs can run.
 #
-# Here is a small one, which computes the dot products of the rows of two matrices. The rows have width 8, and their
-# number may vary. `torch.onnx.export` calls `torch.export`, which runs the model with tensors that have a type and a
-# shape but no values, and records every operation on them. A length that may vary is recorded as a *symbol*, here $T$
-# and $S$:
+# Here is a small graph. It computes the dot products of the rows of two matrices. The rows have width 8, and the number
+# of rows may vary: $T$ queries and $S$ keys.
+#
+# To make the graph, `torch.onnx.export` calls `torch.export`. This runs the model with tensors that have a type and a
+# shape but no values, and records every operation on them. A length that may vary is recorded as a *symbol*, here `T`
+# and `S`, which `dynamic_shapes` names for each axis:
 
 # %% tags=["nbval-check-output"]
 from tempfile import TemporaryDirectory
@@ -1126,18 +1173,20 @@ assert np.allclose(found, q @ k[:4].T, atol=1e-6)
 # Two operations are recorded, and the graph takes five queries and four keys, where the examples had two and three.
 # Because the model is only recorded:
 #
-# - **No branches on values.** Whether an `if` about an entry of a tensor is true cannot be known, so the export ends with an
-#   error.
-# - **No hidden state.** A cache that is a Python list would end up in the graph as it was. So keys and values come in as
-#   inputs and go out as outputs, longer by one.
-# - **No length fixed by accident.** Name every axis that may vary in `dynamic_shapes`; the others keep the example's length.
-#   Use examples of length 2 or more: the export may fix a length of 0 or 1 even where the axis is named.
+# - **No branches on values.** Whether an `if` about an entry of a tensor is true cannot be known, so the export ends
+#   with an error.
+# - **No hidden state.** A cache that is a Python list would end up in the graph as it was. So keys and values come in
+#   as inputs and go out as outputs, longer by one.
+# - **No length fixed by accident.** Name every axis that may vary in `dynamic_shapes`; the others keep the example's
+#   length. Use examples of length 2 or more: the export may fix a length of 0 or 1 even where the axis is named.
 
 # %% [markdown]
-# For the translator there are two graphs, like the functions `encode` and `step` above. `EncodeGraph` computes keys and
-# values with chapter 12's `KVAttention`, whose `extend(x)` appends the key and value of `x` and then attends, while
-# `attend(x)` only attends. `StepGraph` gets them as inputs. So it needs a variant, `KeptAttention`, whose `__init__`
-# takes keys and values and computes none.
+# For the translator there are two graphs, like the functions `encode` and `step` above. `EncodeGraph` computes the
+# source's keys and values with chapter 12's `KVAttention`. There `extend(x)` appends the key and value of `x` and then
+# attends, while `attend(x)` only attends.
+#
+# `StepGraph` needs both methods, but it gets all earlier keys and values as inputs. So it uses a variant,
+# `KeptAttention`, whose `__init__` takes keys and values instead of computing them.
 
 # %% tags=["export"] module="export"
 from dotformer.attention import MultiHeadAttention
@@ -1214,9 +1263,9 @@ class StepGraph(nn.Module):
 
 
 # %% [markdown]
-# Now the export itself; `write_graph` calls `torch.onnx.export` as above. One trap is in the examples: keys and values
-# must be *different* tensors, since the same tensor passed twice is treated as one input. (With one tensor for both,
-# the graph uses the values as keys, and nothing complains.)
+# Now the export itself. `write_graph` calls `torch.onnx.export` as above. One trap is in the examples: the keys and the
+# values must be *different* tensors. If you pass the same tensor for both, it is treated as one input: the graph uses
+# the values as keys, and nothing complains.
 
 # %% tags=["hide-input", "export"] module="export"
 from pathlib import Path
@@ -1261,8 +1310,7 @@ def write_onnx(model: Transformer, folder: str | Path) -> None:
 # %% [markdown]
 # Generation asks for an object with `step`, `select` and a length ([chapter
 # 12](12_generation.ipynb#one-word-at-a-time)). Wrap the two graphs in such an object, and beam search runs on them
-# unchanged. (Tokenizers and search are in neither graph, and another program must do them in exactly the same way. So
-# test from the text to the end.) The parameters are in 32 bits here, and the logits are compared with PyTorch's.
+# unchanged. The parameters are in 32 bits here, and the logits are compared with PyTorch's.
 
 # %% tags=["hide-input", "export"] module="export"
 from dotformer.decoder import padding_mask
@@ -1330,10 +1378,14 @@ assert [h[0].tokens for h in found] == [
 print(f"beam search: {len(found)} of {len(found)} translations are the same")
 
 # %% [markdown]
-# The same numbers, but for rounding, and the same translations. And is it faster? We timed three engines in turn, on
-# one core, with a larger model (1.7 million parameters, sources of 24 tokens): PyTorch with our cache, ONNX Runtime
-# with the two graphs, and CTranslate2, which is made for this one purpose ([the comparison](../comparison.md) has
-# more).
+# The same numbers, but for rounding, and the same translations.
+#
+# Tokenizers and search are in neither graph. Another program that runs the graphs must do both in exactly the same way,
+# so test it from the text to the end.
+#
+# And is it faster? We timed three engines in turn, on one core, with a larger model (1.7 million parameters, sources of
+# 24 tokens): PyTorch with our cache, ONNX Runtime with the two graphs, and CTranslate2, which is made for this one
+# purpose ([the comparison](../comparison.md) has more).
 
 # %% tags=["hide-input"]
 engines = ("dotformer", "dotformer, ONNX Runtime", "CTranslate2")
@@ -1353,11 +1405,13 @@ for row_ in measured("peers-cpu")["measurements"]:
 assert len(serving) == 4
 
 # %% [markdown]
-# ONNX Runtime writes one sentence in half the time. It has no Python between the operations, and joins some of them
-# (**fusion**). It saves a smaller share with 32 sentences, a third, where each operation takes longer, so that what
-# Python adds to it counts less, and least, a sixth, with 32 and a beam, where our own search copies the whole cache in
-# and out at each step. (We measured the times, not these reasons.) CTranslate2 has search, cache and all in C++, and
-# takes 40 to 48 percent of PyTorch's time for 32 sentences, and a quarter for one.
+# ONNX Runtime writes one sentence in half of PyTorch's time. It has no Python between the operations, and joins some of
+# them, which is called **fusion**. With 32 sentences it saves a smaller share, a third: each operation takes longer, so
+# what Python adds to it counts less. With 32 sentences and a beam it saves least, a sixth: our own search copies the
+# whole cache in and out at each step. We measured the times, not these reasons.
+#
+# CTranslate2 has everything in C++, search and cache included. It takes 40 to 48 percent of PyTorch's time for 32
+# sentences, and a quarter for one.
 #
 # So use a page for one reader, a graph where other programs run the model, and a special engine where one exists for
 # your kind of model.

@@ -24,7 +24,7 @@ class LayerConfig:
 
     For `norm_first` see `AddAndNorm`, for `final_norm` see `Stack`.
 
-    Defined in chapter 8, "One network, for each token by itself".
+    Defined in chapter 8, "The book's version".
     """
 
     d_model: int = 512
@@ -45,7 +45,7 @@ class FeedForward(nn.Module):
 
     (..., D) -> (..., d_ff) -> (..., D). After Vaswani and others (2017), 3.3.
 
-    Defined in chapter 8, "One network, for each token by itself".
+    Defined in chapter 8, "The book's version".
     """
 
     def __init__(self, config: LayerConfig) -> None:

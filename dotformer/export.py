@@ -90,7 +90,7 @@ def rounded(
 ) -> Float[Tensor, "rows columns"]:
     """What `quantize` leaves of a matrix, with a scale for each row or one for all.
 
-    Defined in chapter 22, "Parameters in 8 bits".
+    Defined in chapter 22, "How few bits are enough?".
     """
     numbers, scales = quantize(weight if by_row else weight.flatten()[None], bits)
     return (numbers * scales[:, None]).view_as(weight)
