@@ -12,7 +12,7 @@
 # words. By the end of this chapter you will have a function of seven lines that lets every word of a sentence look at
 # all of them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
 #
-# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 31 minutes to read, and 45 for
+# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 30 minutes to read, and 45 for
 # the exercises. [Going further](#going-further), at the end, takes 8 more minutes. If you are here to *write* a
 # transformer, take [the route of an afternoon](../index.md#how-to-read-it).
 
@@ -186,9 +186,9 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 #
 # ## Queries, keys and values
 #
-# We have met two faults in using one vector in all three roles. There are four:
+# Using one vector in all three roles has four faults. The first and the last you have seen.
 #
-# - A word finds itself first. Leaving it out is only a patch, since a word may need its own content.
+# - *A word finds itself first.* Leaving it out is only a patch, since a word may need its own content.
 # - It finds what is most like it, when it may need something different: a verb looks for something alive, and not for
 #   other verbs.
 # - Scores are symmetric. In *the snake shed its skin*, *its* must find *snake*. *Snake* needs nothing from *its*, yet
@@ -262,7 +262,7 @@ for token, *vectors in zip(small_tokens, q, k, v, strict=True):
 # 1. The score is the dot product of query and key: $2 \cdot 2 + 0 \cdot 0 = 4$.
 # 2. The score is divided by $\sqrt{d_k}$, here $\sqrt 2$, which gives 2.828. As in chapter 3, this root takes the place
 #    of the temperature.
-# 3. The softmax computes $e^{2.828} = 16.919$, and divides it by the sum of the three words' powers, 22.032. The weight
+# 3. The softmax computes $e^{2.828} = 16.919$, and divides it by the sum of the three words' exponentials, 22.032. The weight
 #    is 0.768.
 # 4. The value of each word is multiplied by its weight, and the three products are added up.
 
@@ -321,17 +321,15 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2.
 # - *It hands over only its own vector.* $W_V$ chooses: two of *man*'s three numbers, and nothing of *bites*.
 #
-# The first three are gone because queries and keys each have a matrix of their own. A score is
-# $q_i k_j^\top = (x_i W_Q)(x_j W_K)^\top = x_i \, W_Q W_K^\top \, x_j^\top$. The product $W_Q W_K^\top$ in the middle
-# says which entry of the asking word counts with which entry of the other word. It removes one fault after the other:
+# The first three are gone because of what stands between the two words. A score is
 #
-# - Without the product, a word's score with itself is its squared length, and among vectors of equal length no score is
-#   larger. With the product, another word can score higher.
-# - Unlike words can match, since the product can connect different entries.
-# - Scores need not be symmetric, since the product need not be. This takes two matrices: with one shared matrix the
-#   product is $W W^\top$, which is symmetric, and *its* and *snake* have the same score in either direction.
+# $$q_i k_j^\top = (x_i W_Q)(x_j W_K)^\top = x_i \, W_Q W_K^\top \, x_j^\top .$$
 #
-# For *dog bites man* the product is
+# With nothing in the middle, a word's score with itself is its squared length, and among vectors of equal length no
+# score is larger. The product $W_Q W_K^\top$ says which entry of the asking word counts with which entry of the other,
+# so another word can score higher, and unlike words can match. And the product need not be symmetric. This takes two
+# matrices: with a single one the middle is $W W^\top$, which is symmetric, and *its* and *snake* have the same score in
+# either direction. For *dog bites man* it is
 #
 # $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} .$$
 #
@@ -415,8 +413,7 @@ matrix(4.8, 0.75, "output", of_weights @ v, 0.42, "{:.2f}")
 plt.show()
 
 # %% [markdown]
-# Each row of weights is a softmax of its own, over the keys, so all queries can go through at once. The lines about
-# `mask` get [a section of their own](#masks-leaving-a-word-out).
+# Each row of weights is a softmax of its own, over the keys, so all queries can go through at once.
 
 
 # %%
@@ -425,17 +422,15 @@ def softmax(scores, axis=-1):  # chapter 3's, without its check
     return powers / powers.sum(axis=axis, keepdims=True)
 
 
-def attention(query, key, value, mask=None):
+def attention(query, key, value):
     scores = query @ key.swapaxes(-2, -1)  # K transposed: (T, S)
     scaled = scores / np.sqrt(query.shape[-1])  # (T, S)
-    if mask is not None:
-        scaled = np.where(mask, scaled, -np.inf)
     weights = softmax(scaled)  # rows sum to 1
     return weights @ value, weights  # (T, d_v), (T, S)
 
 
-def self_attention(x, w_q, w_k, w_v, mask=None):
-    return attention(x @ w_q, x @ w_k, x @ w_v, mask)
+def self_attention(x, w_q, w_k, w_v):
+    return attention(x @ w_q, x @ w_k, x @ w_v)
 
 
 context, weights = self_attention(small, w_q, w_k, w_v)
@@ -648,9 +643,20 @@ for sentence in (
         f"{sentence:30} {after[0]:8.2f} {after[1]:7.2f}",
         f"  {text[best]} {python_weights[at, best]:.2f}",
     )
-    assert after[0] > 0.7 or after[1] > 0.27
 
 # %% tags=["proof"]
+assert after[0] > 0.7 or after[1] > 0.27
+received, _ = self_attention(
+    np.stack([vector(word) for word in "you import a file with python".split()]),
+    python_q,
+    python_k,
+    python_v,
+)
+python = normalize(vector("python") + received[-1])
+rise = [
+    (vector("python") @ vector(w), python @ vector(w)) for w in ("software", "pip")
+]
+assert np.round(rise, 2).tolist() == [[0.20, 0.38], [0.34, 0.24]], rise
 likeness = [
     vector(a) @ vector(b) for a, b in (("imported", "import"), ("lizard", "snake"))
 ]
@@ -661,7 +667,9 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # In the company of *import*, *python* moves towards *programming*, from 0.25 to 0.79; beside *snake* towards *animal*,
 # from 0.12 to 0.74. For *imported* we made no pair, but it works almost as well, because its cosine with *import* is
 # 0.73. *Lizard*, whose cosine with *snake* is 0.42, works only weakly: it gets 0.43 of the weight, and the cosine with
-# *animal* rises only to 0.28. We chose these matrices by hand; training has to find such matrices from examples.
+# *animal* rises only to 0.28. Words for which nothing was made can come along: beside *import*, *software* rises from
+# 0.20 to 0.38. But *pip* falls, from 0.34 to 0.24, since one direction was added and not all that *import* implies. We
+# chose these matrices by hand; training has to find such matrices from examples.
 
 # %% [markdown]
 # ## Masks: leaving a word out
@@ -676,7 +684,22 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # would copy it ([chapter 9](09_decoder.ipynb)).
 #
 # The mask is a lower triangle, with one row for each query. Where it is False, the score becomes minus infinity, and so
-# the weight becomes 0:
+# the weight becomes 0. In `attention` that takes two lines more:
+
+
+# %%
+def attention(query, key, value, mask=None):
+    scores = query @ key.swapaxes(-2, -1)
+    scaled = scores / np.sqrt(query.shape[-1])
+    if mask is not None:
+        scaled = np.where(mask, scaled, -np.inf)
+    weights = softmax(scaled)
+    return weights @ value, weights
+
+
+def self_attention(x, w_q, w_k, w_v, mask=None):
+    return attention(x @ w_q, x @ w_k, x @ w_v, mask)
+
 
 # %% tags=["nbval-check-output"]
 causal = np.tril(np.ones((3, 3), dtype=bool))
@@ -691,17 +714,17 @@ print("weights", causal_weights.round(3), sep="\n")
 # to itself. Their scaled scores 1.414 and 0 give the exponentials 4.113 and 1, and that of *man* is now 0. So the sum
 # is 5.113, and the weights are $4.113 / 5.113 = 0.804$ and 0.196. Only the last word sees every word.
 #
-# To see that a causal mask works, change the last word: only its own output may change. Then change the first: *every*
-# output must, or the mask hides too much.
+# To see that a causal mask works, change one word at a time. No earlier output may move, or the future leaks. Its own
+# and every later output must, or the mask hides too much.
 
 # %%
 before, _ = self_attention(small, w_q, w_k, w_v, mask=causal)
-for word, expected in (2, [False, False, True]), (0, [True, True, True]):
+for t in range(3):
     changed = small.copy()
-    changed[word] += 1  # another last word, then another first
+    changed[t] += 1
     after, _ = self_attention(changed, w_q, w_k, w_v, mask=causal)
-    moved_rows = ~np.isclose(before, after).all(axis=1)
-    assert (moved_rows == expected).all()
+    moved = ~np.isclose(before, after).all(axis=1)
+    assert (moved == (np.arange(3) >= t)).all()
 
 # %% [markdown]
 # A **padding mask** hides padding: no query may attend to it. The mask has one entry for each *key*, the same for all
@@ -749,7 +772,7 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # Divided by their sum (fourth line), these weights agree with the first line, and for a reason: dropping a term of
 # $\sum_j e^{s_j}$ and dividing by what remains *is* the softmax of the others. Minus infinity does it in one step, and
 # is safer: where a hidden score is far larger, the other weights have already been rounded to 0, and dividing by their
-# sum is 0/0.
+# sum is 0/0. ([What if every key is hidden?](#a-row-with-nothing-to-attend-to))
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -762,32 +785,6 @@ _, second_dog = self_attention(small[[0, 1, 0]], w_q, w_k, w_v)
 assert second_dog[1, 0].round(3) == 0.446
 assert np.finfo(np.float16).max == 65504
 assert np.allclose(softmax(np.full(3, -1e9)), 1 / 3)  # a fully hidden row
-
-# %% [markdown]
-# ### A row with nothing to attend to
-#
-# If every key is hidden, every scaled score is $-\infty$. The softmax subtracts the largest, and
-# $-\infty - (-\infty)$ is NaN (*not a number*), which spreads to everything it touches: in the next attention even a
-# weight of 0 times NaN is NaN. It happens, for example, where padding stands *before* a text (*left padding*). The
-# causal mask lets a padding token see only padding, and the padding mask hides that too.
-#
-# The `softmax` above returns NaN for such a row. Chapter 3's, with its check, refuses it with an error, and exercise 2
-# gives it weights of 0, as chapter 7's module does.
-#
-# Many programs write a large negative number, such as $-10^9$, in place of minus infinity. It works too, with two
-# exceptions. A row with nothing to attend to then gives equal weights to what is hidden, without a warning. And 16-bit
-# floats, which end at 65,504, cannot hold such a number.
-
-# %% tags=["proof"]
-hidden = np.full(3, -np.inf)
-with np.errstate(invalid="ignore"):
-    assert np.isnan(np.exp(hidden - hidden.max())).all()
-try:
-    scaled_dot_product_attention(q, k, v, mask=np.zeros((3, 3), dtype=bool))
-except ValueError as error:
-    assert "nothing to attend to" in str(error)
-else:
-    raise AssertionError("a query without keys went through")
 
 # %% [markdown]
 # ## Does the order of the words matter?
@@ -919,8 +916,7 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # - A padding mask of shape $(B, T)$ needs a new axis, `mask[:, None]`; with several heads it needs two
 #   ([why](#a-mask-over-the-wrong-axis)).
 # - In `nn.MultiheadAttention`'s `attn_mask` and `key_padding_mask`, True means *hidden*.
-# - A mask of floats is *added* to the scores, so it must hold 0 for *may attend* and $-\infty$ for *hidden*. With 1 and
-#   0 nothing is hidden, and no error is raised.
+# - A mask of floats is *added* to the scores, so it must hold 0 for *may attend* and $-\infty$ for *hidden*. With 1 and 0 PyTorch's function hides nothing, and raises no error.
 # - Many modules also apply *dropout* to the weights in training ([chapter 8](08_encoder.ipynb)). Then a row no longer
 #   sums to 1, so call `eval()` before you compare.
 
@@ -1310,6 +1306,32 @@ drawn = np.random.default_rng(0).choice(rows, (2, 50), replace=False)
 many = sum(np.outer(a, b) for a, b in drawn.swapaxes(0, 1))
 handed = normalize(drawn[0] @ many)
 assert 0.86 < (handed * drawn[1]).sum(axis=1).mean() < 0.94
+
+# %% [markdown]
+# ### A row with nothing to attend to
+#
+# If every key is hidden, every scaled score is $-\infty$. The softmax subtracts the largest, and
+# $-\infty - (-\infty)$ is NaN (*not a number*), which spreads to everything it touches: in the next attention even a
+# weight of 0 times NaN is NaN. It happens, for example, where padding stands *before* a text (*left padding*). The
+# causal mask lets a padding token see only padding, and the padding mask hides that too.
+#
+# The `softmax` above returns NaN for such a row. Chapter 3's, with its check, refuses it with an error, and exercise 2
+# gives it weights of 0, as chapter 7's module does.
+#
+# Many programs write a large negative number, such as $-10^9$, in place of minus infinity. It works too, with two
+# exceptions. A row with nothing to attend to then gives equal weights to what is hidden, without a warning. And
+# float16, which ends at 65,504, cannot hold such a number.
+
+# %% tags=["proof"]
+hidden = np.full(3, -np.inf)
+with np.errstate(invalid="ignore"):
+    assert np.isnan(np.exp(hidden - hidden.max())).all()
+try:
+    scaled_dot_product_attention(q, k, v, mask=np.zeros((3, 3), dtype=bool))
+except ValueError as error:
+    assert "nothing to attend to" in str(error)
+else:
+    raise AssertionError("a query without keys went through")
 
 # %% [markdown]
 # ### A mask over the wrong axis
