@@ -15,7 +15,7 @@
 # model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 23 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 6 more
+# takes about 23 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 7 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
@@ -37,21 +37,26 @@ transformer_map(built=6)
 # %%
 import numpy as np
 
-words = ["dog", "bites", "man"]
-# dog, man, verb, position
-dog_bites = np.array([[1, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, -1]])
+dog, man, verb, position = np.eye(4)  # the four numbers
+nothing = np.zeros(4)
+dog_bites = np.stack([dog + position, verb, man - position])
+man_bites = np.stack([man + position, verb, dog - position])
 
-head_1 = {  # looks for the first word
-    "w_q": 9 * np.array([[0, 0], [0, 0], [1, 0], [0, 0]]),
-    "w_k": np.array([[0, 0], [0, 0], [0, 0], [1, 0]]),
-    "w_v": np.array([[1, 0], [0, 1], [0, 0], [0, 0]]),
+head_1 = {  # each matrix (4, 2): two columns
+    "w_q": np.stack([9 * verb, nothing], axis=1),  # a verb asks
+    "w_k": np.stack([position, nothing], axis=1),  # for the first word
+    "w_v": np.stack([dog, man], axis=1),  # and receives who that is
 }
-head_2 = head_1 | {"w_k": -head_1["w_k"]}  # looks for the last word
+head_2 = {
+    "w_q": head_1["w_q"],
+    "w_k": np.stack([-position, nothing], axis=1),  # for the last word
+    "w_v": head_1["w_v"],
+}
 
 # %% [markdown]
-# Each head has three matrices, of two columns each, so $d_k = 2$. Values need both columns, one for *dog* and one for
-# *man*. Queries and keys use only the first, but all three share $d_k$, so their second number is 0. Head 1 looks for
-# the first word. Head 2, whose keys have the opposite sign, looks for the last. The 9 in $W_Q$ makes the choice sharp:
+# So *dog*, first in its sentence, is the vector $(1, 0, 0, 1)$. Each head has three matrices of two columns, so
+# $d_k = 2$. Values need both columns, one for *dog* and one for *man*. Queries and keys use only the first, and their
+# second number is 0. The 9 in $W_Q$ makes the choice sharp:
 #
 # | | the verb's query | keys of *dog*, *bites*, *man* | values of *dog*, *bites*, *man* |
 # |---|---|---|---|
@@ -78,7 +83,6 @@ def heads_by_loop(x, heads):
 
 
 together, weights = heads_by_loop(dog_bites, [head_1, head_2])
-man_bites = np.array([[0, 1, 0, 1], [0, 0, 1, 0], [1, 0, 0, -1]])
 print("the verb's weights, head 1:", weights[0, 1].round(4))
 print("the verb's weights, head 2:", weights[1, 1].round(4))
 print("dog bites man, the verb receives:", together[1].round(3))
@@ -93,120 +97,6 @@ assert np.allclose(weights[0, 1], [0.9983, 0.0017, 0], rtol=0, atol=0.00005)
 assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 
 # %% [markdown]
-# ## Would one head do?
-#
-# For these two sentences it would. Let one head give $\tfrac23$ of its weight to the first noun and $\tfrac13$ to the
-# last. The verb receives the numbers (*dog*, *man*) = $(\tfrac23, \tfrac13)$ for *dog bites man*, and
-# $(\tfrac13, \tfrac23)$ for *man bites dog*: different, so the verb can tell. With $\tfrac12$ and $\tfrac12$ it could
-# not: exchange the nouns, and nothing changes. Unequal weights are enough here because the nouns come from a short
-# list, with a number for each.
-#
-# What if the nouns are arbitrary vectors, $a$ at the start and $b$ at the end? With the weights $\alpha$ and
-# $1 - \alpha$ the verb receives the single average
-#
-# $$\alpha \, a + (1 - \alpha) \, b ,$$
-#
-# and both nouns must be worked out from this average alone. Take $\alpha = \tfrac23$: the nouns $(1, 1)$ and $(2, 0)$
-# give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
-#
-# How much do you lose with an average? Test it with two thousand pairs of nouns, whose entries are independent normal
-# numbers with mean 0. A word has $D = 16$ numbers. A noun fills 8 of them, and the other 8 are for verbs and so on. The
-# verb receives 16 numbers, so two nouns would fit.
-#
-# - *One head* hands over 16 numbers, the average times a random $W_V$ of shape (16, 16). We vary its weight $\alpha$ on
-#   the first noun.
-# - *Two heads*, each with a random $W_V$ of shape (16, 8), hand over 8 numbers each. One has all of its weight on the
-#   first noun, the other on the last.
-#
-# How much of both nouns can be read from what is handed over? On the first thousand pairs we fit one more matrix, which
-# leads from the 16 numbers received to the 16 numbers of both nouns. We fit it by **least squares**: it makes the
-# squared error as small as possible. On the other thousand pairs we measure this matrix's squared error, as a share of
-# the error that guessing zero would give.
-#
-# **Predict first.** What share of the nouns does the fitted matrix miss, given one head's average?
-#
-# 1. Nothing, since 16 numbers have room for two nouns.
-# 2. Nothing, unless $\alpha$ is exactly one half, where first and last look the same.
-# 3. Half, whatever $\alpha$ is.
-
-# %% tags=["hide-input"]
-import numpy as np
-
-
-def share_missed(received, wanted):
-    """Fit the best matrix on the first half of the rows, test on the second."""
-    half = len(wanted) // 2
-    matrix = np.linalg.lstsq(received[:half], wanted[:half], rcond=None)[0]
-    missed = received[half:] @ matrix - wanted[half:]
-    return np.mean(missed**2) / np.mean(wanted[half:] ** 2)
-
-
-alphas = np.linspace(0, 1, 11)
-one_head, two_heads = [], []
-for seed in range(10):
-    rng = np.random.default_rng(seed)
-    first, last = rng.standard_normal((2, 2000, 8))
-    wanted = np.hstack([first, last])
-    wide, narrow = rng.standard_normal((8, 16)), rng.standard_normal((2, 8, 8))
-    averages = [(alpha * first + (1 - alpha) * last) @ wide for alpha in alphas]
-    one_head.append([share_missed(average, wanted) for average in averages])
-    both = np.hstack([first @ narrow[0], last @ narrow[1]])
-    two_heads.append(share_missed(both, wanted))
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Share of the two nouns that is missed, against the weight of the first noun from 0 to 1. One head misses one half everywhere, two heads miss nothing."}}
-mean, spread = np.mean(one_head, axis=0), np.std(one_head, axis=0)
-figure, axes = plt.subplots(figsize=(6, 3.2))
-axes.fill_between(
-    alphas, mean - spread, mean + spread, color=plots.RED, alpha=0.2, lw=0
-)
-axes.plot(alphas, mean, color=plots.RED)
-axes.plot(alphas, np.full(11, np.mean(two_heads)), color=plots.BLUE)
-axes.text(0.5, 0.56, "one head of 16", color=plots.RED, ha="center")
-axes.text(0.5, 0.05, "two heads of 8", color=plots.BLUE, ha="center")
-axes.set(
-    ylim=(-0.05, 0.75), xlabel="weight of the first noun", ylabel="share missed"
-)
-plt.show()
-
-# %% [markdown]
-# One head misses half, whatever $\alpha$ is. Why? Two nouns are 16 numbers, and their average has only 8. Projecting 8
-# numbers to 16 adds nothing. To know both nouns you need 8 more numbers, for example $(1 - \alpha) \, a - \alpha \, b$.
-# If the nouns are independent, with the same variance, these 8 numbers are uncorrelated with the average, so the best
-# guess that a matrix can make of them is 0. They vary as much as the average, and together with it they make up both
-# nouns, so exactly half is lost. Going further has [the proof](#why-exactly-half) and [four attempts to
-# escape](#could-one-head-escape-by-other-means).
-#
-# Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole: a noun meets only 8
-# rows of $W_V$, and a random $8 \times 8$ matrix can be inverted.
-#
-# Nor does either head need a noun to itself: two averages of different $\alpha$ are two equations for two unknowns. The
-# two pairs of nouns from above had the same average with $\alpha = \tfrac23$. A second head with $\alpha = \tfrac13$
-# gives $(\tfrac53, \tfrac13)$ and $(\tfrac23, \tfrac13)$, so they can be told apart.
-#
-# We chose nouns that fit into half a word. Suppose they filled all 16 numbers. Then two heads of width 8 would hand
-# over half of each noun, and one head of width 16 an average from which half can be recovered: a tie. That is the
-# trade: two heads look at two words, and take half as many numbers from each. It pays where a few numbers of each word
-# are enough. In the original transformer a word has 512 numbers, and a head hands over 64 combinations of them, chosen
-# by its $W_V$.
-#
-
-
-# %% tags=["proof"]
-assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
-    two_heads, 0, atol=1e-9
-)
-rng = np.random.default_rng(0)  # nouns that fill all 16 numbers
-first, last = rng.standard_normal((2, 2000, 16))
-narrow = rng.standard_normal((2, 16, 8))
-both = np.hstack([first @ narrow[0], last @ narrow[1]])
-for received in (both, (first + last) / 2):  # two heads of 8, and one of 16
-    assert abs(share_missed(received, np.hstack([first, last])) - 0.5) < 0.03
-two_pairs = np.array([[[1, 1], [2, 0]], [[2, 1], [0, 0]]])
-for alpha, thirds in ((2 / 3, [[4, 2], [4, 2]]), (1 / 3, [[5, 1], [2, 1]])):
-    averages_of = alpha * two_pairs[:, 0] + (1 - alpha) * two_pairs[:, 1]
-    assert np.allclose(averages_of, np.array(thirds) / 3)
-
-# %% [markdown]
 # ## The definition
 #
 # There are $H$ heads. Each has its own three **projections**, matrices of shape $(D, d_k)$. All of them have $D$ rows,
@@ -218,181 +108,13 @@ for alpha, thirds in ((2 / 3, [[4, 2], [4, 2]]), (1 / 3, [[5, 1], [2, 1]])):
 # $$\operatorname{MultiHead}(X) = \bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O .$$
 #
 # The square brackets **concatenate** the heads' outputs: they set them side by side, which gives $(T, D)$ again. The
-# last matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. The example did without it; *What $W_O$
-# joins*, below, shows why it is needed. The definition is that of [Vaswani and others,
-# 2017](https://arxiv.org/abs/1706.03762), who write *Concat* for the brackets.
+# last matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. The example did without it, because
+# nothing had to be mixed. The definition is that of [Vaswani and others, 2017](https://arxiv.org/abs/1706.03762), who
+# write *Concat* for the brackets.
 #
 # Why $d_k = D / H$? Because $H$ heads then have as many parameters and multiplications as a single wide one with a
 # $W_O$. The price is that a narrower head compares words by fewer numbers ([how few are too
 # few](#what-if-a-head-is-too-narrow)).
-
-# %% [markdown]
-# ### What do eight heads cost?
-#
-# **Predict first.** The original transformer has $D = 512$ and 8 heads of 64. Give it a sentence of 100 words. If you
-# change the number of heads and keep $D$, which of these grow: parameters, multiplications, attention weights?
-
-
-# %% tags=["nbval-check-output", "hide-input"]
-def cost(d_model, num_heads, words):
-    d_k = d_model // num_heads
-    parameters = num_heads * 3 * d_model * d_k + d_model * d_model
-    projections = words * parameters
-    scores_and_blends = num_heads * 2 * words * words * d_k
-    return parameters, projections + scores_and_blends
-
-
-for num_heads in (1, 8, 64):
-    parameters, products = cost(512, num_heads, words=100)
-    heads = f"{num_heads:2} heads of {512 // num_heads:3}"
-    print(
-        f"{heads}: {parameters:,} parameters, {products:,} multiplications",
-        end=", ",
-    )
-    print(f"{num_heads * 100 * 100:7,} attention weights")
-
-# %% [markdown]
-# The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$ have $4 D^2$ numbers together, here 1,048,576, however they are cut.
-# Each word is multiplied by all of them, $4 T D^2 = 104{,}857{,}600$. Scores and blends take $T^2 d_k$ multiplications
-# each in every head, so $2 H T^2 d_k = 2 T^2 D = 10{,}240{,}000$ in all: more heads are narrower heads, and
-# $H \cdot d_k$ stays 512. What grows is the number of attention weights, $H \, T^2$, and so the time for their
-# softmaxes and any memory to store them.
-#
-# How many heads are best? Vaswani and others chose eight. Their table 3 (rows *base* and A) gives the quality of
-# translations as a score from 0 to 100, called BLEU ([chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with
-# 4, 25.8 with 8 and with 16, 25.4 with 32. The paper concludes that one head is worse, and that too many are, too. No
-# spread is reported, so the smaller differences may be chance.
-
-
-# %% tags=["quiz"]
-quiz.number(
-    "Words have width $D = 96$, there are 8 heads, and a sentence has 11 words. How many attention *weights* are there, all heads together?",
-    8 * 11 * 11,
-    tolerance=0.5,
-    feedback="Yes: each of the 8 heads has a matrix of 11 by 11. The width does not appear.",
-    mistakes=[
-        (11 * 11, "That is one head's matrix. Every head has its own."),
-        (
-            11 * 96,
-            "That is the size of all queries, 8 heads of 11 by 12, and also of the output. A weight belongs to a *pair* of words.",
-        ),
-    ],
-    otherwise="Heads times rows times columns: each head compares every word with every word.",
-)
-
-# %% [markdown]
-# ### Heads are a sum
-#
-# In the product with $W_O$, the first head's $d_k$ numbers meet only the first $d_k$ rows of $W_O$, the second head's
-# the next $d_k$, and so on. Call the rows that head $h$ owns $W_O^{(h)}$. Then multiplying the concatenated heads by
-# $W_O$ is the same as multiplying each head by its own rows and adding the results:
-#
-# $$\bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O \;=\; \sum_{h} \text{head}_h \, W_O^{(h)} .$$
-#
-# Two heads of width 1, for example, hand over 5 and 7, and $W_O$ has the rows $(1, 0)$ and $(2, 3)$:
-# $(5, 7) \, W_O = 5 \, (1, 0) + 7 \, (2, 3) = (19, 21)$.
-#
-# So a head has two jobs. Its $W_Q$ and $W_K$ say where it looks. Its $W_V$ and its rows of $W_O$ say what it hands
-# over, and into which numbers of the output. [Elhage and others,
-# 2021](https://transformer-circuits.pub/2021/framework/index.html), call the two its *QK circuit* and its *OV circuit*.
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
-from classroom.diagram import Diagram
-
-drawing = Diagram(6.8, 2.5)
-drawing.box(0.5, 1.25, "x", 0.6)
-drawing.text(0.5, 0.9, "(T, D)", color=plots.GREY, size=9)
-for head, (y, color) in enumerate([(1.85, plots.BLUE), (0.65, plots.RED)]):
-    drawing.arrow((0.8, 1.25), (1.05, 1.25), (1.05, y), (1.3, y))
-    label = f"head {head + 1}: $W_Q$, $W_K$, $W_V$"
-    drawing.box(2.2, y, label, 1.8, 0.42, color)
-    drawing.arrow((3.1, y), (3.75, y), color=color)
-    drawing.text(3.42, y + 0.17, "(T, $d_k$)", color=plots.GREY, size=9)
-    drawing.box(4.5, y, "its rows of $W_O$", 1.5, 0.42, color)
-    drawing.arrow((5.25, y), (5.95, y), (5.95, 1.25 + (0.1 if y > 1.25 else -0.1)))
-    drawing.text(5.6, y + 0.17, "(T, D)", color=plots.GREY, size=9)
-drawing.sum(5.95, 1.25)
-drawing.arrow((6.05, 1.25), (6.45, 1.25))
-drawing.text(6.62, 1.25, "out")
-plt.show()
-
-# %% [markdown]
-# ### What $W_O$ joins
-#
-# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. And in a transformer, as
-# [chapter 8](08_encoder.ipynb) will show, the output is added to the word's own vector, number by number. So head 1
-# could change only the first $d_k$ numbers of a word, whatever the model keeps there. With $W_O$, each head can write
-# into any of the $D$ numbers, and two heads into the same ones.
-#
-# Back to the two heads of the example: does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites
-# dog* and *dog bites dog*. One column of $W_O$, $(1, 0, -1, 0)$, brings the answer into one number: it subtracts head
-# 2's first entry (*dog is bitten*) from head 1's (*dog bites*).
-
-
-# %% tags=["plot"] mystnb={"image": {"alt": "One column of W_O as a row of four numbers, 1 and 0 for head 1, minus 1 and 0 for head 2. Under it what the two heads hand over, in blue and red. For dog bites man head 1 hands over 0.998 and 0, head 2 hands over 0 and 0.998, so head 1 writes 0.998, head 2 writes 0, and the sum is 0.998. For man bites dog head 1 writes 0, head 2 writes minus 0.998, and the sum is minus 0.998. For dog bites dog they write 0.998 and minus 0.998, and the sum is 0."}}
-def written(number):
-    return f"{number:.3g}".replace("-", "−")
-
-
-fight = np.array([[1, 0, 0, 1], [0, 0, 1, 0], [1, 0, 0, -1]])
-drawing = Diagram(6.8, 2.65)
-tints = [f"{plots.BLUE}33"] * 2 + [f"{plots.RED}33"] * 2
-column = [1, 0, -1, 0]
-for middle, label in (1.9, "head 1"), (2.9, "head 2"):
-    drawing.text(middle, 2.5, label, color=plots.GREY, size=9)
-drawing.text(1.25, 2.17, "a column of $W_O$", at="right", size=9)
-drawing.cells(1.4, 2.17, [written(n) for n in column], tints, 0.5)
-for y, sentence, name in (
-    (1.55, dog_bites, "dog bites man"),
-    (1.0, man_bites, "man bites dog"),
-    (0.45, fight, "dog bites dog"),
-):
-    found = heads_by_loop(sentence, [head_1, head_2])[0][1].round(3)
-    parts = found[:2] @ column[:2], found[2:] @ column[2:]
-    drawing.text(1.25, y, name, at="right", size=10)
-    drawing.cells(1.4, y, [written(n) for n in found], tints, 0.5)
-    drawing.arrow((3.5, y), (3.9, y))
-    drawing.text(4.3, y, written(parts[0]), color=plots.BLUE)
-    drawing.sum(4.8, y)
-    drawing.text(5.3, y, written(parts[1]), color=plots.RED)
-    drawing.text(6.2, y, f"= {written(sum(parts))}")
-plt.show()
-
-# %% [markdown]
-# The sum is positive where the dog only bites, negative where it is only bitten, and 0 where it does both (or neither).
-# Neither head by itself tells all three sentences apart: head 1 writes 0.998 for the first and the third, and head 2
-# writes −0.998 for the second and the third. Their sum does.
-#
-# Heads are not an ensemble that is averaged: an average gives each head the same say in every number, whereas $W_O$
-# learns what each head writes, and where. (A single head as wide as the word gains nothing from $W_O$: $W_V W_O$ is one
-# matrix like any other.)
-
-# %% tags=["proof"]
-who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
-for sentence, expected in ((dog_bites, 0.998), (man_bites, -0.998), (fight, 0.0)):
-    heads, _ = heads_by_loop(sentence, [head_1, head_2])
-    assert np.isclose((heads @ who)[1, 0], expected, atol=0.0006)
-
-# %% tags=["quiz"]
-quiz.one_choice(
-    "What does $W_O$ do?",
-    quiz.wrong(
-        "It averages the heads, so that one bad head does no harm",
-        "That would make heads an ensemble. They are laid side by side, and $W_O$ is free to treat each differently.",
-    ),
-    quiz.wrong(
-        "It brings the heads' outputs back to the width of a word, where $d_k = D / H$",
-        "They have it already: $H$ heads of width $D / H$, side by side, are $D$ wide. The matrix is square.",
-    ),
-    quiz.right(
-        "It lets what different heads found meet in one number",
-        "Yes. Up to that point, no number depends on two heads of this layer.",
-    ),
-    quiz.wrong(
-        "It turns the output into probabilities over words",
-        "That is the last layer of the whole model, with a softmax over the vocabulary. Attention ends in a vector for each word.",
-    ),
-)
 
 # %% [markdown]
 # ### In code
@@ -411,8 +133,8 @@ def multi_head(x, w_q, w_k, w_v, w_o, num_heads):
         return y.reshape(B, T, num_heads, -1).swapaxes(1, 2)
 
     query, key, value = (split(x @ w) for w in (w_q, w_k, w_v))  # (B, H, T, d_k)
-    heads, _ = scaled_dot_product_attention(query, key, value)  # (B, H, T, d_k)
-    merged = heads.swapaxes(1, 2).reshape(B, T, D)  # (B, T, D)
+    per_head, _ = scaled_dot_product_attention(query, key, value)
+    merged = per_head.swapaxes(1, 2).reshape(B, T, D)  # (B, H, T, d_k) -> (B, T, D)
     return merged @ w_o  # (B, T, D)
 
 
@@ -423,19 +145,6 @@ received = multi_head(sentences, *both, np.eye(4), num_heads=2)
 print("x", sentences.shape, "  out", received.shape)
 print("the verb, in each sentence:", *received[:, 1].round(3))
 assert np.allclose(received[0], together)
-
-
-def cut_heads(w_q, w_k, w_v, num_heads):  # the big matrices -> a list of heads
-    columns = (np.split(w, num_heads, axis=1) for w in (w_q, w_k, w_v))
-    return [dict(w_q=q, w_k=k, w_v=v) for q, k, v in zip(*columns, strict=True)]
-
-
-# all sizes differ: 2 sentences, 5 words, 3 heads of width 4
-rng = np.random.default_rng(0)
-x, (*three, w_o) = rng.normal(size=(2, 5, 12)), rng.normal(size=(4, 12, 12))
-by_loop, _ = heads_by_loop(x[1], cut_heads(*three, num_heads=3))
-assert np.allclose(multi_head(x, *three, w_o, num_heads=3)[1], by_loop @ w_o)
-
 
 # %% [markdown]
 # `split` cuts every row into $H$ slices of $d_k$ without moving a number. Then two axes are swapped, so that each head
@@ -497,9 +206,24 @@ plt.show()
 # half of word 1 for word 2. The way back has [the same trap](#break-it-merged-without-the-swap): swap first, then
 # reshape.
 #
-# Test such code with sizes that all differ, and a random $W_O$, as in the last lines of the code above. The example
-# with the dog is no such test. There $H$ and $d_k$ are both 2, and $W_O$ changes nothing. So the example would not
-# notice that the code confuses $H$ and $d_k$, or forgets $W_O$.
+# The example with the dog is no good test of such code. There $H$ and $d_k$ are both 2, and $W_O$ changes nothing, so
+# it would not notice that the code confuses $H$ and $d_k$, or forgets $W_O$. Test with sizes that all differ and a
+# random $W_O$, against a loop over the heads:
+
+
+# %%
+def cut_heads(w_q, w_k, w_v, num_heads):
+    """Three big matrices (D, D) -> for each head its three, (D, d_k)."""
+    q, k, v = (np.split(w, num_heads, axis=1) for w in (w_q, w_k, w_v))
+    return [{"w_q": q[h], "w_k": k[h], "w_v": v[h]} for h in range(num_heads)]
+
+
+rng = np.random.default_rng(0)
+x = rng.normal(size=(2, 5, 12))  # 2 sentences of 5 words, 3 heads of width 4
+w_q, w_k, w_v, w_o = rng.normal(size=(4, 12, 12))
+by_loop, _ = heads_by_loop(x[1], cut_heads(w_q, w_k, w_v, num_heads=3))
+all_at_once = multi_head(x, w_q, w_k, w_v, w_o, num_heads=3)
+assert np.allclose(all_at_once[1], by_loop @ w_o)
 
 # %% [markdown]
 # The folded cell has the full version, with a mask, and with queries that need not come from the same words as the
@@ -578,27 +302,172 @@ terms = [side_by_side[:, rows] @ w_o[rows] for rows in np.split(np.arange(16), 4
 assert np.allclose(sum(terms), mixed)
 
 # %% [markdown]
-# ### Do heads cut the input?
+# ### Heads are a sum
 #
-# No. A head's *output* is a slice, but every head reads the whole word, because the cut comes after the projection.
-# Compare two orders: to project the word and then cut, as above, or, by mistake, to cut the word first and project each
-# slice. Change one number of a word: in which of four heads does the word's key change?
+# In the product with $W_O$, the first head's $d_k$ numbers meet only the first $d_k$ rows of $W_O$, the second head's
+# the next $d_k$, and so on. Call the rows that head $h$ owns $W_O^{(h)}$. Then multiplying the concatenated heads by
+# $W_O$ is the same as multiplying each head by its own rows and adding the results:
+#
+# $$\bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O \;=\; \sum_{h} \text{head}_h \, W_O^{(h)} .$$
+#
+# Two heads of width 1, for example, hand over 5 and 7, and $W_O$ has the rows $(1, 0)$ and $(2, 3)$:
+# $(5, 7) \, W_O = 5 \, (1, 0) + 7 \, (2, 3) = (19, 21)$.
+#
+# So a head has two jobs. Its $W_Q$ and $W_K$ say where it looks. Its $W_V$ and its rows of $W_O$ say what it hands
+# over, and into which numbers of the output. [Elhage and others,
+# 2021](https://transformer-circuits.pub/2021/framework/index.html), call the two its *QK circuit* and its *OV circuit*.
 
-# %%
-change = np.eye(16)[0]  # the first of 16 numbers
-keys_of_all = np.random.default_rng(2).standard_normal((16, 16))
-keys_of_each = np.random.default_rng(3).standard_normal((4, 4, 4))
-projected_first = (change @ keys_of_all).reshape(4, 4)  # a row for each head
-cut_first = np.einsum("hd,hdk->hk", change.reshape(4, 4), keys_of_each)
-print(
-    "projected, then cut: changed in heads",
-    np.flatnonzero(projected_first.any(1)) + 1,
-)
-print("cut, then projected: changed in heads", np.flatnonzero(cut_first.any(1)) + 1)
+# %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
+from classroom.diagram import Diagram
+
+drawing = Diagram(6.8, 2.5)
+drawing.box(0.5, 1.25, "x", 0.6)
+drawing.text(0.5, 0.9, "(T, D)", color=plots.GREY, size=9)
+for head, (y, color) in enumerate([(1.85, plots.BLUE), (0.65, plots.RED)]):
+    drawing.arrow((0.8, 1.25), (1.05, 1.25), (1.05, y), (1.3, y))
+    label = f"head {head + 1}: $W_Q$, $W_K$, $W_V$"
+    drawing.box(2.2, y, label, 1.8, 0.42, color)
+    drawing.arrow((3.1, y), (3.75, y), color=color)
+    drawing.text(3.42, y + 0.17, "(T, $d_k$)", color=plots.GREY, size=9)
+    drawing.box(4.5, y, "its rows of $W_O$", 1.5, 0.42, color)
+    drawing.arrow((5.25, y), (5.95, y), (5.95, 1.25 + (0.1 if y > 1.25 else -0.1)))
+    drawing.text(5.6, y + 0.17, "(T, D)", color=plots.GREY, size=9)
+drawing.sum(5.95, 1.25)
+drawing.arrow((6.05, 1.25), (6.45, 1.25))
+drawing.text(6.62, 1.25, "out")
+plt.show()
 
 # %% [markdown]
-# The outputs of both orders have the same shape, so a check of shapes misses the mistake. The test above notices it,
-# and so does a comparison with the loop.
+# ### What $W_O$ joins
+#
+# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. And in a transformer, as
+# [chapter 8](08_encoder.ipynb) will show, the output is added to the word's own vector, number by number. So head 1
+# could change only the first $d_k$ numbers of a word, whatever the model keeps there. With $W_O$, each head can write
+# into any of the $D$ numbers, and two heads into the same ones.
+#
+# Back to the two heads of the example: does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites
+# dog* and *dog bites dog*. One column of $W_O$, $(1, 0, -1, 0)$, brings the answer into one number: it subtracts head
+# 2's first entry (*dog is bitten*) from head 1's (*dog bites*).
+
+
+# %% tags=["plot"] mystnb={"image": {"alt": "One column of W_O as a row of four numbers, 1 and 0 for head 1, minus 1 and 0 for head 2. Under it what the two heads hand over, in blue and red. For dog bites man head 1 hands over 0.998 and 0, head 2 hands over 0 and 0.998, so head 1 writes 0.998, head 2 writes 0, and the sum is 0.998. For man bites dog head 1 writes 0, head 2 writes minus 0.998, and the sum is minus 0.998. For dog bites dog they write 0.998 and minus 0.998, and the sum is 0."}}
+def written(number):
+    return f"{number:.3g}".replace("-", "−")
+
+
+fight = np.stack([dog + position, verb, dog - position])
+drawing = Diagram(6.8, 2.65)
+tints = [f"{plots.BLUE}33"] * 2 + [f"{plots.RED}33"] * 2
+column = [1, 0, -1, 0]
+for middle, label in (1.9, "head 1"), (2.9, "head 2"):
+    drawing.text(middle, 2.5, label, color=plots.GREY, size=9)
+drawing.text(1.25, 2.17, "a column of $W_O$", at="right", size=9)
+drawing.cells(1.4, 2.17, [written(n) for n in column], tints, 0.5)
+for y, sentence, name in (
+    (1.55, dog_bites, "dog bites man"),
+    (1.0, man_bites, "man bites dog"),
+    (0.45, fight, "dog bites dog"),
+):
+    found = heads_by_loop(sentence, [head_1, head_2])[0][1].round(3)
+    parts = found[:2] @ column[:2], found[2:] @ column[2:]
+    drawing.text(1.25, y, name, at="right", size=10)
+    drawing.cells(1.4, y, [written(n) for n in found], tints, 0.5)
+    drawing.arrow((3.5, y), (3.9, y))
+    drawing.text(4.3, y, written(parts[0]), color=plots.BLUE)
+    drawing.sum(4.8, y)
+    drawing.text(5.3, y, written(parts[1]), color=plots.RED)
+    drawing.text(6.2, y, f"= {written(sum(parts))}")
+plt.show()
+
+# %% [markdown]
+# The sum is positive where the dog only bites, negative where it is only bitten, and 0 where it does both (or neither).
+# Neither head by itself tells all three sentences apart: head 1 writes 0.998 for the first and the third, and head 2
+# writes −0.998 for the second and the third. Their sum does.
+#
+# Heads are not an ensemble that is averaged: an average gives each head the same say in every number, whereas $W_O$
+# learns what each head writes, and where. (A single head as wide as the word gains nothing from $W_O$: $W_V W_O$ is one
+# matrix like any other.)
+
+# %% tags=["proof"]
+who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
+for sentence, expected in ((dog_bites, 0.998), (man_bites, -0.998), (fight, 0.0)):
+    heads, _ = heads_by_loop(sentence, [head_1, head_2])
+    assert np.isclose((heads @ who)[1, 0], expected, atol=0.0006)
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "What does $W_O$ do?",
+    quiz.wrong(
+        "It averages the heads, so that one bad head does no harm",
+        "That would make heads an ensemble. They are laid side by side, and $W_O$ is free to treat each differently.",
+    ),
+    quiz.wrong(
+        "It brings the heads' outputs back to the width of a word, where $d_k = D / H$",
+        "They have it already: $H$ heads of width $D / H$, side by side, are $D$ wide. The matrix is square.",
+    ),
+    quiz.right(
+        "It lets what different heads found meet in one number",
+        "Yes. Up to that point, no number depends on two heads of this layer.",
+    ),
+    quiz.wrong(
+        "It turns the output into probabilities over words",
+        "That is the last layer of the whole model, with a softmax over the vocabulary. Attention ends in a vector for each word.",
+    ),
+)
+
+# %% [markdown]
+# ### What do eight heads cost?
+#
+# **Predict first.** The original transformer has $D = 512$ and 8 heads of 64. Give it a sentence of 100 words. If you
+# change the number of heads and keep $D$, which of these grow: parameters, multiplications, attention weights?
+
+
+# %% tags=["nbval-check-output", "hide-input"]
+def cost(d_model, num_heads, words):
+    d_k = d_model // num_heads
+    parameters = num_heads * 3 * d_model * d_k + d_model * d_model
+    projections = words * parameters
+    scores_and_blends = num_heads * 2 * words * words * d_k
+    return parameters, projections + scores_and_blends
+
+
+for num_heads in (1, 8, 64):
+    parameters, products = cost(512, num_heads, words=100)
+    heads = f"{num_heads:2} heads of {512 // num_heads:3}"
+    print(
+        f"{heads}: {parameters:,} parameters, {products:,} multiplications",
+        end=", ",
+    )
+    print(f"{num_heads * 100 * 100:7,} attention weights")
+
+# %% [markdown]
+# The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$ have $4 D^2$ numbers together, here 1,048,576, however they are cut.
+# Each word is multiplied by all of them, $4 T D^2 = 104{,}857{,}600$. Scores and blends take $T^2 d_k$ multiplications
+# each in every head, so $2 H T^2 d_k = 2 T^2 D = 10{,}240{,}000$ in all: more heads are narrower heads, and
+# $H \cdot d_k$ stays 512. What grows is the number of attention weights, $H \, T^2$, and so the time for their
+# softmaxes and any memory to store them.
+#
+# How many heads are best? Vaswani and others chose eight. Their table 3 (rows *base* and A) gives the quality of
+# translations as a score from 0 to 100, called BLEU ([chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with
+# 4, 25.8 with 8 and with 16, 25.4 with 32. The paper concludes that one head is worse, and that too many are, too. No
+# spread is reported, so the smaller differences may be chance.
+
+
+# %% tags=["quiz"]
+quiz.number(
+    "Words have width $D = 96$, there are 8 heads, and a sentence has 11 words. How many attention *weights* are there, all heads together?",
+    8 * 11 * 11,
+    tolerance=0.5,
+    feedback="Yes: each of the 8 heads has a matrix of 11 by 11. The width does not appear.",
+    mistakes=[
+        (11 * 11, "That is one head's matrix. Every head has its own."),
+        (
+            11 * 96,
+            "That is the size of all queries, 8 heads of 11 by 12, and also of the output. A weight belongs to a *pair* of words.",
+        ),
+    ],
+    otherwise="Heads times rows times columns: each head compares every word with every word.",
+)
 
 # %% [markdown]
 # ## The same as a PyTorch module
@@ -634,9 +503,10 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown]
-# Here `d_model` is our $D$. All heads share one mask, of shape $(T, S)$ or $(B, 1, T, S)$. Without the 1, a mask of
-# shape $(B, T, S)$ is an error, with two exceptions. If $B = 1$, it does no harm. If $B = H$, head $h$ [takes the mask
-# of sentence $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis) in every sentence, and nothing is reported.
+# Here `d_model` is our $D$. All heads share one mask, of shape $(T, S)$ or $(B, 1, T, S)$. A causal mask $(T, S)$ fits
+# as it is; a padding mask $(B, S)$ needs two new axes, `mask[:, None, None]`. Without the 1, a mask of shape
+# $(B, T, S)$ is an error, with two exceptions. If $B = 1$, it does no harm. If $B = H$, head $h$ [takes the mask of
+# sentence $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis) in every sentence, and nothing is reported.
 #
 # The folded cells check the module against a loop over heads and against `nn.MultiheadAttention`, with a causal mask
 # and as cross-attention: the results agree.
@@ -701,6 +571,127 @@ assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 # pass `average_attn_weights=False`. Two of its habits differ from ours: in its boolean masks True means *hidden*, and
 # unless `batch_first=True` the batch is the second axis. (It keeps $W_Q$, $W_K$ and $W_V$ in one matrix,
 # `in_proj_weight`.)
+
+# %% [markdown]
+# ## Would one head do?
+#
+# Did the verb need two heads? For *dog bites man* and *man bites dog* it did not. Let one head give $\tfrac23$ of its
+# weight to the first noun and $\tfrac13$ to the last. The verb receives the numbers (*dog*, *man*) =
+# $(\tfrac23, \tfrac13)$ for *dog bites man*, and $(\tfrac13, \tfrac23)$ for *man bites dog*: different, so the verb can
+# tell. With $\tfrac12$ and $\tfrac12$ it could not: exchange the nouns, and nothing changes. Unequal weights are enough
+# here because the nouns come from a short list, with a number for each.
+#
+# What if the nouns are arbitrary vectors, $a$ at the start and $b$ at the end? With the weights $\alpha$ and
+# $1 - \alpha$ the verb receives the single average
+#
+# $$\alpha \, a + (1 - \alpha) \, b ,$$
+#
+# and both nouns must be worked out from this average alone. Take $\alpha = \tfrac23$: the nouns $(1, 1)$ and $(2, 0)$
+# give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
+#
+# How much do you lose with an average? Test it with two thousand pairs of nouns, whose entries are independent normal
+# numbers with mean 0. A word has $D = 16$ numbers. A noun fills 8 of them, and the other 8 are for verbs and so on. The
+# verb receives 16 numbers, so two nouns would fit.
+#
+# - *One head* hands over 16 numbers, the average times a random $W_V$ of shape (16, 16). We vary its weight $\alpha$ on
+#   the first noun.
+# - *Two heads*, each with a random $W_V$ of shape (16, 8), hand over 8 numbers each. One has all of its weight on the
+#   first noun, the other on the last.
+#
+# How much of both nouns can be read from what is handed over? On the first thousand pairs we fit one more matrix, which
+# leads from the 16 numbers received to the 16 numbers of both nouns. We fit it by **least squares**: it makes the
+# squared error as small as possible. On the other thousand pairs we measure this matrix's squared error, as a share of
+# the error that guessing zero would give.
+#
+# **Predict first.** What share of the nouns does the fitted matrix miss, given one head's average?
+#
+# 1. Nothing, since 16 numbers have room for two nouns.
+# 2. Nothing, unless $\alpha$ is exactly one half, where first and last look the same.
+# 3. Half, whatever $\alpha$ is.
+
+# %% tags=["hide-input"]
+import numpy as np
+
+
+def share_missed(received, wanted):
+    """Fit the best matrix on the first half of the rows, test on the second."""
+    half = len(wanted) // 2
+    matrix = np.linalg.lstsq(received[:half], wanted[:half], rcond=None)[0]
+    missed = received[half:] @ matrix - wanted[half:]
+    return np.mean(missed**2) / np.mean(wanted[half:] ** 2)
+
+
+alphas = np.linspace(0, 1, 11)
+one_head, two_heads = [], []
+for seed in range(10):
+    rng = np.random.default_rng(seed)
+    first, last = rng.standard_normal((2, 2000, 8))
+    wanted = np.hstack([first, last])
+    wide, narrow = rng.standard_normal((8, 16)), rng.standard_normal((2, 8, 8))
+    averages = [(alpha * first + (1 - alpha) * last) @ wide for alpha in alphas]
+    one_head.append([share_missed(average, wanted) for average in averages])
+    both = np.hstack([first @ narrow[0], last @ narrow[1]])
+    two_heads.append(share_missed(both, wanted))
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Share of the two nouns that is missed, against the weight of the first noun from 0 to 1. One head misses one half everywhere, two heads miss nothing."}}
+mean, spread = np.mean(one_head, axis=0), np.std(one_head, axis=0)
+figure, axes = plt.subplots(figsize=(6, 3.2))
+axes.fill_between(
+    alphas, mean - spread, mean + spread, color=plots.RED, alpha=0.2, lw=0
+)
+axes.plot(alphas, mean, color=plots.RED)
+axes.plot(alphas, np.full(11, np.mean(two_heads)), color=plots.BLUE)
+axes.text(0.5, 0.56, "one head of 16", color=plots.RED, ha="center")
+axes.text(0.5, 0.05, "two heads of 8", color=plots.BLUE, ha="center")
+axes.set(
+    ylim=(-0.05, 0.75), xlabel="weight of the first noun", ylabel="share missed"
+)
+plt.show()
+
+# %% [markdown]
+# One head misses half, whatever $\alpha$ is. Why? Take $\alpha = \tfrac12$. Two nouns are 16 numbers, the 8 of their sum
+# and the 8 of their difference. The average tells the sum and nothing of the difference, and if the nouns are
+# independent, with the same variance, the difference varies as much as the sum. So exactly half is lost. For every other
+# $\alpha$ there is such a combination, too: [the proof](#why-exactly-half). Going further also has [four attempts to
+# escape](#could-one-head-escape-by-other-means).
+#
+# Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole. Nor does either head
+# need a noun to itself: two averages of different $\alpha$ are two equations for two unknowns. The two pairs of nouns
+# from above had the same average with $\alpha = \tfrac23$. A second head with $\alpha = \tfrac13$ gives
+# $(\tfrac53, \tfrac13)$ and $(\tfrac23, \tfrac13)$, so they can be told apart.
+#
+# Two heads look at two words, and take half as many numbers from each. That is the trade. What if nouns fill more than
+# half of a word?
+
+# %% tags=["hide-input"]
+print("a noun fills   share missed: one head of 16   two heads of 8")
+trade = {}
+for size in (8, 12, 16):
+    rng = np.random.default_rng(0)
+    first, last = rng.standard_normal((2, 2000, size))
+    wanted, narrow = np.hstack([first, last]), rng.standard_normal((2, size, 8))
+    both_heads = np.hstack([first @ narrow[0], last @ narrow[1]])
+    trade[size] = [
+        share_missed(received, wanted)
+        for received in ((first + last) / 2, both_heads)
+    ]
+    print(f"{size:12} {trade[size][0]:29.2f} {trade[size][1]:16.2f}")
+
+# %% [markdown]
+# At 16 it is a tie: half of each noun, or an average of which half can be recovered. So two heads pay where a few
+# numbers of each word are enough. In the original transformer a word has 512 numbers, and a head hands over 64
+# combinations of them, chosen by its $W_V$.
+
+# %% tags=["proof"]
+assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
+    two_heads, 0, atol=1e-9
+)
+assert all(abs(one - 0.5) < 0.03 for one, _ in trade.values())
+assert [round(two, 1) for _, two in trade.values()] == [0, 0.3, 0.5]
+two_pairs = np.array([[[1, 1], [2, 0]], [[2, 1], [0, 0]]])
+for alpha, thirds in ((2 / 3, [[4, 2], [4, 2]]), (1 / 3, [[5, 1], [2, 1]])):
+    averages_of = alpha * two_pairs[:, 0] + (1 - alpha) * two_pairs[:, 1]
+    assert np.allclose(averages_of, np.array(thirds) / 3)
 
 # %% [markdown]
 # ## Why do heads become different?
@@ -768,13 +759,14 @@ def train_heads(seed, num_heads, equal=False, only_positions=False, steps=600):
 
 kinds = {"one head": (1,), "two heads": (2,), "two, equal start": (2, True)}
 print(
-    "share missed by         three seeds     mean weights of the verb, first seed"
+    "share missed by         three seeds     "
+    "the verb's weights on first, self, last (first seed)"
 )
 for name, kind in kinds.items():
     runs = [train_heads(seed, *kind) for seed in range(3)]
     missed, weights = zip(*runs, strict=True)
     print(f"{name:20}", *(f"{share:5.2f}" for share in missed), end="         ")
-    print("   ".join(" ".join(f"{w:4.2f}" for w in head) for head in weights[0]))
+    print(" | ".join(" ".join(f"{w:4.2f}" for w in head) for head in weights[0]))
     if name == "two heads":
         assert max(missed) < 0.005
         tops = [{head.argmax() for head in each} for each in weights]
@@ -795,11 +787,12 @@ assert parted < 0.005
 # are enough.
 #
 # Nobody assigned the nouns to the heads. The two heads start from different random matrices, and each is corrected
-# through its own rows of $W_O$, so training corrects them differently. A head lowers the error more by bringing what is
-# still missing than by repeating what the other brings, so the difference can grow. Two heads that start out equal get
-# equal corrections and stay equal, unless something random treats them differently, as dropout does ([chapter
-# 8](08_encoder.ipynb)). Such a pair is one head of width 8, paid for twice. So different starts let heads part, and a
-# task that one average cannot solve rewards their parting. Where one average would do, nothing forces heads to differ.
+# through its own rows of $W_O$, so training corrects them differently. Presumably a head lowers the error more by
+# bringing what is still missing than by repeating what the other brings, so the difference can grow. Two heads that
+# start out equal get equal corrections and stay equal, unless something random treats them differently, as dropout does
+# ([chapter 8](08_encoder.ipynb)). Such a pair is one head of width 8, paid for twice. So different starts let heads
+# part, and a task that one average cannot solve rewards their parting. Where one average would do, nothing forces heads
+# to differ.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1185,13 +1178,36 @@ verdict
 # - *Could its weights depend on the nouns themselves?* Yes, and that gains a little:
 #   [trained](#why-do-heads-become-different) freely, one head misses 42 percent, and not 50. Its values contain the
 #   position, 1 and −1, so the difference of its weights is handed over, too: a seventh number beside the six of the
-#   average. So 5 of 12 numbers are lost, 0.417. Where the head's keys see the positions only, it misses half.
+#   average. So 5 of 12 numbers are lost, 0.417. (The verb's own weight could be an eighth number, by the entry that says *verb*; training does not seem to use it.) Where the head's keys see the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into other numbers than the last?* Not in the first layer. The matrix is the
 #   same for every word, and a position is only added, so both nouns are written into the same numbers.
 # - *Could a later part that is not linear tell them apart?* For a fixed list of nouns, yes, if no two pairs have the
 #   same average, as with *dog* and *man* above. For arbitrary new nouns, no.
 # - *Could two layers of one head fetch one noun after the other?* Yes, if the first is passed on beside the second
 #   (chapter 8). Two heads do it in one layer.
+
+# %% [markdown]
+# ### Do heads cut the input?
+#
+# No. A head's *output* is a slice, but every head reads the whole word, because the cut comes after the projection.
+# Compare two orders: to project the word and then cut, as above, or, by mistake, to cut the word first and project each
+# slice. Change one number of a word: in which of four heads does the word's key change?
+
+# %%
+change = np.eye(16)[0]  # the first of 16 numbers
+keys_of_all = np.random.default_rng(2).standard_normal((16, 16))
+keys_of_each = np.random.default_rng(3).standard_normal((4, 4, 4))
+projected_first = (change @ keys_of_all).reshape(4, 4)  # a row for each head
+cut_first = np.einsum("hd,hdk->hk", change.reshape(4, 4), keys_of_each)
+print(
+    "projected, then cut: changed in heads",
+    np.flatnonzero(projected_first.any(1)) + 1,
+)
+print("cut, then projected: changed in heads", np.flatnonzero(cut_first.any(1)) + 1)
+
+# %% [markdown]
+# The outputs of both orders have the same shape, so a check of shapes misses the mistake. The test above notices it,
+# and so does a comparison with the loop.
 
 # %% [markdown]
 # ### What if a head is too narrow?
@@ -1280,8 +1296,8 @@ for name, merge in [
 # The check of the shape misses it, and so does the check of the sums, because the weights are computed before the
 # merge. Shuffling detects the mistake, and needs no reference. Why? Before $W_O$, the first row should hold what four
 # heads give for the first word, 4 numbers each. Without the swap, its 16 numbers are what the first head gives for the
-# first *four words*. So a word's output depends on which words stand where. And a causal mask would leak: words 2 to 4
-# are the first word's future.
+# first *four words*. So a word's output depends on which words stand where. (Shuffle without a causal mask: with one,
+# correct heads depend on the order, too.) And a causal mask would leak: words 2 to 4 are the first word's future.
 
 # %% tags=["proof"]
 wrong = attention_with(lambda h: h.reshape(5, 16))
