@@ -29,16 +29,15 @@ DEEP = (
     {"without": "norm", "small_start": True},
     {"without": "residual"},
 )
-DEEP_SETTINGS = {name for settings in DEEP for name in settings}
 LAST = 20  # steps at the end whose mean is a result
 LONGEST, LEARNED = 5000, 0.99  # steps at most, until so much is right
 
 
-def best_rate(deep: list[dict], settings: dict) -> tuple[float, float]:
-    """The learning rate at which a stack of `settings` gets most right on average, and its worst seed there."""
-    rows = [row for row in deep if {name: row[name] for name in row.keys() & DEEP_SETTINGS} == settings]
-    best = max(rows, key=lambda row: sum(row["right"]))
-    return best["learning_rate"], min(best["right"])
+def best_of(rows: list[dict], settings: dict) -> dict:
+    """Of the rows with these settings, and none that they lack, the one that gets most right on average."""
+    fixed = {"task", "learning_rate", "steps", "losses", "right"}
+    same = [row for row in rows if {name: row[name] for name in row.keys() - fixed} == settings]
+    return max(same, key=lambda row: sum(row["right"]))
 
 
 def learned_at(right: list[float]) -> int | None:
@@ -47,12 +46,12 @@ def learned_at(right: list[float]) -> int | None:
     return next((step for step, mean in enumerate(means, LAST) if mean >= LEARNED), None)
 
 
-def until_learned(learn: Callable, settings: dict, rate: float, worst: float) -> dict[str, object]:
-    """When each seed of a stack of twelve has learned to reverse: in 600 steps, if all did, or else in `LONGEST`."""
-    steps = 600 if worst > LEARNED else LONGEST
-    common = {"num_layers": 12, "learning_rate": rate, "steps": steps}
-    runs = (learn("reverse", seed=seed, **settings, **common) for seed in SEEDS)
-    return settings | common | {"learned_at": [learned_at(right) for _, _, right in runs]}
+def until_learned(learn: Callable, settings: dict, best: dict) -> dict[str, object]:
+    """When each seed has learned to reverse, at the best learning rate, in 600 steps or, if not all did, `LONGEST`."""
+    steps = 600 if min(best["right"]) > LEARNED else LONGEST
+    settings = settings | {"learning_rate": best["learning_rate"], "steps": steps}
+    runs = (learn("reverse", seed=seed, **settings) for seed in SEEDS)
+    return settings | {"learned_at": [learned_at(right) for _, _, right in runs]}
 
 
 def main() -> None:
@@ -84,7 +83,9 @@ def main() -> None:
         runs("reverse", **settings, num_layers=12, learning_rate=rate, steps=600)
         for settings, rate in tqdm([*product(DEEP, RATES_DEEP)])
     ]
-    longer = [until_learned(learn, settings, *best_rate(deep, settings)) for settings in tqdm(DEEP)]
+    stacks = [(deep, settings | {"num_layers": 12}) for settings in DEEP]
+    stacks.append(([row for row in parts if row["task"] == "reverse"], {"without": "residual, attention"}))
+    longer = [until_learned(learn, settings, best_of(rows, settings)) for rows, settings in tqdm(stacks)]
     results = {"parts": parts, "one_layer": one_layer, "warm_up": warm_up, "deep": deep, "longer": longer}
     save("encoders", results)
 

@@ -83,8 +83,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # Why not multiply by 1? Then nothing fades, but after a thousand words the state is the sum of all thousand, and no
 # single one can be read off. With more than 1 the oldest word would drown the newest, and the derivative would grow
-# without end. Whatever the factor, one number cannot hold a thousand: a memory of fixed size is a *bottleneck*. So we
-# ask how fast it forgets, and how much it holds.
+# without end. Whatever the factor, one number of limited precision cannot hold a thousand: a memory of fixed size is a
+# *bottleneck*. So we ask how fast it forgets, and how much it holds.
 #
 # ## Two cells
 #
@@ -318,12 +318,13 @@ for name in names:
 # Less than a ten-thousandth: the plain cell keeps about two millionths, and the LSTM about sixty millionths. A sentence
 # has about twenty words. At its end, its first word would have almost no effect any more.
 #
-# Why so little? Each step back multiplies by two things: by $W_h$ and by the slope of $\tanh$.
+# Why so little? A small change $\delta$ of the state is multiplied by two things in each step: by $W_h$ and by the
+# slope of $\tanh$.
 #
 # First the matrix. Its entries are drawn uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$, so their variance is
-# $1/(3H)$. An entry of $h W_h$ is a sum of $H$ of them, each times an entry of $h$, so its variance is
-# $\|h\|^2 / (3H)$. The $H$ entries of $h W_h$ together have the squared length $\|h\|^2 / 3$. So $W_h$ shrinks a
-# typical vector to about $1/\sqrt 3 = 0.58$ of its length.
+# $1/(3H)$. An entry of $\delta W_h$ is a sum of $H$ of them, each times an entry of $\delta$, so its variance is
+# $\|\delta\|^2 / (3H)$. The $H$ entries of $\delta W_h$ together have the squared length $\|\delta\|^2 / 3$. So $W_h$
+# shrinks a typical change to about $1/\sqrt 3 = 0.58$ of its length.
 #
 # Then the slope: it is 0.86 on average. Matrix and slope together make 0.5 a step, and $0.5^{20}$ is a millionth. Here
 # is what the networks do:
@@ -460,8 +461,8 @@ for name in names:
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.
 #
 # Training may bring the total nearer to $N$, and choose what is worth keeping on average, *Lannister* rather than *a*.
-# A gate can choose which words stay. But both choose before the question comes, and neither makes room beyond the
-# bound.
+# A gate can choose which words stay. But training and gate both choose before the question comes, and neither lets a
+# linear fit recall more than the bound.
 #
 # Why not a larger state, then? It holds more, at a price: 50 words of 8 need 400 numbers, so a step takes more than
 # $400^2$ multiplications, and the 51st word pushes out another.
@@ -709,7 +710,8 @@ plt.show()
 #
 # The transformer of 2017 keeps the attention and drops the recurrent network around it. It is a stack of **layers**.
 # Each layer takes a vector for every word and returns a new one. In a layer each word asks a question of its own and
-# looks at the words of its *own* sentence, as the decoder above looks at the source. This is **self-attention**.
+# looks at the words of its *own* sentence, as the decoder above looks at the source. This is **self-attention**. (Where
+# a translation is written, its words look at the source, too, as before.)
 #
 # That removes both problems. All the vectors that a word looks at are there before the layer begins. So no word waits
 # for another, and the layer computes all words at once (except while the transformer writes). And any two words are one

@@ -49,7 +49,8 @@ print("scores:", scores)
 print("the best match is", drinks[best], "with price and litres", values[best])
 
 # %% [markdown]
-# Coffee wins with 6, and the entry for tea, with its score of 5, is discarded.
+# Coffee wins with 6. The entry for tea, with its score of 5, is discarded, although it fits nearly as well: that is one
+# fault.
 #
 # There is a worse fault. Turn the query slowly: the answer does not move, and then it jumps. With the query
 # $(0.01, 1, 0)$ coffee still wins, 3.03 to 3.02. With $(-0.01, 1, 0)$ tea wins. Now a machine that learns asks: "If I
@@ -496,8 +497,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## Why divide by the square root of the width?
 #
-# Our vectors had three entries. A query or key of the original transformer has 64. This width is written $d_k$ ($k$
-# for key), and a score is a sum of $d_k$ products.
+# Our drinks had three entries. A query or key of the original transformer has 64. This width is written $d_k$ ($k$ for
+# key), and a score is a sum of $d_k$ products.
 #
 # What should the weights be like before anything is learned? They should not be nearly equal, or every answer is nearly
 # the plain average of the values. And no key should have nearly all, or the softmax is saturated before learning
@@ -517,9 +518,9 @@ quiz.one_choice(
 # So the standard deviation of a score, its typical distance from 0, is $\sqrt{d_k}$. For $d_k = 64$ it is 8.
 #
 # How far apart are the scores of two keys $k$ and $k'$? Their difference is $q \cdot (k - k')$, and each entry of
-# $k - k'$ has variance 2. So the difference is a sum of 64 products of variance 2, and its standard deviation is
-# $\sqrt{128} \approx 11$. The two scores can easily differ by 10, and then one key gets $e^{10}$ times the weight of
-# the other.
+# $k - k'$ has variance 2, since the variances of independent numbers add. So the difference is a sum of 64 products of
+# variance 2, and its standard deviation is $\sqrt{128} \approx 11$. The two scores can easily differ by 10, and then
+# one key gets $e^{10}$ times the weight of the other.
 #
 # The cure is a division. Dividing the scores by $c$ divides their variance by $c^2$, so $c = \sqrt{d_k}$ leaves a
 # variance of 1 at every width. This $c$ is a temperature that the width sets. The variance need not be exactly 1. What
@@ -607,8 +608,8 @@ plt.show()
 # %% [markdown]
 # Without the division half of the gradients are below 0.0001 at width 64, and at 1024 half are below $10^{-18}$. With
 # the division the median is about 0.07 at both widths. Why is it not smaller for wider keys? In the gradient the factor
-# $1/\tau$, which is $1/\sqrt{d_k}$, is cancelled by the length of the keys, about $\sqrt{d_k}$, since their squared
-# length is a sum of $d_k$ squares of mean 1.
+# $1/\tau$, which is $1/\sqrt{d_k}$, is cancelled by the length of $k_1 - \bar k$, which grows as $\sqrt{d_k}$, since
+# its squared length is a sum of $d_k$ squares.
 #
 # With scores divided by $d_k$ itself, the gradient would shrink with the width.
 #

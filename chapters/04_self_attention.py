@@ -656,7 +656,9 @@ python = normalize(vector("python") + received[-1])
 rise = [
     (vector("python") @ vector(w), python @ vector(w)) for w in ("software", "pip")
 ]
-assert np.round(rise, 2).tolist() == [[0.20, 0.38], [0.34, 0.24]], rise
+assert np.round(rise, 2).tolist() == [[0.20, 0.38], [0.34, 0.24]]
+assert vector("programming") @ vector("pip") < 0.05
+assert round(vector("import") @ vector("programming"), 2) == 0.07
 likeness = [
     vector(a) @ vector(b) for a, b in (("imported", "import"), ("lizard", "snake"))
 ]
@@ -668,8 +670,9 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # from 0.12 to 0.74. For *imported* we made no pair, but it works almost as well, because its cosine with *import* is
 # 0.73. *Lizard*, whose cosine with *snake* is 0.42, works only weakly: it gets 0.43 of the weight, and the cosine with
 # *animal* rises only to 0.28. Words for which nothing was made can come along: beside *import*, *software* rises from
-# 0.20 to 0.38. But *pip* falls, from 0.34 to 0.24, since one direction was added and not all that *import* implies. We
-# chose these matrices by hand; training has to find such matrices from examples.
+# 0.20 to 0.38. But *pip* falls, from 0.34 to 0.24: one word was added, and it is hardly like *pip* itself. That
+# *import* implies *programming* was our choice; these two vectors have a cosine of 0.07. We made the matrices by hand,
+# too; training has to find such matrices from examples.
 
 # %% [markdown]
 # ## Masks: leaving a word out
@@ -715,7 +718,7 @@ print("weights", causal_weights.round(3), sep="\n")
 # is 5.113, and the weights are $4.113 / 5.113 = 0.804$ and 0.196. Only the last word sees every word.
 #
 # To see that a causal mask works, change one word at a time. No earlier output may move, or the future leaks. Its own
-# and every later output must, or the mask hides too much.
+# and every later output should, or the mask hides too much.
 
 # %%
 before, _ = self_attention(small, w_q, w_k, w_v, mask=causal)
@@ -1316,13 +1319,17 @@ assert 0.86 < (handed * drawn[1]).sum(axis=1).mean() < 0.94
 # causal mask lets a padding token see only padding, and the padding mask hides that too.
 #
 # The `softmax` above returns NaN for such a row. Chapter 3's, with its check, refuses it with an error, and exercise 2
-# gives it weights of 0, as chapter 7's module does.
+# gives it weights of 0, as chapter 7's module and PyTorch's function do.
 #
 # Many programs write a large negative number, such as $-10^9$, in place of minus infinity. It works too, with two
 # exceptions. A row with nothing to attend to then gives equal weights to what is hidden, without a warning. And
 # float16, which ends at 65,504, cannot hold such a number.
 
 # %% tags=["proof"]
+blank = F.scaled_dot_product_attention(
+    *torch.ones(3, 1, 2, 2), torch.zeros(2, 2, dtype=torch.bool)
+)
+assert (blank == 0).all()
 hidden = np.full(3, -np.inf)
 with np.errstate(invalid="ignore"):
     assert np.isnan(np.exp(hidden - hidden.max())).all()
@@ -1382,9 +1389,9 @@ print("largest weight in each row:", six.max(axis=1).round(3))
 assert (six.max(axis=1) > 0.99).sum() == 4
 
 # %% [markdown]
-# In four of the six rows one word has more than 0.99 of the weight: scores of this size saturate the softmax. And the 6
-# is wrong: it is the number of tokens, but a score does not sum over tokens. It sums over the width of a key, so the
-# root must be that of this width. You cannot read the width off the scores.
+# In four of the six rows one word has more than 0.99 of the weight: scores of this size saturate the softmax. And where
+# does the 6 come from? There are six tokens, but a score does not sum over tokens. It sums over the width of a key, so
+# the root must be that of this width, and nothing on the slide says that it is 6.
 #
 # ### Is attention a filter?
 #

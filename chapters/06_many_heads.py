@@ -147,8 +147,9 @@ print("the verb, in each sentence:", *received[:, 1].round(3))
 assert np.allclose(received[0], together)
 
 # %% [markdown]
-# `split` cuts every row into $H$ slices of $d_k$ without moving a number. Then two axes are swapped, so that each head
-# has a matrix of its own with a row for every word. Merging reverses the steps: first swap, then reshape.
+# `split` does two things. It cuts every row into $H$ slices of $d_k$, without moving a number. Then it swaps two axes,
+# so that each head has a matrix of its own with a row for every word. Merging reverses the steps: first swap, then
+# reshape.
 
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a matrix of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same matrix with each row cut in two, T by H by d_k. Then two matrices of 3 rows and 2 columns, one blue and one red, H by T by d_k. A note says: one attention each, then the way back."}}
@@ -1140,7 +1141,7 @@ verdict
 # them from a fixed average. Where a few numbers of each word are enough, narrower heads that look at several words do
 # better. So attention runs several times side by side, in narrow heads with matrices of their own, with as many
 # parameters and multiplications as a single wide one. Each head writes through its own rows of $W_O$, and what they
-# write is added up. Training makes heads differ where one average would not do.
+# write is added up. In our task, where one average would not do, training made them differ.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
@@ -1154,7 +1155,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Four questions about heads, and a mistake. No later chapter depends on them.
+# Five questions about heads, and a mistake. No later chapter depends on them.
 #
 # ### Why exactly half?
 #
@@ -1178,13 +1179,28 @@ verdict
 # - *Could its weights depend on the nouns themselves?* Yes, and that gains a little:
 #   [trained](#why-do-heads-become-different) freely, one head misses 42 percent, and not 50. Its values contain the
 #   position, 1 and −1, so the difference of its weights is handed over, too: a seventh number beside the six of the
-#   average. So 5 of 12 numbers are lost, 0.417. (The verb's own weight could be an eighth number, by the entry that says *verb*; training does not seem to use it.) Where the head's keys see the positions only, it misses half.
+#   average. So 5 of 12 numbers are lost, 0.417. (The verb's own weight could be an eighth, by the entry that says *verb*. But all three weights depend on the nouns through one query, and to first order the average tells that already.) Where the head's keys see the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into other numbers than the last?* Not in the first layer. The matrix is the
 #   same for every word, and a position is only added, so both nouns are written into the same numbers.
 # - *Could a later part that is not linear tell them apart?* For a fixed list of nouns, yes, if no two pairs have the
 #   same average, as with *dog* and *man* above. For arbitrary new nouns, no.
 # - *Could two layers of one head fetch one noun after the other?* Yes, if the first is passed on beside the second
 #   (chapter 8). Two heads do it in one layer.
+
+# %% tags=["proof"]
+rng = np.random.default_rng(0)
+first, last = rng.standard_normal((2, 40_000, 6))
+scores = np.stack([0.1 * first[:, 0], np.zeros(40_000), 0.1 * last[:, 0]], axis=1)
+by_noun = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+average = by_noun[:, :1] * first + by_noun[:, 2:] * last
+constant = np.ones((40_000, 1))
+received = [average, by_noun[:, :1] - by_noun[:, 2:], by_noun[:, 1:2]]
+pairs_of_nouns = np.hstack([first, last])
+missed = [
+    share_missed(np.hstack([*received[:n], constant]), pairs_of_nouns)
+    for n in (1, 2, 3)
+]
+assert np.allclose(missed, [0.5, 5 / 12, 5 / 12], rtol=0, atol=0.01)
 
 # %% [markdown]
 # ### Do heads cut the input?

@@ -375,69 +375,6 @@ plt.show()
 # Self-attention comes first, so that already in the first layer the query to the memory can depend on the words written
 # so far.
 #
-# The folded cells hold the book's `DecoderLayer`, with the `AddAndNorm` of chapter 8, and its `Decoder`, a stack of
-# them.
-
-# %% tags=["hide-input", "export"] module="decoder"
-from dotformer.attention import MultiHeadAttention
-from dotformer.encoder import AddAndNorm, FeedForward, LayerConfig, Stack
-from torch import nn
-
-
-class DecoderLayer(nn.Module):
-    """Causal self-attention, cross-attention, feed-forward, each with add and norm.
-
-    After Vaswani and others (2017), section 3.1.
-    """
-
-    def __init__(self, config: LayerConfig) -> None:
-        super().__init__()
-        sizes = config.d_model, config.num_heads, config.dropout
-        self.self_attention = MultiHeadAttention(*sizes)
-        self.self_attention_add_norm = AddAndNorm(config)
-        self.cross_attention = MultiHeadAttention(*sizes)
-        self.cross_attention_add_norm = AddAndNorm(config)
-        self.feed_forward = FeedForward(config)
-        self.feed_forward_add_norm = AddAndNorm(config)
-
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor,
-        mask: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-    ) -> Tensor:
-        """Pass x (..., T, D) through; it may attend to the `memory` (..., S, D).
-
-        `mask` broadcasts to (..., H, T, T) and says which targets see which,
-        `memory_mask` to (..., H, T, S) and says which sources they see.
-        """
-        x = self.self_attention_add_norm(
-            x, lambda x: self.self_attention(x, x, x, mask)[0]
-        )
-        x = self.cross_attention_add_norm(
-            x, lambda x: self.cross_attention(x, memory, memory, memory_mask)[0]
-        )
-        return self.feed_forward_add_norm(x, self.feed_forward)
-
-
-# %% tags=["hide-input", "export"] module="decoder"
-class Decoder(Stack):
-    """A stack of `num_layers` decoder layers, all of which see the same memory."""
-
-    def __init__(self, config: LayerConfig, num_layers: int) -> None:
-        super().__init__(DecoderLayer, config, num_layers)
-
-    @shapes
-    def forward(
-        self,
-        x: Float[Tensor, "*batch T D"],
-        memory: Float[Tensor, "*batch S D"],
-        mask: Bool[Tensor, "... #T #T"] | None = None,
-        memory_mask: Bool[Tensor, "... #T #S"] | None = None,
-    ) -> Float[Tensor, "*batch T D"]:
-        """Pass x through all layers; masks as in `DecoderLayer`."""
-        return super().forward(x, memory, mask, memory_mask)
 
 
 # %% tags=["quiz"]
@@ -700,8 +637,9 @@ assert np.round(-np.log(four[:3]), 2).tolist() == [0.69, 0.22, 0.11]
 
 # %% [markdown]
 # When the model writes, the encoder runs once. The decoder runs once for each word, over everything written so far. The
-# loop stops when every answer has its `<eos>`, or after `longest` words. Writing each word after all before it is
-# called **autoregressive**, and always taking the likeliest is **greedy** decoding.
+# loop stops when every answer has its `<eos>`, or after `longest` words; what an answer writes after its own `<eos>` is
+# cut off later. Writing each word after all before it is called **autoregressive**, and always taking the likeliest is
+# **greedy** decoding.
 
 
 # %%
@@ -815,9 +753,72 @@ assert share_right(wide, unseen) > 0.95
 # %% [markdown]
 # ## The module that the book uses
 #
-# The book has a module with the same parts and methods, which also allows pre-norm. Later chapters use it. The folded
-# cells below check that it gives the logits of `nn.Transformer`, in both orders of norm. Then the module is trained as
+# The book has a module with the same parts and methods, which also allows pre-norm. Later chapters use it. Its
+# `DecoderLayer` is made with the `AddAndNorm` of chapter 8, and its `Decoder` is a stack of them. The folded cells
+# below check that it gives the logits of `nn.Transformer`, in both orders of norm. Then the module is trained as
 # `screen` was, and `screen` receives its parameters: from here on the two are one model.
+
+# %% tags=["hide-input", "export"] module="decoder"
+from dotformer.attention import MultiHeadAttention
+from dotformer.encoder import AddAndNorm, FeedForward, LayerConfig, Stack
+from torch import nn
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, cross-attention, feed-forward, each with add and norm.
+
+    After Vaswani and others (2017), section 3.1.
+    """
+
+    def __init__(self, config: LayerConfig) -> None:
+        super().__init__()
+        sizes = config.d_model, config.num_heads, config.dropout
+        self.self_attention = MultiHeadAttention(*sizes)
+        self.self_attention_add_norm = AddAndNorm(config)
+        self.cross_attention = MultiHeadAttention(*sizes)
+        self.cross_attention_add_norm = AddAndNorm(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_add_norm = AddAndNorm(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Pass x (..., T, D) through; it may attend to the `memory` (..., S, D).
+
+        `mask` broadcasts to (..., H, T, T) and says which targets see which,
+        `memory_mask` to (..., H, T, S) and says which sources they see.
+        """
+        x = self.self_attention_add_norm(
+            x, lambda x: self.self_attention(x, x, x, mask)[0]
+        )
+        x = self.cross_attention_add_norm(
+            x, lambda x: self.cross_attention(x, memory, memory, memory_mask)[0]
+        )
+        return self.feed_forward_add_norm(x, self.feed_forward)
+
+
+# %% tags=["hide-input", "export"] module="decoder"
+class Decoder(Stack):
+    """A stack of `num_layers` decoder layers, all of which see the same memory."""
+
+    def __init__(self, config: LayerConfig, num_layers: int) -> None:
+        super().__init__(DecoderLayer, config, num_layers)
+
+    @shapes
+    def forward(
+        self,
+        x: Float[Tensor, "*batch T D"],
+        memory: Float[Tensor, "*batch S D"],
+        mask: Bool[Tensor, "... #T #T"] | None = None,
+        memory_mask: Bool[Tensor, "... #T #S"] | None = None,
+    ) -> Float[Tensor, "*batch T D"]:
+        """Pass x through all layers; masks as in `DecoderLayer`."""
+        return super().forward(x, memory, mask, memory_mask)
+
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -1104,9 +1105,9 @@ with torch.no_grad():
 # position in a lower layer? No: in every layer row $t$ draws on rows 0 to $t$ only, which have seen nothing later.
 #
 # The property is worth a test of its own, a **leak test**: change later words, and the earlier logits must not move.
-# The test needs neither training nor data: a fresh model and random token numbers will do. The function `check` runs
-# the leak test and two others. Each changes the input, and compares the new logits with `before`, the logits of the
-# unchanged input:
+# The test needs neither training nor data: a fresh model and random token numbers, none of them 0, will do. The
+# function `check` runs the leak test and two others. Each changes the input, and compares the new logits with `before`,
+# the logits of the unchanged input:
 #
 # - *leaks*, the leak test: in each example the tokens of the answer from the fourth on are replaced by those of the
 #   example before it in the batch. The logits at the first three positions must not move, except for rounding.
@@ -1130,6 +1131,7 @@ def check(model, source, target):  # tokens of some pairs
             padded = model(F.pad(source, (0, 2)), target)
             other = model(source.roll(1, dims=0), target)
         real = target != 0
+        assert before[real].isfinite().all(), "a position may attend to nothing"
         assert torch.allclose(before[:, :3], leaked, atol=1e-4), "the future leaks"
         assert torch.allclose(before[real], padded[real], atol=1e-4), "padding"
         assert not torch.allclose(before, other, atol=1e-2), "source not read"
@@ -1332,7 +1334,9 @@ assert loss < 0.02 and forced == 1 and writing < 0.4
 
 # %% [markdown]
 # The correct model and each mistake were trained with nine seeds, in the book's module (`python -m benchmarks.masks`).
-# Three more columns need no training. The first two are tests of `check`:
+# There, a row that sees nothing receives zeros. In the code on one screen it becomes NaN, so *turned around* and *one
+# word too few* would be noticed at the first loss. Three more columns need no training. The first two are tests of
+# `check`:
 #
 # - *Leaks in*: do later words change earlier logits, in `train()` mode, in `eval()` mode, or in both?
 # - *Padding*: does more padding after the question change the logits?
@@ -1392,7 +1396,7 @@ for name, make in variants.items():
 # | check | bad sign | what it means |
 # |---|---|---|
 # | one batch of 32, trained alone, without dropout | even at a smaller learning rate, the loss does not come near 0, or near the least possible where equal inputs have different answers | the model or the loop is wrong: do not start the long run |
-# | *forced*, on held-out data | it is low | overfitting (what was learnt holds for the training pairs only: chapter 11), or a mask in training only |
+# | *forced*, on held-out data | it is low | overfitting (what was learnt holds for the training pairs only: chapter 11), too little training, targets that are not shifted, or a mask in training only |
 # | *loss*, with the questions of a held-out batch shuffled | it hardly rises | the source is not used |
 # | *writing*, on held-out data | it is low although *forced* is high | most often the future was seen in training: run the leak test. If nothing leaks, and the words are not the likeliest of one pass, the loop that writes is wrong |
 
@@ -1849,8 +1853,8 @@ assert same[:, :5].abs().max() < 1e-4 < same[:, 5:].abs().max()  # no leak
 #
 # The layers of the model on one screen are post-norm: they normalise each sum of $x$ and what a sublayer returns. A
 # pre-norm layer normalises what goes into a sublayer instead. With such layers each stack ends in one more norm, so
-# that the memory is normalised, too. Use pre-norm for deep stacks. Wider models want smaller steps. `OneScreen`
-# receives the kind of layer through its argument `layer`:
+# that the memory is normalised, too. Use pre-norm for deep stacks. `OneScreen` receives the kind of layer through its
+# argument `layer`:
 
 
 # %%
@@ -1878,21 +1882,31 @@ class PreNorm(OneScreen):
 
 
 shares = {}
-for kind, peak in ((OneScreen, 0.002), (PreNorm, 0.01)):
-    torch.manual_seed(0)
-    deep = kind(len(vocabulary), 16, 2, 6, 64, dropout=0.0)  # six layers a side
-    fit(deep, for_training, peak=peak)
-    shares[kind.__name__] = share_right(deep, unseen)
-    print(f"{kind.__name__}: {shares[kind.__name__]:.0%} right")
-    check(deep, questions[::41], answers[::41, :-1])
+for kind in (OneScreen, PreNorm):
+    for seed in range(2):
+        torch.manual_seed(seed)
+        deep = kind(len(vocabulary), 16, 2, 6, 64, dropout=0.0)  # six layers a side
+        fit(deep, for_training, peak=0.002)
+        shares[kind.__name__, seed] = share_right(deep, unseen)
+        print(f"{kind.__name__}: {shares[kind.__name__, seed]:.0%} right")
+        check(deep, questions[::41], answers[::41, :-1])
 
 # %% tags=["proof"]
-assert 0.3 < shares["OneScreen"] < 0.95 < shares["PreNorm"]
+assert (
+    max(share for (name, _), share in shares.items() if name == "OneScreen") < 0.95
+)
+assert min(share for (name, _), share in shares.items() if name == "PreNorm") > 0.95
+torch.manual_seed(0)
+deep = OneScreen(len(vocabulary), 16, 2, 6, 64, dropout=0.0)
+fit(deep, for_training, peak=0.01, steps=100)
+assert share_right(deep, unseen) < 0.05
+x, mask = torch.randn(1, 4, 8), ~torch.ones(4, 4, dtype=torch.bool).tril()
+assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
 
 # %% [markdown]
-# Each model was trained once, with one seed, and at a peak learning rate that suits it. At a peak of 0.01 the six
-# post-norm layers get hardly any answer right in these 250 steps; [chapter 8](08_encoder.ipynb#does-training-agree) has
-# the likely reason.
+# In the same 250 steps, at the same peak, six pre-norm layers learn to answer and six post-norm layers only in part. At
+# a peak of 0.01 those get hardly any answer right. [Chapter 8](08_encoder.ipynb#does-training-agree) has the likely
+# reason.
 #
 # ### Why does each mistake look as it does?
 #
@@ -1916,8 +1930,8 @@ assert 0.3 < shares["OneScreen"] < 0.95 < shares["PreNorm"]
 #
 # **Two see too little.** *One word too few* hides each word from itself, and leaves `<bos>` nothing at all.
 #
-# Where a row sees nothing, the softmax is 0/0. The code on one screen then returns NaN, as `nn.MultiheadAttention` does
-# when it returns its weights. The book's module, which was used here, gives such a row a blend of zeros. Presumably the
+# Where a row sees nothing, the softmax is 0/0, and `nn.MultiheadAttention` returns NaN when it returns its weights, as
+# the code on one screen does. The book's module, which was used here, gives such a row a blend of zeros. Presumably the
 # residual connection carries the word itself upwards. A causal mask *on cross-attention* lets row $t$ attend only to
 # the question's words 0 to $t$. Most answers are right all the same, presumably because the encoder, which sees the
 # whole question, has carried what is needed to the first positions.
@@ -2037,9 +2051,9 @@ for kind in ("yes", "why", "how"):
 # %% [markdown]
 # Where topics were held out, the models answer nearly all that want *yes*: that answer is the same for every mood, and
 # the model has seen it for this person with other moods. They answer 93 percent of those that ask *why*: a model that
-# has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. *I am fine* answers only *how are you*. If
-# that topic is held out, no model has seen the answer, and one in four is right. A test set measures what its split
-# makes it measure.
+# has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. *I am fine* answers only *how are you*, and
+# of such answers one in four is right when the topic is held out. The answers to *why* were as new, so this does not
+# explain the difference, and we have not found what does. A test set measures what its split makes it measure.
 
 # %% tags=["proof"]
 twins = {pairs[n][0].split(" , ")[-1] for n in for_training}

@@ -1259,10 +1259,10 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 
 # %% [markdown]
-# One step, and more than a third of its right answers are gone. The new Adam knows a single gradient. So, as in [Adam's
-# first step](#adam), it moves every parameter that has a gradient by the whole learning rate, and that learning rate
-# has long been warmed up. With the state kept, most parameters move by far less, in directions averaged over many
-# batches. [Is it the length of the step or its direction?](#a-new-adam-length-or-direction)
+# One step, and many of its right answers are gone. The new Adam knows a single gradient. So, as in [Adam's first
+# step](#adam), it moves every parameter that has a gradient by the whole learning rate, and that learning rate has long
+# been warmed up. With the state kept, most parameters move by far less, in directions averaged over many batches. [Is
+# it the length of the step or its direction?](#a-new-adam-length-or-direction)
 
 # %% [markdown]
 # Losing the RNG state or the position may not show in the curve at all: dropout draws other numbers, or some

@@ -43,7 +43,7 @@ class DecoderLayer(nn.Module):
 
     After Vaswani and others (2017), section 3.1.
 
-    Defined in chapter 9, "The decoder layer".
+    Defined in chapter 9, "The module that the book uses".
     """
 
     def __init__(self, config: LayerConfig) -> None:
@@ -80,7 +80,7 @@ class DecoderLayer(nn.Module):
 class Decoder(Stack):
     """A stack of `num_layers` decoder layers, all of which see the same memory.
 
-    Defined in chapter 9, "The decoder layer".
+    Defined in chapter 9, "The module that the book uses".
     """
 
     def __init__(self, config: LayerConfig, num_layers: int) -> None:
