@@ -14,7 +14,7 @@
 # *tea*, *debts* and *python*.
 #
 # You need Python with a little NumPy, the product of two matrices, the law of cosines, and, from statistics, the
-# mean, the variance and the normal distribution (covariance only at the end). It takes about 22 minutes to read, and
+# mean, the variance and the normal distribution (covariance only at the end). It takes about 23 minutes to read, and
 # 30 for the exercises. [Going further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
@@ -477,10 +477,10 @@ for word in ("tea", "debts", "python"):
 # what attention is for, and with these very vectors chapter 4 does it.
 #
 # Is a cosine of 0.44 high? Two words drawn at random typically have 0.07. But *coffee* is the best of 21,000 words, and
-# the best of so many is high even by chance: a random vector has about 0.29 with its nearest word. So 0.44 is more than
-# chance. But it is less than usual for a nearest word: half of the words that we tried have their nearest at 0.58 or
-# more. [Going further](#how-high-is-high) measures these numbers. Before you call two words alike, compare their cosine
-# with those of other words from the same model.
+# the best of so many is high even by chance: a vector drawn at random, but with the mean and the covariance of the
+# words, has about 0.29 with its nearest word. So 0.44 is more than chance. But it is less than usual for a nearest
+# word: half of the words that we tried have their nearest at 0.58 or more. [Going further](#how-high-is-high) measures
+# these numbers. Before you call two words alike, compare their cosine with those of other words from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -839,7 +839,7 @@ of_some[np.arange(len(some)), some] = 0  # of a word with itself
 nearest_of_all = np.median(of_some.max(axis=1))
 print(f"{pair:.2f}         two words: root mean square of 10,000 random pairs")
 print(
-    f"{luckiest.mean():.2f} ± {luckiest.std():.2f}  a random vector and its nearest word: 300, mean ± sd"
+    f"{luckiest.mean():.2f} ± {luckiest.std():.2f}  such a random vector and its nearest word: mean ± sd of 300"
 )
 print(f"{luckiest.max():.2f}         the largest of these 300")
 print(f"{nearest('tea')[0][1]:.2f}         tea and its nearest word")

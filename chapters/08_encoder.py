@@ -253,24 +253,27 @@ def gradient_at_the_bottom(add, scale, seed):
 
 
 arrives = {}
-for add, scale in [(True, 1), (False, 1), (False, 2), (False, 2.5)]:
-    lengths = [gradient_at_the_bottom(add, scale, seed) for seed in range(5)]
-    arrives[add, scale] = np.median(lengths)
-    name = "with the sums" if add else "without"
-    print(f"{name:13} weights times {scale:3}: {arrives[add, scale]:7.1g}")
+print("weights times       1       2     2.5")
+for name, add in ("with the sums", True), ("without", False):
+    for scale in (1, 2, 2.5):
+        lengths = [gradient_at_the_bottom(add, scale, seed) for seed in range(5)]
+        arrives[add, scale] = np.median(lengths)
+    print(f"{name:13}", *(f"{arrives[add, s]:7.1g}" for s in (1, 2, 2.5)))
 
 # %% tags=["proof"]
 assert 1.2 < arrives[True, 1] < 1.6 and 2e-8 < arrives[False, 1] < 4e-8
+assert 35 < arrives[True, 2] < 55 and 800 < arrives[True, 2.5] < 1200
 assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 
 # %% [markdown]
-# With the sums the gradient arrives whole. Without them it all but vanishes: of 1 there is left 0.00000003. Larger
-# initial weights can rescue the second case, but they must be of the right size. Twice as large, half of the gradient
-# arrives; two and a half times as large, it explodes.
+# With the sums the gradient arrives whole. Without them it all but vanishes: of 1 there is left 0.00000003. Initial
+# weights of twice the size rescue this second case, and half of the gradient arrives. But at two and a half times the
+# gradient explodes, and with the sums it does so already at two. So either way, the size of the initial weights matters.
 #
 # There is a price. Every layer adds to the stream, so the sum can grow from layer to layer. Call the root of the mean
-# square of a vector's entries its **size**. In [one stack of 24](#how-do-size-and-gradient-change-with-the-layer) the
-# size reaches 1,280. Norms keep what a sublayer receives within bounds.
+# square of a vector's entries its **size**. In [a stack of 24 attention
+# layers](#how-do-size-and-gradient-change-with-the-layer) the size reaches 1,280. Norms keep what a sublayer receives
+# within bounds.
 
 # %% [markdown]
 # ## Layer norm, on four numbers
@@ -486,8 +489,7 @@ assert (ours(x, real[:, None, None]) - expected)[real].abs().max() > 1
 # - **`batch_first=True`**. Otherwise PyTorch takes the first axis for the positions.
 # - **`eval()`**, for both, or dropout makes each run different.
 # - **`src_key_padding_mask`** is true where a token is *hidden*, the reverse of our `mask`.
-# - **Random biases and gains.** PyTorch's layer starts with all biases of attention 0 and all gains 1, and then a
-#   forgotten bias or two exchanged norms would not show.
+# - **Random biases and gains.** PyTorch's layer starts with all biases of attention 0 and all gains 1, and then a forgotten bias of attention or two exchanged norms would not show.
 #
 # `in_proj_weight` holds $W_Q$, $W_K$ and $W_V$, one below the other.
 
@@ -521,7 +523,7 @@ quiz.one_choice(
 # What length $\lVert x \rVert$ should a token's vector have? It is used twice.
 #
 # - **At the input** it should be about as long as the position that is added, $\sqrt{D/2}$ by
-#   [chapter 5](05_position.ipynb), which is 16 for $D = 512$. Otherwise the longer drowns the shorter.
+#   [chapter 5](05_position.ipynb), which is 16 for $D = 512$. Otherwise the longer of the two dominates the sum.
 # - **At the output** many models use the embeddings a second time, to score every token of the vocabulary (**weight
 #   tying**, [chapter 9](09_decoder.ipynb)). The entries of a normalised output have size 1, so its product with a vector
 #   of length 1 is about 1. A longer one would make [the first scores](07_learning.ipynb#the-first-number-to-look-at)
@@ -1141,9 +1143,9 @@ show_stacks(
 #
 # Adding delays the collapse but, with Glorot's weights, before training, does not prevent it. Once words are mostly
 # alike, attention returns nearly the same vector to all, so what they share grows and what is a word's own does not.
-# The three layers [above](#what-is-each-part-for-leave-it-out) begin with an own share of 0.45; without the residual
-# connection around attention, of at most 0.01. Training raises the first to 0.95. It raises the second, too, with some
-# seeds to more than a half, but in 600 steps the digits are not found.
+# The complete model [above](#what-is-each-part-for-leave-it-out) begins with an own share of 0.45, and training raises
+# it to 0.95. Without the residual connection around attention it begins with 0.01 at most. Training raises that, too,
+# with some seeds to more than a half, but in 600 steps the digits are not found.
 #
 # Why does it matter? If all words are alike, moving weight between them changes nothing. So with attention alone, and
 # with post-norm, $W_Q$ gets [hardly any gradient](#how-do-size-and-gradient-change-with-the-layer) in the high layers,
@@ -1161,7 +1163,7 @@ show_stacks(
 #   still above 0.9 after 24 layers.
 #
 # So before training, each layer should add little compared with the stream: with a small initialisation all do, with
-# pre-norm only the later ones. Most of today's deep models are pre-norm, and this is one reason.
+# pre-norm only the later ones. Most of today's deep models are pre-norm.
 
 # %% tags=["proof"]
 small_start = {
@@ -1303,12 +1305,12 @@ for name, rows in deep.items():
 # norm's position that matters: started small, or from PyTorch's smaller numbers, post-norm is quick, and started small
 # even the stack without any norm is.
 #
-# The first column shows what the four quick stacks have in common. It is the own share after the twelfth layer, *before*
-# training: above 0.4 in these four, at most 0.03 in the others. That fits what was found above, since where words are
-# alike the upper layers get hardly any signal about where to look. The stack without norms has another fault from
-# Glorot's initialisation: its entries have grown to nearly 300, and its first loss is above 100. So, with Glorot's
-# initialisation, a deep stack drowns the words before anything has been learned, unless a norm stands in front of each
-# sublayer. Smaller weights prevent this.
+# The first column shows what the four quick stacks have in common. It is the own share after the twelfth layer,
+# *before* training: above 0.4 in these four, at most 0.03 in the others. That fits what was found above, since where
+# words are alike the upper layers get hardly any signal about where to look. The stack without norms has another fault
+# from Glorot's initialisation: its entries have grown to nearly 300, and its first loss is above 100. So it seems that,
+# with Glorot's initialisation, a deep stack drowns the words before anything has been learned, unless a norm stands in
+# front of each sublayer. Smaller weights prevent this.
 #
 # What do norms add, then? They allow larger steps. With the same small initialisation, at a learning rate of 0.01,
 # post-norm still learns with every seed, and without norms the loss overflows, because its numbers become too large for

@@ -224,11 +224,10 @@ assert (
 assert pretokenize("a  b") == ["a", " ", " b"]
 
 # %% [markdown]
-# Some languages pay twice, with more bytes for each character and with bad cuts.
+# Some languages pay for this, by more bytes for each character or by bad cuts.
 #
 # - *More bytes.* Before any merge each byte is a token. So the Greek sentence starts out with nearly twice as many
-#   tokens as characters, the Hindi one with 2.7 times as many, and the Chinese one with three times as many. If a
-#   tokenizer is trained on such languages, many early merges only join bytes into whole characters.
+#   tokens as characters, the Hindi one with 2.7 times as many, and the Chinese one with three times as many. (It has so few characters that its bytes are still fewer than the English ones.) If a tokenizer is trained on such languages, many early merges only join bytes into whole characters.
 # - *Bad cuts.* Hindi writes most vowels, and the sign for no vowel, as characters attached to a consonant. The pattern
 #   does not count these characters as letters, so the first Hindi word is cut into six. Chinese has no spaces, so
 #   a whole clause is one "word", and merges can cross the ends of the real words.
@@ -1118,8 +1117,8 @@ verdict
 #
 # **Sources.** Byte-pair encoding for translation, which began with letters: [Sennrich, Haddow and Birch
 # (2016)](https://arxiv.org/abs/1508.07909), after a compression method by [Gage
-# (1994)](http://www.pennelynn.com/Documents/CUJ/HTML/94HTML/19940045.HTM). Bytes as the first symbols, and no merge
-# across the end of a word: [Radford and others
+# (1994)](http://www.pennelynn.com/Documents/CUJ/HTML/94HTML/19940045.HTM). Bytes as the first symbols, and why *dog.*
+# should be no token: [Radford and others
 # (2019)](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf). Small
 # vocabularies for small corpora: [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901). Batches by tokens:
 # [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 5.1.

@@ -11,9 +11,9 @@
 # A trained model says which words are likely to come next. That is not a sentence yet, and two questions are open.
 # First, which word should be chosen? You can always take the best one, follow several beginnings and keep the best, or
 # draw a word at random. The likeliest sentence is no safe choice: for a good translation model it is often the empty
-# one. Second, how can the model avoid doing the same work again at every word? For the first question this chapter has
-# three answers. For the second it builds a cache that keeps what has been computed, and it lets a small model write
-# ahead for a large one.
+# one. Second, how can writing be made faster? For the first question this chapter has three answers. For the second it
+# builds a cache, so that nothing is computed again at every word, and it lets a small model write ahead for a large
+# one.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
 # learnt something. It takes about 30 minutes to read, and 40 for the exercises. [Going further](#going-further), at
@@ -521,8 +521,8 @@ assert np.allclose(
 #
 # Is a wrong output the fault of the search or of the model? Compare two scores, both with the length penalty: that of
 # the right sentence and that of the sentence that was written. If the right sentence scores higher, the search has
-# failed, otherwise the model. Here are two sources for the first model, each with the beam's best hypotheses. The beam
-# repairs the first and breaks the second:
+# failed. If not, the model has, since it prefers a wrong one. Here are two sources for the first model, each with the
+# beam's best hypotheses. The beam repairs the first and breaks the second:
 
 
 # %% tags=["hide-input"]
@@ -705,9 +705,9 @@ for options in (
 # poor way to find it. (In the first draw above � is a single byte of a character, from the tail of unlikely tokens.)
 #
 # Never sample without a filter from a model trained with label smoothing. Such a model has learnt to leave about a
-# tenth of the probability to other tokens, at every token. So even a perfect one would draw nine tokens right only
-# $0.9^9 = 39$ percent of the time. Trained like ours, but with smoothing, a model draws fewer than one number in eight
-# right, although greedily it gets half.
+# tenth of the probability to other tokens, at every token. So even a perfect one would draw the nine tokens of a
+# typical number right only $0.9^9 = 39$ percent of the time. Trained like ours, but with smoothing, a model draws fewer
+# than one number in eight right, although greedily it gets half.
 
 # %% tags=["proof"]
 smoothed, _ = trained(0, smoothing=0.1)
@@ -1090,7 +1090,7 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # %% [markdown]
 # ## Several tokens for the price of one
 #
-# To write one token, a GPU must load every parameter, and that takes far longer than the arithmetic
+# To write one token, a GPU must load nearly every parameter, and that takes far longer than the arithmetic
 # ([why](#why-one-sentence-is-slow)). If it reads five tokens at once, it loads the parameters only once, too.
 # **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses that. A small **draft
 # model** with the same vocabulary writes a few tokens ahead, say four. Then the large model reads five tokens in one
