@@ -262,8 +262,8 @@ for token, *vectors in zip(small_tokens, q, k, v, strict=True):
 # 1. The score is the dot product of query and key: $2 \cdot 2 + 0 \cdot 0 = 4$.
 # 2. The score is divided by $\sqrt{d_k}$, here $\sqrt 2$, which gives 2.828. As in chapter 3, this root takes the place
 #    of the temperature.
-# 3. The softmax computes $e^{2.828} = 16.919$, and divides it by the sum of the three words' exponentials, 22.032. The weight
-#    is 0.768.
+# 3. The softmax computes $e^{2.828} = 16.919$, and divides it by the sum of the three words' exponentials, 22.032. The
+#    weight is 0.768.
 # 4. The value of each word is multiplied by its weight, and the three products are added up.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The query of bites, the row 2, 0, on the left. Three rows, one for each word. dog: key 1, 0; score 2; divided by root 2, 1.414; e to that power, 4.113; weight 0.187; value 1, 0. bites: key 0, 1; score 0; 0; 1; weight 0.045; value 0, 0. man: key 2, 0; score 4; 2.828; 16.919; weight 0.768; value 1, 1. Below: the sum of the powers, 22.032, and the output, 0.955, 0.768."}}
@@ -919,7 +919,8 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # - A padding mask of shape $(B, T)$ needs a new axis, `mask[:, None]`; with several heads it needs two
 #   ([why](#a-mask-over-the-wrong-axis)).
 # - In `nn.MultiheadAttention`'s `attn_mask` and `key_padding_mask`, True means *hidden*.
-# - A mask of floats is *added* to the scores, so it must hold 0 for *may attend* and $-\infty$ for *hidden*. With 1 and 0 PyTorch's function hides nothing, and raises no error.
+# - A mask of floats is *added* to the scores, so it must hold 0 for *may attend* and $-\infty$ for *hidden*. With 1 and
+#   0 PyTorch's function hides nothing, and raises no error.
 # - Many modules also apply *dropout* to the weights in training ([chapter 8](08_encoder.ipynb)). Then a row no longer
 #   sums to 1, so call `eval()` before you compare.
 

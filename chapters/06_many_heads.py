@@ -650,11 +650,11 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# One head misses half, whatever $\alpha$ is. Why? Take $\alpha = \tfrac12$. Two nouns are 16 numbers, the 8 of their sum
-# and the 8 of their difference. The average tells the sum and nothing of the difference, and if the nouns are
-# independent, with the same variance, the difference varies as much as the sum. So exactly half is lost. For every other
-# $\alpha$ there is such a combination, too: [the proof](#why-exactly-half). Going further also has [four attempts to
-# escape](#could-one-head-escape-by-other-means).
+# One head misses half, whatever $\alpha$ is. Why? Take $\alpha = \tfrac12$. Two nouns are 16 numbers, the 8 of their
+# sum and the 8 of their difference. The average tells the sum and nothing of the difference, and if the nouns are
+# independent, with the same variance, the difference varies as much as the sum. So exactly half is lost. For every
+# other $\alpha$ there is such a combination, too: [the proof](#why-exactly-half). Going further also has [four attempts
+# to escape](#could-one-head-escape-by-other-means).
 #
 # Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole. Nor does either head
 # need a noun to itself: two averages of different $\alpha$ are two equations for two unknowns. The two pairs of nouns
@@ -1179,7 +1179,9 @@ verdict
 # - *Could its weights depend on the nouns themselves?* Yes, and that gains a little:
 #   [trained](#why-do-heads-become-different) freely, one head misses 42 percent, and not 50. Its values contain the
 #   position, 1 and −1, so the difference of its weights is handed over, too: a seventh number beside the six of the
-#   average. So 5 of 12 numbers are lost, 0.417. (The verb's own weight could be an eighth, by the entry that says *verb*. But all three weights depend on the nouns through one query, and to first order the average tells that already.) Where the head's keys see the positions only, it misses half.
+#   average. So 5 of 12 numbers are lost, 0.417. (The verb's own weight could be an eighth, by the entry that says
+#   *verb*. But all three weights depend on the nouns through one query, and to first order the average tells that
+#   already.) Where the head's keys see the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into other numbers than the last?* Not in the first layer. The matrix is the
 #   same for every word, and a position is only added, so both nouns are written into the same numbers.
 # - *Could a later part that is not linear tell them apart?* For a fixed list of nouns, yes, if no two pairs have the

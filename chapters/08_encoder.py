@@ -86,8 +86,8 @@ plt.show()
 # Two things happen to *bad*, and each is *added* to what it was.
 #
 # 1. **Attention fetches.** Every word has the same query, *are you a not?*, so the score depends on the key alone. It
-#    is 20 for *not* and 0 for any other word, so *not* gets all the weight. The value of *not* is −2 in the second entry,
-#    and *affirmed* goes from 1 to −1. All other words have the value 0, so without a *not* nothing is fetched.
+#    is 20 for *not* and 0 for any other word, so *not* gets all the weight. The value of *not* is −2 in the second
+#    entry, and *affirmed* goes from 1 to −1. All other words have the value 0, so without a *not* nothing is fetched.
 # 2. **A small network looks at *bad* alone.** The tone should be polarity times *affirmed*: 1 if the two agree, −1 if
 #    not. Their sum is ±2 if they agree and 0 if not, so
 #
@@ -135,8 +135,8 @@ assert list(tones.values()) == [1, -1, -1, 1]
 #
 # One matrix cannot do that. It gives a weighted sum, which would have to be above a threshold for praise and below it
 # for blame, so a straight line would have to separate the two. In the left panel below, praise stands on two opposite
-# corners of a square and blame on the other two: no line does. Such cases are not **linearly separable**, and this one is
-# the classic XOR.
+# corners of a square and blame on the other two: no line does. Such cases are not **linearly separable**, and this one
+# is the classic XOR.
 #
 # From $z$, the sum of polarity and *affirmed*, the network makes two numbers, $\max(0, z)$ and $\max(0, -z)$. With
 # these as axes, on the right, one line separates praise from blame.
@@ -229,9 +229,9 @@ y = down(up(x).relu())  # (B, T, D): each of the 14 vectors by itself
 #   copy it.
 # - **So is the gradient.** Let $f'$ be the matrix of derivatives of $f$, and $I$ the identity. The derivative of
 #   $x + f(x)$ is $I + f'$, and through $n$ sublayers these multiply: $(I + f_1')(I + f_2') \cdots (I + f_n')$. Multiply
-#   that out, and one term is $I$ alone: a path to the lowest layer that passes through no sublayer. Without the sums only
-#   $f_1' f_2' \cdots f_n'$ is left, which vanishes if its factors are small. With single numbers and $f' = 0.1$, twelve
-#   sublayers give $1.1^{12} = 3.1$ with the sums, and $0.1^{12} = 10^{-12}$ without.
+#   that out, and one term is $I$ alone: a path to the lowest layer that passes through no sublayer. Without the sums
+#   only $f_1' f_2' \cdots f_n'$ is left, which vanishes if its factors are small. With single numbers and $f' = 0.1$,
+#   twelve sublayers give $1.1^{12} = 3.1$ with the sums, and $0.1^{12} = 10^{-12}$ without.
 #
 # Stack twelve feed-forward networks, with PyTorch's random initial weights (its **initialisation**). Send a gradient of
 # length 1 back from the top. How long is what arrives at the bottom?
@@ -268,7 +268,8 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 # %% [markdown]
 # With the sums the gradient arrives whole. Without them it all but vanishes: of 1 there is left 0.00000003. Initial
 # weights of twice the size rescue this second case, and half of the gradient arrives. But at two and a half times the
-# gradient explodes, and with the sums it does so already at two. So either way, the size of the initial weights matters.
+# gradient explodes, and with the sums it does so already at two. So either way, the size of the initial weights
+# matters.
 #
 # There is a price. Every layer adds to the stream, so the sum can grow from layer to layer. Call the root of the mean
 # square of a vector's entries its **size**. In [a stack of 24 attention
@@ -489,7 +490,8 @@ assert (ours(x, real[:, None, None]) - expected)[real].abs().max() > 1
 # - **`batch_first=True`**. Otherwise PyTorch takes the first axis for the positions.
 # - **`eval()`**, for both, or dropout makes each run different.
 # - **`src_key_padding_mask`** is true where a token is *hidden*, the reverse of our `mask`.
-# - **Random biases and gains.** PyTorch's layer starts with all biases of attention 0 and all gains 1, and then a forgotten bias of attention or two exchanged norms would not show.
+# - **Random biases and gains.** PyTorch's layer starts with all biases of attention 0 and all gains 1, and then a
+#   forgotten bias of attention or two exchanged norms would not show.
 #
 # `in_proj_weight` holds $W_Q$, $W_K$ and $W_V$, one below the other.
 
@@ -525,9 +527,9 @@ quiz.one_choice(
 # - **At the input** it should be about as long as the position that is added, $\sqrt{D/2}$ by
 #   [chapter 5](05_position.ipynb), which is 16 for $D = 512$. Otherwise the longer of the two dominates the sum.
 # - **At the output** many models use the embeddings a second time, to score every token of the vocabulary (**weight
-#   tying**, [chapter 9](09_decoder.ipynb)). The entries of a normalised output have size 1, so its product with a vector
-#   of length 1 is about 1. A longer one would make [the first scores](07_learning.ipynb#the-first-number-to-look-at)
-#   too large.
+#   tying**, [chapter 9](09_decoder.ipynb)). The entries of a normalised output have size 1, so its product with a
+#   vector of length 1 is about 1. A longer one would make [the first
+#   scores](07_learning.ipynb#the-first-number-to-look-at) too large.
 #
 # So the embeddings start with length 1, and are multiplied by $\sqrt D$ when they are looked up; $\sqrt{512} = 22.6$ is
 # close enough to 16. The paper multiplies, too, but does not say why.
@@ -847,8 +849,8 @@ for norm_first in (False, True):
 # lost a part may need larger or smaller steps, so each gets seven learning rates, and we show the best.
 #
 # One setting will matter later: the matrices have *Glorot's initialisation* (`xavier_uniform_`), with which a square
-# projection leaves the size of a vector unchanged, on average. `python -m benchmarks.encoders` repeats all this, in two
-# hours on one core.
+# projection leaves the size of a vector unchanged, on average. `python -m benchmarks.encoders` repeats all this, in
+# three hours on one core.
 
 
 # %% tags=["hide-input"]
@@ -961,9 +963,13 @@ for without in (None, *PARTS):
 #
 # - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
 # - Without the **residual connection** around attention, *add* stays near chance and *reverse* reaches 26 to 34
-#   percent. Always answering with the most frequent of the twelve digits would score 26. So hardly more is learned than how often each digit occurs. Without the sum a position holds what attention returns, an average of all positions, and averages of averages [become alike](#words-become-alike). That takes patience to mend: at the same learning rate, two of the three seeds do learn *reverse*, after 1,600 and 3,700 steps, and one has not after 5,000.
+#   percent. Always answering with the most frequent of the twelve digits would score 26. So hardly more is learned than
+#   how often each digit occurs. Without the sum a position holds what attention returns, an average of all positions,
+#   and averages of averages [become alike](#words-become-alike). More steps help, but not always: at the same learning
+#   rate two of the three seeds do learn *reverse*, after 1,600 and 3,700 steps, and one has not after 5,000.
 # - The residual connection around the feed-forward network, and the **norms**, are not needed here.
-# - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. How? The weights of attention depend on the words, so attention is no linear map, nor is a norm. Three layers of that are enough. And one?
+# - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. How? The weights of attention
+#   depend on the words, so attention is no linear map, nor is a norm. Three layers of that are enough. And one?
 
 # %% tags=["hide-input"]
 print("add, one layer: share right of three seeds, at the best learning rate")
@@ -1040,8 +1046,8 @@ assert patient["steps"] == 5000 and sorted(
 #
 # Three layers could do without norms. Can 24? Let words pass through 24 layers, before any training, and look at what
 # arrives. The layers hold nothing but attention, with Glorot's initialisation, so that whatever happens to the words is
-# attention's doing. The words are random vectors of width 64, 16 in a sentence, and the layers are joined in one of four
-# ways:
+# attention's doing. The words are random vectors of width 64, 16 in a sentence, and the layers are joined in one of
+# four ways:
 #
 # | | a layer computes |
 # |---|---|
@@ -1134,12 +1140,12 @@ show_stacks(
 )
 
 # %% [markdown]
-# With attention alone the own share is 0.73 after one layer, 0.03 or 0.04 after two, and 0 after four: all sixteen words
-# are practically one vector. Each layer replaces words by weighted averages of all words, and averages are more alike
-# than what they average. The effect feeds itself: the more alike the words, the more even the weights, and with even
-# weights every word receives the same average. This is called **rank collapse**, since equal rows make a matrix of rank
-# 1: all its rows are multiples of one. [Dong and others (2021)](https://arxiv.org/abs/2103.03404) prove that in a stack
-# of nothing but attention it is faster than exponential.
+# With attention alone the own share is 0.73 after one layer, 0.03 or 0.04 after two, and 0 after four: all sixteen
+# words are practically one vector. Each layer replaces words by weighted averages of all words, and averages are more
+# alike than what they average. The effect feeds itself: the more alike the words, the more even the weights, and with
+# even weights every word receives the same average. This is called **rank collapse**, since equal rows make a matrix of
+# rank 1: all its rows are multiples of one. [Dong and others (2021)](https://arxiv.org/abs/2103.03404) prove that in a
+# stack of nothing but attention it is faster than exponential.
 #
 # Adding delays the collapse but, with Glorot's weights, before training, does not prevent it. Once words are mostly
 # alike, attention returns nearly the same vector to all, so what they share grows and what is a word's own does not.
@@ -1155,8 +1161,8 @@ show_stacks(
 #
 # Two things keep words apart.
 #
-# - **Pre-norm.** Each layer adds a vector of size about 1 at most to a growing stream, so it changes the stream less and
-#   less. After 24 layers 0.27 of each word is still its own ([in numbers](#how-fast-do-words-become-alike)).
+# - **Pre-norm.** Each layer adds a vector of size about 1 at most to a growing stream, so it changes the stream less
+#   and less. After 24 layers 0.27 of each word is still its own ([in numbers](#how-fast-do-words-become-alike)).
 # - **A small initialisation** of the matrices that write into the stream, $W_O$ and $W_2$. GPT-2 divides them by the
 #   root of the number of sublayers, once, before training, so that each adds little at first: 24 random additions of
 #   size $1/\sqrt{24}$ add up to size 1, since their squares add. In all three stacks that add, the own share is then
@@ -1227,8 +1233,8 @@ assert (
 # %% [markdown]
 # ## Does training agree?
 #
-# Stack **twelve** whole layers, and train *reverse* as before, with the best of ten learning rates from 0.00004 to 0.02.
-# There are seven stacks:
+# Stack **twelve** whole layers, and train *reverse* as before, with the best of ten learning rates from 0.00004 to
+# 0.02. There are seven stacks:
 #
 # | | a sublayer computes | initialisation |
 # |---|---|---|

@@ -227,7 +227,9 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 # Some languages pay for this, by more bytes for each character or by bad cuts.
 #
 # - *More bytes.* Before any merge each byte is a token. So the Greek sentence starts out with nearly twice as many
-#   tokens as characters, the Hindi one with 2.7 times as many, and the Chinese one with three times as many. (It has so few characters that its bytes are still fewer than the English ones.) If a tokenizer is trained on such languages, many early merges only join bytes into whole characters.
+#   tokens as characters, the Hindi one with 2.7 times as many, and the Chinese one with three times as many. (It has so
+#   few characters that its bytes are still fewer than the English ones.) If a tokenizer is trained on such languages,
+#   many early merges only join bytes into whole characters.
 # - *Bad cuts.* Hindi writes most vowels, and the sign for no vowel, as characters attached to a consonant. The pattern
 #   does not count these characters as letters, so the first Hindi word is cut into six. Chinese has no spaces, so
 #   a whole clause is one "word", and merges can cross the ends of the real words.

@@ -886,7 +886,8 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 #    two worse ones. The best has the largest share of right sentences on the validation set, with one seed.
 # 2. *The same start.* All models draw their embeddings with a standard deviation of $1/\sqrt{D}$, here about 1/8. The
 #    transformer then multiplies them by $\sqrt{D}$ ([chapter
-#    5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)). Above and in round 1 the recurrent models do not. In round 2 they do, and their learning rate is searched again.
+#    5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)). Above and in round 1 the recurrent
+#    models do not. In round 2 they do, and their learning rate is searched again.
 # 3. *All settings.* The search covers the learning rate, the size of the embeddings' entries, the number of layers and
 #    the dropout. The width is set so that each model keeps about as many parameters.
 #
