@@ -439,7 +439,7 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
 # The middle row is the one that we worked out by hand. To find mistakes in a function, compute the same in a second
-# way. This loop needs no matrices and takes one query after the other:
+# way. This loop needs no matrix product and takes one query after the other:
 
 
 # %%
@@ -608,7 +608,7 @@ quiz.number(
 # - $W_K$ is the identity.
 # - $W_V$ turns *import* into *programming*, and *snake* into *animal*.
 #
-# In the code $W_Q$ has two factors more. The vectors have 384 numbers, so $\sqrt{384}$ undoes the division by
+# In the code $W_Q$ has two extra factors. The vectors have 384 numbers, so $\sqrt{384}$ undoes the division by
 # $\sqrt{d_k}$, and 10 does what dividing by the temperature 0.1 did at the beginning. `row_of`, `embeddings` and
 # `normalize` are those of the first section. Two of the four sentences contain neither *import* nor *snake*.
 
@@ -668,9 +668,9 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # %% [markdown]
 # In the company of *import*, *python* moves towards *programming*, from 0.25 to 0.79; beside *snake* towards *animal*,
 # from 0.12 to 0.74. For *imported* we made no pair, but it works almost as well, because its cosine with *import* is
-# 0.73. *Lizard*, whose cosine with *snake* is 0.42, works only weakly: it gets 0.43 of the weight, and the cosine with
-# *animal* rises only to 0.28. Words for which nothing was made can come along: beside *import*, *software* rises from
-# 0.20 to 0.38. But *pip* falls, from 0.34 to 0.24: one word was added, and it is hardly like *pip* itself. That
+# 0.73. *Lizard*, whose cosine with *snake* is 0.42, has only a weak effect: it gets 0.43 of the weight, and the cosine
+# with *animal* rises only to 0.28. Words for which nothing was made can come along: beside *import*, *software* rises
+# from 0.20 to 0.38. But *pip* falls, from 0.34 to 0.24: one word was added, and it is hardly like *pip* itself. That
 # *import* implies *programming* was our choice; these two vectors have a cosine of 0.07. We made the matrices by hand,
 # too; training has to find such matrices from examples.
 
@@ -687,7 +687,7 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # would copy it ([chapter 9](09_decoder.ipynb)).
 #
 # The mask is a lower triangle, with one row for each query. Where it is False, the score becomes minus infinity, and so
-# the weight becomes 0. In `attention` that takes two lines more:
+# the weight becomes 0. In `attention` that takes two more lines:
 
 
 # %%
@@ -718,7 +718,8 @@ print("weights", causal_weights.round(3), sep="\n")
 # is 5.113, and the weights are $4.113 / 5.113 = 0.804$ and 0.196. Only the last word sees every word.
 #
 # To see that a causal mask works, change one word at a time. No earlier output may move, or the future leaks. Its own
-# and every later output should, or the mask hides too much.
+# and every later output should, or the mask hides too much. (Change all of its numbers: a special change can leave an
+# output as it was.)
 
 # %%
 before, _ = self_attention(small, w_q, w_k, w_v, mask=causal)

@@ -679,9 +679,9 @@ for size in (8, 12, 16):
     print(f"{size:12} {trade[size][0]:29.2f} {trade[size][1]:16.2f}")
 
 # %% [markdown]
-# At 16 it is a tie: half of each noun, or an average of which half can be recovered. So two heads pay where a few
-# numbers of each word are enough. In the original transformer a word has 512 numbers, and a head hands over 64
-# combinations of them, chosen by its $W_V$.
+# At 16 it is a tie: two heads hand over half of each noun, and from one head's average half of both nouns can be
+# recovered. So two heads pay off where a few numbers of each word are enough. In the original transformer a word has
+# 512 numbers, and a head hands over 64 combinations of them, chosen by its $W_V$.
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -899,7 +899,7 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 #
 # ### Exercise 1: The layer, from memory
 #
-# *Medium, 20 minutes.* Scroll up no more, and write multi-head attention for one sentence $(T, D)$, in NumPy alone,
+# *Medium, 20 minutes.* Without scrolling up, write multi-head attention for one sentence $(T, D)$, in NumPy alone,
 # without a loop over the heads. The check names the common mistakes.
 
 
@@ -1177,11 +1177,12 @@ verdict
 # ### Could one head escape by other means?
 #
 # - *Could its weights depend on the nouns themselves?* Yes, and that gains a little:
-#   [trained](#why-do-heads-become-different) freely, one head misses 42 percent, and not 50. Its values contain the
-#   position, 1 and −1, so the difference of its weights is handed over, too: a seventh number beside the six of the
-#   average. So 5 of 12 numbers are lost, 0.417. (The verb's own weight could be an eighth, by the entry that says
-#   *verb*. But all three weights depend on the nouns through one query, and to first order the average tells that
-#   already.) Where the head's keys see the positions only, it misses half.
+#   [trained](#why-do-heads-become-different) freely, one head misses 42 percent, and not 50. Its weights depend on the
+#   nouns, so their difference measures the nouns' difference in one direction, and the values hand it over, by the
+#   positions 1 and −1: a seventh number beside the six of the average. So 5 of 12 numbers are lost, 0.417. (The verb's
+#   own weight could be an eighth, by the entry that says *verb*. But all three weights depend on the nouns through one
+#   query, and to first order the average tells that already.) Where the head's keys see the positions only, it misses
+#   half.
 # - *Could its $W_V$ write the first noun into other numbers than the last?* Not in the first layer. The matrix is the
 #   same for every word, and a position is only added, so both nouns are written into the same numbers.
 # - *Could a later part that is not linear tell them apart?* For a fixed list of nouns, yes, if no two pairs have the

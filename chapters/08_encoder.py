@@ -266,7 +266,7 @@ assert 35 < arrives[True, 2] < 55 and 800 < arrives[True, 2.5] < 1200
 assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 
 # %% [markdown]
-# With the sums the gradient arrives whole. Without them it all but vanishes: of 1 there is left 0.00000003. Initial
+# With the sums the gradient arrives whole. Without them it all but vanishes: only 0.00000003 of it is left. Initial
 # weights of twice the size rescue this second case, and half of the gradient arrives. But at two and a half times the
 # gradient explodes, and with the sums it does so already at two. So either way, the size of the initial weights
 # matters.
@@ -320,8 +320,9 @@ assert torch.allclose(layer_norm(x, norm.weight, norm.bias), norm(x), atol=1e-6)
 # and in a batch. **Batch normalisation** takes mean and variance of an entry over the whole batch instead. Then what a
 # token becomes depends on the other sentences and on padding, and in use one needs averages kept from training.
 #
-# Mind the axis. With `dim=1` for `dim=-1` the average runs over the positions of a sentence: it depends on padding and
-# on the other words, and in [chapter 9](09_decoder.ipynb) it would tell a token about later ones.
+# Mind the axis. If you write `dim=1` in place of `dim=-1`, the average runs over the positions of a sentence: it
+# depends on padding and on the other words, and in [chapter 9](09_decoder.ipynb) it would tell a token about later
+# ones.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -527,8 +528,8 @@ quiz.one_choice(
 # - **At the input** it should be about as long as the position that is added, $\sqrt{D/2}$ by
 #   [chapter 5](05_position.ipynb), which is 16 for $D = 512$. Otherwise the longer of the two dominates the sum.
 # - **At the output** many models use the embeddings a second time, to score every token of the vocabulary (**weight
-#   tying**, [chapter 9](09_decoder.ipynb)). The entries of a normalised output have size 1, so its product with a
-#   vector of length 1 is about 1. A longer one would make [the first
+#   tying**, [chapter 9](09_decoder.ipynb)). The entries of a normalised output have size 1, so its product with an
+#   unrelated vector of length 1 is about 1. A longer one would make [the first
 #   scores](07_learning.ipynb#the-first-number-to-look-at) too large.
 #
 # So the embeddings start with length 1, and are multiplied by $\sqrt D$ when they are looked up; $\sqrt{512} = 22.6$ is
@@ -844,9 +845,10 @@ for norm_first in (False, True):
 # - *Add*: to each digit add the one at the mirrored position, and keep the last digit of the sum. 3 1 4 becomes 7 2 7.
 #
 # Both must fetch a digit, and *add* must also combine two digits. Every model has three post-norm layers of width 32
-# with four heads, and a linear map that turns each position's final vector into ten scores. It is trained for 600
-# steps, with a learning rate that grows over the first 50 (a *warm-up*), once for each of three seeds. A model that
-# lost a part may need larger or smaller steps, so each gets seven learning rates, and we show the best.
+# with four heads, and a linear map that turns each position's final vector into ten scores. It is trained for 600 steps
+# of Adam, with a learning rate that grows over the first 50 (a *warm-up*), once for each of three seeds. A model that
+# lost a part may need larger or smaller steps, so each gets seven learning rates, and we show the one that is best on
+# average.
 #
 # One setting will matter later: the matrices have *Glorot's initialisation* (`xavier_uniform_`), with which a square
 # projection leaves the size of a vector unchanged, on average. `python -m benchmarks.encoders` repeats all this, in
@@ -1306,10 +1308,10 @@ for name, rows in deep.items():
 
 # %% [markdown]
 # From Glorot's initialisation only pre-norm learns in 600 steps. Post-norm is then at 26 percent, about what the most
-# frequent digit everywhere would give. But it is slow and not stuck: trained on, it has learned after some 2,200 to
-# 2,600 steps, where the quick stacks need 140 to 460. The other two have not learned after 5,000. So it is not only the
-# norm's position that matters: started small, or from PyTorch's smaller numbers, post-norm is quick, and started small
-# even the stack without any norm is.
+# frequent digit everywhere would give. But it is slow and not stuck. Trained longer, at the learning rate that did best
+# in 600 steps, it learns after some 2,200 to 2,600 steps, where the quick stacks need 140 to 460. The other two have
+# not learned after 5,000. So it is not only the norm's position that matters: started small, or from PyTorch's smaller
+# numbers, post-norm is quick, and started small even the stack without any norm is.
 #
 # The first column shows what the four quick stacks have in common. It is the own share after the twelfth layer,
 # *before* training: above 0.4 in these four, at most 0.03 in the others. That fits what was found above, since where
@@ -1447,8 +1449,8 @@ quiz.one_choice(
 #
 # ### Exercise 1: The layer, from memory
 #
-# *Medium, 30 minutes.* Scroll up no more, and write the layer in both orders, attention included. Your function
-# receives PyTorch's layer, `theirs`, and takes the parameters from it: `norm1`, `norm2`, `linear1`, `linear2`,
+# *Medium, 30 minutes.* Without scrolling up, write the layer in both orders, attention included. Your function receives
+# PyTorch's layer, `theirs`, and takes the parameters from it: `norm1`, `norm2`, `linear1`, `linear2`,
 # `self_attn.out_proj`, which you may call, and `self_attn.in_proj_weight` $(3D, D)$ and `in_proj_bias`.
 # `self_attn.num_heads` and `norm_first` say how to use them. The check compares with `theirs(x)` and names the common
 # mistakes.
@@ -1724,7 +1726,7 @@ verdict
 # A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward
 # network works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a
 # few layers; with it they need not. Norms keep what a sublayer receives within bounds, and can allow larger steps. Our
-# deep stacks learned soonest where, before training, each word still had much of its own at the top: put the norm
+# deep stacks learned quickly only where, before training, each word still had much of its own at the top: put the norm
 # first, or start small. After a few layers a position holds more than its word.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
@@ -1772,8 +1774,7 @@ verdict
 #
 # - **Attention alone**: the first layer shrinks the own parts from size 0.97 to 0.27, and leaves the common part, 0.26,
 #   so both are about equal now. The vectors are less than half as long, so the scores are smaller and the weights
-#   nearly even: the second layer shrinks the own parts thirty times. (Own and common part are at right angles, so the
-#   squares of their shares add up to 1.)
+#   nearly even: the second layer shrinks the own parts thirty times.
 # - **Post-norm** scales every sum back to size 1, so once words are mostly alike, what is added next is about as large
 #   as the stream. Write a word as $c + w$, what is common and what is its own. Attention adds a common vector $a$,
 #   about as long as $c$, and in a random direction, since the matrices are random. Lengths at right angles add by
@@ -1845,8 +1846,9 @@ for name, (shares, sizes, queries) in stacks.items():
 # what it receives, and on the way back it divides the gradient as well. With pre-norm the final norm receives a stream
 # that has grown with the depth, and divides the gradients by its size. With post-norm the stream never grows, so the
 # gradients of the last layers' feed-forward networks start larger. Measured here, in twelve layers, that of the last
-# $W_2$ has a length of 0.41 with post-norm and 0.10 with pre-norm. So, they argue, full steps at once go wrong: the
-# loss rises, or stays where it is, and does not recover.
+# $W_2$ has a length of 0.41 with post-norm and 0.10 with pre-norm. (Those of $W_Q$ are another matter:
+# [above](#how-do-size-and-gradient-change-with-the-layer) they are nearly 0 where words are alike.) So, they argue,
+# full steps at once go wrong: the loss rises, or stays where it is, and does not recover.
 
 
 # %% tags=["proof"]

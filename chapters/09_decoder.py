@@ -16,7 +16,7 @@
 # almost no answer is right. By the end of this chapter the transformer of the paper is complete, in under eighty lines.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
-# 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 30 minutes to read, and 50 for the
+# 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 31 minutes to read, and 50 for the
 # exercises. [Going further](#going-further), at the end, takes 13 more minutes. If you came for a decoder-only model,
 # it is [at the end](#a-decoder-only-model-that-answers).
 
@@ -1377,7 +1377,7 @@ for name, make in variants.items():
 #   writing does not exist yet. The leak test finds all five.
 # - **One sees the future only outside training**. The leak test finds it after `eval()`.
 # - **Two see too little** (*one word too few*, and the causal mask *on cross-attention*). Nothing leaks, and most of
-#   what they write is right; only the comparison with a reference is sure to find them.
+#   what they write is right; in this module only the comparison with a reference is sure to find them.
 # - **One sees padding**, so the logits depend on how much of it there is.
 #
 # ### What to check, and in which order
@@ -1398,7 +1398,7 @@ for name, make in variants.items():
 # | one batch of 32, trained alone, without dropout | even at a smaller learning rate, the loss does not come near 0, or near the least possible where equal inputs have different answers | the model or the loop is wrong: do not start the long run |
 # | *forced*, on held-out data | it is low | overfitting (what was learnt holds for the training pairs only: chapter 11), too little training, targets that are not shifted, or a mask in training only |
 # | *loss*, with the questions of a held-out batch shuffled | it hardly rises | the source is not used |
-# | *writing*, on held-out data | it is low although *forced* is high | most often the future was seen in training: run the leak test. If nothing leaks, and the words are not the likeliest of one pass, the loop that writes is wrong |
+# | *writing*, on held-out data | it is much lower than *forced* allows: with 99 percent of the words, some 95 percent of answers of five words | most often the future was seen in training: run the leak test. If nothing leaks, and the words are not the likeliest of one pass, the loop that writes is wrong |
 
 # %% tags=["proof"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}
@@ -1905,8 +1905,8 @@ assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
 
 # %% [markdown]
 # In the same 250 steps, at the same peak, six pre-norm layers learn to answer and six post-norm layers only in part. At
-# a peak of 0.01 those get hardly any answer right. [Chapter 8](08_encoder.ipynb#does-training-agree) has the likely
-# reason.
+# a peak of 0.01 the post-norm layers get hardly any answer right. [Chapter 8](08_encoder.ipynb#does-training-agree) has
+# the likely reason.
 #
 # ### Why does each mistake look as it does?
 #
@@ -1930,8 +1930,8 @@ assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
 #
 # **Two see too little.** *One word too few* hides each word from itself, and leaves `<bos>` nothing at all.
 #
-# Where a row sees nothing, the softmax is 0/0, and `nn.MultiheadAttention` returns NaN when it returns its weights, as
-# the code on one screen does. The book's module, which was used here, gives such a row a blend of zeros. Presumably the
+# Where a row sees nothing, the softmax is 0/0, which is NaN in the code on one screen, and mostly in
+# `nn.MultiheadAttention`. The book's module, which was used here, gives such a row a blend of zeros. Presumably the
 # residual connection carries the word itself upwards. A causal mask *on cross-attention* lets row $t$ attend only to
 # the question's words 0 to $t$. Most answers are right all the same, presumably because the encoder, which sees the
 # whole question, has carried what is needed to the first positions.
@@ -2051,9 +2051,9 @@ for kind in ("yes", "why", "how"):
 # %% [markdown]
 # Where topics were held out, the models answer nearly all that want *yes*: that answer is the same for every mood, and
 # the model has seen it for this person with other moods. They answer 93 percent of those that ask *why*: a model that
-# has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. *I am fine* answers only *how are you*, and
-# of such answers one in four is right when the topic is held out. The answers to *why* were as new, so this does not
-# explain the difference, and we have not found what does. A test set measures what its split makes it measure.
+# has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. *I am fine* answers only *how are you*. When
+# that topic is held out, such an answer is right one time in four. The answers to *why* were as new, so novelty alone
+# does not explain the difference; we have not found what does. A test set measures what its split makes it measure.
 
 # %% tags=["proof"]
 twins = {pairs[n][0].split(" , ")[-1] for n in for_training}

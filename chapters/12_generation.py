@@ -1096,7 +1096,7 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # model** with the same vocabulary writes a few tokens ahead, say four. Then the large model reads five tokens in one
 # pass, under a causal mask: the newest token of the text, and the four drafted ones after it. That gives five rows of
 # logits. The first row, that of the newest token, says what the large model would write in place of the first drafted
-# token. The second row checks the second drafted token, and so on. The fifth row is to spare.
+# token. The second row checks the second drafted token, and so on. The fifth row is left over.
 #
 # With greedy decoding, drafted tokens are accepted as long as each is the large model's likeliest. The first that is
 # not is replaced by the large model's own token, and those after it are dropped. The keys and values of all refused
@@ -1105,7 +1105,7 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # Say that the draft model writes *elf tausend acht hundert*, and that the large model's own choices are *elf*,
 # *tausend*, *sieben*. Two tokens are kept, and *acht* becomes *sieben*. *Hundert* is dropped, right or not, because its
 # row continues a text that no longer exists. That makes three tokens from one pass. If all four drafted tokens are
-# right, the spare fifth row gives a fifth token for free.
+# right, the fifth row gives a fifth token for free.
 
 
 # %% tags=["hide-input"]
@@ -1178,7 +1178,7 @@ assert 0.4 < times[0] / times[1] < 0.85
 assert draft_right < 0.8 * forced[0]
 
 # %% [markdown]
-# Speculative decoding writes the same numbers in less than a third as many passes of the large model. But four passes
+# Speculative decoding writes the same numbers in fewer than a third as many passes of the large model. But four passes
 # of the draft model come before each pass of the large one. One of its passes takes about 0.6 of a large one's time,
 # although the draft model has half the layers and half the width. Presumably most of the time at this size goes into
 # starting operations. Four of these and the check then cost 3.4 large passes for 3.3 tokens: nothing is gained. The
