@@ -13,8 +13,8 @@
 # time. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when one of its
 # parts is left out.
 #
-# You need [chapter 7](07_learning.ipynb). This chapter takes about 31 minutes to read, and 70 for the exercises. [Going
-# further](#going-further), at the end, takes 7 more minutes.
+# You need [chapter 7](07_learning.ipynb). This chapter takes about 30 minutes to read, and 70 for the exercises. [Going
+# further](#going-further), at the end, takes 8 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it. Residual paths lead around attention and around the feed-forward network, each to an add and norm."}}
 from functools import partial
@@ -971,34 +971,8 @@ for without in (None, *PARTS):
 #   rate two of the three seeds do learn *reverse*, after 1,600 and 3,700 steps, and one has not after 5,000.
 # - The residual connection around the feed-forward network, and the **norms**, are not needed here.
 # - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. How? The weights of attention
-#   depend on the words, so attention is no linear map, nor is a norm. Three layers of that are enough. And one?
-
-# %% tags=["hide-input"]
-print("add, one layer: share right of three seeds, at the best learning rate")
-single = {}
-for without in (None, "feed-forward"):
-    rows = [row for row in measurement["one_layer"] if row["without"] == without]
-    means = [np.mean(row["right"]) for row in rows]
-    single[without] = rows[int(np.argmax(means))]
-    shares = "  ".join(f"{share:6.1%}" for share in single[without]["right"])
-    print(
-        f"{f'without {without}' if without else 'complete':22}{shares}   at {single[without]['learning_rate']}"
-    )
-    assert 0 < np.argmax(means) < len(rows) - 1  # the best lies inside
-_, _, longer = learn("add", without="feed-forward", num_layers=1, steps=2000)
-assert np.mean(longer[-100:]) > 0.9
-assert (
-    min(single[None]["right"]) > 0.99
-    and min(single["feed-forward"]["right"]) > 0.72
-    and max(single["feed-forward"]["right"]) < 0.8
-)
-
-# %% [markdown]
-# With one layer, the missing network shows: 73 to 79 percent of the digits are right without it, and all of them with
-# it. Fetching is not the problem, since the four heads give the mirrored position about half of their weight. Combining
-# is, as in *not bad*. With fixed weights, and without norms, each of the ten possible answers would get a number for
-# one digit plus a number for the other, and [no such scores get all 100 cases right](#why-can-a-sum-not-add-digits).
-# Norms and word-dependent weights get round this, but more slowly.
+#   depend on the words, so attention is no linear map, nor is a norm. Three layers of that are enough, and [one is
+#   not](#can-one-layer-add-without-a-feed-forward-network).
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1755,6 +1729,37 @@ verdict
 # and others (2020)](https://arxiv.org/abs/2012.14913) found such keys in a trained model that answer to a pattern in
 # the text, with values that raise the probability of words that often follow it. Attention looks up *in the sentence*;
 # the feed-forward network looks up *what training has stored*.
+#
+# ### Can one layer add without a feed-forward network?
+#
+# [Three layers](#what-is-each-part-for-leave-it-out) can. Here is one, complete and without the network:
+
+# %% tags=["hide-input"]
+print("add, one layer: share right of three seeds, at the best learning rate")
+single = {}
+for without in (None, "feed-forward"):
+    rows = [row for row in measurement["one_layer"] if row["without"] == without]
+    means = [np.mean(row["right"]) for row in rows]
+    single[without] = rows[int(np.argmax(means))]
+    shares = "  ".join(f"{share:6.1%}" for share in single[without]["right"])
+    print(
+        f"{f'without {without}' if without else 'complete':22}{shares}   at {single[without]['learning_rate']}"
+    )
+    assert 0 < np.argmax(means) < len(rows) - 1  # the best lies inside
+_, _, longer = learn("add", without="feed-forward", num_layers=1, steps=2000)
+assert np.mean(longer[-100:]) > 0.9
+assert (
+    min(single[None]["right"]) > 0.99
+    and min(single["feed-forward"]["right"]) > 0.72
+    and max(single["feed-forward"]["right"]) < 0.8
+)
+
+# %% [markdown]
+# With one layer, the missing network shows: 73 to 79 percent of the digits are right without it, and all of them with
+# it. Fetching is not the problem, since the four heads give the mirrored position about half of their weight. Combining
+# is, as in *not bad*. With fixed weights, and without norms, each of the ten possible answers would get a number for
+# one digit plus a number for the other, and [no such scores get all 100 cases right](#why-can-a-sum-not-add-digits).
+# Norms and word-dependent weights get round this, but more slowly.
 #
 # ### Why can a sum not add digits?
 #
