@@ -908,6 +908,12 @@ matrices = [w.weight.T.detach().numpy() for w in (layer.w_q, layer.w_k, layer.w_
 ours, _ = self_attention(sentences.numpy(), *matrices, mask=triangle.numpy())
 assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 
+# %% tags=["proof"]
+blank = F.scaled_dot_product_attention(
+    *torch.ones(3, 1, 2, 2), torch.zeros(2, 2, dtype=torch.bool)
+)
+assert (blank == 0).all()
+
 # %% [markdown]
 # It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
 # model you call PyTorch's, which avoids storing the weights where it can; on a GPU that is faster.
@@ -1328,10 +1334,6 @@ assert 0.86 < (handed * drawn[1]).sum(axis=1).mean() < 0.94
 # float16, which ends at 65,504, cannot hold such a number.
 
 # %% tags=["proof"]
-blank = F.scaled_dot_product_attention(
-    *torch.ones(3, 1, 2, 2), torch.zeros(2, 2, dtype=torch.bool)
-)
-assert (blank == 0).all()
 hidden = np.full(3, -np.inf)
 with np.errstate(invalid="ignore"):
     assert np.isnan(np.exp(hidden - hidden.max())).all()

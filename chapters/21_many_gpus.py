@@ -1004,36 +1004,15 @@ for size, taken in seconds.items():
 assert seconds[10_000] < 4 * seconds[10]
 assert seconds[256 * 1024] < 26 * seconds[10_000]  # at a greater bandwidth
 
-# %% [markdown]
-# 10,000 numbers take about as long as ten: nearly all of that is latency, here of the ring's two rounds. A message's
-# cost is often taken as a straight line, $t = \alpha + \text{bytes} / \beta$, with the latency $\alpha$ and the
-# bandwidth $\beta$. Here is the line that fits all four rows best, as measured by the relative error:
-
-# %% tags=["hide-input"]
-sizes, taken = np.array(list(seconds)), np.array(list(seconds.values()))
-rows = np.stack([1 / taken, 4 * sizes / taken], axis=1)  # times alpha, 1 / beta: 1
-(latency, per_byte), *_ = np.linalg.lstsq(rows, np.ones(len(rows)))
-print(
-    f"latency {1e6 * latency:.0f} µs, bandwidth {1e-9 / per_byte:.1f} GB/s", end=""
-)
-print(f", their product {latency / per_byte / 1e6:.2f} MB")
-said = latency + 4 * sizes * per_byte
-for size, by_line, measured_time in zip(sizes, said, taken, strict=True):
-    print(
-        f"{size:>10,} numbers: predicted {1e3 * by_line:.2f} ms, measured {1e3 * measured_time:.2f}"
-    )
-assert (abs(said / taken - 1) < 0.8).all() and latency > 0 and per_byte > 0
+# %% tags=["proof"]
 one, two = raced["32"]
 grew = two["at the end"][1] - two["no all-reduce"][1]
 assert round(grew) == 22
 
 # %% [markdown]
-# Below about $\alpha \beta$ bytes a message costs mostly its latency. So biases and gains should not be sent one by
-# one, and that is why gradients travel in buckets. PyTorch's buckets have 25 megabytes, unless you say otherwise.
-#
-# The line is a rough one, since the bandwidth is not the same at every size. And a bare all-reduce is the best case:
-# when two processes computed gradients above, sending 16 MB of them cost 23 ms, beside computing and on another
-# machine.
+# 10,000 numbers take about as long as ten: nearly all of that is latency, here of the ring's two rounds. So biases and
+# gains should not be sent one by one, and that is why gradients travel in buckets. PyTorch's buckets have 25 megabytes,
+# unless you say otherwise. [Going further](#what-does-a-message-cost) puts latency and bandwidth into numbers.
 #
 # ## Share a layer
 #
@@ -1591,6 +1570,31 @@ assert orders[0] == orders[1] != orders[2]
 # That is why `batches` is a function of the epoch here: nobody can forget it.
 
 # %% [markdown]
+# ### What does a message cost?
+#
+# A message's cost is often taken as a straight line, $t = \alpha + \text{bytes} / \beta$, with the latency $\alpha$ and
+# the bandwidth $\beta$. Here is the line that fits the four [measured times](#are-two-twice-as-fast) best, by the
+# relative error:
+
+# %% tags=["hide-input"]
+sizes, taken = np.array(list(seconds)), np.array(list(seconds.values()))
+rows = np.stack([1 / taken, 4 * sizes / taken], axis=1)  # times alpha, 1 / beta: 1
+(latency, per_byte), *_ = np.linalg.lstsq(rows, np.ones(len(rows)))
+print(
+    f"latency {1e6 * latency:.0f} µs, bandwidth {1e-9 / per_byte:.1f} GB/s", end=""
+)
+print(f", their product {latency / per_byte / 1e6:.2f} MB")
+said = latency + 4 * sizes * per_byte
+for size, by_line, measured_time in zip(sizes, said, taken, strict=True):
+    print(
+        f"{size:>10,} numbers: predicted {1e3 * by_line:.2f} ms, measured {1e3 * measured_time:.2f}"
+    )
+assert (abs(said / taken - 1) < 0.8).all() and latency > 0 and per_byte > 0
+# %% [markdown]
+# Below about $\alpha \beta$ bytes a message costs mostly its latency. The line is a rough one, since the bandwidth is
+# not the same at every size. And a bare all-reduce is the best case: when two processes computed gradients above,
+# sending 16 MB of them cost 23 ms, beside computing and on another machine.
+#
 # ### When does communication take longer?
 #
 # Of each [way to share](#share-a-layer), ask when communication takes longer than computation, for a device of $F$
