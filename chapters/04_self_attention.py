@@ -188,7 +188,7 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 #
 # Using one vector in all three roles has four faults. The first and the last you have seen.
 #
-# - *A word finds itself first.* Leaving it out is only a patch, since a word may need its own content.
+# - A word finds itself first. Leaving it out is only a patch, since a word may need its own content.
 # - It finds what is most like it, when it may need something different: a verb looks for something alive, and not for
 #   other verbs.
 # - Scores are symmetric. In *the snake shed its skin*, *its* must find *snake*. *Snake* needs nothing from *its*, yet
@@ -212,8 +212,8 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 #
 # A projection may change the width. Let a word vector have $D$ numbers; papers call this width $d_\text{model}$.
 # Queries and keys have $d_k$ numbers each, the same because they meet in a dot product. Values have $d_v$ numbers. You
-# may choose $d_v$ freely, because values are only weighted and added; mostly $d_v = d_k$. So $W_Q$ and $W_K$ have the
-# shape $(D, d_k)$, and $W_V$ has the shape $(D, d_v)$.
+# may choose $d_v$ freely, because values are only weighted and added, and mostly $d_v = d_k$ is chosen. So $W_Q$ and
+# $W_K$ have the shape $(D, d_k)$, and $W_V$ has the shape $(D, d_v)$.
 #
 # Real word vectors are too long to work through by hand, so take *dog bites man*. A word has three numbers: is it
 # *alive*, is it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$.
