@@ -485,11 +485,13 @@ assert (ours(x, real[:, None, None]) - expected)[real].abs().max() > 1
 
 # %% [markdown]
 # They do. Both hand the same numbers to the same PyTorch functions, so what is tested is the wiring: exchange `norm1`
-# and `norm2` in one of them, and the two differ by more than 1. Four things are easily missed when you compare your own
-# layer:
+# and `norm2` in one of them, and the two differ by more than 1. Five things are easily missed when you compare your
+# own:
 #
 # - **`batch_first=True`**. Otherwise PyTorch takes the first axis for the positions.
 # - **`eval()`**, for both, or dropout makes each run different.
+# - **The norms.** PyTorch's layers are post-norm unless you say `norm_first=True`, and its `nn.TransformerEncoder` has a
+#   final norm only if you pass one.
 # - **`src_key_padding_mask`** is true where a token is *hidden*, the reverse of our `mask`.
 # - **Random biases and gains.** PyTorch's layer starts with all biases of attention 0 and all gains 1, and then a
 #   forgotten bias of attention or two exchanged norms would not show.
@@ -1316,6 +1318,10 @@ for name, rows in deep.items():
         most = {"post-norm": 0.28, "no norm": 0.13, "no residual": 0.22}
         assert shares.max() < most[name]
 assert all(loss is None for loss in deep["no norm"][0]["losses"])
+for name, rows in deep.items():  # the same stacks, in the same order
+    best = max(rows, key=lambda row: np.mean(row["right"]))
+    same = longer[name].keys() - {"steps", "learned_at"}
+    assert all(longer[name][setting] == best[setting] for setting in same)
 quick = [n for name in learns for n in longer[name]["learned_at"]]
 assert min(quick) >= 140 and max(quick) < 460
 assert min(longer["post-norm"]["learned_at"]) > 2150

@@ -1898,7 +1898,7 @@ assert (
 assert min(share for (name, _), share in shares.items() if name == "PreNorm") > 0.95
 torch.manual_seed(0)
 deep = OneScreen(len(vocabulary), 16, 2, 6, 64, dropout=0.0)
-fit(deep, for_training, peak=0.01, steps=100)
+fit(deep, for_training, peak=0.01)
 assert share_right(deep, unseen) < 0.05
 x, mask = torch.randn(1, 4, 8), ~torch.ones(4, 4, dtype=torch.bool).tril()
 assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
