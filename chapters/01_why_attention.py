@@ -247,7 +247,7 @@ def lstm_cell(
 # have, compared with the latest: about a fifth, a hundredth, or less than a ten-thousandth?
 
 
-# %% tags=["hide-input"]
+# %% cells to compare, and a Jacobian by nudging tags=["hide-input"]
 def lstm_step(x, state, *weights):
     """The LSTM with both states in one vector, so that all cells are called alike."""
     hidden, cell = np.split(state, 2, axis=-1)
@@ -329,7 +329,7 @@ for name in names:
 # Then the slope: it is 0.86 on average. Matrix and slope together make 0.5 a step, and $0.5^{20}$ is a millionth. Here
 # is what the networks do:
 
-# %% tags=["hide-input"]
+# %% matrix, slope and both, along 200 texts tags=["hide-input"]
 slopes, shrinks = [], []
 for seed in range(8):
     step, weights, size = network("plain", np.random.default_rng(seed))
@@ -406,7 +406,7 @@ assert round(open_gate[40], 2) == 0.35
 # from that state, at most? Halves count: two numbers with an $R^2$ of 0.5 make one.
 
 
-# %% tags=["hide-input"]
+# %% what a linear fit recalls from the last state tags=["hide-input"]
 def after_reading(name, seed, texts, words):
     """The words (words, texts, 8) of random texts, and the last states (texts, H)."""
     rng = np.random.default_rng(seed)
@@ -1033,7 +1033,7 @@ print("right:", right.shape, "  wrong:", wrong.shape)
 # to the oldest.
 
 
-# %% tags=["hide-input"]
+# %% change the first sentence, or the last tags=["hide-input"]
 def reaches_others(run, batch, sentence):
     """Whether changing one sentence changes the results of the others."""
     changed = batch.copy()

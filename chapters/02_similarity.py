@@ -827,7 +827,7 @@ verdict
 # vectors that mean nothing. Draw them at random, with the mean and the covariance of the word vectors, and find the
 # nearest word of each.
 
-# %% tags=["hide-input"]
+# %% nearest words of 300 random vectors tags=["hide-input"]
 rng = np.random.default_rng(0)
 a, b = rng.choice(rows, (2, 10_000))
 pair = np.sqrt(np.mean((a * b).sum(axis=1) ** 2))

@@ -300,7 +300,7 @@ plt.show()
 # *account* and 0.4 of *river*, in the vectors of [chapter 2](02_similarity.ipynb#real-vectors). Which of its 21,000
 # words are nearest?
 
-# %% tags=["hide-input"]
+# %% the words nearest to a blend tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize
 from dotformer.support.published import minilm_embeddings
 

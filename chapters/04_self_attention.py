@@ -38,7 +38,7 @@ transformer_map(built=4)
 # scores are cosines. The temperature is 0.1, so that the choice is clear. Here are the weights that *python* gives to
 # the words of its sentence:
 
-# %% tags=["hide-input"]
+# %% the weights that python gives in two sentences tags=["hide-input"]
 import numpy as np
 from dotformer.by_hand.similarity import normalize, similarity_matrix
 from dotformer.by_hand.softmax import softmax
@@ -143,7 +143,7 @@ assert weights[-1].round(2) == 0.88
 # own vector, as chapter 8 will. Then compare the sum with four words that stand in neither sentence. *Imports* and
 # *serpent* are close to what *python* received. *Pip* and *programming* are what *import* suggests to a programmer.
 
-# %% tags=["hide-input"]
+# %% nearer to what, before and after the look-up tags=["hide-input"]
 asked = embeddings[
     [row_of[word] for word in ("imports", "serpent", "pip", "programming")]
 ]
@@ -1221,7 +1221,7 @@ verdict
 # **Predict first.** For *one shared* matrix, do you expect a number near 11 percent, near 100, or halfway between?
 
 
-# %% tags=["hide-input"]
+# %% how often a token's largest weight is its own tags=["hide-input"]
 def weigh(queries, keys):
     return softmax(similarity_matrix(queries, keys) / np.sqrt(keys.shape[-1]))
 
@@ -1273,7 +1273,7 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 # does it fail to recover, on held-out sums?
 
 
-# %% tags=["hide-input"]
+# %% both words, recovered from their sum tags=["hide-input"]
 def share_lost(received, wanted):
     """Fit on the first half of the rows; what is missed on the second."""
     half = len(wanted) // 2
@@ -1353,7 +1353,7 @@ else:
 # mask of sentence 0, head 1 that of sentence 1, and so on. Here `per_sentence`, (4, T, S), hides the future in sentence
 # 0, and nothing in the others. Does any head of sentence 0 give weight to a later word?
 
-# %% tags=["hide-input"]
+# %% the mask with and without an axis for heads tags=["hide-input"]
 per_sentence = np.stack([np.tril(np.ones((3, 3), dtype=bool))] * 4)
 per_sentence[1:] = True  # only sentence 0 is causal
 heads = np.random.default_rng(0).standard_normal(
@@ -1427,7 +1427,7 @@ versions = {
     ),
 }
 
-# %% tags=["nbval-check-output", "hide-input"]
+# %% five checks of four versions tags=["nbval-check-output", "hide-input"]
 q, k, v = x @ projections
 print(f"{'':26} shape  rows sum to 1  shuffle  fewer queries  equals the loop")
 for name, version in versions.items():

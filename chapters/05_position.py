@@ -502,7 +502,7 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # In the code, multiplying by `reads_words` keeps the first 384 entries, by `reads_positions` the last 32.
 # `row_of[word]` is a word's row in `embeddings`, and `token_of[row]` leads back.
 
-# %% tags=["hide-input"]
+# %% word vectors, by word and by row tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize
 from dotformer.support.published import minilm_embeddings
 
@@ -573,7 +573,7 @@ assert not same
 #
 # **Predict first.** With each kind, what share of positions 24 to 47 give most weight to the one before?
 
-# %% tags=["hide-input"]
+# %% gradient descent on queries and keys of positions tags=["hide-input"]
 from dotformer.by_hand.softmax import softmax
 
 RATES = (0.05, 0.1, 0.25, 0.5, 1.0)
@@ -615,7 +615,7 @@ def score(d_model, learned, learning_rate, seed):
     return share_right(*result, 0, 24), share_right(*result, 24, 48)
 
 
-# %% tags=["hide-input"]
+# %% both kinds at four widths, at their best learning rates tags=["hide-input"]
 beyond_of, practised_of = {}, {}
 print("right positions       sinusoids       learned table")
 print("                   1-23   24-47     1-23   24-47")
@@ -1035,7 +1035,7 @@ plt.show()
 # The periods (wavelengths) grow by the same factor from pair to pair, from $2\pi \approx 6.3$ words for the first,
 # whatever the base, towards $2\pi$ times the base for the last.
 
-# %% tags=["hide-input"]
+# %% mean similarity for four bases tags=["hide-input"]
 left_at = {}
 print("mean similarity at a distance of")
 print("                      10   50-200   500-2000   5000-10000")
@@ -1131,7 +1131,7 @@ quiz.several_choices(
 # half, apply these, and take the nearest of the 1,000 words and of the 32 positions. How often is it the right one?
 # (In the last column random vectors of the same length take the place of the sinusoids.)
 
-# %% tags=["hide-input"]
+# %% the nearest word and position to each fitted sum tags=["hide-input"]
 word_of, position_of = np.repeat(np.arange(1000), 32), np.tile(np.arange(32), 1000)
 fitted, held_out = np.split(np.random.default_rng(6).permutation(32_000), 2)
 right, near = {}, {}

@@ -423,7 +423,7 @@ quiz.one_choice(
 # change the number of heads and keep $D$, which of these grow: parameters, multiplications, attention weights?
 
 
-# %% tags=["nbval-check-output", "hide-input"]
+# %% parameters, multiplications and weights, counted tags=["nbval-check-output", "hide-input"]
 def cost(d_model, num_heads, words):
     d_k = d_model // num_heads
     parameters = num_heads * 3 * d_model * d_k + d_model * d_model
@@ -513,7 +513,7 @@ class MultiHeadAttention(nn.Module):
 # and as cross-attention: the results agree.
 
 
-# %% tags=["hide-input"]
+# %% a loop over heads gives the same tags=["hide-input"]
 class Head(nn.Module):
     def __init__(self, d_model, d_k):
         super().__init__()
@@ -552,7 +552,7 @@ ours.load_state_dict(state)
 causal = torch.ones(5, 5, dtype=torch.bool).tril()
 assert torch.allclose(ours(x, x, x, causal), loop(x, causal), atol=1e-6)
 
-# %% tags=["hide-input"]
+# %% PyTorch's module gives the same tags=["hide-input"]
 # ours (16 wide, 4 heads), x (2, 5, 16), causal (5, 5)
 pytorchs = nn.MultiheadAttention(16, 4, batch_first=True)
 with torch.no_grad():  # the same matrices: PyTorch has the first three in one
@@ -610,7 +610,7 @@ assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 # 2. Nothing, unless $\alpha$ is exactly one half, where first and last look the same.
 # 3. Half, whatever $\alpha$ is.
 
-# %% tags=["hide-input"]
+# %% both nouns, recovered from one head's average tags=["hide-input"]
 import numpy as np
 
 
@@ -664,7 +664,7 @@ plt.show()
 # Two heads look at two words, and take half as many numbers from each. That is the trade. What if nouns fill more than
 # half of a word?
 
-# %% tags=["hide-input"]
+# %% nouns of 8, 12 and 16 numbers tags=["hide-input"]
 print("a noun fills   share missed: one head of 16   two heads of 8")
 trade = {}
 for size in (8, 12, 16):
@@ -710,7 +710,7 @@ for alpha, thirds in ((2 / 3, [[4, 2], [4, 2]]), (1 / 3, [[5, 1], [2, 1]])):
 # everything, their rows of $W_O$ included. What share of the nouns does each miss?
 
 
-# %% tags=["hide-input"]
+# %% layers with one head and with two, trained tags=["hide-input"]
 def draw_sentences(count, generator):
     """Noun, verb, noun as vectors (count, 3, 16), and both nouns (count, 12)."""
     nouns = torch.randn(count, 2, 6, generator=generator)
@@ -828,7 +828,7 @@ quiz.one_choice(
 # **Predict first.** Chapter 5 wired a head that looks one word back. Does training find one, too? How large is the
 # weight on the word before, in the head where it is largest?
 
-# %% tags=["hide-input"]
+# %% the attention weights of MiniLM's first layer tags=["hide-input"]
 from dotformer.support.published import minilm_parameters
 
 tokenizer, published = minilm_parameters()
@@ -855,7 +855,7 @@ def first_layer(text):
     return encoded.tokens, scaled_dot_product_attention(q, k, v)[1]
 
 
-# %% tags=["hide-input"]
+# %% weight on the word before and on [CLS], head by head tags=["hide-input"]
 texts = [
     "the cat sat on the mat and it slept",
     "she gave the book to her brother because he wanted it",

@@ -33,7 +33,7 @@ transformer_map(built=7)
 # of *bites*, $(2, 0)$, met the keys of *dog*, *bites* and *man*, $(1, 0)$, $(0, 1)$ and $(2, 0)$, and the verb
 # received a blend of their values, $(1, 0)$, $(0, 0)$ and $(1, 1)$:
 
-# %% tags=["hide-input", "nbval-check-output"]
+# %% chapter 4's blend tags=["hide-input", "nbval-check-output"]
 import numpy as np
 from dotformer.by_hand.attention import (
     scaled_dot_product_attention as attend_by_hand,
@@ -125,7 +125,7 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \, (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018) .$$
 
-# %% tags=["hide-input"]
+# %% the same numbers, computed tags=["hide-input"]
 d_output = output - [1, 0]
 assert np.allclose(d_output, [-0.045, 0.768], rtol=0, atol=0.0005)
 
@@ -200,7 +200,7 @@ plt.show()
 # Blue is the way forwards. Red is the way back, with the gradient that arrives at each stage. Teal is what one step
 # changes.
 
-# %% tags=["hide-input"]
+# %% one step, and the loss after it tags=["hide-input"]
 w_q = np.array([[0, 2.0], [2, 0], [0, 0]])
 x_bites = np.array([[0, 1.0, 0]])  # alive, action, human
 w_q -= x_bites.T @ d_query[None]
@@ -399,7 +399,7 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 # each digit. Such scores of possible answers are called **logits**, and their softmax gives the model's probability
 # for each digit. (In the folded cell, `draw` makes random notes and `as_vectors` turns them into vectors.)
 
-# %% tags=["hide-input"]
+# %% notes and questions as vectors tags=["hide-input"]
 from torch import nn
 from torch.nn import functional as F
 
@@ -610,7 +610,7 @@ print(f"loss of the first batch: {loss:.2f}")
 # folded cell. Now and then we look at the attention weights for one note, always that of Ada to Eve, called `shown` in
 # the code.
 
-# %% tags=["hide-input"]
+# %% the training loop, and the note that we watch tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
 
 
@@ -666,7 +666,7 @@ movable.frames(
     notes=[f"loss {around(step):.2f}" for step in steps],
 )
 
-# %% tags=["hide-input"]
+# %% loss and weight on the right name at six steps tags=["hide-input"]
 for step in (0, 80, 100, 120, 140, 1000):
     weight = frames[steps.index(step)].diagonal().mean()
     print(
@@ -706,7 +706,7 @@ for step in (0, 80, 100, 120, 140, 1000):
 #
 # Was that luck? Here is that run beside two from other seeds, each tested on 2,000 new notes:
 
-# %% tags=["hide-input"]
+# %% three seeds, tested on 2,000 new notes tags=["hide-input"]
 print("seed   right answers   right name has most weight   mean weight on it")
 for seed in range(3):
     trained = new_model(seed)
@@ -1127,7 +1127,7 @@ verdict
 # $\sqrt{64}$?
 
 
-# %% tags=["hide-input"]
+# %% first losses for two sizes of embeddings tags=["hide-input"]
 def first_loss(deviation, seed, vocabulary=1000, width=64, count=2000):
     generator = torch.Generator().manual_seed(seed)
     embeddings = torch.randn(vocabulary, width, generator=generator) * deviation
@@ -1164,7 +1164,7 @@ for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
 # squared length of about 1, so about 8, and with the others 0 ± 1. (The squared length varies from token to token, and
 # the short ones make the loss larger.)
 
-# %% tags=["hide-input"]
+# %% the target as the input tags=["hide-input"]
 generator = torch.Generator().manual_seed(0)
 embeddings = torch.randn(1000, 64, generator=generator) / 8
 targets = torch.randint(1000, (2000,), generator=generator)
@@ -1208,7 +1208,7 @@ quiz.number(
 # Here is the largest error of the query's gradient, for steps of several sizes.
 
 
-# %% tags=["hide-input"]
+# %% the largest error for each step, in 64 and 32 bits tags=["hide-input"]
 def in_32_bits(query):
     arrays = (torch.tensor(array, dtype=torch.float32) for array in (query, k, v))
     blend = F.scaled_dot_product_attention(*arrays)
@@ -1249,7 +1249,7 @@ assert 1e-6 < min(off[32].values()) < 1e-4
 # With the gradients of [the backward pass](#the-backward-pass-for-all-queries) we can take more steps, at a learning
 # rate of 1, on *dog bites man*, first with $W_Q$ alone, then with $W_K$ too, then with all three matrices.
 
-# %% tags=["hide-input"]
+# %% gradient descent on one, two or three matrices tags=["hide-input"]
 x = np.array([[1.0, 0, 0], [0, 1, 0], [1, 0, 1]])  # alive, action, human
 
 
@@ -1298,7 +1298,7 @@ plt.show()
 # And the learning rate decides. With all three, at 0.01 the loss is still above 0.05 after 50 steps; at 3 each step
 # overshoots further than the one before: it **diverges**.
 
-# %% tags=["hide-input"]
+# %% four learning rates tags=["hide-input"]
 every = (["W_Q"], ["W_Q", "W_K"], ["W_Q", "W_K", "W_V"])
 print("learning rate   loss after 50 steps")
 for learning_rate in (0.01, 0.1, 1, 3):
@@ -1321,7 +1321,7 @@ assert descend(["W_V"])[3] < 0.006
 # 300 steps, and those of the trained model, are not counted.)
 
 
-# %% tags=["hide-input"]
+# %% steps that each model needs tags=["hide-input"]
 def steps_until(losses, below=0.5):
     """The first step at which the average of ten losses is below a bound."""
     return int(np.argmax(np.convolve(losses, np.ones(10) / 10, "valid") < below))
@@ -1400,7 +1400,7 @@ assert 0.3 < creep[1] < 0.45 < whole[0].diagonal().mean()
 # The folded cell trains both kinds. With both matrices at zero the loss ends at 1.62, like that of the [cut
 # model](#break-it-a-cut-in-the-record), which bets.
 
-# %% tags=["hide-input"]
+# %% one matrix at zero, then two tags=["hide-input"]
 for zeroed in (["w_q"], ["w_q", "w_k"]):
     torch.manual_seed(0)
     from_zero = NoteModel()
@@ -1424,7 +1424,7 @@ assert round(np.mean(history[-100:]), 2) == 1.62
 # too.) And large entries of $W_Q$ and $W_K$ make large scores, and so saturated rows. Multiply both matrices before
 # training:
 
-# %% tags=["hide-input"]
+# %% larger matrices, before and after training tags=["hide-input"]
 fresh = as_vectors(*draw(500, torch.Generator().manual_seed(9)))
 print("W_Q, W_K times   largest weight before   loss after 1000 steps, three seeds")
 for factor in (4, 64):

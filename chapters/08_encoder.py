@@ -857,7 +857,7 @@ for norm_first in (False, True):
 # three hours on one core.
 
 
-# %% tags=["hide-input"]
+# %% a layer without one of its parts tags=["hide-input"]
 from torch.nn import functional as F
 
 
@@ -877,7 +877,7 @@ def leave_out(stack, part):
                 frame.forward = lambda x, sublayer, norm=norm: norm(x)
 
 
-# %% tags=["hide-input"]
+# %% the training of a small stack tags=["hide-input"]
 def learn(
     task,
     norm_first=False,
@@ -928,7 +928,7 @@ def learn(
 # %% [markdown]
 # **Predict first.** Which parts does *reverse* need, and which *add*?
 
-# %% tags=["hide-input"]
+# %% the shares right without each part tags=["hide-input"]
 from itertools import product
 
 from classroom.measured import measured
@@ -1035,7 +1035,7 @@ assert patient["steps"] == 5000 and sorted(
 # | pre-norm | $x + f(\operatorname{LN}(x))$ |
 
 
-# %% tags=["hide-input"]
+# %% four stacks of 24 layers, measured tags=["hide-input"]
 def norm(x):
     return F.layer_norm(x, x.shape[-1:])  # gain 1, bias 0
 
@@ -1229,7 +1229,7 @@ assert (
 # **Predict first**: which of the seven learn within 600 steps?
 
 
-# %% tags=["hide-input"]
+# %% seven deep stacks, before and after training tags=["hide-input"]
 def before_training(name, rows):
     """Own share and size after the twelfth layer, the median of three starts."""
     starts = []
@@ -1370,7 +1370,7 @@ quiz.several_choices(
 # that the model should *output* there, the mirrored one? Reading means applying a linear map, fitted on some sequences
 # and tested on others: a **linear probe**.
 
-# %% tags=["hide-input"]
+# %% a linear probe after each layer tags=["hide-input"]
 model, _, _ = learn("reverse")
 digits = torch.randint(10, (400, 12))
 with torch.no_grad():
@@ -1740,7 +1740,7 @@ verdict
 #
 # [Three layers](#what-is-each-part-for-leave-it-out) can. Here is one, complete and without the network:
 
-# %% tags=["hide-input"]
+# %% one layer, with and without its network tags=["hide-input"]
 print("add, one layer: share right of three seeds, at the best learning rate")
 single = {}
 for without in (None, "feed-forward"):
@@ -1841,7 +1841,7 @@ show_stacks(
 # %% [markdown]
 # Here are the stacks at their top, and with them the three in which what attention adds is divided by $\sqrt{24}$:
 
-# %% tags=["hide-input"]
+# %% size and gradient at the top tags=["hide-input"]
 print("after 24 layers    own share      size   gradient of W_Q in layer 24")
 for name, (shares, sizes, queries) in stacks.items():
     print(f"{name:18}{shares[-1]:10.3f}{sizes[-1]:10,.1f}{queries[-1]:16.0e}")
@@ -1928,7 +1928,7 @@ assert min(ends[False, False, 0.015]) > 2
 # fetches the mirrored digit? Here is, for each layer, the mean weight on that position in the head where it is largest,
 # and the share of digits that are still right when what this layer's attention finds is thrown away:
 
-# %% tags=["hide-input"]
+# %% weight on the mirrored digit, and what is right without it tags=["hide-input"]
 with record_weights(model[1]) as seen, torch.no_grad():
     model(digits)
 found = [  # by the head that gives most to the mirrored position
@@ -1984,7 +1984,7 @@ assert 0.4 < found[1] < 0.65 and found[2] > 0.95
 # How far is this norm from PyTorch's?
 
 
-# %% tags=["hide-input"]
+# %% nearly a norm, beside PyTorch's tags=["hide-input"]
 def nearly_layer_norm(x, eps=1e-6):
     centred = x - x.mean(dim=-1, keepdim=True)
     return centred / (x.std(dim=-1, keepdim=True) + eps)

@@ -191,7 +191,7 @@ def padding_mask(
     return real[:, None, None]
 
 
-# %% tags=["hide-input"]
+# %% the three masks, drawn tags=["hide-input"]
 import math
 import warnings
 
@@ -568,7 +568,7 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 # A fifth of the questions is held out, and *Hi, how are you?* is among those. The folded cell makes `pairs`, a list of
 # all questions with their answers.
 
-# %% tags=["hide-input"]
+# %% all questions and answers tags=["hide-input"]
 REPLIES = {"you": "I am", "we": "you are", "they": "they are"}
 REPLIES |= {
     name: f"{name} is" for name in ("she", "he", "Ada", "Bo", "Cleo", "Dan")
@@ -665,7 +665,7 @@ def generate(model, asked, longest=8):
 # `share_right` counts right answers.
 
 
-# %% tags=["hide-input"]
+# %% draw what is held out, print words, count right answers tags=["hide-input"]
 def hold_out(seed, key=str):
     """Rows held out, a fifth of the questions, and rows for training; `key` is for Going further."""
     keys = [key(question) for question, _ in pairs]
@@ -929,7 +929,7 @@ assert (causal_mask(4) & padding_mask(target, 0)).shape == (2, 1, 4, 4)
 assert weights["decoder.layers.0.cross_attention"].shape == (2, 8, 4, 6)
 assert logits.shape == (2, 4, 11)
 
-# %% tags=["hide-input"]
+# %% compare with nn.Transformer tags=["hide-input"]
 from dotformer.support.torch_modules import our_state_dict
 
 warnings.filterwarnings("ignore", message=".*nested")  # of no concern here
@@ -958,7 +958,7 @@ for norm_first in (False, True):
     print(f"norm_first={norm_first}: largest difference {difference:.0e}")
     assert difference < 1e-5
 
-# %% tags=["hide-input"]
+# %% train the module, and give its parameters to screen tags=["hide-input"]
 config = TransformerConfig(
     source_vocab_size=len(vocabulary),
     target_vocab_size=len(vocabulary),
@@ -994,7 +994,7 @@ assert words(generate(model, hello)[0]) == "I am fine"
 # cross-attention in decoder layer 2 ($d_k = 8$), and one query, that of `<bos>`. At `<bos>` the first word must be
 # predicted. The query is $W_Q$ times the vector that `<bos>` has by then, plus a bias.
 
-# %% tags=["hide-input"]
+# %% one head's weights and blend, and the logits tags=["hide-input"]
 right = batch(["<bos> I am fine <eos>"])
 with torch.no_grad():
     memory, mask = model.encode(hello)  # (1, 6, 16)
@@ -1079,7 +1079,7 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # No, only writing does. With the causal mask, one pass over the whole answer should give, row by row, the logits that
 # the four passes of writing give. The table compares them:
 
-# %% tags=["hide-input"]
+# %% one pass beside four tags=["hide-input"]
 with torch.no_grad():
     one_pass = model(hello, right[:, :-1])[0]  # four rows at once
     print("written so far            next word   same as the row of the one pass")
@@ -1147,7 +1147,7 @@ check(model, questions[::41], answers[::41, :-1])
 # target that is not shifted, a mask that hides too much, or padding that is not hidden.
 
 
-# %% tags=["hide-input"]
+# %% change later targets, and compare the logits tags=["hide-input"]
 def leaks(model, cut=2):
     """Does any logit up to `cut` move when later target tokens change?"""
     before = answers[unseen, :-1]
@@ -1164,7 +1164,7 @@ def leaks(model, cut=2):
     return moved
 
 
-# %% tags=["hide-input"]
+# %% more padding, and compare the logits tags=["hide-input"]
 padded = torch.cat([questions, torch.zeros_like(questions)], dim=1)
 
 
@@ -1227,7 +1227,7 @@ quiz.number(
 # **Predict first.** Which of the nine still answer nearly everything correctly?
 
 
-# %% tags=["hide-input"]
+# %% nine wrong decoders tags=["hide-input"]
 class Masked(Transformer):
     """A transformer whose two decoder masks are made by functions."""
 
@@ -1288,7 +1288,7 @@ def equals_reference(variant, rows):
     return all(same)
 
 
-# %% tags=["hide-input"]
+# %% train one, and score it tags=["hide-input"]
 def triangle(T, _training):
     return causal_mask(T)
 
@@ -1342,7 +1342,7 @@ assert loss < 0.02 and forced == 1 and writing < 0.4
 # - *Padding*: does more padding after the question change the logits?
 # - *Reference*: are the logits those of a correct model with the same parameters?
 
-# %% tags=["hide-input"]
+# %% what is measured of each tags=["hide-input"]
 from classroom.measured import measured
 
 measurement = measured("masks")["found"]
@@ -1943,7 +1943,7 @@ assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
 #
 # What if the target is not shifted, so that `answers[:, :-1]` is both given and wanted?
 
-# %% tags=["hide-input"]
+# %% train without the shift tags=["hide-input"]
 torch.manual_seed(0)
 copying = Transformer(config)
 optimizer = torch.optim.Adam(copying.parameters(), lr=0.01)
@@ -1985,7 +1985,7 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 # (`python -m benchmarks.answers`; the folded cell holds what it runs).
 
 
-# %% tags=["hide-input"]
+# %% hide positions of the memory; hold out whole topics tags=["hide-input"]
 @torch.no_grad()
 def chance_of_i(model, *hidden):
     """Probability of *I* when positions of the memory are hidden."""
@@ -2036,7 +2036,7 @@ def train_and_look(seed):
     return row
 
 
-# %% tags=["hide-input"]
+# %% right answers by kind of question tags=["hide-input"]
 from classroom.measured import measured
 
 nine = measured("answers")["models"]
@@ -2078,7 +2078,7 @@ assert 0.2 < rates["how"] < 0.3
 # - *hide* is the probability of *I* with that position hidden from both layers;
 # - *I is lost* means that this probability falls below one half.
 
-# %% tags=["hide-input"]
+# %% where it looks, and what it cannot do without tags=["hide-input"]
 from collections import Counter
 
 print("     " + "".join(f"{word:>7}" for word in question))
@@ -2130,7 +2130,7 @@ assert sum(look in n for look, n in zip(most, needs, strict=True)) == 6
 # words. The second layer can use these differences. Swap the first two of five words: with one layer what the last word
 # receives stays the same, with two it changes.
 
-# %% tags=["hide-input"]
+# %% the first two words swapped, with one layer and two tags=["hide-input"]
 from dotformer.encoder import Encoder, LayerConfig
 
 sizes = LayerConfig(d_model=16, num_heads=2, d_ff=32, dropout=0.0)

@@ -38,7 +38,7 @@ transformer_map(built=10)
 # *einundzwanzig*, one-and-twenty. Take the numbers from 0 to 9,999, in words. Of these, 9,500 make the vocabulary
 # (`seen` in the code), and 500, drawn at random, are new words (`unseen`).
 
-# %% tags=["hide-input"]
+# %% number words, seen and unseen tags=["hide-input"]
 import numpy as np
 from num2words import num2words
 
@@ -89,7 +89,7 @@ assert not known & set(unseen)
 #
 # **Predict first.** What are the third and the fourth merge?
 
-# %% tags=["hide-input", "nbval-check-output"]
+# %% four merges, counted and carried out tags=["hide-input", "nbval-check-output"]
 from collections import Counter
 from itertools import pairwise
 
@@ -326,7 +326,7 @@ def learn_merges(texts: Iterable[str], count: int) -> list[tuple[int, int]]:
     return merges
 
 
-# %% tags=["hide-input"]
+# %% the same merges as the slow method's tags=["hide-input"]
 assert learn_merges(lines, count=4) == as_by_hand
 assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 
@@ -551,7 +551,7 @@ assert tokenizer.tokenize("sechsunddreißig") == ["sechs", "und", "dreißig"]
 # tokenizers. Here is how the ones with 300 and with 8,000 tokens cut *The dog bites the man, and the man drinks his
 # tea.* in two languages.
 
-# %% tags=["hide-input"]
+# %% how two vocabularies cut the sentence tags=["hide-input"]
 from classroom.measured import measured
 
 captions = measured("tokens")
@@ -599,7 +599,7 @@ plt.show()
 # Several weaknesses of language models are easier to understand when one sees what the model receives, which is token
 # IDs and not letters. With a vocabulary of 32,000:
 
-# %% tags=["hide-input"]
+# %% five texts, cut tags=["hide-input"]
 for text in (" Straßenbahnhaltestelle", " 12345", " tea", "tea", " TEA"):
     tokens = [token.replace(" ", "␣") for token in cuts[32_000][text]]
     print(f"{text.replace(' ', '␣'):24} {' | '.join(tokens)}")
@@ -636,7 +636,7 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # on captions that were not used to learn the merges. A word is what stands between two spaces, so *tea.* is one word
 # and at least two tokens.
 
-# %% tags=["hide-input"]
+# %% tokens per word, and rare tokens tags=["hide-input"]
 print("            tokens per word                 share of merged")
 print("vocabulary   English  German  French        tokens rare")
 for row in captions["sizes"]:
@@ -822,7 +822,7 @@ def token_batches(
 # %% [markdown]
 # Now try it on 2,000 texts. Each text is 1 to 19 numbers in words, and all these counts are equally likely:
 
-# %% tags=["hide-input"]
+# %% the share of padding, for four ways to make batches tags=["hide-input"]
 import torch
 
 rng = np.random.default_rng(1)
@@ -1160,7 +1160,7 @@ verdict
 # serve as the output matrix, too. To separate the two effects, one more model has a small vocabulary, and wider layers
 # instead.
 
-# %% tags=["hide-input"]
+# %% bits per byte for each vocabulary tags=["hide-input"]
 trials = measured("vocabulary")
 print("vocabulary  width  parameters   bits per byte, three seeds   seconds each")
 bits = {}
@@ -1233,7 +1233,7 @@ assert 2.8 < seconds[16_000] / seconds[2000] < 3.5
 # compare the tokenizer of the number words, and one that was trained on made-up sentences with spaces, digits and
 # punctuation.
 
-# %% tags=["hide-input"]
+# %% bytes as the library writes them tags=["hide-input"]
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 # bytes that are visible as characters are written as these, the others as 256, 257, ...
@@ -1251,7 +1251,7 @@ def as_characters(symbol):
 
 assert set(pre_tokenizers.ByteLevel.alphabet()) == set(characters.values())
 
-# %% tags=["hide-input"]
+# %% our merges in the library, compared on all texts tags=["hide-input"]
 pattern = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 

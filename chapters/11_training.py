@@ -41,7 +41,7 @@ transformer_map(built=11)
 #
 # German writes a number as one word; we cut it into its parts, so that we can see later where the model looks for each.
 
-# %% tags=["hide-input"]
+# %% the corpus, and four of its pairs tags=["hide-input"]
 from dotformer.data.corpora import number_words
 
 corpus = number_words()
@@ -60,7 +60,7 @@ assert len({pair.source for pair in everything}) == len(everything) == 21_000
 # that merging until no pair is left makes every word one token, with the space before it. There are 332 and 334
 # tokens, the 256 bytes among them.
 
-# %% tags=["hide-input", "nbval-check-output"]
+# %% a tokenizer for each language, and all pairs as tokens tags=["hide-input", "nbval-check-output"]
 from dotformer.tokens import BPETokenizer
 
 english = BPETokenizer.train((" " + pair.source for pair in corpus.train), 10_000)
@@ -306,7 +306,7 @@ validate = partial(evaluate, batches=list(pair_batches(validation_pairs)))
 # which rises to its peak, 0.003, in 100 steps, and then falls to 0 in a straight line; and clipping, which keeps the
 # gradient from getting too large.
 
-# %% tags=["hide-input"]
+# %% exact matches, and one number that we watch tags=["hide-input"]
 asked = torch.tensor([validation_pairs[1][0]])
 
 
@@ -399,7 +399,7 @@ plt.show()
 # This is what the model writes for one of the validation numbers, *eleven thousand seven hundred and eighty nine*. It
 # comes right early. (At step 0 it repeats *send*, a token left over from merging *tausend*.)
 
-# %% tags=["hide-input"]
+# %% what it writes for the watched number tags=["hide-input"]
 for step in (0, 50, 100, 150, 600):
     print(f"step {step:3}: {history[step // 50]['written'].strip()}")
 assert history[-1]["written"].strip() == corpus.validation[1].target
@@ -414,7 +414,7 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # Take one of the test numbers and record the cross-attention of the last decoder layer, the mean of its four heads.
 # **Predict first**: what does the picture look like where units and tens cross?
 
-# %% tags=["hide-input"]
+# %% the last cross-attention, averaged tags=["hide-input"]
 from dotformer.support.recording import record_weights
 
 model.eval()
@@ -521,7 +521,7 @@ plt.show()
 # **Predict first.** At the first step two parameters have the gradients 100 and 0.001. The learning rate is 0.01. How
 # far does each move?
 
-# %% tags=["hide-input"]
+# %% one step of Adam tags=["hide-input"]
 parameter = torch.zeros(2, requires_grad=True)
 adam = torch.optim.Adam([parameter], lr=0.01, betas=(0.9, 0.98), eps=1e-9)
 parameter.grad = torch.tensor([100, 0.001])
@@ -601,7 +601,7 @@ def linear_rate(step: int, peak: float, warmup: int, steps: int) -> float:
     return peak * max(0.0, min(step / warmup, left))
 
 
-# %% tags=["hide-input"]
+# %% three schedules, step by step tags=["hide-input"]
 steps = np.arange(1, 10_001)
 paper = [noam_rate(n, d_model=512, warmup=4000) for n in steps]
 linear = [linear_rate(n, peak=7e-4, warmup=1000, steps=10_000) for n in steps]
@@ -668,7 +668,7 @@ plt.show()
 # is this recipe. On the right is the same recipe with a remedy, **weight decay** 1: each step also shrinks every
 # parameter a little, to (1 − the learning rate) times its size. Look at the left panel first.
 
-# %% tags=["hide-input"]
+# %% what was measured tags=["hide-input"]
 from classroom.measured import measured
 
 few = measured("overfitting")["runs"]
@@ -707,7 +707,7 @@ plt.show()
 # where the loss, averaged over the seeds, is lowest. ± is the standard deviation over the seeds. All losses are plain
 # (without smoothing).
 
-# %% tags=["hide-input"]
+# %% lowest and last losses, and what is right then tags=["hide-input"]
 print(
     f"{'validation':19}{'lowest loss':>11}{'right at lowest':>17}{'loss at the end':>17}{'right at the end':>18}"
 )
@@ -811,7 +811,7 @@ assert doubting[-1] < doubting.min() + 0.001  # it turns upwards no more
 # these two means. *Away* is the length of the difference from the large batch's gradient, divided by that gradient's
 # length.
 
-# %% tags=["hide-input"]
+# %% two batches, and three ways to divide tags=["hide-input"]
 torch.manual_seed(0)
 small = Transformer(
     TransformerConfig(9, 9, 1, 1, d_model=16, num_heads=2, d_ff=32, dropout=0.0)
@@ -1174,7 +1174,7 @@ assert all(torch.equal(one, other) for one, other in both) and found == history
 # those of a run that never stopped.
 
 
-# %% tags=["hide-input"]
+# %% a power cut at step 13, and the run resumed tags=["hide-input"]
 class PowerCut(Exception):
     """Somebody has tripped over the cable."""
 
@@ -1220,7 +1220,7 @@ assert all(torch.equal(one, other) for one, other in both)
 # **Predict first.** Take a run of 600 steps, without dropout, that has come to step 190 and gets more than nine in
 # ten of the validation numbers right. What will one step with a new Adam change?
 
-# %% tags=["hide-input"]
+# %% the state of Adam kept, or lost tags=["hide-input"]
 import copy
 
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -1464,7 +1464,7 @@ verdict
 # first.** How small can the smoothed loss become? (The other tokens share evenly what is left.) Is a model that gives
 # *b* a probability of 0.999 better than one that gives it 0.925?
 
-# %% tags=["hide-input", "nbval-check-output"]
+# %% the smoothed loss at five probabilities tags=["hide-input", "nbval-check-output"]
 for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
     rest = (1 - sure) / 3
     loss = -(0.925 * np.log(sure) + 3 * 0.025 * np.log(rest))
@@ -1516,7 +1516,7 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # direction. Which of the two does the harm? Take each step as one long vector of all changes, and give it the length
 # of the other:
 
-# %% tags=["hide-input"]
+# %% the new step with the old length, and the other way round tags=["hide-input"]
 longer = (new.norm() / kept.norm()).item()
 steps_tried = {
     "state kept": kept,
@@ -1584,7 +1584,7 @@ quiz.one_choice(
 #
 # Three seeds are few: where two rows overlap, draw no conclusion.
 
-# %% tags=["hide-input"]
+# %% steps, test shares and perplexities tags=["hide-input"]
 import re
 
 runs = measured("recipes")["runs"]

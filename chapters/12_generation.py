@@ -46,7 +46,7 @@ transformer_map(built=12)
 #
 # **Predict first.** Which sentence is the likeliest, and which one does greedy decoding write?
 
-# %% tags=["hide-input", "nbval-check-output"]
+# %% probabilities of the next word, and greedy decoding tags=["hide-input", "nbval-check-output"]
 import torch
 
 words = ["<pad>", "<bos>", "<eos>", "a", "the", "this", "cup", "pot", "tea"]
@@ -97,7 +97,7 @@ assert text_of(written) == "a cup"
 # everything again at each step. `KVCache`, which comes later, is for a transformer that reads only the new token.
 
 
-# %% tags=["hide-input"]
+# %% the interface over these probabilities tags=["hide-input"]
 class Table:
     """Sentences written from probabilities that are fixed."""
 
@@ -326,7 +326,7 @@ def beam_search(
     return [sorted(found, key=lambda h: -h.score)[:beam] for found in finished]
 
 
-# %% tags=["hide-input"]
+# %% two hypotheses and their scores tags=["hide-input"]
 import numpy as np
 
 [hypotheses] = beam_search(Table(), max_length=5, beam=2)
@@ -382,7 +382,7 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # (*exact* in [chapter 11](11_training.ipynb#how-good-is-it)). With teacher forcing, the model is given the right words
 # so far.
 
-# %% tags=["hide-input"]
+# %% three models, trained, without a cache tags=["hide-input"]
 from dotformer.data.corpora import number_words
 from dotformer.tokens import BPETokenizer, pad_batch
 from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
@@ -451,7 +451,7 @@ def trained(seed, steps=110, smoothing=0.0, **changes):
 
 models, forced = zip(*(trained(seed) for seed in range(3)), strict=True)
 
-# %% tags=["hide-input"]
+# %% whole numbers right, greedy and beam tags=["hide-input"]
 sources = pad_batch([source for source, _ in validation], 0)
 wanted = [target[1:-1] for _, target in validation]
 
@@ -525,7 +525,7 @@ assert np.allclose(
 # beam's best hypotheses. The beam repairs the first and breaks the second:
 
 
-# %% tags=["hide-input"]
+# %% one repaired by beam search, one broken tags=["hide-input"]
 def spelled(tokens):
     return german.decode(tokens).strip()
 
@@ -648,7 +648,7 @@ def sample(
     return generate(state, max_length, draw)
 
 
-# %% tags=["hide-input"]
+# %% the same five words, filtered tags=["hide-input"]
 scores = torch.tensor([[0.5, 0.25, 0.15, 0.07, 0.03]]).log()
 top_k = filter_logits(scores, top_k=2).softmax(-1)
 top_p = filter_logits(scores, top_p=0.8).softmax(-1)
@@ -671,7 +671,7 @@ assert np.allclose(list(drawn_share.values()), [0.36, 0.2], atol=0.05)
 # **Predict first.** Greedy decoding gets more than half of the numbers right with the first model. How many does
 # sampling get right?
 
-# %% tags=["hide-input"]
+# %% four samples, and the share right tags=["hide-input"]
 n = next(
     n
     for n, pair in enumerate(corpus.validation)
@@ -917,7 +917,7 @@ class KVCache:
 # Now check the cache. At each step it must give the logits of teacher forcing, also when sentences change places and
 # one is repeated.
 
-# %% tags=["hide-input"]
+# %% the largest difference at each step tags=["hide-input"]
 torch.manual_seed(0)
 long_sizes = sizes | layers | {"max_length": 512}
 model = Transformer(TransformerConfig(100, 100, **long_sizes)).eval()
@@ -976,7 +976,7 @@ quiz.one_choice(
 # Let a model of two decoder layers, of width 64, write four sentences of 256 tokens, once with the cache, and once
 # reading all again at every step.
 
-# %% tags=["hide-input"]
+# %% seconds and bytes as the text grows tags=["hide-input"]
 import time
 
 assert worst_step(Recompute(model, source)).max() < 1e-5
@@ -1067,7 +1067,7 @@ quiz.number(
 # and repeat the check: how far are its logits from those of teacher forcing?
 
 
-# %% tags=["hide-input"]
+# %% a cache without positions tags=["hide-input"]
 class Forgetful(KVCache):
     """A cache that does not count."""
 
@@ -1108,7 +1108,7 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # right, the fifth row gives a fifth token for free.
 
 
-# %% tags=["hide-input"]
+# %% propose four tokens, check them in one pass tags=["hide-input"]
 @torch.no_grad()
 def speculate(model, draft, source, ahead=4, longest=40):  # source is (1, S)
     """What the model writes greedily, and how many passes it took."""
@@ -1136,7 +1136,7 @@ def speculate(model, draft, source, ahead=4, longest=40):  # source is (1, S)
 # longer, 160 steps, it gets far fewer whole numbers right. Of single tokens, however, it guesses nearly nine in ten as
 # the large model does.
 
-# %% tags=["hide-input"]
+# %% tokens a pass with a small draft model tags=["hide-input"]
 halved = {"d_model": 32, "d_ff": 64}
 halved |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
 draft, draft_right = trained(seed=5, steps=160, **halved)
@@ -1441,7 +1441,7 @@ verdict
 # tokens at once, so it is **compute-bound**: arithmetic sets the limit. Here are steps of decoding on this processor,
 # with the layers and the width of the paper's base model:
 
-# %% tags=["hide-input"]
+# %% milliseconds for 1, 16 and 64 sentences tags=["hide-input"]
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
 torch.manual_seed(0)
 base = Transformer(wide).eval()
@@ -1475,7 +1475,7 @@ assert cost[64] < cost[1] / 4
 # Here are two new tokens after three kept ones, with the right mask, and the largest error of each token with
 # `is_causal=True` and with no mask (the last token may see everything, so it needs none):
 
-# %% tags=["hide-input"]
+# %% three masks for two tokens at once tags=["hide-input"]
 from dotformer.decoder import causal_mask
 
 print(causal_mask(5)[3:].int())
@@ -1570,7 +1570,7 @@ for a, c, tokens, gain in (
 #
 # For three tokens with $p = (0.6, 0.3, 0.1)$ and $q = (0.2, 0.5, 0.3)$:
 
-# %% tags=["hide-input", "nbval-check-output"]
+# %% both ways to a token, added up tags=["hide-input", "nbval-check-output"]
 large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
 accepted, missing = np.minimum(large, draft), np.maximum(large - draft, 0)
 refused = 1 - accepted.sum()

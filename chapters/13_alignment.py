@@ -54,7 +54,7 @@ transformer_map(built=13)
 # **Predict first.** Take this clause, and put *because*, in German *weil*, in front of it. Where will *macht* and *auf*
 # stand then? The picture answers: it shows the main clause, and below it the clause with *weil*.
 
-# %% tags=["hide-input"]
+# %% a clause in two orders tags=["hide-input"]
 import numpy as np
 from dotformer.data.grammar import Phrase, join, leaf
 
@@ -177,7 +177,7 @@ quiz.number(
 # `python -m dotformer train configs/grammar.toml` has trained a transformer on 20,000 such sentences, two minutes on
 # one core: two layers on each side, four heads, width 64, one token for each word. The result comes with the book.
 
-# %% tags=["hide-input"]
+# %% the trained translator, on held-out sentences tags=["hide-input"]
 import json
 
 import torch
@@ -300,7 +300,7 @@ def on_target(weights: Tensor, alignment: Iterable[tuple[int, int]]) -> Tensor:
 # at a right word as often as their mean? And do the heads of the layer below?
 
 
-# %% tags=["hide-input"]
+# %% right words found, by head tags=["hide-input"]
 def diagonal(pair):
     """Weights of 1 along the straight line from the first words to the last."""
     rows, columns = len(pair.target.split()), len(pair.source.split())
@@ -358,7 +358,7 @@ movable.heads(
 # Layer 1 points less well. Is it useless? An ablation answers: it switches off the cross-attention of one layer, by
 # setting its output matrix to zero.
 
-# %% tags=["hide-input"]
+# %% without the cross-attention of one layer tags=["hide-input"]
 without = []
 for layer in transformer.decoder.layers:
     w_o = layer.cross_attention.w_o.weight.data
@@ -399,7 +399,7 @@ assert 0.95 < without[0] < 0.99 and without[1] < 0.01
 # **Predict first.** At which position does the exchange turn *der* into *die*: at *the*, at *old*, at *man*, or only at
 # all three?
 
-# %% tags=["hide-input"]
+# %% the exchange, at each position tags=["hide-input"]
 ARTICLES = {
     "man": "der",
     "dog": "der",
@@ -451,7 +451,7 @@ for place, word in enumerate(text.split()):
 # sentence's own, and look at the first word. Is it the sentence's own article, or the donor's? Here are the donors
 # whose noun has another gender:
 
-# %% tags=["hide-input"]
+# %% the exchange in every sentence tags=["hide-input"]
 PRONOUNS = set("he him his she her it its".split())
 cases = [
     (words, place)
@@ -842,7 +842,7 @@ quiz.number(
 # **Predict first.** How many of 500 held-out sentences does each get wrong: the transformer, a recurrent network with
 # attention, one without?
 
-# %% tags=["hide-input"]
+# %% mistakes of five untuned models tags=["hide-input"]
 from classroom.measured import measured
 
 found = measured("translators")
@@ -893,7 +893,7 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 #
 # **Predict first.** What happens to the order?
 
-# %% tags=["hide-input"]
+# %% mistakes after each round, and the learning rates tags=["hide-input"]
 stages = ("untuned", "own learning rate", "scaled", "tuned")
 headings = ("untuned", "round 1", "round 2", "round 3")
 print("sentences wrong    " + "".join(f"{heading:>13}" for heading in headings))
@@ -926,7 +926,7 @@ assert max(small) < min(scaled) and min(scaled) > 500 / 3
 # Without attention, long sentences fail more often. Here are the mistakes after round 3 by the length of the German
 # sentence, the mean of three seeds:
 
-# %% tags=["hide-input"]
+# %% short and long sentences tags=["hide-input"]
 lengths = np.array([len(pair.target.split()) for pair in corpus.test])
 share_wrong = {}
 for name in list(chosen)[3:]:
@@ -993,7 +993,7 @@ quiz.one_choice(
 # Do these models attend to the right words, too? Here are those with attention after round 3, three seeds each: the
 # mean of the last layer's heads, or a recurrent model's one set of weights.
 
-# %% tags=["hide-input"]
+# %% looks right, and sentences wrong tags=["hide-input"]
 print(f"chance {by_chance:.0%}   diagonal {straight:.0%}")
 points = {}
 for name in with_attention:
@@ -1179,7 +1179,7 @@ verdict
 # *the* attend to its noun, in both layers of the encoder. For comparison, let it attend to the noun again, and hide one
 # other word from it instead.
 
-# %% tags=["hide-input"]
+# %% the article, when it cannot see its noun tags=["hide-input"]
 right = {"its noun": [], "another word": []}
 for words, noun in cases:
     own = ["der", "die", "das"].index(ARTICLES[words[noun]])
@@ -1205,7 +1205,7 @@ assert all(right["another word"]) and sum(right["its noun"]) == 30
 # **Predict first.** A recurrent network reads one more word in the same way as the others. A transformer gets encodings
 # of positions that it has never met. Which does better on numbers longer than any it was trained on?
 
-# %% tags=["hide-input"]
+# %% numbers longer than any in training tags=["hide-input"]
 from dotformer.data.corpora import number_words
 
 numbers = number_words()

@@ -235,7 +235,7 @@ assert by_letters.argmax() == 1 and 11 < by_letters[0] - by_letters[3] < 13
 # 4. with UNK in place of every German word that is not among the 60 commonest, in the translations and in the
 #    references. This happens when references are turned into a model's tokens and back.
 
-# %% tags=["hide-input"]
+# %% the same translations with UNK tags=["hide-input"]
 from collections import Counter
 
 from dotformer.data.corpora import grammar
@@ -332,7 +332,7 @@ quiz.one_choice(
 # each, and both lengths. `bleu_of` adds rows up and turns the sums into a score.
 
 
-# %% tags=["hide-input"]
+# %% the counts of which BLEU is made tags=["hide-input"]
 def counts(hypotheses, references):
     """A row for each sentence: n-grams found, n-grams written, both lengths."""
     sentence = BLEU(effective_order=True)
@@ -412,7 +412,7 @@ by_chance = np.abs(bleu_of(one) - bleu_of(other))
 as_far = int((by_chance >= bleu_of(better) - bleu_of(worse)).sum())
 print(f"by hand, seed 2 against seed 0: p = {(as_far + 1) / (1000 + 1):.3f}")
 
-# %% tags=["hide-input"]
+# %% sacreBLEU's test tags=["hide-input"]
 named = [(f"seed {n}", system) for n, system in enumerate(systems)]
 signature, results = PairedTest(
     named, {"BLEU": BLEU()}, [wanted], "ar"
@@ -532,7 +532,7 @@ for example in [e for e in run["examples"] if len(e["source"]) < 80][:5]:
 #
 # **Predict first.** Which is ahead, and by how much?
 
-# %% tags=["hide-input"]
+# %% scores, losses and milliseconds tags=["hide-input"]
 race = measured("captions")
 
 
@@ -590,7 +590,7 @@ show_race("warmed", race["chosen"]["short"])
 # search once more. Every kind chooses learning rate, warm-up and layers again, and the transformer also the position of
 # the norm. The recurrent models find nothing better. The transformer changes four settings:
 
-# %% tags=["hide-input"]
+# %% one more round tags=["hide-input"]
 show_race("placed", ["transformer"])
 was, now = (race["chosen"]["short"]["transformer"][s] for s in ("warmed", "placed"))
 changed = {name: (was.get(name, False), now[name]) for name in now}
@@ -613,7 +613,7 @@ print(*(f"{n}: {a} → {b}" for n, (a, b) in changed.items() if a != b), sep=", 
 # Does beam search stop the transformer too early? The $\alpha$ of beam search says how far length is favoured, and it
 # was 0.6 for all. So let each trained model choose its own $\alpha$, on the validation captions:
 
-# %% tags=["hide-input"]
+# %% each its own alpha tags=["hide-input"]
 attending = ("transformer", "gru, attention", "lstm, attention")
 show_race("placed", attending, own_alpha=True)
 for name in attending:
@@ -925,7 +925,7 @@ verdict
 # cannot be compared where the vocabulary differs. *BLEU* is also on the validation captions. It belongs to an average
 # of the last 1, 3, 5 or 10 checkpoints, whichever average has the lowest loss:
 
-# %% tags=["hide-input"]
+# %% each change of the recipe tags=["hide-input"]
 little = measured("small_data")
 usual, tried = little["recipe"], {}
 print(f"{'':33}  parameters   steps    loss    BLEU")

@@ -272,7 +272,7 @@ assert parameters(minilm) == 22_565_376
 #
 # Does our code compute what the authors' does? The library `transformers` has the reference implementation.
 
-# %% tags=["hide-input"]
+# %% our vectors beside the library's tags=["hide-input"]
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -370,7 +370,7 @@ assert np.abs(others[np.kron(np.eye(3), np.ones((2, 2))) == 0]).max() < 0.15
 # First ask what a user would ask: does each of the six sentences still find its partner? Then compare the six vectors
 # with the right ones. Here are the lowest cosine of the six, and the largest difference of an entry.
 
-# %% tags=["hide-input"]
+# %% nine mistakes, and what notices them tags=["hide-input"]
 import copy
 
 
@@ -541,7 +541,7 @@ def search(
 # last is *Where do I put what must always run at the end?*; the answer is `finally`. Which of them will the search by
 # meaning answer?
 
-# %% tags=["hide-input"]
+# %% four questions to Python's manual tags=["hide-input"]
 import re
 import textwrap
 from pydoc_data.topics import topics
@@ -625,7 +625,7 @@ movable.heads(lannister, subwords, head=2, token=5)
 # how are you?* to *Bees dance to tell each other where the flowers are*. Measure how much weight goes to the token
 # before, to the token after, and to the two special tokens.
 
-# %% tags=["hide-input"]
+# %% twenty sentences tags=["hide-input"]
 texts = """A Lannister always pays his debts
 I like Natural Language Processing, a lot!
 Hi, how are you?
@@ -647,7 +647,7 @@ The engineer checked every bolt before the test
 They planted tomatoes behind the garage
 A good recipe needs only a few ingredients""".splitlines()
 
-# %% tags=["hide-input"]
+# %% where each head looks tags=["hide-input"]
 maps = [look(text)[0] for text in texts]  # each (6, 12, T, T)
 habits = {
     "the token before": [m.diagonal(-1, 2, 3).mean(-1) for m in maps],
@@ -669,7 +669,7 @@ panels[0].set_ylabel("layer")
 figure.tight_layout()
 plt.show()
 
-# %% tags=["hide-input"]
+# %% the head that looks most at each tags=["hide-input"]
 best = {name: divmod(habit.argmax().item(), 12) for name, habit in habits.items()}
 for name, (layer, head) in best.items():
     share = habits[name][layer, head]
@@ -741,7 +741,7 @@ axes.set(xlabel="how clear its map is (mean largest weight)", ylabel="change")
 plt.show()
 
 
-# %% tags=["hide-input"]
+# %% what removing a head changes, beside its maps tags=["hide-input"]
 def ranks(values):
     return np.argsort(np.argsort(values, axis=None))
 
@@ -802,7 +802,7 @@ assert abs(within["clear map, words only"]) < 0.1
 # (Kobayashi and others, 2020).
 
 
-# %% tags=["hide-input"]
+# %% weight, and share of what is received tags=["hide-input"]
 def received(sentence):
     """Share of weight on special tokens, and of what is received, by layer."""
     tokens, mask = minilm.batch([sentence])
@@ -856,7 +856,7 @@ assert 1.05 < odds[:, 1].min() < odds[:, 1].max() < 1.55
 # far does the sentence's vector turn each time? For comparison, do the same with two words chosen at random.
 
 
-# %% tags=["hide-input"]
+# %% special tokens hidden, and their values set to 0 tags=["hide-input"]
 def ablated(sentence, tokens=(), hide=False, layers=(1, 2, 3, 4)):
     """The vector of a sentence when some tokens' keys, or values, are taken away."""
     numbers, mask = minilm.batch([sentence])
@@ -926,7 +926,7 @@ assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.0
 # the attention that the word receives, averaged over all maps and rows:
 
 
-# %% tags=["hide-input"]
+# %% attention received, and what hiding a word changes tags=["hide-input"]
 def each_hidden(sentence):
     """For each word: attention received, and how far the vector turns without it."""
     tokens, mask = minilm.batch([sentence])
@@ -1198,7 +1198,7 @@ verdict
 # fade faster?
 
 
-# %% tags=["hide-input"]
+# %% words and positions, read off after each layer tags=["hide-input"]
 @torch.no_grad()
 def states(sentences):
     """Vectors of the first 15 tokens, after 0 to 6 layers; then tokens and positions."""
@@ -1252,7 +1252,7 @@ assert 0.75 < seen_words[5] < 0.87
 # tokens or three hundred, though how well is another question: this model was fine-tuned on 128 at most. Only the
 # table of positions has a limit: it has 512 rows, and there is no 513th.
 
-# %% tags=["hide-input"]
+# %% 3, 300 and 600 words tags=["hide-input"]
 for words in (3, 300, 600):
     try:
         print(words, "words:", tuple(minilm.encode(["word " * words]).shape))

@@ -154,7 +154,7 @@ def read_tree(text: str, leaves: Sequence[Tree]) -> Tree:
     return nodes[0][1][0]
 
 
-# %% tags=["nbval-check-output", "hide-input"]
+# %% one tree read, four errors tags=["nbval-check-output", "hide-input"]
 words = attached_to_verb.leaves()
 text = linearize(attached_to_verb)
 print(text)
@@ -359,7 +359,7 @@ def parse_scores(texts: Sequence[str], parses: Sequence[Parse]) -> dict[str, flo
     return bracket_scores((one.tree, read(text, one.tree)) for text, one in pairs)
 
 
-# %% tags=["hide-input"]
+# %% the trained parser tags=["hide-input"]
 import json
 
 from dotformer.generation import KVCache
@@ -385,7 +385,7 @@ translator = Translator(english, bracketing, model, KVCache)
 # last line of the output also says how many of the test set's trees are among them:
 
 
-# %% tags=["hide-input"]
+# %% scores on the test sentences tags=["hide-input"]
 def scores_of(writer, parses):
     """How good what a translator writes is, as trees of these parses."""
     texts = writer.translate([parse.source for parse in parses], beam=1)
@@ -430,7 +430,7 @@ plt.show()
 # before any sentence, any number of times. **Predict first.** Put it in front of the test sentences that have two
 # clauses already. How many does the model parse?
 
-# %% tags=["hide-input"]
+# %% Anna thinks that, before every sentence tags=["hide-input"]
 from textwrap import fill
 
 
@@ -474,7 +474,7 @@ for n in (0, fronted):
 # The third row of the output has the deeper sentences of 33 to 38 labels and underscores themselves.
 
 
-# %% tags=["hide-input"]
+# %% is it the length? tags=["hide-input"]
 def as_long(parses):
     """Those whose trees have 33 to 38 symbols."""
     return [p for p in parses if 33 <= len(p.target.split()) <= 38]
@@ -598,7 +598,7 @@ def only_trees(translator: Translator, labels: Iterable[str]) -> Translator:
     return held
 
 
-# %% tags=["hide-input"]
+# %% the same sentences, held to trees tags=["hide-input"]
 opened = {symbol for p in corpus.train for symbol in p.target.split()}
 held = only_trees(translator, filter(str.isupper, opened))
 held_texts = held.translate([parse.source for parse in deep], beam=1)
@@ -721,7 +721,7 @@ def cky(grammar: PCFG, words: Sequence[str]) -> Tree | None:
     return expand(build(0, length, roots.argmax())[0])
 
 
-# %% tags=["hide-input"]
+# %% the grammar's scores tags=["hide-input"]
 def parsed(parser, parses):
     """`parse_scores` of a parser: a function from words to a tree, or None."""
     trees_found = (parser(parse.tree.words()) for parse in parses)
@@ -968,7 +968,7 @@ def best_spans(scores: np.ndarray, length: int) -> dict[tuple[int, int], int]:
 # %% [markdown]
 # Train it here, on a quarter of the trees, for 300 steps:
 
-# %% tags=["hide-input"]
+# %% 300 steps of training, and the scores tags=["hide-input"]
 from dotformer.encoder import LayerConfig
 from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
 
@@ -1049,7 +1049,7 @@ quiz.one_choice(
 # test sentences, above all headings such as *Results*, also stand in the training set; the column *new only* leaves
 # them out. **Predict first**: in which order do the parsers come?
 
-# %% tags=["hide-input"]
+# %% three parsers on real sentences tags=["hide-input"]
 from classroom.measured import measured
 
 results = measured("parsing")
@@ -1136,7 +1136,7 @@ assert max(np.ptp([x["scores"]["f1"] for x in of(name)]) for name in mean) < 2
 # What is so hard about writing a tree down? Let the translator write freely, and look at what is wrong. The second
 # part of the output shows F1 by sentence length, for the *constrained* translator and the chart parser:
 
-# %% tags=["hide-input"]
+# %% reasons, and F1 by length tags=["hide-input"]
 run = of("translator")[0]
 print(f"trees of their sentences: {run['free']['parsed']:.0f} %")
 for reason, count in sorted(run["reasons"].items(), key=lambda item: -item[1]):
@@ -1483,7 +1483,7 @@ verdict
 # back would find some brackets, too. The last number says how many it can find at most: the share of brackets that
 # stand at the *most frequent distance*.
 
-# %% tags=["hide-input"]
+# %% brackets, and the decoder's weights tags=["hide-input"]
 import torch
 from dotformer.support.recording import record_weights
 
@@ -1512,7 +1512,7 @@ def self_attention(source, target):
     return torch.cat([weights[name] for name in own])
 
 
-# %% tags=["hide-input"]
+# %% the best head for each label tags=["hide-input"]
 encoded = translator.encode_pairs(corpus.test[:200])
 hits, distances = {}, {}
 for source, target in encoded:
@@ -1553,7 +1553,7 @@ assert (
 # head, by blanking its column of the causal mask, and ask for the closing one. As a control, hide another bracket that
 # is still open. **Predict first**: for which labels does it matter?
 
-# %% tags=["hide-input"]
+# %% an opening bracket hidden tags=["hide-input"]
 from dotformer.decoder import causal_mask
 
 

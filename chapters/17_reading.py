@@ -282,7 +282,7 @@ def babi_scores(
     return scores | {"mean": sum(shares.values()) / len(shares), "passed": passed}
 
 
-# %% tags=["hide-input"]
+# %% the trained model on 500 stories tags=["hide-input"]
 import json
 
 from dotformer.generation import KVCache
@@ -330,7 +330,7 @@ assert translator.translate([mine], beam=1) == ["office"]
 # needs no model: answer with the room that the story names most often.
 
 
-# %% tags=["hide-input"]
+# %% scores of all models, and of a rule tags=["hide-input"]
 def commonest(one):
     """The room that is named most often."""
     facts = [fact for fact in one.source.split("\n ")[1:] if " went " in fact]
@@ -399,7 +399,7 @@ quiz.number(
 # where the owner went last.
 
 
-# %% tags=["hide-input"]
+# %% answers from patched states tags=["hide-input"]
 @torch.no_grad()
 def answers_from(translator, x, mask, layers_done):
     """What a model answers to states x (B, L, D) after some encoder layers."""
@@ -413,7 +413,7 @@ def answers_from(translator, x, mask, layers_done):
     return [translator.target.decode([token]).strip() for token in best.tolist()]
 
 
-# %% tags=["hide-input"]
+# %% which lines matter, and a donor tags=["hide-input"]
 def supporting(lines):
     """The lines of who took the thing asked for, and of where that person went."""
     thing = lines[0].strip("?").split()[-1]
@@ -471,7 +471,7 @@ for n, texts in enumerate(zip(story, other, strict=True)):
 # of stories that then get the donor's answer.
 
 
-# %% tags=["hide-input"]
+# %% copy lines after each layer tags=["hide-input"]
 @torch.no_grad()
 def brought(translator, texts, groups):
     """Whether a donor's lines bring its answer, a row for 0, 1, ... layers.
@@ -495,7 +495,7 @@ def brought(translator, texts, groups):
     return rows
 
 
-# %% tags=["hide-input"]
+# %% all donors, and how often they win tags=["hide-input"]
 CHANGES = ("thing", "owner", "room")
 COPIED = ("question", "took", "went", "all others")
 
@@ -621,7 +621,7 @@ quiz.one_choice(
 # than half of the stories: before any layer -> after layer 1 -> after layer 2. The last line of the output is a rule
 # that ignores which thing is asked for: answer with the room of whoever took something last.
 
-# %% tags=["hide-input"]
+# %% the same copies in other models tags=["hide-input"]
 runs = [run for run in measured("stories")["runs"] if run["part"] == "judge"]
 print("                   one hop  two hops   which line brings the donor's answer")
 for run in runs:
@@ -743,7 +743,7 @@ axes.set_yticks(range(len(order)), [f"{task}  {tasks[task]}" for task in order])
 axes.set(xlabel="right answers (red: without the question)", xlim=(0, 1.02))
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tasks passed, and the best rule for seven tags=["hide-input"]
 passed = [
     {task for task, share in run["right"].items() if share >= 0.95} for run in runs
 ]
@@ -827,7 +827,7 @@ assert most > 0.6 * sum(times for _, times in counted)
 #
 # **Predict first**: which of the three wins?
 
-# %% tags=["hide-input"]
+# %% sentences found by each rule tags=["hide-input"]
 questions = measured("questions")
 sentences = questions["sentences"]
 for rule, name in {
@@ -868,7 +868,7 @@ assert 0.73 < sentences["right"]["minilm"] < 0.75
 # 13's](13_alignment.ipynb) grammar, and in each put an invented name where a person was. The summary is the two names.
 # Training uses 300 names. One test uses the same 300, the other 100 new ones. Here is a training pair:
 
-# %% tags=["hide-input"]
+# %% two sentences with new names tags=["hide-input"]
 import re
 
 from dotformer.data.corpora import Pair
@@ -1011,7 +1011,7 @@ class CopyingCache(KVCache):
         return self.model.mix(states, *read)[:, 0]
 
 
-# %% tags=["hide-input"]
+# %% both trained, both tested tags=["hide-input"]
 from dotformer.generation import greedy
 from dotformer.tokens import pad_batch
 from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
@@ -1183,7 +1183,7 @@ quiz.number(
 #
 # **Predict first**: in which order will they come?
 
-# %% tags=["hide-input"]
+# %% ROUGE-1, and two summaries tags=["hide-input"]
 summaries = measured("summaries")
 systems = {
     "transformer": "transformer",
@@ -1454,7 +1454,7 @@ verdict
 # [By experiment](#how-does-it-join-two-facts) what is asked moves from line to line. Here is the mean weight of one
 # line on another, in the head where it is largest:
 
-# %% tags=["hide-input"]
+# %% weights of one line on another tags=["hide-input"]
 from dotformer.support.recording import record_weights
 
 
@@ -1495,7 +1495,7 @@ assert 0.25 < largest[0] < 0.4 and min(largest[1:]) > 0.95
 # question, and the request to answer in a few words, without any training (**zero-shot**). An answer counts if the
 # right words occur in it. (A hundred real questions, and a hundred of each of bAbI's first two tasks.)
 
-# %% tags=["hide-input"]
+# %% answers right without training tags=["hide-input"]
 asked = questions["xquad"]
 for name, row in (("SmolLM2", asked), ("most shared words", asked["shared_words"])):
     print(f"real questions, {name:18} {row['contains']:.0%}, F1 {row['f1']:.2f}")

@@ -220,7 +220,7 @@ class GPT(nn.Module):
 # parameters, copy them into our model, and compare all logits. GPT-2 approximates its GELU; the folded cell tells the
 # library to take the exact one, as we do.
 
-# %% tags=["hide-input"]
+# %% our logits beside the library's tags=["hide-input"]
 import warnings
 
 warnings.filterwarnings("ignore", message="IProgress")  # about progress bars
@@ -266,7 +266,7 @@ assert torch.allclose(with_prompt, theirs[:, 7:], atol=1e-5)
 #
 # The sum is 124,439,808.
 
-# %% tags=["hide-input"]
+# %% GPT-2's parameters, counted tags=["hide-input"]
 with torch.device("meta"):  # shapes, and no numbers
     gpt2 = GPT(GPTConfig(vocab_size=50_257))
 count = sum(parameter.numel() for parameter in gpt2.parameters())
@@ -307,7 +307,7 @@ quiz.number(
 # as the text. Nobody had to label anything, since the code supplies both. The loss counts the text alone. Here is one
 # pair:
 
-# %% tags=["hide-input"]
+# %% a name and its documentation tags=["hide-input"]
 from classroom.measured import measured
 
 found = measured("docstrings")
@@ -322,7 +322,7 @@ print(found["example"]["text"])
 # Begin small: the texts of one package, NetworkX, a vocabulary of 600 subword tokens, and a model of two layers. Only
 # the model is new; `Trainer` and `evaluate` are those of chapter 11.
 
-# %% tags=["hide-input"]
+# %% prompts and texts as tokens tags=["hide-input"]
 from dotformer.data.corpora import docstrings
 from dotformer.tokens import BPETokenizer
 from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
@@ -348,7 +348,7 @@ held_out = list(pair_batches(encoded(corpus.validation)))
 # Now the model, of width 64. `trained`, folded, makes 120 steps from a fixed seed. Every 40 steps the loss on
 # held-out texts is measured:
 
-# %% tags=["hide-input"]
+# %% 120 steps tags=["hide-input"]
 shape = {"d_model": 64, "num_heads": 4, "d_ff": 256, "num_layers": 2}
 config = TrainingConfig(
     120, 6e-3, warmup_steps=20, label_smoothing=0.0, validate_every=40
@@ -417,7 +417,7 @@ axes.text(900, 3.55, "GPT, three seeds", color=plots.BLUE)
 axes.set(xlabel="step", ylabel="validation loss, nats a token", ylim=(2.5, 8.2))
 plt.show()
 
-# %% tags=["hide-input"]
+# %% losses, and texts while it learns tags=["hide-input"]
 test = [run["test_loss"] for run in runs]
 print("nats a token:")
 print("   test loss, three seeds:", *(f"{loss:.2f}" for loss in test))
@@ -518,7 +518,7 @@ class GPTCache:
 # sampling need no new line. Does the model with a cache write the same as without one? And does a text depend on its
 # neighbours in a batch? Take the small model of NetworkX, and forty prompts of different lengths, padded on the left:
 
-# %% tags=["hide-input"]
+# %% alone and in a batch tags=["hide-input"]
 from dotformer.generation import greedy
 
 prompts = [tokenizer.encode(f" {pair.source}") for pair in corpus.test[:40]]
@@ -569,7 +569,7 @@ assert 1 < len(set(map(tuple, alone))) < 10
 #
 # **Predict first.** Of forty texts, how many change?
 
-# %% tags=["hide-input"]
+# %% columns as positions tags=["hide-input"]
 import copy
 
 
@@ -665,7 +665,7 @@ assert round(np.mean([each[-1] for each in contexts]), 1) == 3.0
 # which name in front does the model give the text the highest probability? For comparison, a method without a model
 # counts the words that name and text share, rare ones more (*tf-idf*).
 
-# %% tags=["hide-input"]
+# %% names found by model and by words tags=["hide-input"]
 print("right name found   by the model   by comparing words")
 for run in runs:
     found_by = run["names_found"]
@@ -859,7 +859,7 @@ plt.show()
 # its total weight on the letters that followed earlier occurrences of the query's letter. The last column is the loss
 # with this head removed. All are measured at letters whose next one is known.
 
-# %% tags=["hide-input"]
+# %% each head, and the loss without it tags=["hide-input"]
 two_layers = [run for run in copying if "without" in run]
 print("seed  layer head  before  after  loss without it   (with all heads)")
 for run in two_layers:
@@ -1151,7 +1151,7 @@ axes.set_yticks([3.5, 4, 4.5], ["3.5", "4", "4.5"])
 axes.minorticks_off()
 plt.show()
 
-# %% tags=["hide-input"]
+# %% losses beside the line tags=["hide-input"]
 for count, three, line_says in zip(counts, losses, expected, strict=True):
     seeds = " ".join(f"{loss:.2f}" for loss in three)
     print(f"{count:7,} parameters in layers: {seeds}   line {line_says:.2f}")
@@ -1212,7 +1212,7 @@ quiz.number(
 # more, and only through that sublayer does it know of the source. Switch it off in chapter 9's model, and give the
 # model two different questions:
 
-# %% tags=["hide-input"]
+# %% two questions, with and without cross-attention tags=["hide-input"]
 from dotformer.transformer import Transformer, TransformerConfig
 
 config = TransformerConfig(

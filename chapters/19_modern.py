@@ -156,7 +156,7 @@ class SwiGLU(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
-# %% tags=["hide-input"]
+# %% gate and up, on two numbers tags=["hide-input"]
 torch.manual_seed(0)
 network = SwiGLU(d_model=8, d_ff=20)
 with torch.no_grad():
@@ -260,7 +260,7 @@ def rotate(x: Tensor, turn: Tensor) -> Tensor:
     return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
 
 
-# %% tags=["hide-input"]
+# %% scores two apart, and six turns tags=["hide-input"]
 from dotformer.by_hand.positions import rotation_matrix
 
 one = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
@@ -452,7 +452,7 @@ class KeptHeads:
 # Four heads that share two pairs of keys and values must return what ordinary attention does, if each group's $W_K$ and
 # $W_V$ are copied to both its heads:
 
-# %% tags=["hide-input"]
+# %% shared heads beside copied ones tags=["hide-input"]
 from dotformer.attention import MultiHeadAttention
 
 torch.manual_seed(0)
@@ -629,7 +629,7 @@ class ModernCache(GPTCache):
 # neighbours. So `named_as_theirs` renames our matrices and reorders their rows. The second line of the output shows
 # what happens if the rows are not reordered:
 
-# %% tags=["hide-input"]
+# %% our logits beside the library's tags=["hide-input"]
 import warnings
 
 warnings.filterwarnings("ignore", message="IProgress")  # about progress bars
@@ -717,7 +717,7 @@ draw_losses(changes, axes)
 axes.set_yticks(range(len(changes)), [changes[0], *(f"+ {c}" for c in changes[1:])])
 plt.show()
 
-# %% tags=["hide-input"]
+# %% losses, parameters and cached numbers tags=["hide-input"]
 print("                 test loss,                                      numbers")
 print("model            three seeds     learning rate  parameters    cached")
 for model in [*changes, "no positions"]:
@@ -784,7 +784,7 @@ assert round(sizes[1] / sizes[0], 1) == 1.4
 # test: the text that the model must write if it always takes the likeliest token. The program
 # `python -m benchmarks.published` loads the weights into `ModernGPT` and lets it write:
 
-# %% tags=["hide-input"]
+# %% the story that it writes tags=["hide-input"]
 import textwrap
 
 published = measured("published")
@@ -861,7 +861,7 @@ shape = model.config
 assert (shape.num_layers, shape.num_heads, shape.num_kv_heads) == (30, 9, 3)
 assert (shape.vocab_size, shape.rope_base, shape.max_length) == (49_152, 1e5, 8192)
 
-# %% tags=["hide-input"]
+# %% compared with transformers tags=["hide-input"]
 same, pace = published["compared"], published["tokens_a_second"]
 print(
     f"next token the same after {same['same_next_token']} of {same['prompts']} prompts"
@@ -1020,7 +1020,7 @@ assert max(r["found"] for r in few if not r["right"]) < 0.25
 #
 # **Predict first.** Which of them do you notice, if you ask for the capital of France?
 
-# %% tags=["hide-input"]
+# %% mistakes to make tags=["hide-input"]
 right = rotate
 
 
@@ -1065,7 +1065,7 @@ def look():
     return round(float(nats), 2), go_on("The capital of France is", 9)
 
 
-# %% tags=["hide-input"]
+# %% what each does to loss and text tags=["hide-input"]
 # The attention above looks up `rotate` at each call.
 looks = {"nothing wrong": look()}
 rotate = by_halves
@@ -1312,7 +1312,7 @@ verdict
 # depends on the order of its terms. That order depends on how many tokens are read at once, on the kernel, and, on a
 # server, on which other texts are in the batch.
 
-# %% tags=["hide-input"]
+# %% the same logits in three ways tags=["hide-input"]
 with torch.no_grad():
     at_once, again = model(nothing, tokens)[0], model(nothing, tokens)[0]
     cache = ModernCache(model, tokens[:, :-1])
@@ -1341,7 +1341,7 @@ assert sixteen.nextafter(2 * sixteen) - sixteen == 0.125
 # At the same width, more heads are narrower ([chapter 6](06_many_heads.ipynb)). Train the SwiGLU model of [the
 # comparison](#what-is-each-change-worth) with one head, four, and sixteen:
 
-# %% tags=["hide-input"]
+# %% 1, 4 and 16 heads tags=["hide-input"]
 print("                test loss        ms")
 print("               three seeds    a step")
 for model, name in (
@@ -1563,7 +1563,7 @@ panels[0].set_ylabel("share of tokens")
 figure.tight_layout()
 plt.show()
 
-# %% tags=["hide-input"]
+# %% experts beside one network tags=["hide-input"]
 print("                   test loss, three seeds")
 for model in ("grouped heads", "experts", "balanced experts"):
     runs = runs_of(model)

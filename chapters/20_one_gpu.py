@@ -92,7 +92,7 @@ def training_flops(
 # %% [markdown]
 # Let PyTorch watch a small model: two layers on each side, of width 128.
 
-# %% tags=["hide-input", "nbval-check-output"]
+# %% FLOPs by PyTorch's counter tags=["hide-input", "nbval-check-output"]
 from dotformer.support.recording import record_weights
 
 small = TransformerConfig(
@@ -121,7 +121,7 @@ assert counter.get_total_flops() == ours
 # Equal, to the last FLOP. Now the paper's base model, with a batch of about 25,000 tokens on each side, as the paper
 # had it: 400 pairs of 64.
 
-# %% tags=["hide-input", "nbval-check-output"]
+# %% the base model's FLOPs by part tags=["hide-input", "nbval-check-output"]
 base = TransformerConfig(37_000, 37_000, dropout=0.0, share_embeddings=True)
 with torch.device("meta"):  # shapes only, no numbers
     parameters = sum(p.numel() for p in Transformer(base).parameters())
@@ -201,7 +201,7 @@ def matmul_throughput(
     return 2 * size**3 / median(benchmark(lambda: a @ b, device))
 
 
-# %% tags=["hide-input"]
+# %% both peaks, measured tags=["hide-input"]
 device = "cuda" if torch.cuda.is_available() else "cpu"
 size = 1024 if device == "cpu" else 8192
 bandwidth = memory_bandwidth(device)
@@ -321,7 +321,7 @@ quiz.one_choice(
 # We time a training step of the small model above, with 16 pairs, after telling the C library to keep what is freed
 # ([why](#what-do-page-faults-cost)).
 
-# %% tags=["hide-input"]
+# %% one step, and its page faults tags=["hide-input"]
 from dotformer.support.memory import keep_freed_memory, page_faults
 from dotformer.training import Trainer, TrainingConfig
 
@@ -358,7 +358,7 @@ assert not is_kept or costs["kept"][1] < costs["as it comes"][1] / 10 + 100
 # In the output the MFU comes first. The list below it is from PyTorch's profiler: `profile_operators` lets the profiler
 # watch a step, and adds up each operator's own time, without the time of other operators that it calls.
 
-# %% tags=["hide-input"]
+# %% time by kind of operator tags=["hide-input"]
 import re
 
 from dotformer.support.benchmark import profile_operators
@@ -407,7 +407,7 @@ assert least < 1.1 * seconds and spent["Adam"] > 0.05 * seconds
 # float32 has 1 bit for the sign, 8 for the **exponent** (a power of two) and 23 for the **mantissa**, its digits. The
 # shorter **dtypes** have fewer: bfloat16 gives up mantissa only, float16 some of both.
 
-# %% tags=["hide-input", "nbval-check-output"]
+# %% range and precision of three dtypes tags=["hide-input", "nbval-check-output"]
 bits = {"float32": (8, 23), "bfloat16": (8, 7), "float16": (5, 10)}
 print("        exponent  mantissa   largest  smallest   next after 1")
 for name, (exponent, mantissa) in bits.items():
@@ -436,7 +436,7 @@ assert torch.isinf(forty.half() @ forty.half()) and forty @ forty == 102_400
 # there it spreads to everything. At the other end numbers vanish. Here are three small gradients, kept in 16 bits. In
 # the last two rows they are multiplied by a power of two before that, and divided again after:
 
-# %% tags=["hide-input", "nbval-check-output"]
+# %% three gradients in 16 bits tags=["hide-input", "nbval-check-output"]
 gradient = torch.tensor([1e-4, 1e-6, 1e-8])
 print("bfloat16             ", [f"{g:.2g}" for g in gradient.bfloat16().tolist()])
 for scale in (1.0, 2.0**16, 2.0**40):
@@ -468,7 +468,7 @@ assert torch.isinf((gradient * 2**40).half())[0]
 # straight line of slope 2. One has its parameters in bfloat16. The other has them in float32, and `torch.autocast`
 # rounds its products to bfloat16. The output says how far from 2 the slope ends, and in how many steps it moved.
 
-# %% tags=["hide-input"]
+# %% a line learnt in each tags=["hide-input"]
 from itertools import pairwise
 
 
@@ -583,7 +583,7 @@ plt.show()
 # **By hand.** After the first block $b = 1$, $z = e^{-1} + 1 = 1.368$ and $o = 10 e^{-1} + 20 = 23.68$. The second
 # block brings $b' = 3$. So $z$ and $o$ shrink by $e^{-2} = 0.1353$, and the third key adds 1 to $z$ and 30 to $o$:
 
-# %% tags=["hide-input", "nbval-check-output"]
+# %% the third key, in numbers tags=["hide-input", "nbval-check-output"]
 b, z, o = 1.0, np.exp(-1) + 1, 10 * np.exp(-1) + 20
 shrink = np.exp(b - 3.0)
 z, o = z * shrink + 1, o * shrink + 30
@@ -634,7 +634,7 @@ def blockwise_attention(
     return blend / total
 
 
-# %% tags=["hide-input", "nbval-check-output"]
+# %% four block sizes, compared tags=["hide-input", "nbval-check-output"]
 from dotformer.by_hand.attention import scaled_dot_product_attention
 
 rng = np.random.default_rng(0)
@@ -973,7 +973,7 @@ def measure(
 # Here are two of the rungs, live. The last column is the distance of a rung's gradient from that of the first, as a
 # share of its norm.
 
-# %% tags=["hide-input"]
+# %% two rungs tags=["hide-input"]
 from dotformer.support.benchmark import climb
 
 workload = Workload(small, pairs=16, length=24)
@@ -997,7 +997,7 @@ for row in climb(partial(measure, workload, device=device, steps=3), two_rungs):
 #
 # **Predict first.** Which rungs are slower than the one before, on a CPU?
 
-# %% tags=["hide-input"]
+# %% all rungs, as measured tags=["hide-input"]
 from classroom.measured import measured
 
 
@@ -1053,7 +1053,7 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 #
 # The steps have 100 pairs of 64 tokens, and from *larger batch* on 400 pairs.
 
-# %% tags=["hide-input"]
+# %% all rungs, as measured tags=["hide-input"]
 on_gpu = measured("ladder-cuda")
 print(on_gpu["accelerator"], on_gpu["date"])
 there, gains = show_ladder(on_gpu)
@@ -1071,7 +1071,7 @@ there, gains = show_ladder(on_gpu)
 # ([how](#record-a-step-and-repeat-it)). What remains in such a *recorded* step is the GPU's own time. A step is called
 # *launched* if Python launches its kernels one after the other.
 
-# %% tags=["hide-input"]
+# %% launched, recorded, and a line tags=["hide-input"]
 batches = measured("throughput-cuda")["measurements"]
 recorded = {row["pairs"]: 1000 * row["seconds"] for row in batches}
 recorded[400] = 1000 * there["CUDA graph"]["seconds"]
@@ -1207,7 +1207,7 @@ assert 760e12 < peak_in_16_bits < 790e12
 # pass, 33 MB, and the three of the four arrays of logits and gradients that PyTorch does not save, 28 MB. Four arrays
 # are the most: a program that lets go of the logits early has one fewer.
 
-# %% tags=["hide-input"]
+# %% one training step's memory, measured and summed tags=["hide-input"]
 from dotformer.support.memory import training_memory
 
 large = Transformer(base)
@@ -1225,7 +1225,7 @@ assert round(3 * 4 * 63 * 37_000 / 1e6) == 28 and round(activations / 1e6) == 61
 # From such a sum `memory_advice` says what has to shrink, if a tenth is to stay free. On a GPU
 # `python -m dotformer train` prints such a line when memory runs out:
 
-# %% tags=["hide-input"]
+# %% advice for three cases tags=["hide-input"]
 from textwrap import fill
 
 from dotformer.support.memory import memory_advice
@@ -1426,7 +1426,7 @@ verdict
 # `keep_freed_memory` tells the C library of Linux to keep what is freed. The step [above](#where-does-it-go), before
 # and after that:
 
-# %% tags=["hide-input"]
+# %% time and page faults tags=["hide-input"]
 for name, (taken, count) in costs.items():
     print(f"{name:12}{1000 * taken:6.0f} ms {count:8,.0f} page faults a step")
 
@@ -1510,7 +1510,7 @@ assert str(device) != "cpu" or borders[2] - borders[1] > borders[1]
 # Each part takes the longer of its two times, by arithmetic and by memory. For a token of width 512, with 2 bytes a
 # number, and without the scores, which are few in short sentences:
 
-# %% tags=["hide-input"]
+# %% FLOPs and bytes by part tags=["hide-input"]
 peak, memory_speed = 989e12, 3.35e12  # an H100 (SXM), as its maker gives them
 
 
@@ -1553,7 +1553,7 @@ assert round(of_peak(512), 2) == 0.52 and of_peak(4096) > 0.89
 # How far does a recorded step get? On the left is the H200's roofline in 16 bits, on the right the MFU of a recorded
 # step, over the pairs in a batch.
 
-# %% tags=["plot", "hide-input"] mystnb={"image": {"alt": "Left: FLOP/s over FLOPs per byte of an H200, both logarithmic. Softmax and one-token generation lie near the rising line, layer norm below it, the projection and the feed-forward network a little below the flat one. Right: the share of the peak over the pairs in a batch rises from under 1 percent at one pair to 35 percent at 1,600, and flattens from 1,024 on."}}
+# %% roofline and MFU, drawn tags=["plot", "hide-input"] mystnb={"image": {"alt": "Left: FLOP/s over FLOPs per byte of an H200, both logarithmic. Softmax and one-token generation lie near the rising line, layer norm below it, the projection and the feed-forward network a little below the flat one. Right: the share of the peak over the pairs in a batch rises from under 1 percent at one pair to 35 percent at 1,600, and flattens from 1,024 on."}}
 operations = [
     row
     for row in measured("roofline-cuda")["measurements"]
@@ -1608,7 +1608,7 @@ plt.show()
 # A recorded step of 400 pairs on the H200 takes 40 ms. Here are the twelve kernels that take the most time, by kind,
 # each with all its launches:
 
-# %% tags=["hide-input"]
+# %% kernels by kind tags=["hide-input"]
 print(on_gpu["accelerator"], on_gpu["date"])
 kernels = dict(
     next(
@@ -1748,7 +1748,7 @@ class FastTrainer(Trainer):
 # %% [markdown]
 # How often does a step of each take a number out of a tensor? One operator of PyTorch's does that, so count its calls:
 
-# %% tags=["hide-input"]
+# %% numbers taken in a step tags=["hide-input"]
 from dotformer.support.benchmark import count_synchronisations
 
 asked = {}
@@ -1888,7 +1888,7 @@ def level(
     return [(padded(source, 0), padded(target, 1)) for source, target in pairs]
 
 
-# %% tags=["hide-input", "nbval-check-output"]
+# %% how many shapes are left tags=["hide-input", "nbval-check-output"]
 draw = np.random.default_rng(0)
 lengths = draw.integers(1, 61, size=(5000, 2)).tolist()
 pairs = [([3] * s, [1, *[3] * t, 2]) for s, t in lengths]
@@ -1921,7 +1921,7 @@ assert 2 * shapes["padded"] < shapes["as they are"]
 # `is_causal`, and our `MultiHeadAttention` takes the word `"causal"` as its mask, which a GPT without padding passes.
 # Here are the times, forward and back, at 1,024 tokens:
 
-# %% tags=["hide-input"]
+# %% the time of each tags=["hide-input"]
 torch.manual_seed(0)
 attention = MultiHeadAttention(128, 4).to(device)
 x = torch.randn(1, 1024, 128, device=device)
@@ -1986,7 +1986,7 @@ for axes, figures, title in zip(
 plt.tight_layout()
 plt.show()
 
-# %% tags=["hide-input"]
+# %% how activations grow tags=["hide-input"]
 growth = {}
 for way in ("written out", "fused"):
     growth[way] = activation_bytes[way, 1024] / activation_bytes[way, 128]
@@ -2002,7 +2002,7 @@ assert round(growth["written out"]) == 45 and round(growth["fused"]) == 8
 # products, which both must do, take much of the time. On the H200 they part further, here for one sentence and eight
 # heads, in 16 bits:
 
-# %% tags=["plot", "hide-input"] mystnb={"image": {"alt": "Seconds and bytes over length on an H200, from 1,024 to 16,384 tokens, all axes logarithmic. Written out is slowest and its bytes grow with the square. From 4,096 tokens on memory-efficient, FlashAttention and cuDNN follow in this order, with bytes that grow in proportion."}}
+# %% time and memory, drawn tags=["plot", "hide-input"] mystnb={"image": {"alt": "Seconds and bytes over length on an H200, from 1,024 to 16,384 tokens, all axes logarithmic. Written out is slowest and its bytes grow with the square. From 4,096 tokens on memory-efficient, FlashAttention and cuDNN follow in this order, with bytes that grow in proportion."}}
 ways = measured("attention-cuda")["measurements"]
 colors = {"written out": plots.RED, "memory-efficient": plots.GOLD}
 colors |= {"flash": plots.TEAL, "cuDNN": plots.BLUE}
@@ -2054,7 +2054,7 @@ assert round(longest["written out"]["seconds"] / longest["cuDNN"]["seconds"]) ==
 # computed. PyTorch has that as `F.linear_cross_entropy`. Here are 1,024 targets of the base model's width and
 # vocabulary, in chunks of 128:
 
-# %% tags=["hide-input"]
+# %% memory and seconds, whole and in chunks tags=["hide-input"]
 from dotformer.support.benchmark import most_allocated
 from torch.nn import LinearCrossEntropyOptions
 

@@ -210,7 +210,7 @@ quiz.one_choice(
 # round each rank sends the chunk in red:
 
 
-# %% tags=["hide-input"]
+# %% the ring tags=["hide-input"]
 def ring(gradients, rounds=None):
     """What each has after all rounds, or some, and how many numbers each sent."""
     n = len(gradients)
@@ -281,7 +281,7 @@ plt.show()
 # **Predict first.** In each round a process sends one $N$-th of its gradient. How much does it send in all, if there
 # are 2 processes? If there are 100?
 
-# %% tags=["hide-input"]
+# %% sums, and what each sends tags=["hide-input"]
 sums, sent = ring(three)
 print(sums[0], sums[1], sums[2], "each has sent", sent[0], "numbers")
 assert all(np.array_equal(each, sum(three)) for each in sums)
@@ -638,7 +638,7 @@ class DistributedTrainer(FastTrainer):
 # **Predict first.** The second engine keeps half of the model in each of the two. Does it send more than the first, or
 # less?
 
-# %% tags=["hide-input"]
+# %% a counter of bytes tags=["hide-input"]
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -659,7 +659,7 @@ class Traffic(TorchDispatchMode):
         return operation(*given, **(named or {}))
 
 
-# %% tags=["hide-input"]
+# %% one step of each engine, counted tags=["hide-input"]
 def one_step(count=1, **options):
     """What a step moves and keeps, over the parameters' bytes, and its gradient.
 
@@ -761,7 +761,7 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # Without dropout, train a model that reverses sentences, for 20 steps: in one process, in two that each have the full
 # model, and in three that each have a shard.
 
-# %% tags=["hide-input"]
+# %% one, two and three processes tags=["hide-input"]
 import os
 from pathlib import Path
 
@@ -913,7 +913,7 @@ quiz.one_choice(
 # **Predict first.** How much faster are two, with a batch of 32 sentences? With one of 4?
 
 
-# %% tags=["hide-input"]
+# %% the clock tags=["hide-input"]
 def race(sentences, rounds=24):
     """Milliseconds for a gradient, for each way: the quartiles of some rounds."""
     torch.set_num_threads(1)
@@ -941,7 +941,7 @@ def race(sentences, rounds=24):
 # %% [markdown]
 # A program has run this on an idle machine (`python -m benchmarks.two_processes`):
 
-# %% tags=["hide-input"]
+# %% how much faster tags=["hide-input"]
 from classroom.measured import measured
 
 raced, gains = measured("two_processes")["found"], {}
@@ -980,7 +980,7 @@ assert (
 # How long does an all-reduce take by itself?
 
 
-# %% tags=["hide-input"]
+# %% an all-reduce, timed tags=["hide-input"]
 def time_all_reduce():
     """The least seconds of an all-reduce, by how many numbers it sums."""
     dist.all_reduce(torch.ones(1))  # the first takes longer
@@ -1078,7 +1078,7 @@ class SumForward(torch.autograd.Function):
         return gradient
 
 
-# %% tags=["hide-input"]
+# %% the sum on the way back tags=["hide-input"]
 class SumBackward(torch.autograd.Function):
     """Nothing on the way forward, all-reduce on the way back."""
 
@@ -1098,7 +1098,7 @@ class SumBackward(torch.autograd.Function):
 # matrices. Is that one process's layer? In the folded cell two processes compute output and gradients, in float64:
 
 
-# %% tags=["hide-input"]
+# %% two processes beside one tags=["hide-input"]
 def shared_layer():
     """Output and gradients of a feed-forward network that processes share."""
     draw = torch.Generator().manual_seed(0)
@@ -1455,7 +1455,7 @@ verdict
 # tokens on each side; let them be 390 pairs of 64. Are the FLOPs in the products of 100,000 such steps (300,000 for the
 # big model) more than the estimate, or fewer?
 
-# %% tags=["hide-input"]
+# %% FLOPs of both models tags=["hide-input"]
 from dotformer.devices import training_flops
 
 models = {
@@ -1576,7 +1576,7 @@ assert orders[0] == orders[1] != orders[2]
 # the bandwidth $\beta$. Here is the line that fits the four [measured times](#are-two-twice-as-fast) best, by the
 # relative error:
 
-# %% tags=["hide-input"]
+# %% latency and bandwidth, fitted tags=["hide-input"]
 sizes, taken = np.array(list(seconds)), np.array(list(seconds.values()))
 rows = np.stack([1 / taken, 4 * sizes / taken], axis=1)  # times alpha, 1 / beta: 1
 (latency, per_byte), *_ = np.linalg.lstsq(rows, np.ones(len(rows)))
@@ -1624,7 +1624,7 @@ assert (abs(said / taken - 1) < 0.8).all() and latency > 0 and per_byte > 0
 # Between machines, one network card has 50. Eight cards have 400, of which we count half, 200: an assumption, since
 # gradients also cross the machine's own links. Then $F / \beta$ is about 600, 1,360 and 5,420:
 
-# %% tags=["hide-input", "nbval-check-output"]
+# %% the break-even for three networks tags=["hide-input", "nbval-check-output"]
 speeds = (450, 200, 50)  # GB/s
 used = max(
     row["mfu_of_nominal"] for row in measured("throughput-cuda")["measurements"]

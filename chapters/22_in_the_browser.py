@@ -205,7 +205,7 @@ def page_tokenizer(tokenizer: BPETokenizer) -> dict[str, Any]:
 # %% [markdown]
 # Here is the translator of chapter 13.
 
-# %% tags=["hide-input"]
+# %% the translator, packed tags=["hide-input"]
 import gzip
 
 from dotformer.data.corpora import grammar
@@ -257,7 +257,7 @@ def rounded(
     return (numbers * scales[:, None]).view_as(weight)
 
 
-# %% tags=["hide-input"]
+# %% 2 to 32 bits tags=["hide-input"]
 from copy import deepcopy
 
 from dotformer.training import evaluate, pair_batches
@@ -321,7 +321,7 @@ assert cost[3, False][0] < 430 and abs(cost[8, True][2] - cost[32, True][2]) < 5
 # three transformers of a million parameters, trained with different seeds, translate the captions of chapter 14. You
 # can repeat this with `python -m benchmarks.quantization`.
 
-# %% tags=["hide-input"]
+# %% the same for captions tags=["hide-input"]
 captions = measured("quantization")
 print("bits  scale for     BLEU of three models")
 for row_ in captions["rows"]:
@@ -391,7 +391,7 @@ quiz.number(
 # window .* The page translates again at every keystroke. Choose a word of the translation to see where the decoder
 # looked when it wrote that word. You can also choose another layer or head.
 
-# %% tags=["hide-input"]
+# %% the page's translator, for one sentence tags=["hide-input"]
 from classroom.translator import translator_figure
 from dotformer.support.recording import record_weights
 
@@ -435,7 +435,7 @@ translator_figure(
 # - `bias?.[i] ?? 0` is `bias[i]`, or 0 if there is no bias;
 # - `%%js` runs a cell of the notebook as JavaScript, and shows the value of its last line.
 
-# %% tags=["hide-input"]
+# %% the bridge to V8 tags=["hide-input"]
 from classroom import javascript
 
 # %% language="js" tags=["export"] module="engine"
@@ -527,7 +527,7 @@ from classroom import javascript
 #   return linear(down, linear(up, x).map((value) => Math.max(0, value)));
 # }
 
-# %% language="js" tags=["hide-input", "export"] module="engine"
+# %% layers, the last norm, embeddings language="js" tags=["hide-input", "export"] module="engine"
 # function layersOf(stack) {
 #   return Object.values(stack.layers);
 # }
@@ -638,7 +638,7 @@ from classroom import javascript
 # The rest is folded: a beam search, which is chapter 12's line by line; byte-pair encoding; and the reading of the
 # file.
 
-# %% language="js" tags=["hide-input", "export"] module="engine"
+# %% beam search language="js" tags=["hide-input", "export"] module="engine"
 # function penalty(length, alpha) {
 #   return ((5 + length) / 6) ** alpha;
 # }
@@ -680,7 +680,7 @@ from classroom import javascript
 #   return found.reduce((a, b) => (b.score > a.score ? b : a));
 # }
 
-# %% language="js" tags=["hide-input", "export"] module="engine"
+# %% bytes, and tokens both ways language="js" tags=["hide-input", "export"] module="engine"
 # // UTF-8, from text to bytes and back; what is not UTF-8 becomes U+FFFD.
 # function toBytes(text) {
 #   const whole = text.replace(/\p{Surrogate}/gu, "\uFFFD");
@@ -737,7 +737,7 @@ from classroom import javascript
 #   return toText(tokens.flatMap((token) => symbols[token - specials] ?? []));
 # }
 
-# %% language="js" tags=["hide-input", "export"] module="engine"
+# %% a tokenizer, and a model with its texts language="js" tags=["hide-input", "export"] module="engine"
 # function tokenizer({ merges, specials }) {
 #   const symbols = [...Array(256).keys()].map((byte) => [byte]);
 #   for (const [left, right] of merges) {
@@ -792,7 +792,7 @@ from classroom import javascript
 # step? The first alone proves little: there the decoder's self-attention sees a single token, whose weight is 1
 # whatever its score.
 
-# %% tags=["hide-input"]
+# %% logits and tokens, compared tags=["hide-input"]
 to_compare = (
     f"const model = load({text});"
     + """
@@ -868,7 +868,7 @@ assert 11 < max(np.abs(logits_).max() for _, logits_ in reference) < 13
 #
 # **Predict first.** Which of the six still translate most of the hundred sentences as before? Would you notice?
 
-# %% tags=["hide-input"]
+# %% six defects, and what notices them tags=["hide-input"]
 defects = {
     "positions begin at 1": ("(position + t) /", "(position + t + 1) /"),
     "embeddings not times √D": ("value * Math.sqrt(row.length)", "value"),
@@ -938,7 +938,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## How fast is it?
 
-# %% tags=["hide-input"]
+# %% the pace tags=["hide-input"]
 javascript.run("""
 function lengths(texts) {
   const each = (text) => [...greedy(model, tokenize(model.source, text), 60)].length;
@@ -1349,7 +1349,7 @@ class OnnxCache:
             self.source = [*(one[:, rows] for one in kept), mask[rows]]
 
 
-# %% tags=["hide-input"]
+# %% twenty sentences through both graphs tags=["hide-input"]
 from dotformer.tokens import pad_batch
 
 use(lambda p: p)
@@ -1387,7 +1387,7 @@ print(f"beam search: {len(found)} of {len(found)} translations are the same")
 # 24 tokens): PyTorch with our cache, ONNX Runtime with the two graphs, and CTranslate2, which is made for this one
 # purpose ([the comparison](../comparison.md) has more).
 
-# %% tags=["hide-input"]
+# %% three engines tags=["hide-input"]
 engines = ("dotformer", "dotformer, ONNX Runtime", "CTranslate2")
 print(
     f"{'milliseconds for all sentences':31}{'PyTorch':>10}{'ONNX Runtime':>14}{'CTranslate2':>13}"

@@ -34,7 +34,7 @@ TAGS = {  # what an author may write, and the tags that the notebook's cell gets
     "remove-cell": ("remove-cell",),
     "solution": ("solution", "hide-cell"),
 }
-METADATA = {"tags", "module", "mystnb"}
+METADATA = {"tags", "module", "mystnb", "title"}
 LAYOUT = {"lines_to_next_cell", "lines_to_end_of_cell_marker", "cell_marker", "region_name"}  # jupytext's own
 
 JAVASCRIPT = "%%js\n"  # what jupytext makes of a cell with language="js"
@@ -48,7 +48,8 @@ class Cell:
     """One cell of a chapter.
 
     `line` is the line of the chapter's file on which `source` begins, `section` the last heading at or above the cell,
-    `tree` the syntax tree of a code cell (empty for the others), `metadata` what is neither tags nor module.
+    `tree` the syntax tree of a code cell (empty for the others), `title` what stands on the toggle of folded code,
+    `metadata` the rest.
     """
 
     kind: str
@@ -59,6 +60,7 @@ class Cell:
     line: int
     section: Section
     tree: ast.Module
+    title: str
 
     @property
     def is_javascript(self) -> bool:
@@ -137,8 +139,11 @@ def _read_cell(path: Path, marker: int, raw: NotebookNode, section: Section) -> 
         raise ChapterError(path, marker, f"not understood on a '# %%' line: {key} ({metadata[key]!r})")
     tags = tuple(metadata.pop("tags", ()))
     module = metadata.pop("module", None)
+    title = metadata.pop("title", "")
     if unknown := set(tags) - set(TAGS):
         raise ChapterError(path, marker, f"unknown tag {min(unknown)!r}; known are {', '.join(TAGS)}")
+    if title and "hide-input" not in tags:
+        raise ChapterError(path, marker, f'only the tag "hide-input" has a title: {title!r}')
     if ("export" in tags) != (module is not None):
         raise ChapterError(path, marker, 'the tag "export" and a module="by_hand.softmax" go together')
     if module is not None and (raw.cell_type != "code" or not MODULE.fullmatch(str(module))):
@@ -158,7 +163,7 @@ def _read_cell(path: Path, marker: int, raw: NotebookNode, section: Section) -> 
             compile(tree, str(path), "exec", dont_inherit=True)
         except SyntaxError as error:
             raise ChapterError(path, line + (error.lineno or 1) - 1, f"{type(error).__name__}: {error.msg}") from None
-    cell = Cell(raw.cell_type, source, tags, metadata, module, line, section, tree)
+    cell = Cell(raw.cell_type, source, tags, metadata, module, line, section, tree, title)
     if module is not None and not cell.is_javascript:
         _check_export(path, cell)
     return cell

@@ -42,6 +42,8 @@ def cells_of(project: Project, chapter: Chapter) -> list[tuple[NotebookNode, int
     cells = []
     for cell in chapter.cells:
         metadata: dict[str, Any] = dict(cell.metadata)
+        if cell.title:
+            metadata["mystnb"] = metadata.get("mystnb", {}) | {"code_prompt_show": cell.title}
         if cell.tags:
             metadata["tags"] = list(dict.fromkeys(tag for given in cell.tags for tag in TAGS[given]))
         if HIDDEN.intersection(cell.tags):

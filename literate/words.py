@@ -51,6 +51,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 def passages(cell: Cell) -> Iterator[tuple[int, str]]:
     """What a cell says to its reader, each passage with its line in the chapter's file."""
+    yield cell.line - 1, cell.title
     yield cell.line - 1, cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
     if cell.kind == "markdown":
         yield cell.line, cell.source

@@ -39,15 +39,17 @@ def set_buttons(app: Sphinx, config: Config) -> None:
 
 
 def name_toggles(app: Sphinx, doctree: nodes.document) -> None:
-    """Let the toggle of a hidden cell say what it hides, and which of its names the code below it on the page needs."""
+    """Let the toggle of a hidden cell say what it hides: its title, and what it exports or the code below it needs."""
     needed: set[str] = set()
     for cell in reversed([node for node in doctree.findall(nodes.container) if "cell" in node["classes"]]):
         defined, read = names_of(cell)
         if "hide_mode" not in cell:
             needed = (needed - set(defined)) | read
             continue
-        wanted = [name for name in defined if name in needed]
-        hidden = f"the code of {', '.join(wanted)}" if wanted else "the code"
+        exported = "tag_export" in cell["classes"]
+        names = dict.fromkeys(name for name in defined if name in needed or (exported and not name.startswith("_")))
+        title = cell.get("prompt_show")
+        hidden = "the code" + (f" of {', '.join(names)}" if names else "") + (f": {title}" if title else "")
         for tag in TOGGLES.keys() & set(cell["classes"]):
             hidden = TOGGLES[tag]
         cell["prompt_show"], cell["prompt_hide"] = f"Show {hidden}", f"Hide {hidden}"
@@ -69,8 +71,11 @@ def names_of(cell: nodes.container) -> tuple[list[str], set[str]]:
         return defined, read
     for statement in statements:
         table = symtable.symtable(ast.unparse(statement), "cell", "exec")
-        read |= globals_read(table) - set(defined)
-        defined += [symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned()]
+        loops = [node.target for node in ast.walk(statement) if isinstance(node, ast.For)]
+        counted = {node.id for target in loops for node in ast.walk(target) if isinstance(node, ast.Name)}
+        read |= globals_read(table) - set(defined) - counted
+        assigned = [symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned()]
+        defined += [name for name in assigned if name not in counted]
     return defined, read
 
 

@@ -130,6 +130,18 @@ def without_alt_text(path: Path) -> list[str]:
     return problems
 
 
+def without_titles(path: Path) -> list[str]:
+    """Folded code whose toggle does not say what one would see: neither by a title nor by the names that it exports."""
+    named = {"plot", "check", "proof", "export"}
+    return [
+        f"{path.name}: folded without a title: {cell.source[:40]}"
+        for cell in read(path).cells
+        if "hide-input" in tags(cell)
+        and (not tags(cell) & named or ("export" in tags(cell) and cell.source.startswith("%%js")))
+        and not cell.metadata.get("mystnb", {}).get("code_prompt_show")
+    ]
+
+
 def without_quizzes(path: Path) -> list[str]:
     """Too few quiz questions, none that asks for a number, or a cell that shows none: a quiz is its last expression."""
     quizzes = [cell for _, cell in code_cells(read(path)) if "quiz" in tags(cell)]

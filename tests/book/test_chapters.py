@@ -15,6 +15,7 @@ NOTEBOOKS = sorted((ROOT / "book" / "notebooks").glob("*.ipynb"))
 NOTEBOOK_GATES = [
     gates.not_executed,
     gates.without_alt_text,
+    gates.without_titles,
     gates.without_quizzes,
     gates.without_exercises,
     gates.wrong_verdicts,

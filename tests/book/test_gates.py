@@ -90,6 +90,15 @@ def test_a_reading_time_of_what_goes_further(notebook):
     assert gates.wrong_reading_time(notebook(said, *further, further[1]))
 
 
+def test_folded_code_without_a_title(notebook):
+    titled = code("x = 1", "hide-input")
+    titled.metadata["mystnb"] = {"code_prompt_show": "one number"}
+    others = [code("def f(): ...", "hide-input", "export"), code("1", "hide-input", "proof"), code("1")]
+    assert not gates.without_titles(notebook(titled, *others))
+    assert len(gates.without_titles(notebook(code("x = 1", "hide-input"), *others))) == 1
+    assert len(gates.without_titles(notebook(code("%%js\nf", "hide-input", "export"), *others))) == 1
+
+
 @pytest.mark.parametrize(
     "text",
     [

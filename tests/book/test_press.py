@@ -103,10 +103,12 @@ def test_scripts_in_a_page_become_files(root, tmp_path, monkeypatch):
 
 
 def page_of(*cells):
-    """A page of code cells: what they hold, and the tags of those that are hidden."""
+    """A page of code cells: what they hold, and of those that are hidden their title and tags."""
     page = nodes.section()
-    for source, *tags in cells:
-        cell = nodes.container(classes=["cell", *tags], **({"hide_mode": "input"} if tags else {}))
+    for source, *hidden in cells:
+        title, *tags = hidden or [""]
+        options = {"hide_mode": "input", "prompt_show": title} if hidden else {}
+        cell = nodes.container(classes=["cell", *tags], **options)
         code = nodes.container("", nodes.literal_block(source, source), classes=["cell_input"])
         printed = nodes.container("", nodes.literal_block("seen = 1", "seen = 1"), classes=["cell_output"])
         cell += [code, printed]
@@ -114,24 +116,29 @@ def page_of(*cells):
     return page
 
 
-def test_a_toggle_names_what_the_code_below_it_needs(root, monkeypatch):
+def test_a_toggle_says_what_it_hides_and_names_what_the_code_below_it_needs(root, monkeypatch):
     monkeypatch.syspath_prepend(root / "book/_ext")
     page = page_of(
-        ("def unused(): ...\nclass Kept: ...\nfirst, seen = 1, 2\n", "tag_hide-input"),
-        ("const x = 1;", "tag_hide-input"),
-        ("again = 0", "tag_hide-input"),
-        ("again = Kept(first)\ndef local(unused):\n    return [seen for seen in unused]\n",),
-        ("print(unused, seen)", "tag_plot"),
+        ("def unused(): ...\nclass Kept: ...\nfirst, seen = 1, 2\n", "two names", "tag_hide-input"),
+        ("def unused(): ...\ndef _own(): ...\n", "", "tag_hide-input", "tag_export"),
+        ("const x = 1;", "", "tag_hide-input"),
+        ("again = 0\nfor n in range(3):\n    print(n)", "three numbers", "tag_hide-input"),
+        (
+            "again = Kept(first)\nfor n in range(3):\n    print(n)\n"
+            "def local(unused):\n    return [seen for seen in unused]\n",
+        ),
+        ("print(unused, seen)", "", "tag_plot"),
         ("print(again)",),
     )
     import_module("press").name_toggles(None, page)
     shown = [cell.get("prompt_show") for cell in page.children]
     assert shown == [
-        "Show the code of Kept, first",
+        "Show the code of Kept, first: two names",
+        "Show the code of unused",
         "Show the code",
-        "Show the code",
+        "Show the code: three numbers",
         None,
         "Show the plotting code",
         None,
     ]
-    assert page.children[0]["prompt_hide"] == "Hide the code of Kept, first"
+    assert page.children[0]["prompt_hide"] == "Hide the code of Kept, first: two names"

@@ -98,7 +98,7 @@ CELLS_THAT_ARE_WRONG = {
     "tags not a list": ('# %% tags="plot"\nx = 1', "tags=", "tags"),
     "tags not JSON": ("# %% tags=[plot]\nx = 1", "tags=", "not understood"),
     "misspelt metadata": ('# %% tag=["plot"]\nx = 1', "tag=", "not understood on a '# %%' line: tag"),
-    "a title on the marker": ("# %% export\nx = 1", "%% export", "not understood"),
+    "a title and no tag": ("# %% export\nx = 1", "%% export", 'only the tag "hide-input" has a title'),
     "export without module": ('# %% tags=["export"]\nimport x', "export", "go together"),
     "module without export": ('# %% module="softmax"\nimport x', "module", "go together"),
     "export of markdown": ('# %% [markdown] tags=["export"] module="softmax"\n# hi', "module", "not a code cell"),

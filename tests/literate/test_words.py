@@ -24,8 +24,9 @@ def findings_in(folder) -> list[str]:
         '# %%\ndef f():\n    """One line.\n\n    Another place, HERE.\n    """',
         "# %%\nn = 1  # the place HERE",
         '# %% tags=["plot"] mystnb={"image": {"alt": "Each place HERE has a bar."}}\nn = 1',
+        '# %% the place HERE tags=["hide-input"]\nn = 1',
     ],
-    ids=["prose", "heading", "quiz", "f-string", "docstring", "comment", "alt text"],
+    ids=["prose", "heading", "quiz", "f-string", "docstring", "comment", "alt text", "title"],
 )
 def test_a_word_is_found_with_its_line(folder, cell):
     folder.chapter("05_position", cell)
