@@ -505,12 +505,13 @@ class MultiHeadAttention(nn.Module):
 
 # %% [markdown]
 # Here `d_model` is our $D$. All heads share one mask, of shape $(T, S)$ or $(B, 1, T, S)$. A causal mask $(T, S)$ fits
-# as it is; a padding mask $(B, S)$ needs two new axes, `mask[:, None, None]`. Without the 1, a mask of shape
-# $(B, T, S)$ is an error, with two exceptions. If $B = 1$, it does no harm. If $B = H$, head $h$ [takes the mask of
-# sentence $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis) in every sentence, and nothing is reported.
+# as it is; a padding mask $(B, S)$ needs two new axes, `mask[:, None, None]`. Forget them, and the sentences are taken
+# for queries: with $B = T$ nothing is reported. Without the 1, a mask of shape $(B, T, S)$ is an error, with two
+# exceptions. If $B = 1$, it does no harm. If $B = H$, head $h$ [takes the mask of sentence
+# $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis) in every sentence, and nothing is reported.
 #
-# The folded cells check the module against a loop over heads and against `nn.MultiheadAttention`, with a causal mask
-# and as cross-attention: the results agree.
+# A folded cell checks the module against a loop over heads. And here it receives the parameters of PyTorch's
+# `nn.MultiheadAttention`, and is compared with it, under a causal mask and as cross-attention:
 
 
 # %% a loop over heads gives the same tags=["hide-input"]
@@ -552,20 +553,20 @@ ours.load_state_dict(state)
 causal = torch.ones(5, 5, dtype=torch.bool).tril()
 assert torch.allclose(ours(x, x, x, causal), loop(x, causal), atol=1e-6)
 
-# %% PyTorch's module gives the same tags=["hide-input"]
-# ours (16 wide, 4 heads), x (2, 5, 16), causal (5, 5)
+# %%
 pytorchs = nn.MultiheadAttention(16, 4, batch_first=True)
-with torch.no_grad():  # the same matrices: PyTorch has the first three in one
-    three = (ours.w_q, ours.w_k, ours.w_v)
-    pytorchs.in_proj_weight.copy_(torch.cat([w.weight for w in three]))
-    pytorchs.in_proj_bias.copy_(torch.cat([w.bias for w in three]))
+with torch.no_grad():  # PyTorch has the first three matrices in one
+    for name in ("weight", "bias"):
+        three = [getattr(w, name) for w in (ours.w_q, ours.w_k, ours.w_v)]
+        getattr(pytorchs, f"in_proj_{name}").copy_(torch.cat(three))
     pytorchs.out_proj.load_state_dict(ours.w_o.state_dict())
-# in PyTorch's module True means hidden
-theirs, _ = pytorchs(x, x, x, attn_mask=~causal)
-assert torch.allclose(ours(x, x, x, causal), theirs, atol=1e-6)
-memory = torch.randn(2, 7, 16)  # another sequence, for cross-attention
-theirs, _ = pytorchs(x, memory, memory)
-assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
+other = torch.randn(2, 7, 16)  # beside x (2, 5, 16); causal is (5, 5)
+for y, mask in (x, causal), (other, None):
+    hidden = None if mask is None else ~mask  # there True means hidden
+    theirs, _ = pytorchs(x, y, y, attn_mask=hidden)
+    apart = (ours(x, y, y, mask) - theirs).abs().max().item()
+    print(f"largest difference {apart:.0e}")
+    assert apart < 1e-6
 
 # %% [markdown]
 # `nn.MultiheadAttention` calls $D$ `embed_dim` and returns the weights as well, *averaged over the heads* unless you
