@@ -174,8 +174,9 @@ quiz.number(
 # %% [markdown]
 # ## A translator that knows this language
 #
-# `python -m dotformer train configs/grammar.toml` has trained a transformer on 20,000 such sentences, two minutes on
-# one core: two layers on each side, four heads, width 64, one token for each word. The result comes with the book.
+# `python -m dotformer train configs/grammar.toml` trained the transformer of this chapter on 20,000 such sentences, in
+# two minutes on one core: two layers on each side, four heads, width 64, one token for each word. The result comes with
+# the book.
 
 # %% the trained translator, on held-out sentences tags=["hide-input"]
 import json
@@ -220,7 +221,8 @@ assert right == 1
 #
 # A decoder predicts a word when it has read the one before. So the weights for *macht* are in the row computed after
 # *Mutter* was read. The code takes the last layer, averages the weights of its four heads, and prints the largest
-# weight of each row, for the sentence `apart`. The helper `record_weights` keeps the weights of a run.
+# weight of each row, for the sentence `apart`. The helper `record_weights` keeps the weights of a run, in which the
+# decoder receives the right German words.
 
 # %%
 from dotformer.support.recording import record_weights
@@ -296,8 +298,8 @@ def on_target(weights: Tensor, alignment: Iterable[tuple[int, int]]) -> Tensor:
 # Compare the count with two baselines. **Chance** points at a random source word. On the **diagonal** the first German
 # word points at the first English one, the last at the last, and the others in proportion.
 #
-# **Predict first.** The picture shows the mean of the last layer's four heads. Does a single one of these heads point
-# at a right word as often as their mean? And do the heads of the layer below?
+# **Predict first.** The picture shows the mean of the last layer's four heads. Does any single head point at a right
+# word as often as their mean? And do the heads of the layer below?
 
 
 # %% right words found, by head tags=["hide-input"]
@@ -431,7 +433,10 @@ def first_word(memory):
 text = "the old man can see a kitten ."
 written = "der alte Mann kann ein Kätzchen sehen ."
 rows = attention(Pair(text, written))
-print("der is written from", text.split()[rows[1, :, 0].mean(dim=0).argmax()])
+print(
+    "when der is written, most attention goes to:",
+    text.split()[rows[1, :, 0].mean(dim=0).argmax()],
+)
 memory, other = memory_of(text), memory_of(text.replace("man", "woman"))
 print(f"{'exchanged at':18}", "P(der) P(die) P(das)")
 print(f"{'nothing':18}", *(f"{p:6.2f}" for p in first_word(memory)))
@@ -487,8 +492,8 @@ for where in ("the", "its noun", "another word"):
 # Attention looks at the word that the article renders, but the gender that the decoder reads there has come from
 # another word. [Going further](#how-does-the-gender-get-there) tests how it gets there.
 #
-# A control: copying as such does no damage. A donor whose noun has the same gender leaves the article right in all 25
-# exchanges at *the*.
+# Is it the exchange itself that breaks the article? A control: with the remaining 25 donors, whose noun has the *same*
+# gender, the article stays right in all exchanges at *the*. So copying alone does no damage.
 
 # %% tags=["proof"]
 assert len(cases) == 36
@@ -509,8 +514,8 @@ for where in ("its noun", "another word"):
 # Pinter, 2019](https://aclanthology.org/D19-1002/)).
 #
 # So does attention point at the right word? In this model's last layer, 99 times in 100. Does that explain the word?
-# Not by itself. The gender of *der* came from a word that the picture does not mark: weights show *where* the decoder
-# reads, but neither *what* it finds there nor whether it uses it.
+# Not by itself. What decides the gender of *der* came from a word that the picture does not mark: weights show *where*
+# the decoder reads, but neither *what* it finds there nor whether it uses it.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -542,9 +547,9 @@ quiz.one_choice(
 #
 # A recurrent encoder reads the sentence word by word, and keeps what it has read in a **state**, a list of numbers of
 # fixed length. Ours reads in both directions, and a learned matrix turns the last states of both directions into the
-# decoder's first state. Without attention this one state must hold the whole sentence. With attention the decoder
-# looks, before each word, at *all* states of the encoder: they are the memory. Each of them knows what comes before its
-# word and after, since the encoder reads in both directions.
+# decoder's first state. Without attention this one state must hold the whole sentence: it is a **bottleneck**. With
+# attention the decoder looks, before each word, at *all* states of the encoder: they are the memory. Each of them
+# reflects the words before and after its own, since the encoder is **bidirectional**.
 #
 # The scores of this attention are not dot products. They are chapter 1's additive scores, of the decoder's state $s$
 # and an encoder's state $h$:
@@ -638,11 +643,12 @@ assert torch.allclose(weights, expected, atol=5e-4) and abs(context - 0.97) < 5e
 #
 # The whole model is folded below. This is its decoder's loop, with attention. Here `cell` is the LSTM or the GRU, and
 # `state` its state. `hidden` is the part of the new state that others read; for a GRU that is all of it. `readout` and
-# `output` are linear:
+# `output` are linear. As in the network of 2014, the state that asks for attention is that of the step before, so where
+# it looks does not depend on the latest word:
 #
 # ```python
 # for word in embedded_target:                        # one after the other
-#     context, weights = attention(state, memory)     # `state` has not read this word yet
+#     context, weights = attention(state, memory)     # asked before the word is read
 #     hidden, state = cell(cat(word, context), state)
 #     logits = output(tanh(readout(cat(hidden, word, context))))
 # ```
@@ -878,16 +884,17 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 #
 # ### Break it: a baseline that nobody tuned
 #
-# Do you believe that table? All five models have the learning rate of chapter 11, and that was chosen for a
-# transformer. Comparisons like this are published, and from outside they look fair. So give each model the same search,
-# in three rounds:
+# Do you believe that table? All five models have the learning rate of chapter 11, which was chosen for a transformer,
+# on another task. Comparisons like this are published, and from outside they look fair. So give each model the same
+# search, in three rounds:
 #
 # 1. *Its own learning rate.* The search tries learning rates in steps of a factor of 2, until the best one lies between
 #    two worse ones. The best has the largest share of right sentences on the validation set, with one seed.
 # 2. *The same start.* All models draw their embeddings with a standard deviation of $1/\sqrt{D}$, here about 1/8. The
-#    transformer then multiplies them by $\sqrt{D}$ ([chapter
-#    5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)). Above and in round 1 the recurrent
-#    models do not. In round 2 they do, and their learning rate is searched again.
+#    transformer multiplies them by $\sqrt{D}$, so its layers receive entries of size 1 ([chapter
+#    5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)). The recurrent models, above and in
+#    round 1, do not, and receive entries of size 1/8. In round 2 they multiply, too, and their learning rate is
+#    searched again.
 # 3. *All settings.* The search covers the learning rate, the size of the embeddings' entries, the number of layers and
 #    the dropout. The width is set so that each model keeps about as many parameters.
 #
@@ -896,6 +903,7 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 # %% mistakes after each round, and the learning rates tags=["hide-input"]
 stages = ("untuned", "own learning rate", "scaled", "tuned")
 headings = ("untuned", "round 1", "round 2", "round 3")
+axes = ("size", "layers", "dropout")
 print("sentences wrong    " + "".join(f"{heading:>13}" for heading in headings))
 for name in chosen:
     wrong = (" ".join(map(str, mistakes(name, stage))) for stage in stages)
@@ -904,6 +912,10 @@ print("\nlearning rate")
 for name, settings in chosen.items():
     chose = (settings[stage]["learning_rate"] for stage in stages)
     print(f"{name:19}" + "".join(f"{one:13}" for one in chose))
+print("\nround 3 chose      entries of size  layers  dropout")
+for name, settings in chosen.items():
+    size, layers, dropout = (settings["tuned"][n] for n in axes)
+    print(f"{name:19}{size:15}{layers:8}{dropout:9}")
 
 # %% tags=["proof"]
 assert all(len(runs(name, stage)) == 3 for name in chosen for stage in stages)
@@ -919,8 +931,8 @@ assert max(small) < min(scaled) and min(scaled) > 500 / 3
 
 # %% [markdown]
 # The order is gone, and what still divides the models is attention. The three that have it end with at most two
-# mistakes in three times 500 sentences: **here the transformer does not win**, nor does it lose; the task is too easy
-# to tell them apart. The two without it, after the same search, still get 133 to 298 of 500 wrong after 900 steps.
+# mistakes over three runs of 500 sentences: **here the transformer does not win**, nor does it lose; the task is too
+# easy to tell them apart. The two without it, after the same search, still get 133 to 298 of 500 wrong after 900 steps.
 # Among the GRUs and among the LSTMs, every run with attention beats every run without.
 #
 # Without attention, long sentences fail more often. Here are the mistakes after round 3 by the length of the German
@@ -947,12 +959,14 @@ assert np.round(means).tolist() == [7, 13]
 # %% [markdown]
 # Longer sentences also have more words to get wrong. Is that all? The short sentences here have 7 words on average, and
 # the long ones 13, about twice as many. The GRU without attention gets 91 percent of the short ones right. If words
-# failed independently, it would get $0.91^2 = 83$ percent of the long ones right. It gets 52.
+# failed independently, it would get $0.91^2 = 83$ percent of the long ones right. It gets 52. (Long sentences may be
+# harder in other ways, too.)
 #
-# Which round helped whom? With attention, the recurrent models needed only round 1, a learning rate of their own.
-# Without attention, the LSTM needed the scaling of round 2 as well, while the GRU gained nothing by it. In round 3 the
-# LSTM without attention gets worse with two of its three seeds: the search judged settings by one seed, and what it
-# chose did not help the other two.
+# Which round helped whom? With attention, the recurrent models needed only round 1: at a quarter of their best learning
+# rate, 900 steps had been too few. Without attention, the LSTM needed the scaling of round 2 as well, and the GRU got
+# worse by it. Whether more steps would help these two, the race does not say. In round 3 the LSTM without attention
+# gets worse with two of its three seeds: the search judged settings by one seed, and what it chose did not help the
+# other two.
 #
 # So why did transformers replace recurrent networks? This race shows no difference in accuracy between the three models
 # with attention. The usual answer is speed: in training, a GPU can compute all positions of a transformer at once. We
@@ -1160,7 +1174,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# A formula and two experiments more. Nothing later needs them.
+# One more formula and two more experiments. Nothing later needs them.
 #
 # ### What does a GRU compute?
 #
@@ -1198,9 +1212,9 @@ assert all(right["another word"]) and sum(right["its noun"]) == 30
 # %% [markdown]
 # ### Longer than anything it has learnt
 #
-# Back to chapter 11's task, English numbers into German ones. The five models learn only those of up to nine German
-# words, and are tested on all. Each model has scaled embeddings and its own learning rate, found as above; nothing else
-# was searched.
+# Back to chapter 11's task, English numbers into German ones. The five models are trained only on those of up to nine
+# German words, and are tested on all. Each model has scaled embeddings and its own learning rate, found as above;
+# nothing else was searched.
 #
 # **Predict first.** A recurrent network reads one more word in the same way as the others. A transformer gets encodings
 # of positions that it has never met. Which does better on numbers longer than any it was trained on?
@@ -1254,8 +1268,9 @@ assert shorter == len(written) == 28 and len(written[0][0].split()) == 9
 # than transformers. Four against four could, with 2 ways of 70.
 #
 # The race on the grammar asked in one direction only: do the runs with attention beat those without? That three given
-# runs beat three others happens by chance once in 20 times. It was so for the GRU and for the LSTM. Twice, if the two
-# were independent, happens by chance once in 400 times.
+# runs beat three others happens by chance one time in 20. It was so for the GRU and for the LSTM. If the two were
+# independent, both would happen by chance one time in 400. (They shared the order of the batches, so they are not
+# quite.)
 
 # %% tags=["proof"]
 assert math.comb(6, 3) == 20 and math.comb(8, 4) == 70 and 2 / 70 < 0.05

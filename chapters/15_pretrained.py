@@ -426,15 +426,15 @@ for name, plant in mistakes.items():
     print(f"{name:24} {found[name]:9} of 6 {least:16.3f} {differences[name]:20.0e}")
 
 # %% [markdown]
-# With seven of the nine mistakes all six partners are found, though only the first two mistakes are harmless. With ReLU
-# in every layer, with heads cut wrongly, or blind to the order of words, the model still pairs all six sentences, and a
-# demonstration would go well. Yet one vector of the ReLU model has a cosine of only about 0.4 with the right one. Six
-# sentences on three subjects are a weak test.
+# With seven of the nine mistakes all six partners are found, though only the first two mistakes leave the vectors
+# almost as they were. With ReLU in every layer, with heads cut wrongly, or blind to the order of words, the model still
+# pairs all six sentences, and a demonstration would go well. Yet one vector of the ReLU model has a cosine of only
+# about 0.4 with the right one. Six sentences on three subjects are a weak test.
 #
 # The last column is the strong test. It gives the difference from our own correct vectors. Those differ from the
-# library's by less than one millionth, as the first line of the output says, and even the smallest mistake makes a
-# difference more than a hundred times larger. When you test code of your own like this, turn dropout off and use a
-# padded batch. If the numbers differ, compare layer by layer.
+# library's by less than one millionth, as the first line of the output says. Even the smallest mistake makes a
+# difference of 8e-5. When you test code of your own like this, turn dropout off and use a padded batch. If the numbers
+# differ, compare layer by layer.
 #
 # One row is a surprise. The segment vector is the same for every token and looks harmless, but leaving it out does more
 # harm than leaving out all positions. Why, we have not tested.
@@ -796,15 +796,15 @@ assert abs(within["clear map, words only"]) < 0.1
 # ### Why do heads look at tokens that stand for no word?
 #
 # In layers 2 to 5 the special tokens get most of the weight. But a weight only says how much of a *value* is taken. If
-# the value has a small norm, even a large weight contributes little. So measure two numbers for each token: its weight
-# $\alpha$, and the norm of what it hands over, $\lVert \alpha \, v W_O^{(h)} \rVert$. Here $v$ is the token's value,
-# and $W_O^{(h)}$ the part of $W_O$ that belongs to head $h$. These norms are called **norm-weighted attention**
-# (Kobayashi and others, 2020).
+# that vector is short, even a large weight contributes little. So measure two numbers for each token: its weight
+# $\alpha$, and the length (the norm) of what it hands over, $\lVert \alpha \, v W_O^{(h)} \rVert$. Here $v$ is the
+# token's value, and $W_O^{(h)}$ the part of $W_O$ that belongs to head $h$. These norms are called **norm-weighted
+# attention** (Kobayashi and others, 2020).
 
 
 # %% weight, and share of what is received tags=["hide-input"]
 def received(sentence):
-    """Share of weight on special tokens, and of what is received, by layer."""
+    """By layer: special tokens' share of weight and of what is received; length of [CLS]'s value."""
     tokens, mask = minilm.batch([sentence])
     with torch.no_grad():
         x, shares = minilm.embeddings(tokens), []
@@ -818,6 +818,8 @@ def received(sentence):
             special = [0, -1]
             pair = weights[..., special], parts[..., special]
             shares.append([share.sum(dim=-1).mean() for share in pair])
+            lengths = handed.norm(dim=-1)[0].mean(dim=0)  # (S,)
+            shares[-1].append(lengths[0] / lengths[1:-1].mean())
             x = layer(x, mask)
     return torch.tensor(shares)
 
@@ -826,21 +828,26 @@ shares = torch.stack([received(text) for text in texts]).mean(0)
 print("layer                      ", *(f"{n:5}" for n in range(1, 7)))
 print("weight on [CLS] and [SEP]  ", *(f"{s:5.2f}" for s in shares[:, 0]))
 print("share of what is received  ", *(f"{s:5.2f}" for s in shares[:, 1]))
+lengths = " ".join(f"{s:5.2f}" for s in shares[:, 2])
+print(f"length of [CLS]'s value     {lengths}  (of a word's: 1)")
 assert shares[1:5, 0].min() > 0.6 and shares[1:5, 0].max() < 0.67
 equal = np.mean([2 / m.shape[-1] for m in maps])
 print(f"if all tokens were alike, both would be {equal:.2f}")
 assert shares[1:5, 1].min() > 0.2 and shares[1:5, 1].max() < 0.28
 assert 0.18 < equal < 0.2
-odds = shares[1:5] / (1 - shares[1:5]) * (1 - equal) / equal  # beside a word's
+odds = (
+    shares[1:5, :2] / (1 - shares[1:5, :2]) * (1 - equal) / equal
+)  # beside a word's
 assert 6.9 < odds[:, 0].min() < odds[:, 0].max() < 8.3
 assert 1.05 < odds[:, 1].min() < odds[:, 1].max() < 1.55
+assert 0.025 < shares[1:5, 2].min() < shares[1:5, 2].max() < 0.065
 
 # %% [markdown]
 # For the second line, add up the norms in each row of each head, take the special tokens' share, and average. In layers
-# 2 to 5 the special tokens get nearly two thirds of the weight, but hand over 21 to 26 percent, where two average
-# tokens would hand over 19. The reason is `[CLS]`: it gets nearly all of that weight, and its value is short after
-# $W_O$. A caution: adding norms treats all vectors as if they pointed the same way, so vectors that cancel each other
-# still count.
+# 2 to 5 the special tokens get nearly two thirds of the weight, but they contribute 21 to 26 percent of the length,
+# where two average tokens would contribute 19. The reason is `[CLS]`: it gets nearly all of that weight, and its value,
+# after $W_O$, is only 0.03 to 0.06 as long as a word's (the third line). A caution: adding norms treats all vectors as
+# if they pointed the same way, so vectors that cancel each other still count.
 #
 # Why attend to `[CLS]` at all? The usual answer is that a softmax must spend its 1 on something. A head that finds
 # nothing to fetch spends it on a token where it does no harm. Such a token is an **attention sink**, as in chapter 4
@@ -909,14 +916,14 @@ assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.0
 # Why? Say that a head gives two thirds to the special tokens and one third to a word. With *values 0*, the word's value
 # still arrives with one third. With the keys *hidden*, the word gets 1, and its value arrives three times as large.
 # That is the only difference between the two within a layer: hiding multiplies what the words hand over. So the
-# prediction holds, in this model. What is needed is a token to which weight can go, so that a head may hand over
-# *little*. A map of weights alone could not have told us.
+# prediction holds, in this model, as far as an ablation can show it: with nowhere else for the weight to go, what the
+# words hand over becomes too large. A map of weights alone could not have told us.
 #
-# Compare now with the random words. In the lines *values 0* that is fair: by their norms the special tokens hand over
-# as much as two words do, but the words' values turn the vector by 0.030, not 0.007. So what the special tokens hand
-# over matters less than its size suggests. Whether it is nearly the same in every row, or cancels, we have not tested.
-# In the lines *hidden* the comparison is not fair, since random words have far less weight to lose. And here, as with
-# the heads, later layers never met such inputs in training.
+# Compare now with the random words. In the lines *values 0* that is fair: measured by length, the special tokens hand
+# over about as much as two words do, but the words' values turn the vector by 0.030, not 0.007. So what the special
+# tokens hand over matters less than its size suggests. Whether it is nearly the same in every row, or cancels, we have
+# not tested. In the lines *hidden* the comparison is not fair, since random words have far less weight to lose. And
+# here, as with the heads, later layers never met such inputs in training.
 #
 # ### Does attention received say which word matters?
 #
@@ -1242,9 +1249,10 @@ assert seen_words[1] > 0.95 and 0.5 < seen_words[6] < 0.8
 assert 0.75 < seen_words[5] < 0.87
 
 # %% [markdown]
-# At first both can be read. By this measure the position fades faster: from nearly nine in ten to about one in three,
-# where the word falls from all to about two in three. So a map of layer 6, which reads what layer 5 has left, points
-# at vectors from which this probe still reads four words in five.
+# At first both can be read. (Not even at layer 0 is the position found every time: the word is added to it, and a norm
+# follows.) By this measure the position fades faster: from nearly nine in ten to about one in three, where the word
+# falls from all to about two in three. So a map of layer 6, which reads what layer 5 has left, points at vectors from
+# which this probe still reads four words in five.
 #
 # ### Is the length of the input fixed?
 #

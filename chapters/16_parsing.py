@@ -306,8 +306,8 @@ quiz.number(
 
 # %% [markdown]
 # ## The translator, unchanged
-# The grammar of chapter 13 made its English sentences, so it knows the tree of each. A pair to learn from is now an
-# English sentence, and its tree as a text. Here are three of them:
+# The grammar of chapter 13 made its English sentences, so it knows the tree of each. A pair is now an English sentence,
+# and its tree as a text. Here are three, from the test set:
 
 # %% tags=["export", "hide-input"] module="parsing"
 from random import Random
@@ -422,7 +422,7 @@ plt.show()
 # %% [markdown]
 # Nobody has told the model what a bracket is; examples were enough. But the 20,000 trees, as texts, are only 2,393
 # different ones, and 97 percent of the test set's are among them. So far a model that chooses from a memorised list
-# could do nearly as well.
+# could do nearly as well (but not quite: the fifteen others are right, too).
 #
 # ## Break it: one clause deeper
 #
@@ -465,7 +465,7 @@ for n in (0, fronted):
 # `s sbar vp` is missing before the full stop. In the second it begins with an SBAR, as it would if *although* stood in
 # front.
 #
-# What does the harm: the depth, the length, or the three words *Anna thinks that*? Two controls separate them:
+# Which is to blame: the depth, the length, or the three words *Anna thinks that*? Two controls separate them:
 #
 # - for the length, sentences of two clauses, without the three words, whose trees are as long as those of the shortest
 #   deeper sentences: 33 to 38 labels and underscores;
@@ -1042,12 +1042,14 @@ quiz.one_choice(
 #   all that follow: `S _ VP _ VP _ _ vp vp s`. It is the baseline that a parser has to beat.
 # - **The translator** has three layers on each side, width 128. Here it is constrained to trees; further down it also
 #   writes freely.
-# - **The grammar** is the plain PCFG from above.
+# - **The grammar** is the plain PCFG from above. Words that it has met at most five times, or never, it knows by their
+#   ending, capitals and digits alone. Its seeds differ in the order of counting, which decides between equally likely
+#   trees.
 # - **The chart parser** has an encoder of the same depth and width.
 #
-# For each parser, the settings were chosen by F1 on a validation set (`python -m benchmarks.parsing`). A fifth of the
-# test sentences, above all headings such as *Results*, also stand in the training set; the column *new only* leaves
-# them out. **Predict first**: in which order do the parsers come?
+# None of them is given the parts of speech. For each parser, the settings were chosen by F1 on a validation set
+# (`python -m benchmarks.parsing`). A fifth of the test sentences, above all headings such as *Results*, also stand in
+# the training set; the column *new only* leaves them out. **Predict first**: in which order do the parsers come?
 
 # %% three parsers on real sentences tags=["hide-input"]
 from classroom.measured import measured
@@ -1089,8 +1091,8 @@ row("translator, longer", of("translator", times=4))
 # %% [markdown]
 # The translator beats the baseline and nothing else. The grammar, which counted for a second, is forty points ahead of
 # the translator. The chart parser is three points ahead of the grammar, and better in 22 of the 30 articles (p = 0.02),
-# but it gets fewer trees entirely right. Would more training help the translator? With four times the steps, and with
-# dropout against overfitting, it gains six points. The gap to the grammar is still 35.
+# but it gets fewer trees entirely right (why, we have not looked into). Would more training help the translator? With
+# four times the steps, and with dropout against overfitting, it gains six points. The gap to the grammar is still 35.
 
 # %% tags=["proof"]
 import math
@@ -1192,8 +1194,9 @@ plt.show()
 #
 # The paper's model wrote trees as well. With four layers of width 1024, trained on about 40,000 sentences, it reached
 # an F1 of 91.3 on the Wall Street Journal. The chart parser of Kitaev and Klein, whose encoder is built of attention as
-# well, reached 93.55 from the same sentences. In these papers, translator and chart parser are two points apart; here,
-# some forty. But our text is different, we have a fifth of the sentences, and our model has an eighth of the width.
+# well, reached 93.55 from the same sentences. In these papers, translator and chart parser are two points apart; here
+# it is 38 at our translator's best. But our text is different, we have a fifth of the sentences, and our model has an
+# eighth of the width.
 #
 # Does the gap depend on the number of sentences? We trained all three parsers again on a quarter and a sixteenth of the
 # trees. They also got half and a quarter of the steps, so two things change at once:
@@ -1258,10 +1261,11 @@ behind = [f1["chart", x] - f1["translator", x] for x in results["shares"][::-1]]
 assert [round(points) for points in behind] == [35, 42, 44]
 
 # %% [markdown]
-# With more trees, the translator falls further behind the chart parser in this range, from 35 points to 44. But look at
-# what each parser gains when it gets four times the trees. The translator's gain grows, from 4.2 points at the first
-# step of the figure to 7.0 at the second, while those of the other two shrink. Part of that may be the number of
-# training steps. The paper's result suggests that a translator can catch up, with more trees and more width.
+# With more trees, the translator falls further behind the chart parser in this range, from 35 points to 44 (before
+# rounding). But look at what each parser gains when it gets four times the trees. The translator's gain grows, from 4.2
+# points at the first step of the figure to 7.0 at the second, while those of the other two shrink. Part of that may be
+# the number of training steps. The paper's result suggests that a translator can catch up, with more trees and more
+# width.
 #
 # In these sentences the translator often loses count of the words, and in the artificial ones it did not learn to put a
 # third clause around two. A chart has the positions built in, and a grammar's rules the nesting. What is built in is a
@@ -1591,5 +1595,6 @@ assert min(right[label][0] for label in ("SBAR", "VP", "S")) > 0.95
 # Without its own bracket, no ADJP, few PPs and only half of the NPs are closed: for these labels, the bracket is
 # needed. An inner S is always closed without its own bracket, but in only some 85 percent when another bracket is
 # hidden. For an SBAR, a head points at the bracket every time, and yet nothing is lost when the bracket is hidden.
-# Something else must tell the decoder what to close, as for VP and S. A map shows where a model looks. An ablation
-# shows whether it can do without what it sees there. Neither shows whether it follows a rule.
+# Something else must tell the decoder what to close, as for VP and S. For an SBAR that may be the symbol just written:
+# in these trees, `sbar` always comes right after the `s` of the clause inside. A map shows where a model looks. An
+# ablation shows whether it can do without what it sees there. Neither shows whether it follows a rule.

@@ -55,8 +55,9 @@ transformer_map(built=18)
 # Most language models have only a decoder, for three reasons:
 #
 # - every token of any text is a target;
-# - one set of parameters serves question and answer;
-# - a conversation only grows at its end, so the keys and values that chapter 12's cache keeps stay valid.
+# - one set of parameters serves question and answer, so all of them learn from both;
+# - a conversation only grows at its end, so the keys and values that chapter 12's cache keeps stay valid (an encoder
+#   would read everything again, since old words may attend to the new ones).
 #
 # **Predict first.** The model reads the nine tokens from *why* to *much*. Of the 81 scores of a head, how many does the
 # causal mask leave? And how many targets are there to learn from, if only the answer counts?
@@ -208,12 +209,13 @@ class GPT(nn.Module):
 # %% [markdown]
 # Shorter prompts of a batch are padded on the left, so that all prompts end in the same column and the text follows
 # directly. The padding is masked, and it must not shift the positions: in `embed`, `cumsum` counts the real tokens
-# alone, so that two pads and three tokens get 0 0 0 1 2.
+# alone, so that two pads and three tokens get 0 0 0 1 2. (The row of a pad before the text may attend to nothing at
+# all. Our attention gives it zeros, and nobody reads it.)
 #
 # The initial weights, in `initialise`, are a fourth choice of GPT-2. A model of $L$ layers has $2L$ sublayers, and each
 # adds its result to the [residual stream](08_encoder.ipynb#add-what-each-part-returns). The last matrix of each
-# sublayer, which writes this result, is divided by $\sqrt{2L}$. So the sum of all results is no larger in a deeper
-# model.
+# sublayer, which writes this result, is divided by $\sqrt{2L}$. At the start the results are nearly independent, so
+# their variances add up: the sum of all $2L$ is no larger in a deeper model.
 
 # %% [markdown]
 # Is it the same model as the published one? The library `transformers` has GPT-2. Make a small GPT-2 there, with random
@@ -249,7 +251,7 @@ assert torch.allclose(no_prompt, theirs, atol=1e-5)
 assert torch.allclose(with_prompt, theirs[:, 7:], atol=1e-5)
 
 # %% [markdown]
-# They are identical, to the last digits.
+# They are identical, to the last digit.
 
 # %% [markdown]
 # ## GPT-2, counted
@@ -393,7 +395,7 @@ assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 #
 # - one gives every token the same probability, and pays $\ln 2000 = 7.6$ nats a token (in the output, *uniform
 #   entropy*);
-# - one knows how often each token occurs in the text, and pays the **unigram entropy**;
+# - one knows how often each token occurs in the training texts, and pays the **unigram entropy**;
 # - one also knows how often each token follows each other one, and pays the **bigram entropy**, the lowest loss that
 #   counting can reach with one token of context. You compute it in [exercise
 #   1](#exercise-1-how-much-does-counting-tell).
@@ -598,9 +600,9 @@ assert not any(
 )
 
 # %% [markdown]
-# Fifteen or so of the forty change. The two lines show one of them, and whoever sees only the second takes it for a
-# weak model's text. What finds the mistake is the check of the section before: each prompt alone, and all in a batch,
-# must give the same.
+# Fifteen or so of the forty change (with few pads, the same tokens may still be the likeliest). The two lines show one
+# of them, and whoever sees only the second takes it for a weak model's text. What finds the mistake is the previous
+# section's check: each prompt alone, and all in a batch, must give the same.
 #
 # The library `transformers` had this mistake in GPT-2's generation until
 # [2020](https://github.com/huggingface/transformers/pull/7552), and *nnsight*, built on it, [until
@@ -684,9 +686,9 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # Often *in-context learning* means only this, the narrow sense: a task is learnt from examples in the prompt ([chapter
 # 19](19_modern.ipynb#learning-from-examples-in-the-prompt)).
 #
-# Such training is called **pre-training**, and its result a **base model**. A base model continues text; it does not
-# answer. After *What is the capital of France?* it may well go on with *What is the capital of Spain?* There are two
-# ways to an answer:
+# Training on plain text, with the next token as the only task, is called **pre-training**, and its result a **base
+# model**. A base model continues text; it does not answer. After *What is the capital of France?* it may well go on
+# with *What is the capital of Spain?* There are two ways to an answer:
 #
 # - Write a prompt whose continuation is the answer: *The capital of France is*. (Leave out the space at the end: it
 #   belongs to the next token.)
@@ -812,8 +814,8 @@ quiz.one_choice(
 # ### Found in a trained model
 #
 # Does training find this? Train two layers of two heads on texts in which there is little else to learn. Each text has
-# four words of its own, of four, five, six and seven letters, drawn from an alphabet of 32. It repeats them in random
-# order, with a random letter after each.
+# four words of its own, of four, five, six and seven letters, drawn from an alphabet of 32, and no letter comes twice
+# in them. It repeats them in random order. After each stands a random letter that is in none of the four.
 #
 # Such a text might begin *qxab* m *rtuzc* k *qxab* s. The first *qxab* can only be guessed, at $\ln 32 = 3.47$ nats a
 # letter. After the second *q*, the letters *x*, *a*, *b* are known to a reader who looks back. For comparison, train
@@ -897,9 +899,9 @@ for run in runs:
 # Both heads of layer 2 have become induction heads, with more than 0.8 of their weight on what came after.
 #
 # In layer 1, no head became the previous-token head that we wired. Both put only 0.08 to 0.13 on the letter before,
-# some three times an even share, and spread the rest over the whole text. These figures do not say how a letter's
-# vector comes to tell which letter stood before it. But the heads of layer 1 are needed: without one of them the loss
-# is 0.6 to 2.3 instead of 0.16 to 0.18.
+# some three times an even share, and the rest on many letters, more on near ones than on far ones. These figures do not
+# say how a letter's vector comes to tell which letter stood before it. But the heads of layer 1 are needed: without one
+# of them the loss is 0.6 to 2.3 instead of 0.16 to 0.18.
 #
 # Here is a head of each layer in the first of the full models, on one text, queries as rows.
 
@@ -1091,7 +1093,7 @@ verdict
 # [Olsson and others (2022)](https://arxiv.org/abs/2209.11895). No positions: [Haviv and others
 # (2022)](https://arxiv.org/abs/2203.16634). Instructions: [Ouyang and others (2022)](https://arxiv.org/abs/2203.02155).
 #
-# **Next.** [Chapter 19](19_modern.ipynb) exchanges almost every part of this model for a newer one.
+# **Next.** [Chapter 19](19_modern.ipynb) replaces almost every part of this model with a newer one.
 
 # %% [markdown]
 # ## Going further

@@ -9,9 +9,9 @@
 # # 19. What has changed since 2017?
 #
 # Put [chapter 18](18_gpt.ipynb)'s GPT beside a model of 2026, and you recognise it: the same residual stream, attention
-# and a feed-forward network in turn, one token after the other. But almost every part has been exchanged for another.
-# By the end of this chapter you will have seen these parts line by line, measured what each is worth, loaded a
-# published model of 135 million parameters into your own classes, and chatted with it.
+# and a feed-forward network in turn, one token after the other. But almost every part has been replaced. By the end of
+# this chapter you will have seen these parts line by line, measured what each is worth, loaded a published model of 135
+# million parameters into your own classes, and chatted with it.
 #
 # You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 30 minutes
 # to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 11 more minutes.
@@ -74,7 +74,7 @@ for y, label in ((0.95, "attention\nturned, shared"), (2.6, "SwiGLU")):
 plt.show()
 
 # %% [markdown]
-# The first, pre-norm, you know from [chapter 8](08_encoder.ipynb). We take the other six one by one, and in the end
+# The first, pre-norm, you know from [chapter 8](08_encoder.ipynb). We take the other six one by one, and finally
 # measure all seven in the same small run.
 #
 # ## RMSNorm: the same without the mean
@@ -292,12 +292,13 @@ assert [round(angle) for angle in slowest] == [63, 7]
 # - Keys can still be cached, after the turn, since a key's position never changes.
 #
 # Two conventions differ from one program to another. One is the direction: published models turn anticlockwise, and so
-# does this chapter; chapter 5 turned clockwise. The other is which two entries make a pair. In the paper, in Llama's
-# own code and here, *neighbours* make a pair: entries $2i$ and $2i + 1$. The Llama of the library `transformers` pairs
-# *by halves*: entries $i$ and $i + d_k/2$.
+# does this chapter; chapter 5 turned clockwise. Either will do, but $W_Q$ and $W_K$ are trained for one of them. The
+# other is which two entries make a pair. In the paper, in Llama's own code and here, *neighbours* make a pair: entries
+# $2i$ and $2i + 1$. The Llama of the library `transformers` pairs *by halves*: entries $i$ and $i + d_k/2$.
 #
-# Each convention is right, because before training all entries are alike. But training and use must agree. Weights
-# trained with one are wrong for the other, and [later](#break-it-it-still-says-paris) you make that mistake on purpose.
+# Each convention is right, because before training all entries are alike. With four entries, for example, you get from
+# one to the other by exchanging rows 1 and 2 of $W_Q$ and $W_K$. But training and use must agree. Weights trained with
+# one are wrong for the other, and [later](#break-it-it-still-says-paris) you make that mistake on purpose.
 #
 # ## Heads that share keys and values
 #
@@ -312,7 +313,8 @@ assert [round(angle) for angle in slowest] == [63, 7]
 #
 # - In **multi-query attention** ([Shazeer 2019](https://arxiv.org/abs/1911.02150)) all heads share one set.
 # - In **grouped-query attention**, **GQA** ([Ainslie and others 2023](https://arxiv.org/abs/2305.13245)), the heads of
-#   a group share one set. With three groups, 11,520 numbers are left.
+#   a group share one set. With three groups, 11,520 numbers are left. It lies between separate keys and one set for
+#   all, which saves most and costs most in quality.
 #
 # A smaller cache makes writing faster, since writing often waits for the cache to be read. Training gains little: it
 # has no cache, and computes as many scores as before.
@@ -675,8 +677,9 @@ assert torch.allclose(last, expected[:, -1], atol=1e-5)
 # documentation of [chapter 18](18_gpt.ipynb#text-that-nobody-had-to-label), its texts cut after 64 tokens, for 300
 # steps. The first model has the parts of 2017, and each further model has one change more.
 #
-# Each model is trained with three seeds, at its own best learning rate. To find it, a grid was widened until the best
-# no longer lay at its edge. (`python -m benchmarks.modern` does all this, in some hours of one core.)
+# Each model is trained with three seeds, at its own best learning rate. To find it, by the validation loss, a grid was
+# widened until the best no longer lay at its edge. (`python -m benchmarks.modern` does all this, in some hours of one
+# core.)
 #
 # In the table below, *numbers cached* are those kept for each token. The last row, *SwiGLU, no pos.*, is no further
 # step: it is the model *SwiGLU* without any positions.
@@ -765,7 +768,7 @@ assert round(sizes[1] / sizes[0], 1) == 1.4
 # Where does RoPE's 0.26 come from? RoPE does two things: it drops the sinusoids, and it turns queries and keys. The
 # last row does only the first, and is already 0.12 better than *SwiGLU*. As in [chapter
 # 18](18_gpt.ipynb#does-a-causal-model-need-positions), so short a run does better with no positions than with positions
-# that are added.
+# that are added. Turning brings the rest, from 3.96 to 3.81.
 #
 # Where does pre-norm's 0.34 come from? Presumably pre-norm can bear larger steps. The model of 2017, with post-norm,
 # does best at a learning rate of 0.003, and all the others at 0.012. At 0.006, one seed of the post-norm model comes to
@@ -1094,7 +1097,10 @@ assert ["Paris" in text for _, text in looks.values()] == [True] * 4 + [False]
 # Only the last mistake produces noise. Its loss, almost 15 nats, is worse than that of a guess among all 49,152 tokens,
 # 10.8. With each of the other three mistakes the model still says Paris. With pairs by halves it goes on in good
 # English, and could pass for healthy. With the other two it repeats itself, but small models do that anyway. The loss
-# gives all three away, if you know what it should be: it rises by about 0.9, 1.6 and 1.4.
+# gives all three away, if you know what it should be: it rises by about 0.9, 1.6 and 1.4. Why does the model survive
+# these three? Presumably because a wrong rotation spoils only the position in a score: slow pairs hardly turn, and
+# values are not touched. With heads shared wrongly, most queries meet keys and values of a group that they were not
+# trained with.
 #
 # The check that finds all four mistakes is [the comparison with the library](#the-whole-model): the same tokens,
 # another implementation, equal logits. It needs several tokens. The first token stands at position 0 and sees only
@@ -1329,9 +1335,9 @@ assert sixteen.nextafter(2 * sixteen) - sixteen == 0.125
 
 # %% [markdown]
 # The same call, made twice, agrees to the last bit. Reading all at once and reading with a cache differ a little, which
-# in float32 rarely decides. In bfloat16, in which models are often served, neighbouring numbers between 16 and 32 are
-# 0.125 apart, so the two likeliest tokens now and then tie or nearly tie. There, the order of a sum can decide, and
-# from there on two texts differ. [Horace He and others
+# in float32 rarely decides. In bfloat16, in which models are often served, neighbouring numbers between 16 and 32,
+# where such logits often lie, are 0.125 apart, so the two likeliest tokens now and then tie or nearly tie. There, the
+# order of a sum can decide, and from there on two texts differ. [Horace He and others
 # (2025)](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/) asked a served model the same
 # question a thousand times at temperature 0 and got 80 different texts.
 
