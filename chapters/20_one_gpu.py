@@ -13,9 +13,9 @@
 # will know how much work is in a step, how fast your machine could do it, where the rest of the time goes, and which
 # changes win it back.
 #
-# A step can be slow for three reasons: it computes much, it moves many bytes, or it does very little very often. Each
-# reason has its own remedies. The chapter puts one remedy on top of the other, like the rungs of a ladder. It times
-# each rung, and checks that the model still computes the same.
+# A step can be slow for three reasons: it does much arithmetic, it moves many bytes, or it does many small operations
+# one after the other. Each reason has its own remedies. The chapter puts one remedy on top of the other, like the rungs
+# of a ladder. It times each rung, and checks that the model still computes the same.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes
 # about 34 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 11 more
@@ -386,9 +386,10 @@ assert least < 1.1 * seconds and spent["Adam"] > 0.05 * seconds
 
 # %% [markdown]
 # The products in the list are `mm` (without a bias), `addmm` (with one) and part of attention. On the machine that wove
-# this page the products take about half of the time. They run at more than half of full speed, so this part of the step
-# is compute-bound, or nearly. Much of the rest moves many bytes for little arithmetic: Adam, for example, reads four
-# numbers for each parameter and writes three.
+# this page the products take about half of the time. They run not far below full speed (compare their line with the
+# first), so this part of the step is compute-bound, or nearly. (Watching takes time too, so the list adds up to more
+# than the step.) Much of the rest moves many bytes for little arithmetic: Adam, for example, reads four numbers for
+# each parameter and writes three.
 #
 # So a step is made of three kinds of time, and each has its remedy:
 #
@@ -450,13 +451,13 @@ assert torch.isinf((gradient * 2**40).half())[0]
 
 # %% [markdown]
 # float16 has lost the smallest gradient: it is 0, and what depended on it learns nothing. Hence the **loss scale**.
-# Multiply the loss by $2^{16}$ before the backward pass, and all gradients are 65,536 times as large. Divide them
-# again, in float32, before the norm is clipped and the step is made. If the scale is too large, some gradients become
-# infinite, as in the last row: then skip the step, and halve the scale. PyTorch's `GradScaler` does all this. A loss
-# scale helps only gradients; it cannot help scores that overflow in the forward pass.
+# Multiply the loss, a number in float32, by $2^{16}$ before the backward pass, and all gradients are 65,536 times as
+# large. Divide them again, in float32, before the norm is clipped and the step is made. If the scale is too large, some
+# gradients become infinite, as in the last row: then skip the step, and halve the scale. PyTorch's `GradScaler` does
+# all this. A loss scale helps only gradients; it cannot help scores that overflow in the forward pass.
 #
-# bfloat16 needs no loss scale, because it reaches as far as float32. That is why bfloat16 is the kind to train with,
-# although it has a shorter mantissa than float16.
+# bfloat16 needs no loss scale, because it reaches as far as float32. That is why bfloat16 is the usual choice for
+# training, although it has a shorter mantissa than float16.
 #
 # What about the mantissa? It matters where something small is added to something large, and training does that with
 # every step.
@@ -502,8 +503,8 @@ assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
 # The bfloat16 parameter stops at 1.44. There two neighbouring bfloat16 numbers are 1/128 apart, and a step shorter than
 # half of that rounds to no step at all. The loss falls, and then is flat, as if all had been learnt.
 #
-# So parameters stay in float32, and so do Adam's two running means, its **moments**. Only products, and what follows
-# them directly, are rounded. That is called **mixed precision**, and it is what `torch.autocast` does.
+# So parameters stay in float32, and so do Adam's two running means, its **moments**. Only the products and their
+# results are rounded. That is called **mixed precision**, and it is what `torch.autocast` does.
 # `python -m dotformer train` uses it where the configuration says `precision = "bfloat16"`.
 #
 # What else must not be rounded? On a GPU `torch.autocast` leaves softmax, norms and the loss in float32. Each of these
@@ -674,7 +675,7 @@ quiz.one_choice(
     "With keys in blocks, the first block's best score is 2, its sum is 1.5. The next block has the single score 0. What is the new sum?",
     quiz.right(
         "1.5 + $e^{-2}$",
-        "The best score is still 2, so nothing shrinks, and the new term is reckoned from it.",
+        "The best score is still 2, so nothing shrinks, and the new term is measured from it.",
     ),
     quiz.wrong(
         "1.5 + 1",
@@ -784,9 +785,9 @@ plt.show()
 # - fused AdamW: `torch.optim.AdamW(parameters, fused=True)`
 # - checkpointing: `checkpoint(layer, x, use_reentrant=False)`
 #
-# Two rungs take more than a call. For a padded vocabulary the output matrix gets rows of zeros, and their logits are
-# cut off before the softmax. For prefetching there is PyTorch's data loader: another process makes batches while the
-# device computes. If the device is a GPU, the batches are put in *pinned* memory, from which the GPU can copy by
+# The other rungs take more than a call. For a padded vocabulary the output matrix gets rows of zeros, and their logits
+# are cut off before the softmax. For prefetching there is PyTorch's data loader: another process makes batches while
+# the device computes. If the device is a GPU, the batches are put in *pinned* memory, from which the GPU can copy by
 # itself.
 
 # %% tags=["hide-input", "export"] module="devices"
@@ -984,11 +985,34 @@ for row in climb(partial(measure, workload, device=device, steps=3), two_rungs):
     assert row["loss_error"] < 1e-3 and row["gradient_error"] < 0.05
     assert row["name"] == "float32" or row["gradient_error"] > 1e-3
 
+# %% tags=["proof"]
+exact = {
+    "float32": Setup(),
+    "fused attention": Setup(fused_attention=True),
+    "padded vocabulary": Setup(vocabulary_multiple=64),
+    "checkpointing": Setup(checkpointing=True),
+}
+few = Workload(small, pairs=2, length=8)
+for row in climb(partial(measure, few, device="cpu", steps=2), exact):
+    assert row["gradient_error"] < 1e-5, row["name"]
+ends = []
+for fused in (False, True):
+    torch.manual_seed(0)
+    line_, noise = nn.Linear(8, 8), torch.randn(10, 4, 8)
+    adam = torch.optim.AdamW(line_.parameters(), lr=0.01, fused=fused)
+    for given in noise:
+        adam.zero_grad()
+        line_(given).square().mean().backward()
+        adam.step()
+    ends.append(line_.weight.detach())
+assert torch.allclose(*ends, rtol=0, atol=1e-6)
+
 # %% [markdown]
 # On a machine whose processor has no fast instructions for bf16, bf16 makes a step slower.
 #
-# All rungs were measured beforehand, on one core of a CPU that has matrix units and with twice as many pairs. The
-# command is `python -m benchmarks.gpu --device cpu --sections ladder`. This is how to read its columns:
+# All rungs were measured beforehand, on one core of a CPU that has matrix units and with twice as many pairs. (On one
+# core a second process that makes batches can hardly gain anything.) The command is
+# `python -m benchmarks.gpu --device cpu --sections ladder`. This is how to read its columns:
 #
 # - *ms a step* is a median, with the quartiles in brackets.
 # - *tokens/s* counts the tokens of both sides.
@@ -1032,7 +1056,9 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 # %% [markdown]
 # Read the gradients first. tf32 changes nothing on that machine. With numbers of 16 bits the gradient is 3 percent off,
 # on every rung from there on. That much comes from rounding alone, so the comparison finds only errors larger than
-# that.
+# that. And with a learning rate of 0, a wrong update would not show at all. So a folded proof compares again, in
+# float32: there the gradients with fused attention, a padded vocabulary and checkpointing agree to 1e-5, and fused
+# AdamW makes the same ten steps as the other.
 #
 # Now read the speeds, where differences of a few percent may be chance:
 #
@@ -1043,7 +1069,7 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 # - Checkpointing, compared with *larger batch*, is slower and needs little more than half of the memory.
 #
 # So bf16, with attention written out, is the fastest rung on that CPU. We have not tested why fused attention makes a
-# step slower there. On a GPU, with long texts, fused attention takes a [tenth of the
+# step slower there. On a GPU, with a text of 16,384 tokens, the fastest fused kernel takes a [tenth of the
 # time](#how-do-time-and-memory-grow-with-the-length) of attention written out. So measure before you believe a list of
 # what is fast, this one too.
 #
@@ -1064,12 +1090,13 @@ there, gains = show_ladder(on_gpu)
 # a fifth shorter, but with a peak more than seven times as high it could have been far shorter.
 
 # %% [markdown]
-# Look at *larger batch*: 400 pairs take 55 ms, where 100 pairs took 45 to 81 in 16 bits. Four times the work costs
-# hardly more time, so most of a step does not grow with the work. The likely cause is that the GPU waits for the host,
-# the computer that runs Python, which launches one small kernel after the other. A **CUDA graph** can test that:
-# PyTorch records all launches of a step, and from then on one call repeats them all
-# ([how](#record-a-step-and-repeat-it)). What remains in such a *recorded* step is the GPU's own time. A step is called
-# *launched* if Python launches its kernels one after the other.
+# Most of these gains say little about the GPU, as you will see, and neither does the loss with *bf16*. Look at *larger
+# batch*: 400 pairs take 55 ms, where 100 pairs took 45 to 81 in 16 bits. Four times the work costs hardly more time, so
+# most of a step does not grow with the work. The likely cause is that the GPU waits for the host, the computer that
+# runs Python, which launches one small kernel after the other. A **CUDA graph** can test that: PyTorch records all
+# launches of a step, and from then on one call repeats them all ([how](#record-a-step-and-repeat-it)). What remains in
+# such a *recorded* step is the GPU's own time. A step is called *launched* if Python launches its kernels one after the
+# other.
 
 # %% launched, recorded, and a line tags=["hide-input"]
 batches = measured("throughput-cuda")["measurements"]
@@ -1092,7 +1119,8 @@ assert round(fixed + 100 * per_pair) == 14
 # %% [markdown]
 # The three recorded times lie nearly on a line: 5 ms, and 0.09 ms for each pair. So for 100 pairs the GPU's own work
 # takes about 14 ms, and the rest of the launched 45 ms is mostly waiting. The compiled steps of 100 pairs were
-# therefore overhead-bound, and the steps before them, from *tf32* on, probably too.
+# therefore overhead-bound, and the steps before them, from *tf32* on, probably too. Even with 400 pairs the launched
+# step is the slower one: presumably some of its kernels are still too short for Python to keep ahead of them.
 #
 # A second test points the same way. On an earlier day we measured the ladder on another host. The recorded step took
 # the same 40 ms, to half a percent. Eleven of the launched rungs took 8 to 37 percent less time (*no waiting* was not
@@ -1247,7 +1275,7 @@ for pairs, length, available in ((400, 64, 24e9), (400, 64, 8e9), (1, 1024, 1.2e
 # checkpointing*.
 #
 # What does checkpointing cost? One more forward pass through the layers: a third more work for them, and none for the
-# output product. On the H200 the step took half as long again, presumably because the launches of the layers are
+# output product. On the H200 the step took 1.5 times as long, presumably because the launches of the layers are
 # repeated, too.
 
 # %% tags=["quiz"]
@@ -1288,8 +1316,8 @@ quiz.several_choices(
 # ### Exercise 1: Two halves of the keys
 #
 # *Medium, 15 minutes.* A query has attended to the first half of the keys on one device and to the second half on
-# another. Each returns its best score $b$, its sum $z$ and its undivided blend $o$ (a vector). Return the blend over
-# all keys.
+# another. Each returns its best score $b$, its sum $z$ and its blend $o$ before the division (a vector). Return the
+# blend over all keys.
 
 
 # %% tags=["exercise"]
@@ -1779,7 +1807,7 @@ assert asked["FastTrainer"] <= 3 < asked["Trainer"]
 # shape of batch needs a recording of its own.
 #
 # The switch `cuda_graphs` needs a CUDA device, one process, and a model that asks the device for no numbers, which
-# excludes the kinds `recurrent` and `facts`. It goes neither with accumulation nor with checkpointing.
+# excludes the kinds `recurrent` and `facts`. It cannot be combined with accumulation or checkpointing.
 
 # %% tags=["export", "hide-input"] module="devices"
 from collections import Counter
@@ -1911,8 +1939,8 @@ assert 2 * shapes["padded"] < shapes["as they are"]
 # below](#how-do-time-and-memory-grow-with-the-length)).
 #
 # On CUDA, FlashAttention takes only numbers of 16 bits, and no mask as a matrix. Our translator always passes one, so
-# another fused kernel runs: in the steps on the H200 above, cuDNN's. Only where no fused kernel can does PyTorch write
-# the scores out. For a mask of one's own there is [FlexAttention](https://pytorch.org/blog/flexattention/), which,
+# another fused kernel runs: in the steps on the H200 above, cuDNN's. PyTorch writes the scores out only where no fused
+# kernel applies. For a mask of one's own there is [FlexAttention](https://pytorch.org/blog/flexattention/), which,
 # compiled, makes a fused kernel out of a Python function that says which key a query may see. On a CPU there is one
 # fused kernel, and it refuses dropout, so a training that drops attention weights writes them out there.
 #
@@ -2036,8 +2064,8 @@ plots.measured_on(measured("attention-cuda"))
 plt.show()
 
 # %% [markdown]
-# At 16,384 tokens, scores, weights and their gradients take 19 GB for one sentence. cuDNN's kernel, without them, takes
-# a hundred MB and a tenth of the time.
+# At 16,384 tokens, attention written out takes 19 GB for one sentence, most of it for scores, weights and their
+# gradients. cuDNN's kernel, without them, takes a hundred MB and a tenth of the time.
 
 # %% tags=["proof"]
 longest = {name: rows[-1] for name, rows in curves.items()}
@@ -2092,8 +2120,8 @@ for one, other in zip(whole[2:], chunked[2:], strict=True):
     assert (one - other).abs().max() < 1e-5 * one.abs().max()
 
 # %% [markdown]
-# The gradients are the same, in about the same time and with a third of the memory. Computed all together, three of the
-# four arrays of logits and gradients exist at once. In chunks, nearly all of the memory is two arrays as large as the
-# output matrix, for the gradient of that matrix. These do not grow with the targets.
+# The gradients are the same, with a third of the memory, and in no more than about the same time. Computed all
+# together, three of the four arrays of logits and gradients exist at once. In chunks, nearly all of the memory is two
+# arrays as large as the output matrix, for the gradient of that matrix. These do not grow with the targets.
 #
 # In chunks `F.linear_cross_entropy` cannot smooth labels, so our trainer does not use it.

@@ -41,12 +41,13 @@ transformer_map(built=21)
 # Two processes have the same model, and each takes half of a batch. Each computes a gradient from its half. What must
 # they do with the two, so that both make the step that one process would have made with the whole batch?
 #
-# **Predict first.** The gradient of a mean is a mean of gradients. Is it enough to average the two?
+# **Predict first.** They could average the two. When would that be right, and when not?
 #
 # **By hand.** The loss of a step is a sum over targets, divided by their number. Let the first half have 6 real targets
 # with a summed loss of 12, and the second, with short sentences, 2 targets with a summed loss of 8. The whole batch has
 # a loss of $20 / 8 = 2.5$. The halves have $12 / 6 = 2$ and $8 / 2 = 4$, and the mean of these is 3. Averaging gives
-# the two targets of the second half as much weight as the six of the first.
+# the two targets of the second half as much weight as the six of the first. It would be right if both halves had
+# equally many targets.
 #
 # This is the *mean of means* of [chapter 11](11_training.ipynb#break-it-the-mean-of-means), and it has the same remedy.
 # Divide every summed loss by the number of real targets *of all processes*, and then *add* the gradients. So each
@@ -323,7 +324,7 @@ quiz.number(
 # ## Ready-made engines
 #
 # Splitting the batch is called **data parallelism**, and PyTorch has two engines (*wrappers*) for it. **Distributed
-# data parallel** (DDP) leaves the whole model with every process, and begins to send the gradients of the last layers
+# data parallel** (DDP) keeps the whole model in every process, and begins to send the gradients of the last layers
 # while the backward pass still computes those of the first (**overlap of communication and computation**). **Fully
 # sharded data parallel** (FSDP) leaves each process only a part of the parameters, the gradients and Adam's two
 # moments. This part is called a shard, too.
@@ -380,8 +381,8 @@ plt.show()
 #
 # Training takes 16 bytes for each parameter: 4 for itself, 4 for its gradient and 8 for the moments ([chapter
 # 20](20_one_gpu.ipynb#what-if-it-does-not-fit)). With FSDP a process keeps about $16 / N$ of them. A model of 8 billion
-# parameters needs 128 GB, more than a GPU of 80 GB holds. Among eight GPUs it needs 16 GB on each, besides activations
-# and the currently gathered layers.
+# parameters needs 128 GB, more than a GPU of 80 GB holds. Among eight GPUs it needs 16 GB on each, with one batch a
+# step, besides activations and the currently gathered layers.
 #
 # Adam can work on one shard alone, but clipping cannot, because it needs the norm of the whole gradient. So the
 # processes add up the squares of their shards' norms, and take the root. PyTorch's `clip_grad_norm_` does that.
@@ -424,10 +425,10 @@ plt.show()
 assert list(bytes_kept.values()) == [16, 10, 7, 4]
 
 # %% [markdown]
-# The first two stages cost no communication beyond that of DDP. The gradients are reduce-scattered, so that each
-# device has the complete sum of its quarter; it updates that quarter, and the new parameters are all-gathered. These
-# are the two phases of the all-reduce that DDP makes anyway. In equal precision only ZeRO-3 communicates more,
-# because it gathers the parameters twice.
+# With one batch a step, the first two stages cost no communication beyond that of DDP. The gradients are
+# reduce-scattered, so that each device has the complete sum of its quarter; it updates that quarter, and the new
+# parameters are all-gathered. These are the two phases of the all-reduce that DDP makes anyway. In equal precision only
+# ZeRO-3 communicates more, because it gathers the parameters twice.
 
 # %% [markdown]
 # ### The trainer
@@ -735,14 +736,16 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 #
 # In a ring, FSDP therefore sends $(1.65 + 1) / 2 = 1.32$ times the model, where DDP sends it once. With small
 # embeddings it would be 1.5. In return each process keeps only half of everything. In bfloat16 FSDP gathers half as
-# many bytes, while gradients are still summed in float32. With one batch it then sends even less than DDP, 0.91.
+# many bytes, while gradients are still summed in float32. With one batch it then sends even less than DDP does in
+# float32, 0.91.
 #
 # With 4 batches a step, whose gradients are added up ([gradient
 # accumulation](11_training.ipynb#one-step-from-several-batches)), gradients are sent only with the last. A layer is
 # gathered before the first forward pass and before each of the four backward passes; after a backward pass it stays
 # gathered for the next forward pass. So the layers are gathered five times: $5 \cdot 0.645 + 0.355 = 3.58$. The price
-# is memory: until the last batch each process holds all gradients, and between two batches all layers. To save memory
-# instead, scatter the gradients after every batch.
+# is memory: until the last batch each process holds all gradients, and between two batches all layers. (With all layers
+# in memory anyway, one could keep them after the forward pass, too, and gather them once a step.) To save memory
+# instead, scatter the gradients after every batch, which our trainer does not do.
 
 # %% [markdown]
 # ## What goes into a checkpoint?
@@ -753,8 +756,8 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # has the shape of a shard, and **any number of processes may go on from there**, whatever number began.
 #
 # The file has only rank 0's random state. The other ranks seed theirs again at the start and at every save, from the
-# seed, the step and their rank. So dropout drops different entries on each rank, and a run that is resumed draws what
-# one that never stopped draws.
+# seed, the step and their rank. So dropout drops different entries on each rank, and a resumed run draws the same
+# numbers as an uninterrupted one.
 #
 # ### Do they train the same model?
 #
@@ -853,12 +856,14 @@ for name in ("1 process", "2, one of them killed"):
 # No farther than the rest. Steps 11 and 12 were made twice, and nobody can tell.
 #
 # A process that hangs goes unnoticed until those that wait for it give up. With our settings they do so after ten
-# minutes, but before the first step and at the very end only after three hours. Then the program that started the
+# minutes. Before the first step and at the very end they wait for up to three hours: at first rank 0 may have to fetch
+# and prepare the data, and at the end nobody leaves while another may still work. Then the program that started the
 # processes ends them all, and starts them again if you allow it. Until then, GPUs that wait show a load of 100 percent;
 # `py-spy dump` shows where each process is.
 #
 # How often should you save? If saving takes $c$ minutes and something fails every $M$ minutes, Young and Daly's rule
-# says: every $\sqrt{2 c M}$ minutes.
+# says: every $\sqrt{2 c M}$ minutes. It weighs the time that saving takes against the work that is lost: with one
+# minute to save and a failure every three hours, every $\sqrt{2 \cdot 1 \cdot 180} \approx 19$ minutes.
 #
 # ## The same command
 #
@@ -903,7 +908,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## Are two twice as fast?
 #
-# Here each process gets one core , and computes the gradient of a model of 4 million parameters: one process from a
+# Here each process gets one core, and computes the gradient of a model of 4 million parameters: one process from a
 # whole batch, then two from a half each. So the total batch is fixed, which is called **strong scaling**. In practice
 # one more often keeps the batch per process, so that the total grows with the world size: **weak scaling**.
 #
@@ -939,7 +944,7 @@ def race(sentences, rounds=24):
 
 
 # %% [markdown]
-# A program has run this on an idle machine (`python -m benchmarks.two_processes`):
+# We ran this on an idle machine (`python -m benchmarks.two_processes`):
 
 # %% how much faster tags=["hide-input"]
 from classroom.measured import measured
@@ -972,7 +977,7 @@ assert (
 #
 # Even without communication, two are only 1.31 times as fast as one. Part of a step takes as long for few sentences as
 # for many: some 8 ms, by the straight line through one process's two times. Such a part limits any speed-up (**Amdahl's
-# law**). But this part alone would allow 1.7. What takes the rest, we have not found.
+# law**). But this part alone would allow 1.7. We have not found what accounts for the rest.
 #
 # Between an all-reduce at the end and one in buckets there is no clear difference here, presumably because overlap of
 # communication and computation needs free hardware, and both cores compute.
@@ -1490,7 +1495,7 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # devices. Gradients have 4 bytes a parameter, go around a ring at 200 GB/s without latency, and travel during the
 # backward pass, two thirds of the computation, as far as they fit.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. A dotted line, in proportion to one device, falls straight. The estimate leaves it at two devices and becomes nearly flat."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. A dotted line, in proportion to one device, falls straight. The estimate departs from it at two devices and becomes nearly flat."}}
 from classroom.measured import measured
 
 _, steps, _ = models["base"]
@@ -1552,8 +1557,8 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 # ### Break it: the order that never changes
 #
 # Our processes all read the same batches, and each takes its rows. Many programs give each process a part of the data,
-# by PyTorch's `DistributedSampler`. Without one, all read the same examples, and the mean of $N$ equal gradients is
-# what one process finds alone. The sampler shuffles, but only as its own epoch says:
+# with PyTorch's `DistributedSampler`. Without one, all read the same examples, and the mean of $N$ equal gradients is
+# what one process finds alone. The sampler shuffles by its own count of epochs:
 
 # %% tags=["nbval-check-output"]
 from torch.utils.data import DistributedSampler
@@ -1593,7 +1598,7 @@ assert (abs(said / taken - 1) < 0.8).all() and latency > 0 and per_byte > 0
 # %% [markdown]
 # Below about $\alpha \beta$ bytes a message costs mostly its latency. The line is a rough one, since the bandwidth is
 # not the same at every size. And a bare all-reduce is the best case: when two processes computed gradients above,
-# sending 16 MB of them cost 23 ms, beside computing and on another machine.
+# sending 16 MB of them after the backward pass cost 23 ms, on another machine.
 #
 # ### When does communication take longer?
 #

@@ -46,15 +46,17 @@ transformer_map(built=22)
 # ## Parameters in 8 bits
 #
 # In PyTorch a parameter takes 32 bits by default, more than it needs. 8 bits can hold any whole number from $-127$ to
-# 127. So let us turn a row of a matrix, $(0.5, -1.27, 0.254)$, into such numbers. Its largest absolute value is 1.27,
-# which should become 127. So divide all entries by $1.27 / 127 = 0.01$, the row's **scale**, and round:
-# $(50, -127, 25)$. To get the row back, you **dequantize**: multiply by the scale, which gives $(0.50, -1.27, 0.25)$.
+# 127. (And $-128$, which is left out, so that the range is the same on both sides of 0.) So let us turn a row of a
+# matrix, $(0.5, -1.27, 0.254)$, into such numbers. Its largest absolute value is 1.27, which should become 127. So
+# divide all entries by $1.27 / 127 = 0.01$, the row's **scale**, and round: $(50, -127, 25)$. To get the row back, you
+# **dequantize**: multiply by the scale, which gives $(0.50, -1.27, 0.25)$.
 #
 # The last entry has lost 0.004. No entry can lose more than half a scale, here 0.005, because rounding moves a number
 # by at most one half.
 #
 # This is **post-training quantization** of the weights: the model has been trained already. Ours is *symmetric*,
-# because the range is the same on both sides of 0, and *per channel*, because each row has a scale of its own.
+# because of that range, and *per channel*, because each row of a matrix has a scale of its own (a row makes one entry,
+# or *channel*, of the output).
 
 # %% tags=["export"] module="export"
 import torch
@@ -312,10 +314,10 @@ assert 13.5 < 4 * sum(len(m) - 1 for m in matrices) / 1e3 < 14.5
 assert cost[3, False][0] < 430 and abs(cost[8, True][2] - cost[32, True][2]) < 5e-4
 
 # %% [markdown]
-# In 8 bits all 500 sentences stay right. The errors of a row have both signs, so in a dot product they partly cancel.
-# With a scale for each row even 3 bits, which leave only the seven values from $-3$ to 3, cost only a few sentences.
-# With one scale for the whole matrix, 3 bits cost far more. The matrix's largest entry makes this scale so coarse that
-# 54 percent of the entries round to 0, against 31 percent with a scale for each row.
+# In 8 bits all 500 sentences stay right. The errors of a row have both signs, so in a dot product they presumably
+# cancel in part. With a scale for each row even 3 bits, which leave only the seven values from $-3$ to 3, cost only a
+# few sentences. With one scale for the whole matrix, 3 bits cost far more. The matrix's largest entry makes this scale
+# so coarse that 54 percent of the entries round to 0, against 31 percent with a scale for each row.
 #
 # But this language is easy, and the model is large for it. On captions, which are harder, few bits cost more. Here
 # three transformers of a million parameters, trained with different seeds, translate the captions of chapter 14. You
@@ -330,10 +332,10 @@ for row_ in captions["rows"]:
     print(f"{row_['bits']:4}  {kind:9}{scores}")
 
 # %% [markdown]
-# In 8 bits each of the three models keeps its score to a tenth of a point. That is little: two models that differ only
-# in their seed are up to 1.3 apart. With a scale for each row, 4 bits cost 0.8 to 1.5 points, and 3 bits cost 5 to 7.
-# With one scale for a matrix, 4 bits cost 2.5 to 3.5 points, and 3 bits cost 17 to 20. So the page uses 8 bits, which
-# cost nothing that we can measure.
+# In 8 bits each of the three models keeps its score to a tenth of a point. With a scale for each row, 4 bits cost 0.8
+# to 1.5 points, and 3 bits cost 5 to 7. With one scale for a matrix, 4 bits cost 2.5 to 3.5 points, and 3 bits cost 17
+# to 20. So the page uses 8 bits, which cost nothing that we can measure, and need no packing. At 8 bits a scale for
+# each matrix would do as well, but a scale for each row costs only 14 kB, and is safer.
 #
 # Other ways are possible. Where the entries lie to one side of 0, one adds a whole number after dividing, the **zero
 # point**: it is the number that stands for 0. And formats for large models have a scale for each group of 32 to 128
@@ -343,8 +345,8 @@ for row_ in captions["rows"]:
 # vectors between the matrices. Their scales are found on sample texts beforehand, which is called **calibration**, or
 # for each vector as it comes, which is called *dynamic* quantization. In large models a few huge entries of the
 # activations spoil the scale for the rest ([Dettmers and others, 2022](https://arxiv.org/abs/2208.07339)). These few
-# can be computed in 16 bits, as in that paper, or be shrunk by a factor that the weights take over ([Xiao and others,
-# 2022](https://arxiv.org/abs/2211.10438)).
+# can be computed in 16 bits, as in that paper, or be scaled down, with the inverse factor folded into the weights
+# ([Xiao and others, 2022](https://arxiv.org/abs/2211.10438)).
 #
 # Our page could also keep the stored numbers $q_{ij}$ in 8 bits after loading, and compute with them: a row $i$ has one
 # scale $s_i$, so entry $i$ of a product with $x$ is $s_i \sum_j q_{ij} x_j$.
@@ -851,7 +853,7 @@ assert 11 < max(np.abs(logits_).max() for _, logits_ in reference) < 13
 # The logits go up to about 12, so the two agree to five decimals. The difference that is left looks like rounding.
 # JavaScript computes in 64 bits, and rounds what it stores in a `Float32Array`, while PyTorch computes in 32 bits. One
 # rounding to 32 bits changes a number by some $10^{-7}$ of its size, so it changes a logit of 12 by some $10^{-6}$.
-# Many roundings add up to some $10^{-5}$. Therefore the test allows $3 \cdot 10^{-5}$.
+# Many roundings add up to a few times that. So the test allows $3 \cdot 10^{-5}$, some six times what was measured.
 #
 # ### Break it: an engine that is nearly right
 #
@@ -890,8 +892,9 @@ for name, (line, wrong) in defects.items():
     print(f"{name:28}{off:14.1e}{differ:20} of 100")
 
 # %% [markdown]
-# Somebody who reads the translations would notice one of the six engines. The other five write the same words, but for
-# one sentence. The grammar is easy and the model sure of itself, and a logit may move as long as the best stays ahead.
+# Somebody who reads the translations would notice one of the six engines. The other five write the same words, apart
+# from one sentence. The grammar is easy and the model sure of itself, and a logit may move as long as the best stays
+# ahead.
 #
 # Comparing logits finds these five too. Four of them are off by 0.1 to 5, while the right engine is off by less than
 # 1e-5. The engine without $\epsilon$ is off by only 5e-5. Our test finds it, but a test that allows 1e-4 would not. So
@@ -954,8 +957,8 @@ assert pace > 100
 
 # %% [markdown]
 # That was in this notebook, on one core. The translator [in the page](#here-it-is) says how fast it is in your browser.
-# Our `dot` multiplies one pair at a time. PyTorch has instructions that multiply eight or sixteen pairs at once, which
-# is called **SIMD**, and a GPU has thousands of units.
+# Our `dot` multiplies one pair at a time. PyTorch uses the processor's instructions for eight or sixteen pairs at once
+# (**SIMD**), and a GPU has thousands of units.
 #
 # For a small model and one reader that does not matter. A large model in a page uses **WebAssembly**, which has SIMD
 # and threads, or **WebGPU**, which computes on the reader's graphics card.
@@ -967,8 +970,8 @@ assert pace > 100
 #
 # ### Exercise 1: Quantize
 #
-# *Easy, 10 minutes.* Send a matrix through `bits` bits, with a scale for each row, in NumPy: return the rounded matrix
-# after it has been multiplied by its scales again. No row is all zeros. `np.round` rounds.
+# *Easy, 10 minutes.* Quantize a matrix to `bits` bits, with a scale for each row, in NumPy, and dequantize it: return
+# the rounded matrix times its scales. No row is all zeros. `np.round` rounds.
 
 
 # %% tags=["exercise"]
@@ -1124,7 +1127,7 @@ verdict
 #
 # ### A file for servers
 #
-# Our engine runs one kind of model, a sentence at a time. A server has many users and other kinds of model, and wants
+# Our engine runs one kind of model, a sentence at a time. A server has many users and several kinds of model, and needs
 # an engine that somebody else has made fast. Such an engine must be told what to compute. **ONNX** is a format for
 # that: a file with a graph of operations and with the parameters, which ONNX Runtime and other programs can run.
 #
@@ -1175,8 +1178,8 @@ assert np.allclose(found, q @ k[:4].T, atol=1e-6)
 #
 # - **No branches on values.** Whether an `if` about an entry of a tensor is true cannot be known, so the export ends
 #   with an error.
-# - **No hidden state.** A cache that is a Python list would end up in the graph as it was. So keys and values come in
-#   as inputs and go out as outputs, longer by one.
+# - **No hidden state.** A cache that is a Python list would be frozen in the graph as it stood at export. So keys and
+#   values come in as inputs and go out as outputs, longer by one.
 # - **No length fixed by accident.** Name every axis that may vary in `dynamic_shapes`; the others keep the example's
 #   length. Use examples of length 2 or more: the export may fix a length of 0 or 1 even where the axis is named.
 
