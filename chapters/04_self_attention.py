@@ -72,7 +72,16 @@ for sentence in ("you import a file with python", "a python is a large snake"):
 # %% [markdown]
 # *Python* attends to itself and to hardly anything else: its cosine with itself is 1, far above any other, and at so
 # low a temperature such a gap decides everything. So leave the word itself out: give it the score minus infinity, and
-# as $e^{-\infty} = 0$ its weight is 0. Look again.
+# as $e^{-\infty} = 0$ its weight is 0. Here is the whole look-up:
+
+# %%
+words = "you import a file with python".split()
+vectors = np.stack([embeddings[row_of[word]] for word in words])  # (6, 384)
+cosines = vectors @ vectors[-1]  # python asks every word
+cosines[-1] = -np.inf  # but not itself
+shares = softmax(cosines / 0.1)
+blend = shares @ vectors  # what python receives, (384,)
+print(*(f"{word} {share:.2f}" for word, share in zip(words, shares, strict=True)))
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two look-ups by python, itself left out. In you import a file with python the weights are import 0.83, file 0.08, the rest at most 0.04; what python receives is close to import, imported, imports, export, while the plain average of the words is close to with, you, and, for. In a python is a large snake the weight is 0.88 on snake; what it receives is close to snake, snakes, serpent, lizard, and the plain average to are, the, and, was."}}
 from classroom.diagram import Diagram
@@ -189,8 +198,8 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 # Using one vector in all three roles has four faults. The first and the last you have seen.
 #
 # - A word finds itself first. Leaving it out is only a patch, since a word may need its own content.
-# - It finds what is most like it, when it may need something different: a verb looks for something alive, and not for
-#   other verbs.
+# - It finds what is most like it. Above, the most similar words happened to be the useful ones. But a verb looks for
+#   something alive, and not for other verbs.
 # - Scores are symmetric. In *the snake shed its skin*, *its* must find *snake*. *Snake* needs nothing from *its*, yet
 #   the score is the same both ways.
 # - A word can hand over only its own vector. It can hand over neither a part of it nor what it implies: *import* could
@@ -227,18 +236,6 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 # - $W_K$: a living thing can be found by *alive*, and an action by *action*. *Human* adds another 1 to *alive*, so that
 #   *bites* prefers a human.
 # - $W_V$: the value says whether a word is alive and whether it is human. About an action it says nothing.
-#
-# Below, each column after the first is one matrix, and each cell in it is one row of that matrix:
-#
-# | if a word is | $W_Q$ adds to the query (*alive*, *action*) | $W_K$ adds to the key (*alive*, *action*) | $W_V$ adds to the value (*alive*, *human*) |
-# |---|---|---|---|
-# | *alive* | (0, 2) | (1, 0) | (1, 0) |
-# | *action* | (2, 0) | (0, 1) | (0, 0) |
-# | *human* | (0, 0) | (1, 0) | (0, 1) |
-#
-# As entries of $x$ are 0 or 1, $x W_Q$ is the sum of the rows of $W_Q$ where $x$ has a 1. *Man*, $(1, 0, 1)$, takes
-# rows 1 and 3: its query is $(0, 2) + (0, 0) = (0, 2)$, and its key $(1, 0) + (1, 0) = (2, 0)$. So it is found more
-# easily than *dog*, whose key is $(1, 0)$.
 
 # %% tags=["nbval-check-output"]
 import numpy as np
@@ -256,6 +253,10 @@ for token, *vectors in zip(small_tokens, q, k, v, strict=True):
     print(f"{token:6} query {vectors[0]}   key {vectors[1]}   value {vectors[2]}")
 
 # %% [markdown]
+# As entries of $x$ are 0 or 1, $x W_Q$ is the sum of the rows of $W_Q$ where $x$ has a 1. *Man*, $(1, 0, 1)$, takes
+# rows 1 and 3: its query is $(0, 2) + (0, 0) = (0, 2)$, and its key $(1, 0) + (1, 0) = (2, 0)$. So it is found more
+# easily than *dog*, whose key is $(1, 0)$.
+#
 # We chose these matrices; a transformer learns them (chapter 7). Follow the query of *bites* along the row of *man*
 # in the figure below, from left to right:
 #
@@ -293,6 +294,14 @@ drawing.text(5.5, 0.35, "output", color=plots.RED, at="right")
 drawing.cells(5.6, 0.35, (shares @ v).round(3), "#f3dcd7", width=0.55)
 plt.show()
 
+# %% tags=["nbval-check-output"]
+scores = k @ q[1]  # the query of bites, three keys
+scaled = scores / np.sqrt(2)
+powers = np.exp(scaled)
+weights = powers / powers.sum()
+print(scores, scaled.round(3), powers.round(3), weights.round(3))
+print("bites receives", (weights @ v).round(3))
+
 # %% [markdown]
 # The result, the verb's **context vector**, is this weighted sum, or blend:
 #
@@ -321,21 +330,9 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2.
 # - *It hands over only its own vector.* $W_V$ chooses: two of *man*'s three numbers, and nothing of *bites*.
 #
-# The first three are gone because of what stands between the two words. A score is
-#
-# $$q_i k_j^\top = (x_i W_Q)(x_j W_K)^\top = x_i \, W_Q W_K^\top \, x_j^\top .$$
-#
-# With nothing in the middle, a word's score with itself is its squared length, and among vectors of equal length no
-# score is larger. The product $W_Q W_K^\top$ says which entry of the asking word counts with which entry of the other,
-# so another word can score higher, and unlike words can match. And the product need not be symmetric. This takes two
-# matrices: with a single one the middle is $W W^\top$, which is symmetric, and *its* and *snake* have the same score in
-# either direction. For *dog bites man* it is
-#
-# $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} .$$
-#
-# Row $a$, column $b$ (in the order alive, action, human) is what the score gains when the asking word has entry $a$ and
-# the other word entry $b$. An action asks for *alive* and for *human*, 2 each (row 2), so *man* gets $2 + 2 = 4$ from
-# *bites*. Only *alive* asks for an action (column 2), so *bites* gets 2 from *man*.
+# The first three are gone because a score now compares two different things: what one word asks, and what the other can
+# be found by. If one matrix made both, *its* and *snake* would still have the same score in either direction
+# ([why](#why-two-matrices-and-not-their-product)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -361,8 +358,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## The definition
 #
-# Take $T$ queries, and $S$ keys with one value each; within one sentence $T = S$. Write them as the rows of three
-# matrices $Q$, $K$ and $V$. Then
+# In **self-attention** queries, keys and values come from the same words. In **cross-attention** the queries come from
+# one sequence, and keys and values from another (exercise 1 builds it). To cover both, take $T$ queries, and $S$ keys
+# with one value each; in self-attention $T = S$. Write them as the rows of three matrices $Q$, $K$ and $V$. Then
 #
 # $$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
 #
@@ -460,62 +458,6 @@ assert np.allclose(context, attention_by_loop(q, k, v))
 # which reverses all axes.
 #
 # Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**.
-#
-# In **self-attention** queries, keys and values come from the same words. In **cross-attention** the queries come
-# from one sequence, keys and values from another: exercise 1 builds it.
-#
-# The folded cell is the checked version that later chapters import; attention is called
-# `scaled_dot_product_attention` there, as in PyTorch.
-
-# %% tags=["export", "hide-input"] module="by_hand.attention"
-import numpy as np
-from dotformer.by_hand.softmax import softmax
-from dotformer.support.shapes import shapes
-from jaxtyping import Bool, Float, Real
-
-
-@shapes
-def scaled_dot_product_attention(
-    query: Real[np.ndarray, "*#batch T d_k"],
-    key: Real[np.ndarray, "*#batch S d_k"],
-    value: Real[np.ndarray, "*#batch S d_v"],
-    mask: Bool[np.ndarray, "*#batch #T #S"] | None = None,
-) -> tuple[Float[np.ndarray, "*batch T d_v"], Float[np.ndarray, "*#batch T S"]]:
-    """Scaled dot-product attention: softmax(Q K^T / sqrt(d_k)) V, and its weights.
-
-    `mask` is True where a query may attend. Raises ValueError when a query may
-    attend to nothing, or the largest of its scores is NaN or infinity. After
-    Vaswani and others (2017), equation 1.
-    """
-    scores = query.astype(float) @ key.swapaxes(-2, -1)
-    scaled = scores / np.sqrt(query.shape[-1])
-    if mask is not None:
-        scaled = np.where(mask, scaled, -np.inf)
-    weights = softmax(scaled)
-    return weights @ value, weights
-
-
-@shapes
-def self_attention(
-    x: Real[np.ndarray, "*batch T D"],
-    w_q: Real[np.ndarray, "D d_k"],
-    w_k: Real[np.ndarray, "D d_k"],
-    w_v: Real[np.ndarray, "D d_v"],
-    mask: Bool[np.ndarray, "*#batch #T #T"] | None = None,
-) -> tuple[Float[np.ndarray, "*batch T d_v"], Float[np.ndarray, "*batch T T"]]:
-    """Attention of a sequence to itself: three projections of the same vectors.
-
-    `mask`, the results and the errors are those of `scaled_dot_product_attention`.
-    """
-    query, key, value = (x.astype(float) @ w for w in (w_q, w_k, w_v))
-    return scaled_dot_product_attention(query, key, value, mask)
-
-
-# %% tags=["proof"]
-small_output, small_weights = self_attention(small, w_q, w_k, w_v)
-assert np.allclose(small_weights, weights) and np.allclose(small_output, context)
-assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
-assert (w_q @ w_k.T).tolist() == [[0, 2, 0], [2, 0, 2], [0, 0, 0]]
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -548,8 +490,8 @@ quiz.one_choice(
 # anything has been learned. Where one word has nearly all the weight the softmax is flat: its gradient is nearly 0, so
 # the query can hardly learn to look elsewhere.
 #
-# Divide the scores by $\sqrt{d_k}$, and their variance is divided by $d_k$: it is 1 at every width. Here is the average
-# of the largest weight among ten random keys:
+# Divide the scores by $\sqrt{d_k}$, and their variance is divided by $d_k$: at the start it is 1 at every width. Here
+# is the average of the largest weight among ten random keys:
 #
 # | $d_k$ | variance of a score | largest weight, undivided | divided by $\sqrt{d_k}$ |
 # |---|---|---|---|
@@ -624,6 +566,7 @@ python_k = np.eye(384)
 python_v = np.outer(vector("import"), vector("programming"))
 python_v += np.outer(vector("snake"), vector("animal"))
 
+# %% four sentences through these matrices tags=["hide-input"]
 print(f"{'cosine of python with':27} programming  animal   attends most to")
 before = [vector("python") @ vector(w) for w in ("programming", "animal")]
 print(f"{'python alone':27} {before[0]:11.2f} {before[1]:7.2f}")
@@ -718,16 +661,16 @@ print("weights", causal_weights.round(3), sep="\n")
 # is 5.113, and the weights are $4.113 / 5.113 = 0.804$ and 0.196. Only the last word sees every word.
 #
 # To see that a causal mask works, change one word at a time. No earlier output may move, or the future leaks. Its own
-# and every later output should, or the mask hides too much. (Change all of its numbers: a special change can leave an
-# output as it was.)
+# and every later output should, or the mask hides too much.
 
 # %%
 before, _ = self_attention(small, w_q, w_k, w_v, mask=causal)
 for t in range(3):
     changed = small.copy()
-    changed[t] += 1
+    changed[t] += 1  # all its numbers: a special change may move nothing
     after, _ = self_attention(changed, w_q, w_k, w_v, mask=causal)
     moved = ~np.isclose(before, after).all(axis=1)
+    print(f"{small_tokens[t]:5} changed, outputs moved: {moved}")
     assert (moved == (np.arange(3) >= t)).all()
 
 # %% [markdown]
@@ -748,6 +691,60 @@ print(padded_weights[1].round(3))
 # Whatever numbers the padding holds, as long as they are finite, its column of weights is 0. Its *row* means nothing,
 # so its output is left out wherever outputs or losses are averaged. To hide both the future and the padding, combine
 # the two masks with `&`.
+
+# %% [markdown]
+# The folded cell is the checked version that later chapters import; attention is called
+# `scaled_dot_product_attention` there, as in PyTorch.
+
+# %% tags=["export", "hide-input"] module="by_hand.attention"
+import numpy as np
+from dotformer.by_hand.softmax import softmax
+from dotformer.support.shapes import shapes
+from jaxtyping import Bool, Float, Real
+
+
+@shapes
+def scaled_dot_product_attention(
+    query: Real[np.ndarray, "*#batch T d_k"],
+    key: Real[np.ndarray, "*#batch S d_k"],
+    value: Real[np.ndarray, "*#batch S d_v"],
+    mask: Bool[np.ndarray, "*#batch #T #S"] | None = None,
+) -> tuple[Float[np.ndarray, "*batch T d_v"], Float[np.ndarray, "*#batch T S"]]:
+    """Scaled dot-product attention: softmax(Q K^T / sqrt(d_k)) V, and its weights.
+
+    `mask` is True where a query may attend. Raises ValueError when a query may
+    attend to nothing, or the largest of its scores is NaN or infinity. After
+    Vaswani and others (2017), equation 1.
+    """
+    scores = query.astype(float) @ key.swapaxes(-2, -1)
+    scaled = scores / np.sqrt(query.shape[-1])
+    if mask is not None:
+        scaled = np.where(mask, scaled, -np.inf)
+    weights = softmax(scaled)
+    return weights @ value, weights
+
+
+@shapes
+def self_attention(
+    x: Real[np.ndarray, "*batch T D"],
+    w_q: Real[np.ndarray, "D d_k"],
+    w_k: Real[np.ndarray, "D d_k"],
+    w_v: Real[np.ndarray, "D d_v"],
+    mask: Bool[np.ndarray, "*#batch #T #T"] | None = None,
+) -> tuple[Float[np.ndarray, "*batch T d_v"], Float[np.ndarray, "*batch T T"]]:
+    """Attention of a sequence to itself: three projections of the same vectors.
+
+    `mask`, the results and the errors are those of `scaled_dot_product_attention`.
+    """
+    query, key, value = (x.astype(float) @ w for w in (w_q, w_k, w_v))
+    return scaled_dot_product_attention(query, key, value, mask)
+
+
+# %% tags=["proof"]
+small_output, small_weights = self_attention(small, w_q, w_k, w_v)
+assert np.allclose(small_weights, weights) and np.allclose(small_output, context)
+assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
+assert (w_q @ w_k.T).tolist() == [[0, 2, 0], [2, 0, 2], [0, 0, 0]]
 
 # %% [markdown]
 # ### Why minus infinity?
@@ -806,7 +803,7 @@ assert np.allclose(softmax(np.full(3, -1e9)), 1 / 3)  # a fully hidden row
 tokens = ["I", "like", "Natural", "Language", "Processing", ",", "a", "lot", "!"]
 width = 16
 x = np.random.default_rng(0).standard_normal((9, width))
-projections = np.random.default_rng(3).standard_normal((3, width, width)) / 4
+projections = np.random.default_rng(3).standard_normal((3, width, width)) / 4  # √16
 output, weights = self_attention(x, *projections)
 
 order = np.random.default_rng(32).permutation(len(tokens))
@@ -899,6 +896,12 @@ class SelfAttention(nn.Module):
 torch.manual_seed(0)
 layer, sentences = SelfAttention(d_model=16, d_k=8), torch.randn(2, 5, 16)
 triangle = torch.ones(5, 5, dtype=torch.bool).tril()
+print(tuple(layer(sentences, triangle).shape))  # (B, T, d_k)
+
+# %% [markdown]
+# Two checks: PyTorch's own function, and ours in NumPy.
+
+# %%
 query, key, value = (w(sentences) for w in (layer.w_q, layer.w_k, layer.w_v))
 pytorchs = F.scaled_dot_product_attention(query, key, value, is_causal=True)
 assert torch.allclose(layer(sentences, triangle), pytorchs, atol=1e-6)
@@ -915,8 +918,9 @@ blank = F.scaled_dot_product_attention(
 assert (blank == 0).all()
 
 # %% [markdown]
-# It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
-# model you call PyTorch's, which avoids storing the weights where it can; on a GPU that is faster.
+# It agrees with both, under a causal mask. In a model you call PyTorch's, which avoids storing the weights where it
+# can; on a GPU that is faster. A model that always needs the causal mask makes it once, in `__init__`, with
+# `register_buffer`, so that it moves to the GPU with the module.
 #
 # Here $d_v = d_k$. The result has that width, so it cannot be added to a word yet; [chapter
 # 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) brings it back to $D$.
@@ -1201,7 +1205,23 @@ verdict
 #
 # ### Why two matrices, and not their product?
 #
-# For the scores only the product $W_Q W_K^\top$ matters. It is a sum of $d_k$ [outer products](#and-python), each of a
+# What stands between two words? A score is
+#
+# $$q_i k_j^\top = (x_i W_Q)(x_j W_K)^\top = x_i \, W_Q W_K^\top \, x_j^\top .$$
+#
+# With nothing in the middle, a word's score with itself is its squared length, and among vectors of equal length no
+# score is larger. The product $W_Q W_K^\top$ says which entry of the asking word counts with which entry of the other,
+# so another word can score higher, and unlike words can match. And the product need not be symmetric. With one matrix
+# for both queries and keys the middle is $W W^\top$, which is symmetric, and *its* and *snake* have the same score in
+# either direction. For *dog bites man* it is
+#
+# $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} .$$
+#
+# Row $a$, column $b$ (in the order alive, action, human) is what the score gains when the asking word has entry $a$ and
+# the other word entry $b$. An action asks for *alive* and for *human*, 2 each (row 2), so *man* gets $2 + 2 = 4$ from
+# *bites*. Only *alive* asks for an action (column 2), so *bites* gets 2 from *man*.
+#
+# For the scores, then, only the product $W_Q W_K^\top$ matters. It is a sum of $d_k$ [outer products](#and-python), each of a
 # column of $W_Q$ (a question) and the same column of $W_K$ (what answers it). So its rank, the number of independent
 # directions that it uses, is at most $d_k$.
 #

@@ -23,7 +23,7 @@ def scaled_dot_product_attention(
     attend to nothing, or the largest of its scores is NaN or infinity. After
     Vaswani and others (2017), equation 1.
 
-    Defined in chapter 4, "The definition".
+    Defined in chapter 4, "Masks: leaving a word out".
     """
     scores = query.astype(float) @ key.swapaxes(-2, -1)
     scaled = scores / np.sqrt(query.shape[-1])
@@ -45,7 +45,7 @@ def self_attention(
 
     `mask`, the results and the errors are those of `scaled_dot_product_attention`.
 
-    Defined in chapter 4, "The definition".
+    Defined in chapter 4, "Masks: leaving a word out".
     """
     query, key, value = (x.astype(float) @ w for w in (w_q, w_k, w_v))
     return scaled_dot_product_attention(query, key, value, mask)
