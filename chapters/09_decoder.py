@@ -16,7 +16,7 @@
 # almost no answer is right. By the end of this chapter the transformer of the paper is complete, in under eighty lines.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
-# 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 31 minutes to read, and 50 for the
+# 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 32 minutes to read, and 50 for the
 # exercises. [Going further](#going-further), at the end, takes 13 more minutes. If you came for a decoder-only model,
 # it is [at the end](#a-decoder-only-model-that-answers).
 
@@ -94,10 +94,10 @@ plt.show()
 # The right half is the decoder. Its layers differ from the encoder's in two ways. Their self-attention is masked, so
 # that no word sees a later one. And they have a second attention, the *cross-attention*, which looks at the memory.
 #
-# At the top of the decoder, one linear map gives every token of the vocabulary a score, its **logit**. A softmax turns
-# these $V$ logits into probabilities. At each position the *next* word should get the highest probability. `<bos>`
-# (beginning of sequence) and `<eos>` (end of sequence) are **special tokens**: the decoder starts from the first, and
-# writes the second when it is done.
+# At the top of the decoder, one linear map (here the embeddings serve as its matrix) gives every token of the
+# vocabulary a score, its **logit**. A softmax turns these $V$ logits into probabilities. At each position the *next*
+# word should get the highest probability. `<bos>` (beginning of sequence) and `<eos>` (end of sequence) are **special
+# tokens**: the decoder starts from the first, and writes the second when it is done.
 #
 # ## Who may see whom
 #
@@ -242,9 +242,6 @@ plt.show()
 #
 # Libraries differ in what True means. In `F.scaled_dot_product_attention` it means *may attend*, as here, and so does a
 # 1 in Hugging Face's `attention_mask`. In `nn.MultiheadAttention` and `nn.Transformer` it means *hidden*.
-#
-# One simplification is possible. With padding on the right, the decoder needs only the causal mask: no real word sees
-# the padding behind it, and the loss ignores the rows of the padding.
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -356,10 +353,10 @@ plt.show()
 # %% [markdown]
 # ### Which encoder layer does the decoder ask?
 #
-# The *last* one. Each encoder layer adds context to a word's vector, so the vectors that leave the last layer have the
-# most. The encoder runs to its end first, and its final output is the memory. Every decoder layer looks at this same
-# memory, with a $W_Q$, a $W_K$ and a $W_V$ of its own. In a higher layer, the query is computed from what the lower
-# layers have found.
+# The *last* one. The idea: each encoder layer adds context to a word's vector, so the vectors that leave the last layer
+# have the most. The encoder runs to its end first, and its final output is the memory. Every decoder layer looks at
+# this same memory, with a $W_Q$, a $W_K$ and a $W_V$ of its own. In a higher layer, the query is computed from what the
+# lower layers have found.
 #
 # ## The decoder layer
 #
@@ -402,7 +399,8 @@ quiz.one_choice(
 # ## All of it on one screen
 #
 # Here is the whole model, as you would write it in an afternoon, with the norms in the order of 2017 (*post-norm*). The
-# code from here to the first answers, pasted into one file, runs with PyTorch alone; only data and helpers are folded.
+# code from here to the first answers, pasted into one file, runs with PyTorch alone. (Two cells of it, with data and a
+# helper, are folded: copy them, too.)
 #
 # First come the positions of chapter 5 and the attention. `Attention` takes its queries from `x`, and its keys and
 # values from `context`. In self-attention `context` is `x` again, in cross-attention it is the memory.
@@ -442,6 +440,15 @@ class Attention(nn.Module):
 
 
 # %% [markdown]
+# Four words of an answer ask six words of a question, and each receives one vector of width 16:
+
+# %%
+ask = Attention(d_model=16, num_heads=2)
+answer, memory = torch.randn(1, 4, 16), torch.randn(1, 6, 16)
+nothing_hidden = torch.ones(1, 1, 1, 6, dtype=torch.bool)
+print(tuple(ask(answer, memory, nothing_hidden).shape))
+
+# %% [markdown]
 # A layer, for either stack. With `cross=True` it is a decoder layer, and receives the memory:
 
 
@@ -468,8 +475,10 @@ class Layer(nn.Module):
 
 
 # %% [markdown]
-# And the model. Read it from the bottom: `forward` encodes the source and decodes the target. Both go through `stack`,
-# which looks up embeddings, adds positions and runs the layers.
+# And the model. Read it from the bottom. `forward` encodes the source into the memory, then decodes the target.
+# `encode` and `decode` make the masks. Both go through `stack`, which looks up embeddings, adds positions and runs the
+# layers. Most of `__init__` is starting values. The argument `layer` stays `Layer` until [the
+# end](#pre-norm-on-one-screen).
 
 
 # %%
@@ -512,7 +521,8 @@ class OneScreen(nn.Module):
         return x @ table.weight.T  # tied to the embeddings: (B, T, V)
 
     def forward(self, source, target):
-        return self.decode(target, *self.encode(source))
+        memory, memory_mask = self.encode(source)
+        return self.decode(target, memory, memory_mask)
 
 
 # %% [markdown]
@@ -543,10 +553,9 @@ with torch.no_grad():
 assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 
 # %% [markdown]
-# The layers have 44 million parameters, and each token of the vocabulary adds 512 numbers to either embedding table.
-#
-# One thing is easy to miss: the output has no matrix of its own. At each position, the logit of a token is the dot
-# product of that token's embedding with the vector that the decoder returns at this position. This is **weight tying**.
+# 44 million of these parameters are in the layers. One thing is easy to miss: the output has no matrix of its own. At
+# each position, the logit of a token is the dot product of that token's embedding with the vector that the decoder
+# returns at this position. This is **weight tying**.
 #
 # Because the embeddings also produce the logits, they start small, with entries of size $1/\sqrt D$ ([chapter
 # 7](07_learning.ipynb#the-first-number-to-look-at) has the reason). On the way in they are multiplied by $\sqrt D$,
@@ -614,20 +623,19 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # targets *shifted right*.
 #
 # In training, then, the decoder receives the right words even where it would have written others: this is **teacher
-# forcing**.
+# forcing**. In use it receives its own, and after its first mistake it must go on from a wrong beginning, which
+# training never showed: **exposure bias**.
 #
-# The softmax of the logits gives each wanted word a probability, say 0.5 to *I*, 0.8 to *am*, 0.9 to *fine* and 1 to
-# `<eos>`. Each of these is the probability of one word, given all words before it. So, by the *chain rule* of
-# probability, their product, 0.36, is the probability of the whole answer $y$ to the question $x$. With $y_t$ for word
-# $t$ of the answer, and $y_{<t}$ for the words before it:
+# The softmax of the logits gives each wanted word a probability, given all words before it, say 0.5 to *I*, 0.8 to
+# *am*, 0.9 to *fine* and 1 to `<eos>`. By the *chain rule* of probability, their product, 0.36, is the probability of
+# the whole answer $y$ to the question $x$. With $y_t$ for word $t$ of the answer, and $y_{<t}$ for the words before it:
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
 # The logarithm turns the product into a sum: $-\ln 0.36 = 0.69 + 0.22 + 0.11 + 0 = 1.02$. This sum is the **negative
 # log-likelihood**. Divided by the number of tokens, here four, it is the loss: 0.26, the cross-entropy of chapter 7. In
-# a batch, the sum over all answers is divided by the number of real tokens. The loss is smallest where the right
-# answers are most probable, so a small loss means a high likelihood: to minimise it is to train for **maximum
-# likelihood**.
+# a batch, the sum over all answers is divided by the number of real tokens. Minimising it makes the right answers as
+# probable as possible: **maximum likelihood** training.
 
 # %% tags=["proof"]
 four = np.array([0.5, 0.8, 0.9, 1.0])
@@ -648,35 +656,20 @@ def generate(model, asked, longest=8):
     memory, mask = model.encode(asked)
     written = torch.full((len(asked), 1), number["<bos>"], device=asked.device)
     for _ in range(longest):
-        best = model.decode(written, memory, mask)[:, -1].argmax(dim=-1)  # last row
-        written = torch.cat([written, best[:, None]], dim=1)
-        if (written == number["<eos>"]).any(dim=1).all():
+        logits = model.decode(written, memory, mask)  # (B, words so far, V)
+        best = logits[:, -1].argmax(dim=-1)  # last row: the next word, (B,)
+        written = torch.cat([written, best[:, None]], dim=1)  # append it
+        if (written == number["<eos>"]).any(dim=1).all():  # all have ended
             break
     return written
 
 
 # %% [markdown]
-# In training the decoder received the right words. In use it receives its own, and after its first mistake it must go
-# on from a wrong beginning, which training never showed: **exposure bias**.
+# `share_right` lets a model write, and counts the answers that are right in every word. `hold_out`, folded, draws the
+# rows that are held out.
 
 
-# %% [markdown]
-# Three helpers are folded: `hold_out` draws the rows that are held out, `words` turns token numbers into text, and
-# `share_right` counts right answers.
-
-
-# %% draw what is held out, print words, count right answers tags=["hide-input"]
-def hold_out(seed, key=str):
-    """Rows held out, a fifth of the questions, and rows for training; `key` is for Going further."""
-    keys = [key(question) for question, _ in pairs]
-    unique = sorted(set(keys))
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(unique), generator=generator).tolist()
-    held = {unique[n] for n in order[: len(unique) // 5]} | {"Hi , how are you ?"}
-    rows = [n for n, k in enumerate(keys) if k in held]
-    return rows, [n for n, k in enumerate(keys) if k not in held]
-
-
+# %%
 def words(row):
     text = " ".join(vocabulary[n] for n in row[1:].tolist())
     return text.split(" <eos>")[0]
@@ -687,6 +680,18 @@ def share_right(model, rows):
     both = zip(written, answers[rows], strict=True)
     right = [words(mine) == words(wanted) for mine, wanted in both]
     return sum(right) / len(right)
+
+
+# %% draw what is held out tags=["hide-input"]
+def hold_out(seed, key=str):
+    """Rows held out, a fifth of the questions, and rows for training; `key` is for Going further."""
+    keys = [key(question) for question, _ in pairs]
+    unique = sorted(set(keys))
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(unique), generator=generator).tolist()
+    held = {unique[n] for n in order[: len(unique) // 5]} | {"Hi , how are you ?"}
+    rows = [n for n, k in enumerate(keys) if k in held]
+    return rows, [n for n, k in enumerate(keys) if k not in held]
 
 
 # %% [markdown]
@@ -730,7 +735,9 @@ def fit(model, rows, held=(), steps=250, peak=0.01, seed=0):
 # %%
 unseen, for_training = hold_out(seed=0)
 torch.manual_seed(0)
-screen = OneScreen(len(vocabulary), 16, 2, 2, 64, dropout=0.0)
+screen = OneScreen(
+    len(vocabulary), d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0
+)
 fit(screen, for_training, unseen)
 for asked in ("why are we happy ?", "Hi , is she tired ?", "Hi , how are you ?"):
     print(f"   {asked:22} {words(generate(screen, batch([asked]))[0])}")
@@ -747,8 +754,9 @@ fit(wide, for_training, peak=0.001)
 assert share_right(wide, unseen) > 0.95
 
 # %% [markdown]
-# The answers are right. But how new were the questions? Every one has a twin among the training pairs, with another
-# greeting. Such test data are called **contaminated** ([a harder test](#does-it-combine-what-it-has-learnt)).
+# The answers are right. But how new were the questions? In this split every one has a twin among the training pairs,
+# with another greeting. Test data so close to the training data are called **contaminated** ([a harder
+# test](#does-it-combine-what-it-has-learnt)).
 
 # %% [markdown]
 # ## One question, followed to its answer
@@ -822,8 +830,8 @@ assert vocabulary[best.indices[0]] == "I" and logits.softmax(-1).max() > 0.9
 # *you* contributes $0.54 \cdot 0.89 = 0.48$, and *are* 0.44.
 #
 # The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`; norm and
-# feed-forward network follow. *I* has by far the largest logit, about 10, the dot product of its embedding with that
-# final vector. So *I* is written.
+# feed-forward network follow. *I* has by far the largest logit, 10.5, the dot product of its embedding with that final
+# vector. So *I* is written.
 
 # %% tags=["proof"]
 scaled = products / math.sqrt(8)
@@ -875,9 +883,9 @@ with torch.no_grad():
 # position in a lower layer? No: in every layer row $t$ draws on rows 0 to $t$ only, which have seen nothing later.
 #
 # The property is worth a test of its own, a **leak test**: change later words, and the earlier logits must not move.
-# The test needs neither training nor data: a fresh model and random token numbers, none of them 0, will do. The
-# function `check` runs the leak test and two others. Each changes the input, and compares the new logits with `before`,
-# the logits of the unchanged input:
+# The test needs neither training nor data: a fresh model and random token numbers, none of them 0, will do. (With real
+# pairs, neighbours in the batch need different answers.) The function `check` runs the leak test and two others. Each
+# changes the input, and compares the new logits with `before`, the logits of the unchanged input:
 #
 # - *leaks*, the leak test: in each example the tokens of the answer from the fourth on are replaced by those of the
 #   example before it in the batch. The logits at the first three positions must not move, except for rounding.
@@ -907,7 +915,10 @@ def check(model, source, target):  # tokens of some pairs
         assert not torch.allclose(before, other, atol=1e-2), "source not read"
 
 
-check(screen, questions[::41], answers[::41, :-1])
+torch.manual_seed(0)
+fresh = OneScreen(32, d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
+check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
+check(screen, questions[::41], answers[::41, :-1])  # nine of the pairs
 
 # %% [markdown]
 # The last test shows only that the source is connected: a *trained* model may still ignore it. And no leak test sees a
@@ -1136,10 +1147,10 @@ assert difference < 1e-4
 check(model, questions[::41], answers[::41, :-1])
 
 # %% [markdown]
-# It must also agree with `nn.Transformer`, which takes vectors and returns vectors. In its masks True means *hidden*, and
-# it wants a padding mask for each of the three attentions. `our_state_dict` renames its parameters.
+# It must also agree with `nn.Transformer`, which takes vectors and returns vectors. There True means *hidden*, and each
+# of the three attentions wants a padding mask. With the same parameters it does agree, in both orders of norms:
 
-# %%
+# %% compare with nn.Transformer tags=["hide-input"]
 from dataclasses import replace
 
 from dotformer.support.torch_modules import our_state_dict
@@ -1170,7 +1181,8 @@ for norm_first in (False, True):
 # ## Break it: nine ways to get masking wrong
 #
 # With the correct masks, causal and padding, row $t$ sees words 0 to $t$ (`<bos>` is word 0) and predicts word $t + 1$.
-# Here are nine mistakes:
+# Here are nine mistakes. The models are the book's module, in which a row that sees nothing receives zeros. In the code
+# on one screen it becomes NaN, so *turned around* and *one word too few* would be noticed at the first loss.
 #
 # | mistake | row $t$ may see |
 # |---|---|
@@ -1335,10 +1347,8 @@ loss, forced, writing = trained_with(variants["no causal mask"], seed=0)
 assert loss < 0.02 and forced == 1 and writing < 0.4
 
 # %% [markdown]
-# The correct model and each mistake were trained with nine seeds, in the book's module (`python -m benchmarks.masks`).
-# There, a row that sees nothing receives zeros. In the code on one screen it becomes NaN, so *turned around* and *one
-# word too few* would be noticed at the first loss. Three more columns need no training. The first two are tests of
-# `check`:
+# The correct model and each mistake were trained with nine seeds (`python -m benchmarks.masks`). Three more columns
+# need no training. The first two are tests of `check`:
 #
 # - *Leaks in*: do later words change earlier logits, in `train()` mode, in `eval()` mode, or in both?
 # - *Padding*: does more padding after the question change the logits?
@@ -1393,7 +1403,7 @@ for name, make in variants.items():
 # | more padding | padding that is not hidden |
 # | a reference with the same parameters, such as `nn.Transformer`, in both modes and with sentences of different lengths | all nine |
 #
-# If your reference is `nn.Transformer`, mind its norm at the end of each stack. The other four checks need training:
+# The other four checks need training:
 #
 # | check | bad sign | what it means |
 # |---|---|---|
@@ -1939,7 +1949,8 @@ assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
 # whole question, has carried what is needed to the first positions.
 #
 # **One sees padding.** The batches in training had padding, too, so the model learnt to live with it; an amount that it
-# never met may change the answer.
+# never met may change the answer. (The *decoder's* self-attention needs no padding mask where padding stands on the
+# right: by the causal mask no real word sees it, and the loss ignores its rows.)
 #
 # ### A tenth mistake, in no mask
 #
@@ -2102,11 +2113,11 @@ for (lost, looked), count in groups.most_common():
     print(f"{count:11}   {lost:18}  {looked}")
 
 # %% [markdown]
-# Here it is hardly the reason: with *you* hidden, *I* keeps a probability of 0.85, and with any other word hidden 0.99.
-# In four of the nine other models *you* gets the most attention, too, and there *I* is lost without it. Three others
-# lose *I* when either *how* or *are* is hidden, but not when *you* is. The last two keep it whatever is hidden,
-# presumably because the encoder has carried what is needed to other positions. So in six of the nine the word with most
-# attention is one that *I* needs, and in three it is not: a map alone does not say why.
+# Here it is hardly the reason: with *you* hidden, *I* keeps a probability of about 0.85, and with any other word hidden
+# at least 0.99. In four of the nine other models *you* gets the most attention, too, and there *I* is lost without it.
+# Three others lose *I* when either *how* or *are* is hidden, but not when *you* is. The last two keep it whatever is
+# hidden, presumably because the encoder has carried what is needed to other positions. So in six of the nine the word
+# with most attention is one that *I* needs, and in three it is not: a map alone does not say why.
 #
 # [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
 
