@@ -68,11 +68,12 @@ def read(words):
 
 
 nudge = 1e-6
-influence = []
+influence, before = [], read([3.0, 1.0, 4.0, 1.0])
 for back in range(4):
     words = np.array([3.0, 1.0, 4.0, 1.0])
     words[3 - back] += nudge
-    influence.append((read(words) - read([3, 1, 4, 1])) / nudge)
+    after = read(words)
+    influence.append((after - before) / nudge)
 print("moved by the word 0, 1, 2, 3 back:", np.round(influence, 3))
 assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 
@@ -98,24 +99,28 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # every step. So the number of parameters does not depend on the length of the sequence, and the cell reads texts of any
 # length.
 #
-# In the plain cell the whole memory goes through a matrix and a $\tanh$ at every step. The **LSTM** (long short-term
-# memory) adds a second state, the **cell state** $c$, which goes through neither. A step keeps a share of $c$ and adds
-# something new:
+# So each step multiplies a small change in the state by $W_h$, the same matrix whatever the word, and by the slope of
+# $\tanh$. The **LSTM** (long short-term memory) adds a second state, the **cell state** $c$, which goes through neither.
+# A step keeps a share of $c$ and adds something new:
 #
 # $$c' = f \odot c + i \odot g .$$
 #
-# The sign $\odot$ multiplies entry by entry. The something new is $g$, the **candidate**. The factors $f$ and $i$ are
-# **gates**, with a number between 0 and 1 for each entry. The **forget gate** $f$ says what share of $c$ stays, and the
-# **input gate** $i$ what share of $g$ is let in. For example, with $c = 2$, $f = 0.9$, $i = 0.1$ and $g = -1$ the cell
-# state becomes $1.8 - 0.1 = 1.7$.
+# The sign $\odot$ multiplies entry by entry. For example, with $c = 2$, $f = 0.9$, $i = 0.1$ and $g = -1$ the cell
+# state becomes $1.8 - 0.1 = 1.7$. So along $c$ itself a change is multiplied only by $f$, which is computed for each
+# word: near 1 to keep, near 0 to forget. Over 100 steps $f = 0.5$ keeps $10^{-30}$, $0.9$ keeps $3 \cdot 10^{-5}$, and
+# $0.99$ keeps 0.37.
 #
-# The first state, $h$, is in an LSTM the **hidden state**: what the cell shows of its memory. A third gate, the
-# **output gate** $o$, says what share of the result it shows: $h' = o \odot \tanh c'$. So a cell can store a number now
-# and use it later.
+# The first state, $h$, is now the **hidden state**, what the cell shows of its memory: $h' = o \odot \tanh c'$. So a
+# cell can store a number now and use it later. Each of the four vectors has matrices and a bias of its own:
 #
-# The candidate and the gates are all computed from the word and the hidden state, each with matrices and a bias of its
-# own. The candidate is $g = \tanh(x W_x + h W_h + b)$, and each gate is $\sigma(x W_x + h W_h + b)$, where
-# $\sigma(z) = 1 / (1 + e^{-z})$ lies between 0 and 1. As a picture:
+# | | name | says | computed as |
+# |---|---|---|---|
+# | $f$ | **forget gate** | what share of $c$ stays | $\sigma(x W_x + h W_h + b)$ |
+# | $i$ | **input gate** | what share of $g$ is let in | the same |
+# | $o$ | **output gate** | what share of $\tanh c'$ is shown | the same |
+# | $g$ | **candidate** | what is new | $\tanh(x W_x + h W_h + b)$ |
+#
+# A **gate** has a number between 0 and 1 for each entry, since $\sigma(z) = 1 / (1 + e^{-z})$ lies there. As a picture:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "An LSTM cell. Along the top the cell state c goes from left to right: it is multiplied by the forget gate f, then the input gate times the candidate, i times g, is added, and it leaves as c prime. Below, the word x and the hidden state h enter a box that computes f, i, g and o. From the new cell state a line goes down through tanh and a multiplication by o, and leaves as the new hidden state h prime."}}
 from classroom.diagram import Diagram
@@ -146,11 +151,6 @@ drawing.text(6.8, 0.7, "h′")
 plt.show()
 
 # %% [markdown]
-# What is gained? Follow a small change in the state. In the plain cell each step multiplies the change by $W_h$, the
-# same matrix whatever the word, and by the slope of $\tanh$. Along $c$ itself each step multiplies it, entry by entry,
-# by $f$, which is computed for each word: near 1 to keep, near 0 to forget. Over 100 steps $f = 0.5$ keeps $10^{-30}$,
-# $0.9$ keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37.
-#
 # Here is the plain cell in code. As in PyTorch, there are two biases, whose sum is the $b$ of the formula. **The
 # signature says which shapes fit**: `Float[np.ndarray, "*batch D"]` is an array whose last axis has the size $D$, with
 # any number of axes before it. Here $D$ is the number of entries of a word, and $H$ that of a state. The notation is
@@ -217,15 +217,12 @@ def lstm_cell(
 # %% [markdown]
 # ## How fast do they forget?
 #
-# We measure networks that nobody has trained yet, because a network learns to use a word only if that word has some
-# effect on the result; the end of this section says why.
-#
-# Nor are the embeddings trained: we draw them at random, since we only ask what becomes of them.
-#
-# Run each network over 100 random words, vectors of 8 standard normal numbers, and ask of the last state what we
-# asked of $h_4$: how far does it move when the word $k$ steps back is nudged? State and word are vectors now, so the
-# answer is a matrix, the **Jacobian**: the derivative of each number of the state with respect to each number of the
-# word. By the chain rule it is a product with a factor for each step in between,
+# How far does the last state move when the word $k$ steps back is nudged? We asked this of $h_4$. Now we run each
+# network over 100 random words, vectors of 8 standard normal numbers. Neither networks nor embeddings are trained: a
+# network learns to use a word only if that word already has some effect (the end of this section says why). State and
+# word are vectors now, so the answer is a matrix, the **Jacobian**: the derivative of each number of the state (a row
+# each) with respect to each number of the word (a column each). By the chain rule it is a product with a factor for
+# each step in between,
 #
 # $$\frac{\partial h_t}{\partial x_{t-k}} = \frac{\partial h_t}{\partial h_{t-1}} \cdots
 # \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \; \frac{\partial h_{t-k}}{\partial x_{t-k}} .$$
@@ -237,14 +234,17 @@ def lstm_cell(
 # influence of the word $k$ steps back is the size of its Jacobian, divided by that of the latest word. So the latest
 # word counts 1. We show the median of eight networks with different random weights.
 #
-# How the weights of a network start is called its **initialisation**. The rows *plain* and *LSTM* below start as in
-# PyTorch: every entry of the matrices and biases is drawn uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$. The other
-# two rows start in a way that is chosen to forget less. *Plain, orthogonal* has an **orthogonal** matrix for $W_h$, a
-# rotation or reflection, which leaves every length as it is. *LSTM, gate open* has 3 added to the bias of its forget
-# gate, so the gate starts at about $\sigma(3) = 0.95$.
+# How weights start is called **initialisation**. We compare:
+#
+# | row | start |
+# |---|---|
+# | *plain*, *LSTM* | as in PyTorch: every entry of the matrices and biases uniform between $-1/\sqrt{H}$ and $1/\sqrt{H}$ |
+# | *plain, orthogonal* | to forget less: $W_h$ is **orthogonal**, a rotation or reflection, which leaves every length as it is |
+# | *LSTM, gate open* | to forget less: 3 added to the forget gate's bias, so $f$ starts at about $\sigma(3) = 0.95$ |
 #
 # **Predict first.** In the plain cell with PyTorch's initialisation, how much influence does the word 20 steps back
-# have, compared with the latest: about a fifth, a hundredth, or less than a ten-thousandth?
+# have, compared with the latest: about a fifth, a hundredth, or less than a ten-thousandth? (2.0e-06 is two millionths;
+# the latest word counts 1.)
 
 
 # %% cells to compare, and a Jacobian by nudging tags=["hide-input"]
@@ -312,7 +312,7 @@ influence = {}
 for name in names:
     runs = [influence_by_distance(name, seed) for seed in range(8)]
     influence[name] = m = np.median(runs, axis=0)
-    print(f"{name:18}", *(f"{k} back {m[k]:.0e}  " for k in (1, 5, 20, 40)))
+    print(f"{name:18}", *(f"{k} back {m[k]:.1e}  " for k in (1, 5, 20, 40)))
 
 # %% [markdown]
 # Less than a ten-thousandth: the plain cell keeps about two millionths, and the LSTM about sixty millionths. A sentence
@@ -326,8 +326,7 @@ for name in names:
 # $\|\delta\|^2 / (3H)$. The $H$ entries of $\delta W_h$ together have the squared length $\|\delta\|^2 / 3$. So $W_h$
 # shrinks a typical change to about $1/\sqrt 3 = 0.58$ of its length.
 #
-# Then the slope: it is 0.86 on average. Matrix and slope together make 0.5 a step, and $0.5^{20}$ is a millionth. Here
-# is what the networks do:
+# Then the slope: it is 0.86 on average. Matrix and slope together make 0.50 a step. Measured:
 
 # %% matrix, slope and both, along 200 texts tags=["hide-input"]
 slopes, shrinks = [], []
@@ -347,8 +346,11 @@ assert 0.55 < gated < 0.7
 assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
-# The LSTM keeps about 0.6 per step. Its biases are near 0, so its forget gate stands about half open, at
-# $\sigma(0) = \frac12$. [Going further](#two-corrections) says where the rest comes from.
+# The measured 0.52 is a little more, mainly because the same $W_h$ serves at every step, and the directions that it
+# shrinks least come to dominate. $0.52^{20}$ is the two millionths above.
+#
+# The LSTM keeps about 0.6 per step. The sum inside its forget gate is spread around 0, so the gate stands about half
+# open, at $\sigma(0) = \frac12$. [Going further](#two-corrections) says where the rest comes from.
 #
 # The last two rows start from better weights, which postpone the fading. An orthogonal $W_h$ keeps every length, so
 # only the slope of $\tanh$ is left. That slope is at most 1, and less wherever the state is not 0: some 0.8 a step
@@ -359,7 +361,7 @@ assert abs(a_step - 0.52) < 0.01
 # sum with a term for each step. The term for the step $k$ back contains the chain of Jacobians from the start of this
 # section. If that chain has shrunk to $10^{-6}$, the term is next to nothing beside the others: the **vanishing
 # gradient**. It made plain networks hard to train on **long-range dependencies**, and the LSTM was invented to overcome
-# it.
+# it (at first with no forget gate, that is, $f = 1$).
 #
 # Factors above 1 do the opposite, the **exploding gradient**: 50 steps of 1.1 make 117. Such a gradient can be clipped
 # ([chapter 11](11_training.ipynb#clipping)).
@@ -454,8 +456,7 @@ for name in names:
 # The LSTM with its gate open recalls 2 percent of the word 40 back, although the influence of that word was 35 percent.
 # Its $c$ is largely a sum in which old words fade slowly. So each word moves the sum, and each explains only a little
 # of it. In all, the open gate recalls one and a half times as many numbers as PyTorch's initialisation, which leaves
-# only 14 of 48 ([why](#why-only-14-of-48)). So a better start can bring a state nearer to its bound, but never beyond
-# it.
+# only 14 of 48 ([why](#why-only-14-of-48)).
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.
@@ -586,7 +587,7 @@ for back in (1, 10, 40):
 # with a small weight has little influence, too, but its score decides that, and not its distance.
 #
 # Here are influence and recall of the four recurrent networks as curves. The level line at 1, on the right, is
-# attention with the scores set by hand. It is drawn, not measured.
+# attention with the score set by hand on that word; it is drawn, not measured.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain and LSTM fall straight, below a ten-thousandth at 20 back; the plain, orthogonal one falls less than half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all four curves are near 0 by 10 back, and attention is a level line at 1."}}
 colors = dict(
@@ -690,14 +691,18 @@ drawing.text(5.6, 1.35, "weights", color=plots.BLUE)
 plt.show()
 
 # %% [markdown]
-# The decoder computes its next state from $s$, from $c$ and from the word that it wrote last, and the next state, $c$
-# and that last word give the next word. So with each word that is written $s$ changes, and with it the scores, the
-# weights and $c$. The decoder now looks elsewhere, mostly at the source words that it is about to translate. Such a
-# pairing of words is an **alignment** ([chapter 13](13_alignment.ipynb)).
+# To write a word, the decoder
+#
+# 1. scores each $h_j$ with its state $s$, which gives the weights and $c$;
+# 2. computes its next state from $s$, $c$ and the word that it wrote last;
+# 3. writes the next word from that next state, $c$ and that last word.
+#
+# The next state is the new $s$, so scores, weights and $c$ change. The decoder now looks elsewhere, mostly at the source
+# words that it is about to translate. Such a pairing of words is an **alignment** ([chapter 13](13_alignment.ipynb)).
 #
 # Nobody tells the decoder where to look: it learns this. Every step from the scores to the next word is differentiable,
 # so the gradient reaches the scores. Whenever more weight on a source word makes the right next word likelier, training
-# raises that word's score.
+# pushes that word's score up.
 #
 # But is $c$ not one small vector again? Yes, but there is a new $c$ for each word that is written. With 40 source words
 # and 256 numbers in each $h_j$, every $c$ is another blend of all $40 \cdot 256 = 10{,}240$ numbers. So no single state
@@ -718,28 +723,28 @@ plt.show()
 # step apart. One thing is lost, the order of the words, since a weighted sum has none; [chapter 5](05_position.ipynb)
 # puts it back.
 #
-# In the paper the transformer translated from English into German better than anything before, ensembles of several
-# models included. It reached 28.4 BLEU, which is more than 2 better. (BLEU is a score from 0 to 100, see [chapter
-# 14](14_translation.ipynb).) Into French it reached 41.8, after 3.5 days on eight GPUs. It also learned to parse
-# English sentences ([chapter 16](16_parsing.ipynb)).
+# In the paper, *Attention Is All You Need*, the transformer translated from English into German better than anything
+# before, ensembles of several models included. It reached 28.4 BLEU, which is more than 2 better. (BLEU is a score from
+# 0 to 100, see [chapter 14](14_translation.ipynb).) Into French it reached 41.8, after 3.5 days on eight GPUs.
 #
 # ## What does it cost?
 #
-# The paper that introduced the transformer compares ways to let $n$ words, vectors of $d$ numbers, exchange
-# information. One of them is a **convolution**: it computes all words at once, each from the word and its neighbours.
-# The paper compares three costs:
+# The same paper compares ways to let $n$ words, vectors of $d$ numbers, exchange information. One of them is a
+# **convolution**: it computes all words at once, each from the word and its neighbours. The paper compares three costs:
 #
 # - the work (*complexity per layer*),
 # - the steps that must wait for one another (*sequential operations*),
 # - the longest path between two words, that is, the number of steps that a signal passes and along which a gradient may
 #   fade (*maximum path length*).
 #
-# Below, work and steps are those of one layer. The last column is ours.
+# Work and steps are those of one layer; the last column is ours. A $d \times d$ matrix costs $d^2$ multiplications a
+# word: a plain cell has two, this convolution three, attention four. Attention also compares each of $n^2$ pairs ($d$
+# multiplications) and weights it ($d$ more).
 #
-# | layer | multiplications | sequential steps | longest path | numbers kept while reading |
+# | layer | work (multiplications) | sequential steps | longest path | numbers kept while reading |
 # |---|---|---|---|---|
-# | recurrent (plain cell) | $2 n d^2$ | $n$ | $n$ | one state, $d$ |
-# | convolution over a word and its two neighbours | $3 n d^2$ | 1 | $n$ layers | all words, $n \, d$ |
+# | recurrent (plain cell) | $2 n d^2$ | $n$ | $n - 1$ | one state, $d$ |
+# | convolution over a word and its two neighbours | $3 n d^2$ | 1 | $n - 1$ layers | all words, $n \, d$ |
 # | attention, with its four matrices | $4 n d^2 + 2 n^2 d$ | 1 | 1 | all words, $n \, d$ |
 #
 # From word 1 to word 81 a recurrent network needs 80 steps, attention one. A convolution needs 80 layers, since a layer
@@ -750,7 +755,7 @@ plt.show()
 # below](#how-much-work-is-it)).
 #
 # What attention saves in training is the *waiting*: it computes all words at once. A plain cell must take them one
-# after another, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before $h_{t-1}$ is there. The same holds for an
+# after another, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot be computed before $h_{t-1}$. The same holds for an
 # LSTM, whose gates are computed from $h_{t-1}$, too. (A recurrent network that is linear in its state need not wait;
 # see [Going further](#how-much-work-is-it).) Waiting is slow on a GPU, which has thousands of units that work side by
 # side. One step, with one word of each sentence, is often too little work to fill them.
@@ -935,7 +940,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Three answers that the chapter used without deriving them, and a mistake that makes a recurrent network read the wrong
+# Answers that the chapter used without deriving them, and a mistake that makes a recurrent network read the wrong
 # memory.
 #
 # ### Two corrections

@@ -45,7 +45,7 @@ transformer_map(built=2)
 #
 # - *Equality*, as in a Python dictionary, finds only what is exactly the same, and no word is $(0, 2, 0)$.
 # - *Distance* finds the nearest word. But let *debts* be $(0, 9, 0)$, three times as strongly a thing: now its
-#   **Euclidean distance** from the question is 7, and *pays*, which is not a thing at all, only 2.
+#   **Euclidean distance** from the question is 7, that of *pays* only 2. So *pays* wins, which is not a thing at all.
 # - The *sum of products* gives the stronger *debts* 18 instead of 6: more of what was asked for, a higher score. And
 #   what is not asked for costs nothing, because it is multiplied by 0: a *debts* of $(0, 3, 3)$ would still score 6.
 #
@@ -249,8 +249,7 @@ plt.show()
 #
 # $$a \cdot b = \|a\| \, \|b\| \cos\theta .$$
 #
-# So the dot product depends on both lengths and on the angle. Beyond a right angle the cosine is negative, and the dot
-# product with it: that was tea and ice.
+# Beyond a right angle the cosine is negative, and the dot product with it: that was tea and ice.
 #
 # For the angle alone, divide by both lengths. What is left is the **cosine similarity**:
 #
@@ -261,9 +260,15 @@ plt.show()
 # For tea and coffee it is $15 / \sqrt{13 \cdot 18} \approx 0.981$, an angle of about 11 degrees.
 #
 # In code, the division comes first: scale every vector to length 1, which makes it a **unit vector**, then take the dot
-# product. The core of `normalize` is `vectors / np.sqrt((vectors**2).sum(axis=-1, keepdims=True))`. The folded cell has
-# all of it, with a check of the input, and `cosine_similarity`, which uses it.
-#
+# product.
+
+# %%
+four = np.stack(vectors)  # the four words above, (4, 3)
+lengths = np.sqrt((four**2).sum(axis=-1, keepdims=True))  # (4, 1), a column
+units = four / lengths  # (4, 3), each row divided by its own length
+
+# %% [markdown]
+# The folded cell has this as `normalize`, with a check of the input, and `cosine_similarity`, which uses it.
 
 
 # %% tags=["export", "hide-input"] module="by_hand.similarity"
@@ -311,32 +316,35 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # %% [markdown]
 # Now tea is most like itself.
 #
-# Two traps, if you write this for $T$ vectors as the rows of a matrix. First, `keepdims=True` leaves the lengths as a
-# column, $(T, 1)$, so that each row is divided by its own length. Without it NumPy lines the $T$ lengths up with the
-# columns: that is an error or, where the matrix is square, wrong numbers and no error. Second, a vector of zeros has no
-# direction, and so no cosine. A row of zeros would become 0/0, which is NaN (*not a number*), and so would its whole
-# row and column among the cosines. `normalize` refuses such a row.
+# Two traps:
+#
+# - *No `keepdims=True`.* For $T$ vectors of width $D$ the lengths then have the shape $(T)$ and not $(T, 1)$, and NumPy
+#   lines them up with the columns: an error or, where $T = D$, wrong numbers and no error.
+# - *A vector of zeros.* It has no direction, and so no cosine. Its row would become 0/0, which is NaN (*not a number*),
+#   and so would its row and column among the cosines. `normalize` refuses it.
 #
 # ### Dot product or cosine: which does a transformer use?
 #
 # The original transformer uses the dot product, divided by a number that depends on the width of the keys alone;
 # chapter 3 derives it.
 #
-# So lengths count. The length of a *query* does not change the ranking, because a longer query multiplies all its
-# scores by the same number. Only the choice becomes sharper ([chapter 3](03_softmax.ipynb#temperature)). The length of
-# a *key* can change the ranking: coffee won only because it is longer. Cut coffee to tea's length, and its score with
-# tea is $15 \sqrt{13} / \sqrt{18} \approx 12.7$; then tea's own 13 wins.
+# So lengths count:
 #
-# For likeness, this influence of length is a fault: a few long vectors come near the top for many different queries. In
-# the look-up of *what gets paid?*, for example, a word $(9, 9, 9)$ says yes to everything. It beats the plain *debts*,
-# 18 to 6, and for many other questions no word scores higher. Among cosines, long vectors lose that advantage. So a
-# search for similar texts, a **nearest-neighbour search**, often takes the cosine: a text should not win because its
-# vector is long.
+# | longer | effect |
+# |---|---|
+# | query | All its scores are multiplied by the same number. The ranking stays; only the choice becomes sharper ([chapter 3](03_softmax.ipynb#temperature)). |
+# | key | The queries that agree with it find it more easily; those at a right angle still score 0. But it also scores higher with queries that belong to another key, so the ranking can change. |
 #
-# In a look-up, length has its use: training can lengthen a key, so that the queries which agree with it find it more
-# easily. Queries at a right angle to the key still score 0. But the longer key also scores higher with queries that
-# belong to another key, as coffee did with tea. The original transformer does not divide by the lengths, so training
-# has to keep them useful.
+# Coffee won only because it is longer: cut to tea's length, its score with tea is
+# $15 \sqrt{13} / \sqrt{18} \approx 12.7$, and tea's own 13 wins.
+#
+# For *likeness* this is a fault: a few long vectors come near the top for many queries. In the look-up of *what gets
+# paid?*, a word $(9, 9, 9)$ says yes to everything: it beats the plain *debts*, 18 to 6, and for many other questions
+# no word scores higher. So a search for similar texts, a **nearest-neighbour search**, often takes the cosine, where
+# long vectors lose that advantage.
+#
+# In a *look-up* it has its use: training can lengthen a key that should be found more easily. The original transformer
+# does not divide by the lengths, so training has to keep them useful.
 
 # %% tags=["quiz"]
 longer = np.array([4, 6, 0])  # tea, twice as long
@@ -379,11 +387,12 @@ widths = [2, 8, 32, 128, 512, 2048]
 
 rng = np.random.default_rng(0)
 print("width   typical cosine   1/sqrt(width)")
-cosines = {}
+typical = {}
 for width in widths:
-    a, b = normalize(rng.standard_normal((2, 10_000, width)))  # 10,000 pairs
-    cosines[width] = np.sqrt(np.mean((a * b).sum(axis=1) ** 2))
-    print(f"{width:5}{cosines[width]:17.3f}{width**-0.5:16.3f}")
+    a, b = normalize(rng.standard_normal((2, 10_000, width)))  # two (10000, width)
+    cosine = (a * b).sum(axis=1)  # (10000,), one a pair
+    typical[width] = np.sqrt(np.mean(cosine**2))
+    print(f"{width:5}{typical[width]:17.3f}{width**-0.5:16.3f}")
 
 # %% [markdown]
 # They gather around 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0. The typical size is $1/\sqrt{D}$:
@@ -402,8 +411,9 @@ for width in widths:
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly **orthogonal**.
 #
-# So is 0.5 a lot? At width 2 a cosine of 0.5, or of $-0.5$, is common: two pairs in three go beyond it. At width 512 a
-# cosine of 0.5 would be eleven times the typical size, and practically never happens between random vectors.
+# So is 0.5 a lot? At width 2, two pairs in three go beyond 0.5 or $-0.5$. At width 64, that of queries and keys, 0.5 is
+# four times the typical size: two or three pairs in 100,000 go beyond it. At width 512 it is eleven times, and
+# practically never happens between random vectors.
 #
 # Wide spaces are good for a look-up: if the keys were random, a query along one of them would have a cosine of 1 with
 # that key, and near 0 with almost all others.
@@ -414,8 +424,8 @@ for width in widths:
 # $\frac{1}{\sqrt D} \cdot \sqrt D \cdot \sqrt D = \sqrt D$.
 
 # %% tags=["proof"]
-assert all(abs(cosines[width] * width**0.5 - 1) < 0.03 for width in widths)
-assert 87 < np.degrees(np.arccos(cosines[512])) < 88
+assert all(abs(typical[width] * width**0.5 - 1) < 0.03 for width in widths)
+assert 87 < np.degrees(np.arccos(typical[512])) < 88
 
 # %% [markdown]
 # ## Real vectors
@@ -445,14 +455,14 @@ from dotformer.support.published import minilm_embeddings
 
 row_of, table = minilm_embeddings()  # row of each token, (30522, 384)
 table = normalize(table)
-# whole words of three or more letters
+# three or more letters, from the beginning of a word
 known = sorted(word for word in row_of if word.isalpha() and len(word) > 2)
-rows = table[[row_of[word] for word in known]]
+rows = table[[row_of[word] for word in known]]  # (about 21,000, 384)
 
 
 def nearest(word, count=6):
     """The words with the largest cosines to `word`, and these cosines."""
-    cosines = rows @ table[row_of[word]]
+    cosines = rows @ table[row_of[word]]  # one a row: all have length 1
     best = np.argsort(-cosines)[1 : count + 1]  # the very first is the word itself
     return [(known[n], cosines[n]) for n in best]
 
@@ -476,11 +486,18 @@ for word in ("tea", "debts", "python"):
 # same vector whatever the sentence. To find out which python is meant, a model has to look at the other words. That is
 # what attention is for, and with these very vectors chapter 4 does it.
 #
-# Is a cosine of 0.44 high? Two words drawn at random typically have 0.07. But *coffee* is the best of 21,000 words, and
-# the best of so many is high even by chance: a vector drawn at random, but with the mean and the covariance of the
-# words, has about 0.29 with its nearest word. So 0.44 is more than chance. But it is less than usual for a nearest
-# word: half of the words that we tried have their nearest at 0.58 or more. [Going further](#how-high-is-high) measures
-# these numbers. Before you call two words alike, compare their cosine with those of other words from the same model.
+# Is a cosine of 0.44 high? Compare ([measured below](#how-high-is-high)):
+#
+# | | cosine |
+# |---|---|
+# | two words drawn at random, typically | 0.07 |
+# | a random vector with the mean and the spread of the words, and its nearest word | about 0.29 |
+# | **tea and coffee** | **0.44** |
+# | a word and its nearest other word, median of those we tried | 0.58 |
+#
+# The second line is the test for chance, because the best of 21,000 is high even for a vector without meaning. So 0.44
+# is more than chance, but less than usual for a nearest word. Before you call two words alike, compare their cosine
+# with those of other words from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -507,15 +524,10 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 #
 # $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 2 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 6 & 0 & 0 \end{pmatrix} .$$
 #
-# | | Lannister | always | pays | debts |
-# |---|---|---|---|---|
-# | what gets paid? $(0, 2, 0)$ | 0 | 0 | 0 | **6** |
-# | how often? $(0, 0, 2)$ | 0 | **6** | 0 | 0 |
-#
 # The first question finds *debts*, the second *always*. A loop over all pairs does as many multiplications, but a
-# matrix product runs in compiled code, which does many at a time. This speed is one reason to compare by dot products.
-# The alternative is to compare by a small network, as the decoder of [chapter
-# 1](01_why_attention.ipynb#the-network-of-2014) does.
+# matrix product runs in compiled code, which does many at a time. This is one reason to compare by dot products. A
+# small network, as in the decoder of [chapter 1](01_why_attention.ipynb#the-network-of-2014), must send a vector
+# through $\tanh$ for every pair, which no single matrix product can do.
 #
 # As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. For two plain matrices,
 # the code is `queries @ keys.T`. The function below also takes arrays with more axes in front, such as one for the
@@ -541,6 +553,7 @@ def similarity_matrix(
 # %%
 sentence = "they drink hot coffee or tea".split()
 x = table[[row_of[word] for word in sentence]]  # (6, 384), each row of length 1
+likeness = similarity_matrix(x, x)  # (6, 6): every word is a query and a key
 
 # %% tags=["proof"]
 similarities = np.array([[dot(query, key) for key in x] for query in x])
@@ -551,7 +564,7 @@ found = similarity_matrix(
 assert found.tolist() == [[0, 0, 0, 6], [0, 6, 0, 0]]
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Six by six matrix of cosines for the words they, drink, hot, coffee, or, tea. The diagonal is 1. Coffee and tea have 0.44, drink has 0.33 with coffee and 0.28 with tea; they and or have 0.19; nearly all others are close to 0. The matrix is the same above and below its diagonal."}}
-plots.score_map(similarity_matrix(x, x), sentence, sentence)
+plots.score_map(likeness, sentence, sentence)
 plt.show()
 
 # %% [markdown]
@@ -563,8 +576,8 @@ plt.show()
 # symmetry is right. For a look-up, two things are wrong with this matrix:
 #
 # - It is symmetric. But *hot* should find the noun that it belongs to, and that noun need not look back.
-# - Every word finds itself. The diagonal holds the squared lengths, here 1, and between vectors of length 1 no dot
-#   product is larger.
+# - Every word finds itself first, and so learns little from the others. The diagonal holds the squared lengths, here 1,
+#   and between vectors of length 1 no dot product is larger.
 #
 # Both faults come from using one vector as query *and* as key. So [chapter
 # 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two learned

@@ -99,8 +99,9 @@ with np.errstate(all="ignore"):
 # ahead of the third, so $f(2) = f(1)^2$. In the same way $f(x + y) = f(x) f(y)$ for any two differences.
 #
 # Write $a$ for $f(1)$; it is above 1, since a higher score must get more. Then $f(3) = a^3$, and
-# $f(\tfrac12) = \sqrt a$, since $f(\tfrac12)^2 = f(1)$. In the same way $f(x) = a^x$ for every positive fraction $x$.
-# It holds for negative ones, too, because $f(-x) = 1 / f(x)$: swapping the two keys turns the ratio over. [Going
+# $f(\tfrac12) = \sqrt a$, since $f(\tfrac12)^2 = f(1)$. In general $n$ steps of $\frac1n$ make 1, so $f(\frac1n)$ is
+# the $n$-th root of $a$, and $m$ such steps give $f(\frac mn) = a^{m/n}$. So $f(x) = a^x$ for every positive fraction
+# $x$. It holds for negative ones, too, because $f(-x) = 1 / f(x)$: swapping the two keys turns the ratio over. [Going
 # further](#why-only-powers) shows the same for every other $x$, so $f(x) = a^x$ for all differences.
 #
 # To get such ratios, raise $a$ to the power of each score, and divide each result by the sum of all the results. The
@@ -115,9 +116,7 @@ with np.errstate(all="ignore"):
 # | sum | 11.107 | 1 |
 #
 # A score that is one point higher than another gets $e \approx 2.718$ times the share of the other, whether both are
-# high or low. If there are only two keys, the share of each depends only on the difference of the two scores, and this
-# function of the difference is called the **sigmoid**. For example, if the scores are 4 apart, the better key gets
-# $e^4 / (e^4 + 1) = 1 / (1 + e^{-4}) = 0.982$.
+# high or low.
 #
 # As a loop in Python:
 
@@ -148,8 +147,10 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 # and these are computed afresh from the scores.
 #
 # If you add a number $c$ to every score, no weight changes: $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ cancels.
-# This is called **shift invariance**. The function below uses it and subtracts from each row its largest score,
-# `highest`. Without this step, large scores would give exponentials too large for the computer.
+# This is called **shift invariance**. So with two keys a weight depends only on $x$, its score minus the other's: it is
+# $1 / (1 + e^{-x})$, the **sigmoid**. If the scores are 4 apart, the better key gets 0.982. The function below uses
+# shift invariance and subtracts from each row its largest score, `highest`. [Break it](#break-it-scores-of-a-thousand)
+# shows why.
 
 # %% tags=["export"] module="by_hand.softmax"
 import numpy as np
@@ -223,7 +224,8 @@ quiz.one_choice(
 # $$O = W V , \qquad O_i = \sum_{j=1}^{S} W_{ij} \, V_j .$$
 #
 # The softmax runs over the keys, along each row of scores: each query shares out its own attention. Over the [wrong
-# axis](#break-it-the-wrong-axis) nothing crashes.
+# axis](#break-it-the-wrong-axis) it still gives a matrix of the right shape; the check in `weighted_average` looks at
+# the row sums.
 #
 
 
@@ -334,7 +336,7 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 
 # %% [markdown]
 # The loop returns `nan`, "not a number", three times. Python's usual floating-point numbers, called float64, end near
-# $e^{709}$. The power $e^{1000}$ is larger, so it **overflows** to infinity, and infinity over infinity is undefined.
+# $e^{709.8}$. The power $e^{1000}$ is larger, so it **overflows** to infinity, and infinity over infinity is undefined.
 #
 # The function `softmax` subtracts the largest score from all scores, which is allowed, since only differences count.
 # The largest exponential is then $e^0 = 1$, so none can overflow, and the weights are the same. Very small exponentials
@@ -381,13 +383,18 @@ plt.show()
 # low temperature, coffee has everything, because it is 1 ahead of tea and gets $e^{1/\tau}$ times as much: 2.7 times at
 # $\tau = 1$, 22,026 times at 0.1.
 #
-# In the same way $\tau = 0.2$ makes the scores five times as large, and so their differences, too; every ratio of
-# weights is raised to the fifth power. As $\tau$ goes to 0, the softmax becomes the hard choice again. A longer query
-# does the same as a lower temperature: its direction says what is sought, and its length says how sharply.
+# As $\tau$ goes to 0, the softmax becomes the hard choice again. A longer query does the same as a lower temperature:
+# its direction says what is sought, and its length says how sharply.
 #
-# How sharp must the softmax be? That depends on the number of keys, because small weights add up. Suppose that one of
-# 10,000 keys has the score 6, and all others have 0. At $\tau = 1$ this key gets only $e^6 / (e^6 + 9{,}999) = 0.04$ of
-# the weight, and at $\tau = 0.5$ it gets 0.94.
+# Set the temperature yourself: where does tea, one point behind, come close to coffee, and where does it vanish?
+
+# %% tags=["plot"]
+movable.temperature(drinks, scores)
+
+# %% [markdown]
+# How sharp must the softmax be? That depends on the number of keys, because small weights add up. Suppose that
+# one of 10,000 keys has the score 6, and all others have 0. At $\tau = 1$ this key gets only
+# $e^6 / (e^6 + 9{,}999) = 0.04$ of the weight, and at $\tau = 0.5$ it gets 0.94.
 
 # %% tags=["proof"]
 crowd = np.eye(1, 10_000)[0] * 6  # one key with the score 6 among 10,000
@@ -400,9 +407,6 @@ assert np.allclose(curves[-1], 0.25, atol=0.003) and curves[0, 1] > 0.9999
 assert (curves.argsort(axis=1) == scores.argsort()).all()
 assert scores.argmax() == 1 and scores[1] - scores[0] == 1
 assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
-
-# %% tags=["plot"]
-movable.temperature(drinks, scores)
 
 # %% [markdown]
 # Which temperature is right? A very sharp softmax has a hidden cost. To see it, ask how far the weights move.
@@ -418,7 +422,7 @@ movable.temperature(drinks, scores)
 # to $s_i$ is $e^{s_i}$. The derivative of $Z$ is $e^{s_i}$ as well, since this is the only term of $Z$ that contains
 # $s_i$. The quotient rule gives
 #
-# $$\frac{\partial w_i}{\partial s_i} = \frac{e^{s_i} Z - e^{s_i} e^{s_i}}{Z^2} = w_i (1 - w_i) .$$
+# $$\frac{\partial w_i}{\partial s_i} = \frac{e^{s_i} Z - e^{s_i} e^{s_i}}{Z^2} = \frac{e^{s_i}}{Z} \cdot \frac{Z - e^{s_i}}{Z} = w_i (1 - w_i) .$$
 #
 # Another score $s_j$ appears only in the denominator:
 #
@@ -426,9 +430,11 @@ movable.temperature(drinks, scores)
 #
 # All of them together are the **Jacobian**, a matrix with a row for each weight and a column for each score:
 # $J = \operatorname{diag}(w) - w w^\top$, where $\operatorname{diag}(w)$ has the weights on its diagonal and $w w^\top$
-# is the matrix of all products $w_i w_j$. For the weights 0.090, 0.245, 0.665 its last row is
+# is the matrix of all products $w_i w_j$. For the weights 0.090, 0.245, 0.665 its last row is:
 #
-# $$-0.665 \cdot 0.090, \quad -0.665 \cdot 0.245, \quad 0.665 \cdot 0.335 \quad=\quad -0.060, \quad -0.163, \quad 0.223 .$$
+# | | score 1 | score 2 | score 3 |
+# |---|---|---|---|
+# | weight 3 | $-0.665 \cdot 0.090 = -0.060$ | $-0.665 \cdot 0.245 = -0.163$ | $0.665 \cdot 0.335 = 0.223$ |
 #
 # $J$ is symmetric, so this is also its last column, which says what the last score does to every weight. When the last
 # score rises by a small amount, its own weight gains 0.223 times this amount, and the other two weights lose 0.060 and
@@ -444,8 +450,9 @@ def softmax_jacobian(
 
     Entry (i, j) says how fast weight i rises with score j.
     """
-    # row i is w_i times (1 - w_i on the diagonal, -w_j elsewhere)
-    return weights[..., None] * (np.eye(weights.shape[-1]) - weights[..., None, :])
+    w_i = weights[..., :, None]  # (..., S, 1)
+    w_j = weights[..., None, :]  # (..., 1, S)
+    return w_i * (np.eye(weights.shape[-1]) - w_j)  # (..., S, S)
 
 
 # %% tags=["proof"]
@@ -569,8 +576,9 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # Call the first key the right one. Learning should then raise its weight, $w_1$, by changing the query. How does $w_1$
 # respond to the query $q$? Write $k_j$ for the whole vector of key $j$. Its score is $q \cdot k_j / \tau$, where $\tau$
 # is $\sqrt{d_k}$, or 1 without the division. The derivatives of $w_1$ with respect to the entries of $q$ make a vector,
-# the **gradient** of $w_1$. The query acts on $w_1$ through all scores. So by the chain rule the gradient is a sum over
-# all scores, with the first row of the Jacobian:
+# the **gradient** of $w_1$. The query acts on $w_1$ through all scores, and the gradient of score $j$,
+# $q \cdot k_j / \tau$, is $k_j / \tau$. So the chain rule gives a sum over all scores, with the first row of the
+# Jacobian:
 #
 # $$\frac{\partial w_1}{\partial q} = \frac1\tau \sum_j J_{1j} \, k_j = \frac{w_1}{\tau} \bigl(k_1 - \bar k\bigr), \qquad \bar k = \sum_j w_j k_j .$$
 #
@@ -609,13 +617,12 @@ plt.show()
 # Without the division half of the gradients are below 0.0001 at width 64, and at 1024 half are below $10^{-18}$. With
 # the division the median is about 0.07 at both widths. Why is it not smaller for wider keys? In the gradient the factor
 # $1/\tau$, which is $1/\sqrt{d_k}$, is cancelled by the length of $k_1 - \bar k$, which grows as $\sqrt{d_k}$, since
-# its squared length is a sum of $d_k$ squares.
+# its squared length is a sum of $d_k$ squares. Divided by $d_k$ itself, this length would shrink as $1/\sqrt{d_k}$: the
+# median is 0.012 at width 64 and 0.003 at 1024.
 #
-# With scores divided by $d_k$ itself, the gradient would shrink with the width.
-#
-# Does the length of the gradient matter for learning? Take 100 steps, and in each step add 10 times the gradient to the
-# query. The factor 10 is called the **learning rate**. Before and after these steps, what share of the queries has more
-# than 0.9 of the weight on the right key?
+# Does the length of the gradient matter for learning? Count the queries with more than 0.9 of the weight on the right
+# key, before and after 100 steps. Each step computes the gradient anew and adds 10 times it to the query; the 10 is
+# called the **learning rate**.
 #
 # | | width 64, before | after | width 1024, before | after |
 # |---|---|---|---|---|
@@ -627,14 +634,21 @@ medians = {key: np.median(found) for key, found in lengths.items()}
 assert 2e-5 < medians["unscaled", 64] < 1e-4
 assert medians["unscaled", 1024] < 1e-18
 assert all(0.06 < medians["scaled", width] < 0.08 for width in (64, 1024))
+for width, expected in ((64, 0.012), (1024, 0.003)):  # divided by d_k itself
+    rng = np.random.default_rng(0)
+    queries = rng.standard_normal((2000, 1, width))
+    ten_keys = rng.standard_normal((2000, 10, width))
+    weights = softmax(queries @ ten_keys.swapaxes(1, 2) / width)
+    slopes = softmax_jacobian(weights)[:, :, 0] @ ten_keys / width
+    assert round(np.median(np.linalg.norm(slopes, axis=-1)), 3) == expected
 
 # %% [markdown]
 # Unscaled weights are so sharp that some queries *start* on the right key by luck. Of the others about half arrive at
 # width 64, and about a tenth at 1024. So at this learning rate the division makes the difference.
 #
-# It does not always do so. [Going further](#can-a-query-still-learn) has the code and other learning rates; at 0.1 the
-# unscaled version even leads. It also has a start at which the gap is smaller, and a kind of step at which the gap is
-# gone.
+# It does not always do so. At a learning rate of 0.1 the unscaled version even leads. With smaller entries at the start
+# the gap is smaller, and with steps of a fixed length, 0.1, it is gone. [Going further](#can-a-query-still-learn) has
+# the code.
 #
 # Could training not do the division itself? It could: in chapter 4 queries come out of a learned matrix, and this
 # matrix could shrink. But the division lets training *begin* with scores of the same size at every width. After
@@ -674,7 +688,7 @@ assert round((shares @ values)[0], 2) == 3.91
 # The number $d_k$ is the width of one key, which is the number of products in one score. A transformer runs several
 # attentions side by side, called **heads** (chapter 6). Each head has narrow keys of its own, and their narrow width is
 # $d_k$. Many libraries call it `head_dim`. So $d_k$ is not the width of a word's vector, which is 512 in the original
-# paper. It is not the number of heads either, nor the number of words.
+# paper.
 
 # %% tags=["quiz"]
 d_model, num_heads, words = 768, 12, 100
@@ -882,9 +896,9 @@ verdict
 # that, and at the start the weights are about equally sharp at every width.
 #
 # **Sources.** The softmax in a learning machine, and its name: [Bridle
-# (1990)](https://doi.org/10.1007/978-3-642-76153-9_28). A temperature to soften it: [Hinton, Vinyals and Dean
-# (2015)](https://arxiv.org/abs/1503.02531). The division by $\sqrt{d_k}$, with the variance argument in a footnote:
-# [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.1.
+# (1990)](https://doi.org/10.1007/978-3-642-76153-9_28). A temperature to soften a network's answers: [Hinton, Vinyals
+# and Dean (2015)](https://arxiv.org/abs/1503.02531). The division by $\sqrt{d_k}$, with the variance argument in a
+# footnote: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.1.
 #
 # **Next.** One query has looked something up. [In chapter 4](04_self_attention.ipynb) every word of a sentence does so,
 # and the first attempt fails.
@@ -941,7 +955,7 @@ for width in (64, 1024):
 #   softmax is not saturated, its gradients are the larger ones, since they lack the factor $\frac1\tau$.
 # - *Learning rates 1 and 10.* At 1 nearly every scaled query finds its key, and at 10 every one does.
 # - *The right end.* At width 64 nearly every unscaled query finds its key, since a gradient that is not quite 0 can be
-#   multiplied by enough.
+#   multiplied by enough. At 1024 fewer than half do, even at $10^{12}$.
 #
 # So the division does not make all gradients larger. It lets the softmax *start* away from where they vanish.
 #
@@ -976,9 +990,22 @@ for width in (64, 1024):
 # division does not matter either if all steps have the same length: with steps of 0.1 in the direction of the gradient
 # every unscaled query finds its key at either width.
 #
-# So the harm of unscaled scores lies in the size of the gradient, and not in its direction.
+# So in float64, in which this is computed, the harm of unscaled scores lies in the size of the gradient, and not in its
+# direction. In float32, at width 1024, some 6 percent of the weights on the right key round to 0 at the start, and then
+# no direction is left.
 
 # %% tags=["proof"]
+gone = []  # weights on the right key that are 0 in float32, unscaled
+for seed in range(5):
+    rng = np.random.default_rng(seed)
+    query, keys = (
+        rng.standard_normal((2000, 1, 1024)),
+        rng.standard_normal((2000, 10, 1024)),
+    )
+    unscaled = (query @ keys.swapaxes(1, 2)).astype(np.float32)
+    powers = np.exp(unscaled - unscaled.max(axis=-1, keepdims=True))
+    gone.append(np.mean(powers[:, 0, 0] / powers.sum(axis=-1)[:, 0] == 0))
+assert 0.04 < min(gone) < max(gone) < 0.09
 assert ends["unscaled", 64][1] > 0.3 > 0.02 > ends["scaled", 64][1]
 for width in (64, 1024):
     lucky = 0.06 if width == 64 else 0.09

@@ -28,7 +28,7 @@ transformer_map(built=5)
 # %% [markdown]
 # ## The same words in another order
 #
-# Here are three words with random vectors, and three random projections:
+# Does the verb notice when its neighbours change places? Take three random word vectors and three random projections:
 
 # %%
 import numpy as np
@@ -45,10 +45,8 @@ def verb_after_attention(first, second, third):
     return outputs[1]
 
 
-dog_bites, man_bites = (
-    verb_after_attention(dog, bites, man),
-    verb_after_attention(man, bites, dog),
-)
+dog_bites = verb_after_attention(dog, bites, man)
+man_bites = verb_after_attention(man, bites, dog)
 same = np.allclose(dog_bites, man_bites, rtol=0, atol=1e-12)
 print("the verb receives the same from both:", same)
 assert same
@@ -56,14 +54,11 @@ assert same
 # %% [markdown]
 # Each score depends on what its two words *are* and not on where they stand. A weight is the exponential of one such
 # score, divided by the sum of all the exponentials, and the weighted values are then summed, in whatever order. So the
-# order must enter elsewhere.
+# order must enter elsewhere. (A causal mask reveals some of it, because it hides later words: [chapter
+# 4](04_self_attention.ipynb#does-the-order-of-the-words-matter).)
 #
 # The simplest way is through the input vectors. Give every **position** in the sentence a vector of its own, $p_t$ for
 # position $t$, counted from 0. Add it to $x_t$, the vector of the word that stands there: the model reads $x_t + p_t$.
-#
-# The transformer of 2017 adds positions once, before the first layer, and chapter 8's residual connections carry them
-# upwards. A causal mask reveals some of the order too, because it hides later words ([chapter
-# 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -95,6 +90,9 @@ quiz.one_choice(
 # 2. *The share of the length.* Add $t / T$, where $T$ is the number of words in the text. It stays between 0 and 1.
 # 3. *One-hot.* Give position $t$ a vector with a 1 in column $t$ and 0 elsewhere.
 
+# %% [markdown]
+# First the index: how alike are two unrelated words at the same position? It should stay far from 1.
+
 # %%
 from dotformer.by_hand.similarity import cosine_similarity
 
@@ -105,9 +103,9 @@ for t in (0, 1, 10, 100):
 # %% [markdown]
 # **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: the number dominates every dot
 # product. Smaller steps would not save it, and neither would a column of its own, in which the number need not drown
-# the word. Either way, the key at position $t$ contains $t$ times a fixed vector. So the position adds $c \, t$ to the
-# score, where $c$ depends on the query. For one query that is a straight line in $t$, highest at one of its ends. As
-# far as position decides, the first or the last can win, and never one between.
+# the word. Either way the model reads $x_t + t \, u$ with a fixed $u$. The key is $x_t W_K + t \, (u W_K)$, so the
+# position adds $c \, t$ to the score of a query $q$, with $c = q \cdot (u W_K)$. For one query that is a straight line
+# in $t$: as far as position decides, the first or the last can win, and never one between.
 #
 # **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
 # so "the word before me" looks different every time.
@@ -120,7 +118,7 @@ for t in (0, 1, 10, 100):
 # - every position is *different*;
 # - the numbers are *bounded*, so that a late position does not drown its word;
 # - a step of one looks *the same everywhere*, in texts of any length: the same number added, or the same matrix, takes
-#   every position to the next;
+#   every position to the next (a matrix is welcome, since $W_Q$ is one: attention can learn to take the step);
 # - *any* position can be the one that scores highest, not only the first or the last;
 # - neighbouring positions are *similar*, so that what is learned at one nearly holds at the next;
 # - there is *no last* position.
@@ -205,8 +203,7 @@ assert np.allclose(
 )
 
 # %% [markdown]
-# For a longer look, here are the four sines of $D = 8$. Each wave is ten times as slow as the one before, and the last
-# has hardly begun when a sentence is over:
+# For a longer look, here are the four sines of $D = 8$. The last has hardly begun when a sentence is over:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Four waves over positions 0 to 63 for width 8, with a dot at each position. The first has a period of 6.3 positions and goes round ten times, the second a period of 63 and goes round once, the third, of period 628, rises slowly, and the fourth, of period 6,283, is nearly flat."}}
 figure, rows = plt.subplots(4, 1, figsize=(6.4, 3.6), sharex=True, sharey=True)
@@ -224,6 +221,17 @@ for i, (axes, color) in enumerate(
 rows[-1].set(xlabel="position", xlim=(-1, 64), ylim=(-1.2, 1.2))
 figure.tight_layout()
 plt.show()
+
+# %% [markdown]
+# In code, for $D = 4$ and six positions:
+
+# %%
+D, T = 4, 6
+omega = 10_000 ** (-np.arange(0, D, 2) / D)  # (D/2,): 1 and 1/100
+angles = np.arange(T)[:, None] * omega  # (T, 1) times (D/2,) is (T, D/2)
+encoding = np.empty((T, D))
+encoding[:, 0::2], encoding[:, 1::2] = np.sin(angles), np.cos(angles)
+assert np.allclose(encoding, by_hand, rtol=0, atol=0.0006)  # as above
 
 # %% [markdown]
 # The rest of the book uses three functions, folded here: `frequencies(D)` returns all the $\omega_i$,
@@ -308,7 +316,7 @@ quiz.number(
 )
 
 # %% [markdown]
-# ## Neighbouring positions are similar
+# ## Similar, but different
 #
 # Take the dot product of two encodings, $r$ positions apart. A pair with the angles $a$ and $b$ contributes
 # $\sin a \sin b + \cos a \cos b = \cos(a - b)$. The two angles of pair $i$ differ by $\omega_i r$, whatever $t$ is, so
@@ -368,18 +376,19 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# Are all positions *different*, or does another come close to a given one? By the formula only the distance counts, so
-# look from position 0, and find the nearest of the next 9,999:
+# Are all positions *different*, or does another come close to a given one? The formula sees only the steps between two
+# positions, and all norms are equal, so look from position 0. How long is the difference to its neighbour, and what is
+# the shortest among the next 9,999? Good is when the neighbour is the nearest.
 
 # %%
 found = {}
-print("from position 0   to position 1   to the nearest")
+print("    D   |p_1 - p_0|   smallest |p_t - p_0|   at t")
 for d_model in (4, 8, 16, 32):
     table = sinusoidal_positions(10_000, d_model)
-    distances = np.linalg.norm(table[1:] - table[0], axis=1)  # to position 0
-    nearest, apart = 1 + distances.argmin(), distances.min()
+    gaps = np.linalg.norm(table[1:] - table[0], axis=1)  # t = 1, 2, ...
+    nearest, apart = 1 + gaps.argmin(), gaps.min()
     found[d_model] = nearest
-    print(f"D = {d_model:2} {distances[0]:21.2f} {apart:14.2f}, position {nearest}")
+    print(f"{d_model:5} {gaps[0]:13.2f} {apart:22.2f} {nearest:6}")
 
 # %% [markdown]
 # No two positions are equal. The first pair turns by 1 radian a step, and because $\pi$ is irrational, no whole number
@@ -511,8 +520,9 @@ embeddings = normalize(embeddings)
 token_of = {row: word for word, row in row_of.items()}
 
 # %%
-reads_words, reads_positions = np.eye(416)[:, :384], np.eye(416)[:, 384:]
-look_back_416 = reads_positions @ look_back  # (416, 32)
+reads_words = np.eye(416)[:, :384]  # W_V: (416, 384)
+reads_positions = np.eye(416)[:, 384:]  # W_K: (416, 32)
+look_back_416 = reads_positions @ look_back  # W_Q: (416, 32)
 for sentence in ("dog bites man", "man bites dog"):
     rows = [row_of[word] for word in sentence.split()]
     x = np.hstack([embeddings[rows], np.zeros((3, 32))])  # (3, 416)
@@ -539,11 +549,11 @@ assert not same
 #
 # ## Does adding destroy the word?
 #
-# After adding, the model sees only the sum. Can it be taken apart? Mostly. In a wide space two random directions are
-# nearly at right angles ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)), so word and position hardly disturb
-# each other. In [an experiment](#can-the-sum-be-taken-apart) one matrix recovers the word from every sum. Another
-# recovers the position from 84 percent of the sums at width 256, and from fewer at smaller widths. Where it is wrong,
-# it is mostly off by one or two, since neighbouring positions are similar.
+# After adding, the model sees only the sum. Can it be taken apart? Mostly. In a wide space a random word is nearly at
+# right angles to any position ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)), so the two hardly disturb
+# each other. In [an experiment](#can-the-sum-be-taken-apart) one matrix recovers the word from every sum, at every
+# width tried. Another recovers the position from 84 percent of the sums at width 256, and from fewer at smaller widths.
+# Where it is wrong, it is mostly off by one or two, since neighbouring positions are similar.
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**) and make the vector wider? The next
 # thing that happens to the vector is a projection. Its upper rows, $W_1$, multiply the word, and its lower rows, $W_2$,
@@ -553,7 +563,6 @@ assert not same
 #
 # Adding is the case $W_1 = W_2$. So side by side is more general. But a sum can be as good: if words and positions keep
 # out of each other's entries, as in the 384 + 32 above, a sum *is* a concatenation, $(x, 0) + (0, p) = (x, p)$.
-# Training could move words out of the directions that the positions use, as far as there is room.
 
 # %% [markdown]
 # ## Could the encoding be learned?
@@ -656,24 +665,37 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 #
 # Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width, but training found another
 # matrix $A$. Training saw only the first 24 encodings, and in 24 steps the slow pairs hardly move. So there are
-# directions that these encodings hardly use (singular values below a thousandth of the largest), and in those
-# directions training hardly changes $A$. What a later encoding has there, $A$ cannot use. At width 16 that is nothing.
-# At 32, where extrapolation still works, it is 13 percent of the later encodings' squared length, at 64 it is 33 and at
-# 128 it is 39 percent. This is presumably one reason why the wide ones fail.
+# directions that these encodings hardly use (singular values below a thousandth of the largest), and in those training
+# hardly changes $A$. What a later encoding has there, $A$ cannot use. As a test, confine the rotation itself to the used
+# directions. It is still right at 1 to 23, but beyond:
+#
+# | width | later squared length outside | confined rotation, right at 24–47 | trained |
+# |---|---|---|---|
+# | 16 | 0% | 100% | 99% |
+# | 32 | 13% | 92% | 100% |
+# | 64 | 33% | 21% | 68% |
+# | 128 | 39% | 12% | 4% |
+#
+# So this is presumably one reason; training does not fail exactly as the confined rotation does.
 
 # %% tags=["proof"]
-strong, outside, zero = [], [], []
+strong, outside, zero, confined = [], [], [], []
 for d_model in (16, 32, 64, 128):
     rows = sinusoidal_positions(48, d_model)
     _, sizes, directions = np.linalg.svd(rows[:24], full_matrices=False)
     used = directions[sizes > 1e-3 * sizes[0]]
     strong.append(len(used))
     outside.append(1 - np.sum((rows[24:] @ used.T) ** 2) / np.sum(rows[24:] ** 2))
+    keep, later = used.T @ used, np.arange(24, 48)
+    scores = rows @ keep @ rotation_matrix(-1, d_model) @ keep @ rows.T
+    confined.append(np.mean(scores.argmax(axis=1)[later] == later - 1))
+    assert (scores[:24, :24].argmax(axis=1)[1:] == np.arange(23)).all()
     from_zero = [practise(rows, False, learning_rate=r, start=0) for r in RATES]
     zero.append(max(share_right(*result, 24, 48) for result in from_zero))
 assert np.allclose(zero, [1, 1, 0.7, 0], atol=0.06)
 assert strong == [8, 10, 11, 12]
 assert np.round(outside, 2).tolist() == [0, 0.13, 0.33, 0.39]
+assert np.round(confined, 2).tolist() == [1, 0.92, 0.21, 0.12]
 
 # %% [markdown]
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
@@ -788,21 +810,23 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 
 # %% [markdown]
 # The first two scores are equal, because $t - s$ is 4 in both. In the third the two positions are swapped and the score
-# changes: before and after are told apart. In the example by hand a swap changes nothing, but only because query and
-# key are parallel there, and $\cos(-4) = \cos 4$.
+# changes: before and after are told apart.
 #
 # Why turn both, and nothing else? With only the queries turned, the score would contain $t$ but not $s$, and the
 # difference would be lost. The values are not turned, because only the scores need the positions: with turned values,
 # what a word hands over would depend on where it stands.
 #
 # Can rotary positions look *one word back*? Yes. Let every key be the same $k$ and every query $k R_{-1}$, whatever the
-# words. A constant that is added after the projection, its *bias*, can do that. The score is $k R_{t-s-1} \, k^\top$,
-# largest at $s = t - 1$, where nothing is turned.
+# words. A constant that is added after the projection, its *bias*, can do that (where the model has one). The score is
+# $k R_{t-s-1} \, k^\top$, largest at $s = t - 1$, where nothing is turned.
 #
-# How do rotary positions differ from sinusoids? Rotary positions are **relative**: the score depends on the two words
-# and on the difference of their positions. Sinusoids are **absolute**: what is added to a word depends on where it
-# stands, and $W_Q$ and $W_K$ must find the difference in the sum. Rotary positions are also applied in every layer, so
-# that no layer has to remember positions.
+# How do rotary positions differ from sinusoids?
+#
+# | | sinusoids: **absolute** | rotary: **relative** |
+# |---|---|---|
+# | what changes | the word, $x_t + p_t$ | query and key, $q R_t$ and $k R_s$ |
+# | the score depends on | the words, $t$ and $s$; $W_Q$ and $W_K$ must find the difference | the words and $t - s$ |
+# | applied | once, before the first layer; residual connections (chapter 8) carry them upwards | in every layer, so none has to remember positions |
 #
 # Many open language models of today use rotary positions, among them Llama ([Touvron and others,
 # 2023](https://arxiv.org/abs/2302.13971)), and [chapter 19](19_modern.ipynb) builds such a model. [Going
@@ -1035,7 +1059,7 @@ plt.show()
 # The periods (wavelengths) grow by the same factor from pair to pair, from $2\pi \approx 6.3$ words for the first,
 # whatever the base, towards $2\pi$ times the base for the last.
 
-# %% mean similarity for four bases tags=["hide-input"]
+# %% mean similarity for each base tags=["hide-input"]
 left_at = {}
 print("mean similarity at a distance of")
 print("                      10   50-200   500-2000   5000-10000")
@@ -1126,10 +1150,11 @@ quiz.several_choices(
 # %% [markdown]
 # ### Can the sum be taken apart?
 #
-# Take all 32,000 sums of 1,000 random words and 32 positions. On half of them, find the matrix that brings the sums
-# as close as possible to their words (least squares), and another that brings them to their positions. On the other
-# half, apply these, and take the nearest of the 1,000 words and of the 32 positions. How often is it the right one?
-# (In the last column random vectors of the same length take the place of the sinusoids.)
+# Can a matrix recover word and position from their sum? Take all 32,000 sums of 1,000 random words and 32 positions. On
+# half of them, find the matrix that brings the sums as close as possible to their words (least squares), and another
+# that brings them to their positions. On the other half, apply these, and take the nearest of the 1,000 words and of
+# the 32 positions. How often is it the right one? (In the last column random vectors of the same length take the place
+# of the sinusoids.)
 
 # %% the nearest word and position to each fitted sum tags=["hide-input"]
 word_of, position_of = np.repeat(np.arange(1000), 32), np.tile(np.arange(32), 1000)

@@ -108,12 +108,14 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # little, too. The three gradients sum to 0, because the same number added to all scores changes nothing. (These
 # numbers, and all that follow, are computed from unrounded ones.)
 #
-# Because of the factor $w_i$, a key with hardly any weight is hardly corrected. A key with nearly all the weight is
-# hardly corrected either: the average is then nearly its own gradient, and the difference nearly 0. So a **saturated**
-# row, whose weights are near 0 and 1, recovers slowly: all that reaches $W_Q$ and $W_K$ comes through these scores.
+# | case | gradient of the score | because |
+# |---|---|---|
+# | a key with hardly any weight | nearly 0 | the factor $w_i$ |
+# | a key with nearly all the weight | nearly 0 | the average is nearly its own gradient |
+# | all values are equal | 0 | no gradient differs from the average |
 #
-# Scores get no gradient at all if all values are equal: then the gradients of the weights are equal too, and none
-# differs from the average.
+# So a **saturated** row, whose weights are near 0 and 1, recovers slowly: all that reaches $W_Q$ and $W_K$ comes through
+# these scores.
 #
 # ### Back to query and keys
 #
@@ -155,9 +157,15 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
-# Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.012 and 2.668 (they were 1.414, 0
-# and 2.828), the weights 0.197, 0.053 and 0.750, and the output $(0.947, 0.750)$. The loss was 0.296; now it is
-# $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**.
+# That is one step of **gradient descent**. Ask again with the new query:
+#
+# | | before | after |
+# |---|---|---|
+# | query | (2, 0) | (1.887, 0.018) |
+# | scaled scores | 1.414, 0, 2.828 | 1.334, 0.012, 2.668 |
+# | weights | 0.187, 0.045, 0.768 | 0.197, 0.053, 0.750 |
+# | output | (0.955, 0.768) | (0.947, 0.750) |
+# | loss | 0.296 | 0.283 |
 #
 # Why did the score of *dog* fall, when it should rise? The keys of *dog* and *man* point the same way, $(1, 0)$ and
 # $(2, 0)$, so no query can raise one of these scores and lower the other. But the lead of *man* can shrink: its score
@@ -243,40 +251,34 @@ quiz.one_choice(
 # %% [markdown]
 # ## The backward pass, for all queries
 #
-# Here are the same steps for $T$ queries and $S$ keys at once. The scaled scores are a matrix
-# $Z = Q K^\top / \sqrt{d_k}$ and the weights a matrix $A$, both with a row for each query and a column for each key.
-# The outputs are $O = AV$, a row for each query. Write $dM$ for the gradient of the loss with respect to a matrix $M$;
-# it has the same shape as $M$. We start from $dO$, $(T, d_v)$, and go back through the blend:
+# A layer has many queries, and they share keys, values and matrices. So what reaches a shared number is a sum over the
+# queries. Take $T$ queries and $S$ keys. $A$ holds the weights and $Z$ the scaled scores, a row for each query and a
+# column for each key; $O$ has a row for each query. $dM$ is the gradient of the loss with respect to $M$, in the shape
+# of $M$. The sign $\circ$ multiplies entry by entry. $\operatorname{rowsum}$ adds up each row: [the average from
+# above](#back-through-the-softmax), one number for each query.
 #
-# $$dV = A^\top dO , \qquad dA = dO \, V^\top .$$
+# | back through | forwards | backwards | shapes |
+# |---|---|---|---|
+# | blend | $O = AV$ | $dV = A^\top dO$, $\; dA = dO \, V^\top$ | $(S, d_v)$, $(T, S)$ |
+# | softmax | $A = \operatorname{softmax}(Z)$ | $dZ = A \circ (dA - \operatorname{rowsum}(A \circ dA))$ | $(T, S)$ |
+# | scores | $Z = Q K^\top / \sqrt{d_k}$ | $dQ = dZ \, K / \sqrt{d_k}$, $\; dK = dZ^\top Q / \sqrt{d_k}$ | $(T, d_k)$, $(S, d_k)$ |
+# | matrix | $Q = X W_Q$ | $dW_Q = X^\top dQ$ | $(D, d_k)$ |
 #
-# Next comes the softmax. The sign $\circ$ multiplies entry by entry, and $\operatorname{rowsum}$ adds up a row. So
-# $\operatorname{rowsum}(A \circ dA)$ is one number for each query: [the average from above](#back-through-the-softmax),
-# which is subtracted from the query's whole row:
+# Three products are sums over queries: $dV$, since a value reaches every output, weighted by $A$; $dK$, since every key
+# meets every query; $dW_Q$, since all words (the rows of $X$) share $W_Q$, so their outer products add up. $W_K$ and
+# $W_V$ work likewise. In self-attention a word is query, key and value at once, so its three gradients are added:
+# $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
 #
-# $$dZ = A \circ \bigl( dA - \operatorname{rowsum}(A \circ dA) \bigr) .$$
-#
-# Last come queries and keys:
-#
-# $$dQ = \frac{1}{\sqrt{d_k}} \, dZ \, K , \qquad dK = \frac{1}{\sqrt{d_k}} \, dZ^\top Q .$$
-#
-# A value reaches the outputs of all queries, so its gradient is a sum over the queries, each weighted by $A$: that is
-# $A^\top dO$. Every key meets every query, so $dK$ is a sum over queries, too.
-#
-# From $dQ$ the gradient goes on to the matrix that made the queries: $dW_Q = X^\top dQ$, where the rows of $X$ are the
-# words' vectors. All words share $W_Q$, so this product adds up their outer products. Keys and values work likewise. In
-# self-attention a word is query, key and value at once, so the gradients that come back to it on the three paths are
-# added: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
-#
-# In code, for one sentence:
+# In code, for one sentence (`weights` is $A$, `d_scaled` is $dZ$):
 #
 # ```python
-# d_value = weights.T @ d_output
-# d_weights = d_output @ value.T
-# average = (weights * d_weights).sum(axis=-1, keepdims=True)
-# d_scaled = weights * (d_weights - average)
+# d_value = weights.T @ d_output  # (S, d_v)
+# d_weights = d_output @ value.T  # (T, S)
+# average = (weights * d_weights).sum(axis=-1, keepdims=True)  # (T, 1)
+# d_scaled = weights * (d_weights - average)  # (T, S)
 # d_scores = d_scaled / np.sqrt(d_k)
-# d_query, d_key = d_scores @ key, d_scores.T @ query
+# d_query = d_scores @ key  # (T, d_k)
+# d_key = d_scores.T @ query  # (S, d_k)
 # ```
 
 # %% tags=["export", "hide-input"] module="by_hand.gradients"
@@ -353,11 +355,12 @@ assert np.allclose(by_formula[0], d_query)
 # %% [markdown]
 # ## Let the machine do it
 #
-# For a whole transformer such formulas would fill pages. PyTorch does this work for you. Computing the loss is the
-# **forward pass**. Meanwhile PyTorch keeps a record of the operations on its arrays, which it calls **tensors**. This
-# record is the **computation graph**. On request PyTorch walks it backwards, from one number, the loss. This is
-# **automatic differentiation**, or *autograd*. One walk back gives the derivatives for all parameters. It costs about
-# twice as much as the forward pass, since each matrix product has two on the way back, one for either factor.
+# Nudging takes two forward passes for each number: 28 for our 14, over 3,000 for the next section's model. Formulas for
+# a whole transformer would fill pages. PyTorch does the work. Computing the loss is the **forward pass**. Meanwhile
+# PyTorch keeps a record of the operations on its arrays, which it calls **tensors**. This record is the **computation
+# graph**. On request PyTorch walks it backwards, from one number, the loss. This is **automatic differentiation**, or
+# *autograd*. One walk back gives the derivatives for all parameters. It costs about twice as much as the forward pass,
+# since each matrix product has two on the way back, one for either factor.
 #
 # The walk starts with `loss.backward()`. Afterwards each tensor made with `requires_grad=True` has its gradient in
 # `.grad`. But `backward()` *adds* to `.grad`: the gradients from all uses of the tensor are summed, on top of what an
@@ -385,7 +388,8 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 # %% [markdown]
 # ## Learning to look things up
 #
-# A task for one layer. A note holds five names, each with a digit; a question is a name; the answer is its digit.
+# Can a layer find out where to look, if it is told only which answers are right? Here is a task. A note holds five
+# names, each with a digit; a question is a name; the answer is its digit.
 #
 # > Ada 3, Bo 7, Cleo 1, Dan 3, Eve 9. **Cleo?** 1.
 #
@@ -566,14 +570,18 @@ class NoteModel(nn.Module):
         self.attention = MultiHeadAttention(d_model=18, num_heads=1)
         self.answer = nn.Linear(18, 10)
 
-    def forward(self, notes, questions):
+    def forward(self, notes, questions):  # (B, 5, 18) each
         received, weights = self.attention(
             questions, notes, notes, need_weights=True
-        )
-        return self.answer(received), weights[:, 0]  # of the only head
+        )  # (B, 5, 18), (B, 1, 5, 5)
+        return self.answer(received), weights[:, 0]  # (B, 5, 10), (B, 5, 5)
 
 
 # %% [markdown]
+# The loss is the **cross-entropy**: minus the logarithm of the probability that the model gave to the right digit. It
+# is 0 for a model that was certain and right, and grows without bound as that probability goes to 0: a probability of
+# 0.9 costs 0.11, one of 0.1 costs 2.30.
+#
 # Training repeats four steps:
 #
 # 1. take a **batch** of sixteen notes, and ask each for all of its five names;
@@ -581,12 +589,10 @@ class NoteModel(nn.Module):
 # 3. pass its gradient back;
 # 4. subtract from every parameter its gradient times the learning rate, here 1.
 #
-# The optimizer takes the fourth step. Ours is `SGD`, *stochastic gradient descent*; chapter 11 has better ones. A
-# learning rate of 1 is large, but here it works with most seeds.
+# The optimizer takes the fourth step. Ours is `SGD`, *stochastic gradient descent*: each step follows one random batch.
+# Chapter 11 has better ones. A learning rate of 1 is large, but here it works with most seeds.
 #
-# The loss is the **cross-entropy**: minus the logarithm of the probability that the model gave to the right digit. It
-# is 0 for a model that was certain and right, and grows without bound as that probability goes to 0: a probability of
-# 0.9 costs 0.11, one of 0.1 costs 2.30. `F.cross_entropy` takes logits and applies the softmax itself; `flatten`
+# `F.cross_entropy` takes logits and applies the softmax itself; `flatten`
 # makes one list of the eighty questions. One step:
 
 # %%
@@ -595,7 +601,8 @@ model = NoteModel()
 optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
 who, digits = draw(16, torch.Generator().manual_seed(0))  # both (16, 5)
 
-logits, _ = model(*as_vectors(who, digits))  # (16, 5, 10)
+notes, questions = as_vectors(who, digits)  # (16, 5, 18) each
+logits, _ = model(notes, questions)  # (16, 5, 10)
 loss = F.cross_entropy(logits.flatten(0, 1), digits.flatten())
 optimizer.zero_grad()  # forget the gradients of the step before
 loss.backward()
@@ -681,22 +688,17 @@ for step in (0, 80, 100, 120, 140, 1000):
 # (Each printed loss is the average over the five steps before and the five after; at step 0 it is that of the first
 # five, 2.30, and not the 2.33 of one batch.)
 #
-# So the loss falls first. Why in this order? Remember [the three scores](#back-through-the-softmax): a score rises if
-# its key's value would lower the loss more than the average value does. But at first the output cannot read a value's
-# digit, so there is nothing to compare.
+# So the loss falls first. Why? [A score rises](#back-through-the-softmax) if its key's value would lower the loss more
+# than the average value does. At first the output cannot read a value's digit, so there is nothing to compare.
 #
-# $W_V$ and the output can learn to read digits without $W_Q$ and $W_K$. With even weights, what a question receives
-# holds each digit's share of the note, so the model can bet on the digits in the note. With our linear maps such a bet
-# costs 1.58 at best, and [a model whose record is cut](#break-it-a-cut-in-the-record) gets about that far and no
-# further.
-#
-# Once values carry their digits, the right name's value does lower the loss more than the average value. So its score
-# rises and the others fall. A step on $W_Q$ and $W_K$ does this for that name in every note.
-#
-# And why so suddenly? Presumably because the query's gradient is made of keys, and each key's gradient of queries: the
-# larger one is, the faster the other grows. With $W_K$ frozen, the weight on the right name only creeps: it is 0.4
-# after 400 steps. How look-up and values delay each other is a question for [Going
-# further](#which-half-waits-for-which).
+# 1. *Values.* $W_V$ and the output can learn to read digits without $W_Q$ and $W_K$. With even weights a question
+#    receives each digit's share of the note, so the model can bet on the digits in it. Our linear maps bring that bet to
+#    1.58 at best; [a model whose record is cut](#break-it-a-cut-in-the-record) gets about that far and no further.
+# 2. *Look-up.* Now the right name's value does lower the loss more than the average. Its score rises, the others fall,
+#    and a step on $W_Q$ and $W_K$ does this for that name in every note.
+# 3. *Suddenly.* Presumably because the query's gradient is made of keys, and each key's of queries: the larger one is,
+#    the faster the other grows. With $W_K$ frozen the weight only creeps: it is 0.4 after 400 steps. [Going
+#    further](#which-half-waits-for-which) asks which half delays which.
 #
 # You were also asked how large the weight would be: after 1,000 steps it is near two thirds, while all answers are
 # right. A weight is not a probability of being right. The linear maps that come after the blend make a clear answer out
@@ -751,10 +753,14 @@ plots.score_map(found, names, names, ax=axes)
 plt.show()
 
 # %% [markdown]
-# Nobody drew that diagonal. Each name scores itself 1.7 to 2 and every other about 0 or less, and the softmax turns
-# such a lead into a weight of two thirds.
+# Nobody drew that diagonal. Each name scores itself 1.7 to 2 and every other about 0 or less, a lead of about 2.1. The
+# softmax over five makes that a weight of $e^{2.1} / (e^{2.1} + 4) = 0.67$.
 
 # %% tags=["proof"]
+diagonal = np.diagonal(found).mean()
+others = (np.sum(found) - 8 * diagonal) / 56
+assert 1.95 < diagonal - others < 2.3
+assert round(math.exp(2.1) / (math.exp(2.1) + 4), 2) == 0.67
 assert math.comb(8, 5) * 10**5 > 5e6 and 16 * 1000 == 16_000
 at = dict(zip(steps, frames, strict=True))
 assert (at[0] - 0.2).abs().max() < 0.02 and (at[80] - 0.2).abs().max() < 0.06
@@ -776,8 +782,8 @@ for name, parameter in model.named_parameters():
 
 # %% [markdown]
 # These are matrices and biases, and not one attention weight. Attention weights are computed for each note, like the
-# scores and the blend. No shape in the list has a 5 in it, so the same parameters serve notes of any length. (`weight`
-# is PyTorch's name for the matrix, which it stores transposed, one row for each *output*.)
+# scores and the blend. No shape in the list has a 5 in it, so the same parameters fit notes of any length. (`weight` is
+# PyTorch's name for the matrix, which it stores transposed, one row for each *output*.)
 
 # %% tags=["proof"]
 fresh = new_model()
@@ -813,9 +819,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## Break it: a cut in the record
 #
-# To plot the weights you must write `weights.detach()`. It gives the same numbers without their record; this is called
-# a *stop-gradient*. In a plot it is harmless. In the model, where the weights are computed, it cuts the way back:
-# values and output still learn, but no gradient reaches the scores.
+# What does a model look like whose scores get no gradient? `weights.detach()` makes one: it gives the same numbers
+# without their record, a *stop-gradient*. In a plot it is harmless. In the model it cuts the way back: values and
+# output still learn, the scores do not.
 
 
 # %%
@@ -852,11 +858,11 @@ plt.show()
 # %% [markdown]
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. From the outside
 # the cut model looks like one that learns badly. Its loss stays near 1.6, on a **plateau**: it bets on the digits in
-# the note, and never learns which of them was asked for. This is the first half of the whole model's story, alone:
-# values learn without the scores, and the loss falls from 2.3 to 1.6. The rest needs the look-up.
+# the note, and never learns which of them was asked for.
 #
-# Why does the best such bet still cost 1.58, as a folded cell computes? Our linear maps make logits in proportion to
-# each digit's share of the note, and a softmax of such logits leaves something to the digits that are absent.
+# Why does the best such bet still cost 1.58 (a folded cell computes it)? Our linear maps make logits in proportion to
+# each digit's share of the note. If the five digits differ, the best softmax leaves 0.16 to the five absent ones.
+# Steeper logits would leave less, but bet too much on a digit that occurs twice.
 #
 # One check finds the reason:
 
@@ -872,6 +878,8 @@ even = [
     for factor in range(1, 20)
 ]
 assert 1.57 < min(even) < 1.59
+steepest = 1 + int(np.argmin(even))  # of whole numbers
+assert 0.155 < 1 / (1 + math.exp(steepest / 5)) < 0.17  # to five absent digits
 
 whole = new_model()
 who, digits = draw(16, torch.Generator().manual_seed(0))

@@ -144,7 +144,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "By how often each pair occurs in the new word",
-        "Counting is for learning. A new word is cut without counting, so that the same word is always cut in the same way.",
+        "Counting is for learning. The word's most frequent pair may not have been learnt at all.",
     ),
     quiz.wrong(
         "From the left, always the longest subword that fits",
@@ -238,8 +238,7 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 #
 # ### Learning the merges
 #
-# Learning is what you did by hand, on bytes: count all pairs of neighbours, merge the most frequent everywhere, count
-# again.
+# Learning is what you did by hand, now on bytes.
 
 # %% tags=["export"] module="tokens"
 from collections.abc import Iterable, Sequence
@@ -337,9 +336,9 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # `<bos>` and `<eos>` for the beginning and the end of a sequence. In our tokenizer only the program can insert them, by
 # their numbers. Whoever types `<eos>` gets ordinary tokens.
 #
-# So there are two numberings. The merges use *symbol numbers*: first the 256 bytes, then one symbol for each merge. The
-# model gets *token IDs*: first the special tokens, then the symbols. With three special tokens, a token ID is its
-# symbol's number plus 3. The saved merges use symbol numbers, so they stay the same if a special token is added.
+# The merges count from the first byte, but the model's first IDs are the special tokens. So there are two numberings.
+# The merges use *symbol numbers*: first the 256 bytes, then one symbol for each merge. The model gets *token IDs*:
+# first the special tokens, then the symbols. With three special tokens, a token ID is its symbol's number plus 3.
 #
 # | | symbol | token ID |
 # |---|---|---|
@@ -351,14 +350,15 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # 257, *team* 258 and *eat* 259. *Seat* is the bytes 115, 101, 97, 116. The merge learnt first makes 115, 256, 116, and
 # the next that fits makes 115, 259. So *seat* has the IDs 118 and 262.
 #
-# A special token that is added in front shifts the IDs of all bytes and merges, so you must choose the special tokens
-# before a model is trained. To extend a trained model, one appends the token after the last merge, and a row to the
-# embeddings. Our class cannot do that.
+# A special token added in front leaves the saved merges as they are, but shifts the IDs of all bytes and merges. So
+# choose the special tokens before a model is trained. To extend a trained model, one appends the token after the last
+# merge, and a row to the embeddings; our class cannot.
 #
 # ### The tokenizer
 #
 # Read `__init__`, `encode`, `_merge` and `decode`; the rest trains, saves, loads, or shows tokens, and `files` checks,
-# reads and writes.
+# reads and writes. `symbols` lists the bytes of every symbol. `vocabulary` lists them by token ID, with no bytes for
+# special tokens, so `decode` looks up and joins.
 #
 # The heart is `_merge`. The *rank* of a pair says how early it was learnt, 0 for the first. In each round `_merge`
 # looks at the pairs in the word, merges the one of lowest rank, which was learnt first, and looks again. The keys of
@@ -366,7 +366,6 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # result is kept in `_cache`, because frequent words come back all the time.
 
 # %% tags=["export"] module="tokens"
-from operator import index
 from pathlib import Path
 from typing import Self
 
@@ -374,9 +373,9 @@ from dotformer.support import tokenizer_files as files
 
 
 class BPETokenizer:
-    """From text to token numbers and back, by bytes and learned merges.
+    """From text to token IDs and back, by bytes and learned merges.
 
-    Numbers begin with the special tokens: padding, begin, end, and others if
+    The IDs begin with the special tokens: padding, begin, end, and others if
     wanted. No text is encoded as one of them. Then come the 256 bytes, so that
     nothing is unknown, then the merges. Raises ValueError for merges or special
     tokens that are invalid.
@@ -397,7 +396,7 @@ class BPETokenizer:
         self._cache: dict[str, list[int]] = {}
 
     def __len__(self) -> int:
-        """How many token numbers there are."""
+        """How many token IDs there are."""
         return len(self.vocabulary)
 
     @classmethod
@@ -408,7 +407,7 @@ class BPETokenizer:
         return cls(learn_merges(texts, vocab_size - smallest))
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """The tokens of a text. UnicodeEncodeError: a lone surrogate is in it."""
+        """The token IDs of a text. UnicodeEncodeError: a lone surrogate is in it."""
         shift, words = len(self.special_tokens), pretokenize(text)
         tokens = [n + shift for word in words for n in self._merge(word)]
         if add_special_tokens:
@@ -419,9 +418,8 @@ class BPETokenizer:
         if word in self._cache:
             return self._cache[word]
         symbols = list(word.encode())
-        while pairs := self._ranks.keys() & pairwise(
-            symbols
-        ):  # pairs that were learnt
+        # the learnt pairs that are in this word
+        while pairs := self._ranks.keys() & pairwise(symbols):
             pair = min(pairs, key=self._ranks.get)
             symbols = merge_pair(symbols, pair, 256 + self._ranks[pair])
         if len(self._cache) < 100_000:
@@ -506,12 +504,18 @@ plt.show()
 # character is complete (exercise 1).
 
 # %% [markdown]
-# Four merges were a toy. Now train a tokenizer on the 9,500 German numbers, with 60 merges.
+# Now train a tokenizer on the 9,500 German numbers, with 60 merges, printed in the order in which they were learnt:
 
 # %%
 tokenizer = BPETokenizer.train(seen, vocab_size=3 + 256 + 60)
 learnt = [s.decode(errors="backslashreplace") for s in tokenizer.symbols[256:]]
 print(*learnt)
+
+# %% [markdown]
+# A merge joins bytes and knows nothing of characters: *f* has joined the first byte of *ü*, which gives `f\xc3`. Now
+# three texts, the IDs of the first, and the 500 words that were out of vocabulary:
+
+# %%
 for text in (
     "einundzwanzig",
     "siebenhundertdreiundachtzig",
@@ -539,10 +543,9 @@ assert tokenizer.tokenize("sechsunddreißig") == ["sechs", "und", "dreißig"]
 # merges were too few. The 500 words that were out of vocabulary come back as they were, in 5.6 tokens each on average,
 # where letters needed 32: *sechsunddreißig* is *sechs | und | dreißig*.
 #
-# What the tokenizer never met, such as *Zoë*, *Tassen* (cups) and 茶, falls apart into letters and bytes; of *Tassen* it
-# knows only *se*. But nothing is lost: Zoë, for whom the last chapter had no number, is four tokens.
-#
-# A merge joins bytes and knows nothing of characters. So *f* has joined the first byte of *ü*, which gives `f\xc3`.
+# What the tokenizer never met, such as *Zoë*, *Tassen* and 茶, falls apart into letters and bytes. In *Tassen* (cups)
+# only *se* is joined: *en* was learnt later, and comes too late. But nothing is lost: Zoë, for whom the last chapter
+# had no number, is four tokens.
 #
 # ## A real sentence, with a vocabulary of 300 and of 8,000
 #
@@ -628,9 +631,9 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 #
 # Second, rare tokens stay **undertrained**, because a token's row is looked up, and so mostly trained, only where the
 # token occurs. Call a token *rare* if the training text uses it fewer than 100 times, a limit of our choosing. Later
-# tokens are on the whole rarer: every pair that a merge creates contains the merge's new symbol, so the pair cannot
-# occur more often than that symbol. Also, a later merge can use up an earlier symbol, such as *ausend* in our number
-# words, on the way to *tausend*. Such a symbol keeps its row.
+# tokens are on the whole rarer. The other pairs were at most as frequent as the one just merged, and a new pair
+# contains the new symbol, so it cannot occur more often than that. Also, a later merge can use up an earlier symbol,
+# such as *ausend* in our number words, on the way to *tausend*. Such a symbol keeps its row.
 #
 # How much shorter do texts become? The average number of tokens per word is called **fertility**. Here it is, counted
 # on captions that were not used to learn the merges. A word is what stands between two spaces, so *tea.* is one word
@@ -646,21 +649,24 @@ for row in captions["sizes"]:
     print(f"{row['vocab_size']:10,}  {words}{row['rare']:19.0%}")
 
 # %% [markdown]
-# French was absent from the training text. The tokenizers can still encode it, but fewer merges fit. Mostly for that
-# reason, from a vocabulary of 2,000 on, French needs about twice as many tokens per word as English.
+# From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third. From 8,000 to 32,000 they
+# shrink only by a tenth at most, and the last column shows the price: at 32,000, 98 percent of the merged tokens are
+# rare.
+#
+# French was absent from the training text. The tokenizers can still encode it, but fewer merges fit. From a vocabulary
+# of 2,000 on, French needs about twice as many tokens per word as English; with 300, where few merges exist at all, only
+# a quarter more.
 #
 # Twice the tokens for each word mean about twice the computation or more. They also mean that half as many words fit
 # into the model's **context window**, the tokens that it can read at once. The tokenizers of large models have read
 # many languages, but unequally, and the languages that they saw least tend to cost most.
 #
-# Which size is best? From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third. From
-# 8,000 to 32,000 they shrink only by a tenth at most, and at 32,000, 98 percent of the merged tokens are rare.
-#
-# But rarity is a warning and not a verdict: only training tells whether short texts or rare tokens matter more. In [our
-# trials](#which-vocabulary-is-best) with vocabularies from 300 to 16,000, the largest predicted held-out text best, in
-# part because its model is larger. In translation, on the other hand, Sennrich and Zhang found that small vocabularies
-# help small corpora. So try a few sizes, and compare the models on held-out text and by what they cost. The original
-# transformer had 37,000 tokens for English and German together; today's models often have 100,000 or more.
+# Which size is best? Rarity is a warning and not a verdict: only training tells whether short texts or rare tokens
+# matter more. In [our trials](#which-vocabulary-is-best) with vocabularies from 300 to 16,000, the largest predicted
+# held-out text best, in part because its model is larger. In translation, on the other hand, Sennrich and Zhang found
+# that small vocabularies help small corpora. So try a few sizes, and compare the models on held-out text and by what
+# they cost. The original transformer had 37,000 tokens for English and German together; today's models often have
+# 100,000 or more.
 #
 # Whatever the size, learn the merges from training text alone. If test text is among it, rare words of the test text
 # may get tokens of their own. They then look cheaper than new text is. And a token that occurs only in the test text
@@ -763,12 +769,12 @@ assert convenient.decode(convenient.encode(message)) != message
 # %% [markdown]
 # ## Batches with little padding
 #
-# One practical step is left before training. Sentences are now lists of numbers of different lengths, and a model is
-# trained on many at once. A batch is one tensor, so its sentences are filled up to the longest with `<pad>`. Sentences
-# of 2, 3 and 7 tokens make $3 \cdot 7 = 21$ tokens, of which 9, or 43 percent, are padding. The padding mask of
-# [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding. It is `tokens != pad_id`,
-# which is safe because no text is ever encoded as `<pad>`. The loss leaves padding out, too. Otherwise `<pad>` would be
-# the easiest token to predict, and the mean loss would fall as padding is added.
+# Sentences are now lists of numbers of different lengths, and a model is trained on many at once. A batch is one
+# tensor, so its sentences are filled up to the longest with `<pad>`. Sentences of 2, 3 and 7 tokens make
+# $3 \cdot 7 = 21$ tokens, of which 9, or 43 percent, are padding. The padding mask of [chapter
+# 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding. It is `tokens != pad_id`, which is
+# safe because no text is ever encoded as `<pad>`. The loss leaves padding out, too. Otherwise `<pad>` would be the
+# easiest token to predict, and the mean loss would fall as padding is added.
 #
 # Padding takes as much computation as any token, so in batches of mixed lengths much of the work is wasted.
 # **Bucketing** reduces this waste in two steps. First, sort the sentences by length. For a pair of source and target,
@@ -780,6 +786,8 @@ assert convenient.decode(convenient.encode(message)) != message
 # a batch is no longer a random sample of all lengths.
 
 # %% tags=["export"] module="tokens"
+from operator import index
+
 import torch
 from dotformer.support.checks import check_rows
 from torch import Tensor
@@ -788,7 +796,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 def pad_batch(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
     """Rows filled up to the longest: (B, T), int64. ValueError: one is empty."""
-    check_rows(rows)
+    check_rows(rows)  # none may be empty; index() refuses what is no whole number
     tensors = [torch.tensor([index(token) for token in row]) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=pad_id)
 
@@ -811,7 +819,7 @@ def token_batches(
     shuffled = torch.randperm(len(lengths), generator=generator).tolist()
     batches: list[list[int]] = []
     for n in sorted(shuffled, key=lambda n: lengths[n]):
-        # sorted, so sentence n is the longest so far
+        # with n: B = rows so far + 1, T = lengths[n], the longest so far
         if not batches or lengths[n] * (len(batches[-1]) + 1) > max_tokens:
             batches.append([])
         batches[-1].append(n)
@@ -822,7 +830,7 @@ def token_batches(
 # %% [markdown]
 # Now try it on 2,000 texts. Each text is 1 to 19 numbers in words, and all these counts are equally likely:
 
-# %% the share of padding, for four ways to make batches tags=["hide-input"]
+# %% the share of padding, at random and by length tags=["hide-input"]
 import torch
 
 rng = np.random.default_rng(1)
@@ -837,12 +845,14 @@ def waste(batches):
 
 
 mixed = np.array_split(rng.permutation(len(rows)), 100)
+in_order = np.array_split(np.argsort(lengths), 100)
 sorted_batches = token_batches(lengths, 2000, torch.Generator().manual_seed(0))
 print(
     f"batches of 20 texts at random: {waste(mixed):.0%} of the tokens are padding"
 )
+print(f"batches of 20, by length:      {waste(in_order):.1%}")
 print(f"by length, up to 2000 tokens:  {waste(sorted_batches):.1%}")
-assert waste(mixed) > 0.35 and waste(sorted_batches) < 0.03
+assert waste(mixed) > 0.35 and max(map(waste, (in_order, sorted_batches))) < 0.03
 assert sorted(n for batch in sorted_batches for n in batch) == list(
     range(len(rows))
 )
@@ -900,9 +910,9 @@ quiz.one_choice(
 #
 # *Medium, 20 minutes.* A model writes token after token, and each stands for some bytes. You are given the bytes that
 # have not been printed yet. Return the text that can be printed, and the bytes that must wait because their character
-# is not complete. In UTF-8 the first byte of a character says how long the character is: below 128 one byte, from 192
-# on two, from 224 on three, and from 240 on four. The bytes after the first lie from 128 to 191. The bytes that you get
-# are valid, but may stop inside a character.
+# is not complete. In UTF-8 the first byte of a character says how many it has: 0 to 127 one, 192 to 223 two, 224 to 239
+# three, and from 240 on four. The bytes after the first lie from 128 to 191. The bytes that you get are valid, but may
+# stop inside a character.
 
 
 # %% tags=["exercise"]

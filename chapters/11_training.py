@@ -41,7 +41,7 @@ transformer_map(built=11)
 #
 # German writes a number as one word; we cut it into its parts, so that we can see later where the model looks for each.
 
-# %% the corpus, and four of its pairs tags=["hide-input"]
+# %% the corpus, and four of its test pairs tags=["hide-input"]
 from dotformer.data.corpora import number_words
 
 corpus = number_words()
@@ -124,7 +124,9 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 # Why not maximise the share of right tokens instead? A small change of a parameter hardly ever changes which token is
 # first, so that share has a gradient of zero nearly everywhere. It also ignores how sure the model is.
 #
-# PyTorch's `F.cross_entropy` computes the loss, and its `ignore_index` leaves the padding out.
+# PyTorch's `F.cross_entropy` computes the loss, and its `ignore_index` leaves the padding out. The folded
+# `cross_entropy` is the same without the division: it returns the sum and the number of targets, needed
+# [later](#one-step-from-several-batches).
 
 # %% tags=["export", "hide-input"] module="training"
 import torch
@@ -199,6 +201,13 @@ quiz.number(
 #
 # **Predict first.** Must the model write whole translations, word by word, before we can count the exact ones?
 
+# No. Give the model the true words as its input (teacher forcing), and look for its first mistake. If there is none,
+# the model would write the same words by itself. If the first mistake is at position 5, the model alone would have
+# written the true words up to there. So it would have read the same input, and made the same mistake. One pass
+# therefore tells which sentences the model would get right by *greedy decoding*, always taking the likeliest token.
+#
+# The folded function `evaluate` computes all three numbers in this way.
+
 # %% tags=["hide-input", "export"] module="training"
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -242,13 +251,6 @@ def evaluate(
 
 
 # %% [markdown]
-# No. Give the model the true words as its input (teacher forcing), and look for its first mistake. If there is none,
-# the model would write the same words by itself. If the first mistake is at position 5, the model alone would have
-# written the true words up to there. So it would have read the same input, and made the same mistake. One pass
-# therefore tells which sentences the model would get right by *greedy decoding*, always taking the likeliest token.
-#
-# The folded function `evaluate` computes all three numbers in this way.
-#
 # ## A loop that learns
 #
 # The model is a small version of the paper's: post-norm, two layers on each side, four heads, width 64, and at first
@@ -335,13 +337,14 @@ def train(model, data, watch, steps=600, peak=3e-3, warmup=100, device="cpu"):
     optimizer = optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     history = [watch(model)]
     for step, (source, target) in enumerate(islice(data, steps), 1):
-        # up: 1 at the end of the warm-up; down: 1 there, and 0 after the last step
-        up, down = step / warmup, (steps + 1 - step) / (steps + 1 - warmup)
+        up = step / warmup  # 1 at the end of the warm-up
+        down = (steps + 1 - step) / (steps + 1 - warmup)  # 1 there, 0 after the end
         for group in optimizer.param_groups:  # the learning rate is kept here
             group["lr"] = peak * min(up, down)
         source, target = source.to(device), target.to(device)
         model.train()  # training mode, whatever `watch` has left
-        logits, wanted = model(source, target[:, :-1]), target[:, 1:]
+        logits = model(source, target[:, :-1])  # (B, T, V), from all but the last
+        wanted = target[:, 1:]  # (B, T), all but the first
         loss = F.cross_entropy(  # the mean over the targets that are not 0
             logits.flatten(0, 1),  # (B * T, V)
             wanted.flatten(),
@@ -411,8 +414,10 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # %% [markdown]
 # ### Where does it look?
 #
-# Take one of the test numbers and record the cross-attention of the last decoder layer, the mean of its four heads.
-# **Predict first**: what does the picture look like where units and tens cross?
+# Take the test number *sixty three thousand six hundred and forty nine*, and record the cross-attention of the last
+# decoder layer, the mean of its four heads. Each row is labelled with the word that the model writes next. Its query
+# comes from the word before that one, which through self-attention has read all earlier words. **Predict first**: what
+# does the picture look like where units and tens cross?
 
 # %% the last cross-attention, averaged tags=["hide-input"]
 from dotformer.support.recording import record_weights
@@ -456,28 +461,25 @@ axes.spines[:].set_visible(False)
 plt.show()
 
 # %% [markdown]
-# Each row is labelled with the word that the model writes next. The query of the row comes from the word before that
-# one, which through self-attention has read all earlier words. The number is *sixty three thousand six hundred and
-# forty nine*. In the row of *drei* the darkest cell lies under *three*; in the row of *sechzig* it lies under *sixty*.
-# So the model looks first at the column on the right, and then at its left neighbour. [Chapter 13](13_alignment.ipynb)
-# counts how often the darkest cell is the right word.
-#
-# Now come the four parts of the loop that are still unexplained.
+# In the row of *drei* the darkest cell lies under *three*; in the row of *sechzig* it lies under *sixty*. So the model
+# looks first at the column on the right, and then at its left neighbour. [Chapter 13](13_alignment.ipynb) counts how
+# often the darkest cell is the right word.
 #
 # ## Label smoothing
 #
-# **Label smoothing** asks for less than certainty. Without it, the target is **one-hot**: 1 for the right token and 0
-# for all others. With it, the target is a share $q_i$ for each token: with $\varepsilon = 0.1$, nine tenths go to the
-# right token, and a tenth is spread evenly over all $V$ tokens, the right one included. The loss is then
-# $-\sum_i q_i \ln p_i$. For a one-hot $q$ this is the loss that you know; we call it the *plain* loss. In the first row
-# of [the example](#the-loss) $q$ is $0.9 + 0.1 / 4 = 0.925$ for *b* and $0.025$ for each other token:
+# The loss so far, from here on the *plain* loss, always falls further if the right token's logit grows. So a model
+# trained on it becomes surer and surer, and on new text also where it is wrong. **Label smoothing** is meant to curb
+# this **overconfidence**: it asks for less than certainty.
+#
+# Without it, the target is **one-hot**: 1 for the right token and 0 for all others. With it, the target is a share
+# $q_i$ for each token: with $\varepsilon = 0.1$, nine tenths go to the right token, and a tenth is spread evenly over
+# all $V$ tokens, the right one included. The loss is then $-\sum_i q_i \ln p_i$; for a one-hot $q$ it is the plain
+# loss. In the first row of [the example](#the-loss) $q$ is $0.9 + 0.1 / 4 = 0.925$ for *b* and $0.025$ for each other
+# token:
 #
 # $$-(0.925 \ln 0.7 + 3 \cdot 0.025 \ln 0.1) = 0.330 + 0.173 = 0.503$$
 #
-# What is smoothing good for? The plain loss always falls further if the right token's logit grows. So a model trained
-# on it becomes surer and surer, and on new text also where it is wrong. Label smoothing is meant to curb this
-# **overconfidence**: the smoothed loss is smallest where the right token has exactly the probability that $q$ gives it,
-# here 0.925.
+# The smoothed loss is smallest where the model's probabilities equal $q$, so where *b* has 0.925.
 #
 # Even there the smoothed loss is not 0 but 0.349, so a smoothed training loss that stops above 0 is no fault
 # ([why](#how-small-can-a-smoothed-loss-become)). The plain loss does not come to 0 either. In the run above the model
@@ -493,9 +495,9 @@ plt.show()
 # $\theta = 1000 \, \varphi$ and train $\varphi$ instead: its gradient is a thousand times as large, though $\varphi$
 # needs to move only a thousandth as far.
 #
-# So no single learning rate suits all parameters: one that suits the first may be far too small for the second, and one
-# that suits the second far too large for the first. Adam, next, takes the size of the gradient away. What it still
-# assumes is that all parameters have about equally far to go.
+# So no single learning rate suits all parameters: one that suits $\varphi$ would be a million times too small for
+# $\theta$. Adam, next, takes the size of the gradient away. What it still assumes is that all parameters have about
+# equally far to go.
 #
 # ### Adam
 #
@@ -526,7 +528,7 @@ parameter = torch.zeros(2, requires_grad=True)
 adam = torch.optim.Adam([parameter], lr=0.01, betas=(0.9, 0.98), eps=1e-9)
 parameter.grad = torch.tensor([100, 0.001])
 adam.step()
-print(parameter.tolist())
+print([round(entry, 6) for entry in parameter.tolist()])
 assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 
 # %% [markdown]
@@ -643,16 +645,24 @@ plt.show()
 # (`python -m benchmarks.recipes`). **Predict first:** which can be left out here, Adam, warm-up, clipping, a learning
 # rate that falls all the way to 0, or label smoothing?
 #
-# Each of them can be left out here, if the others stay. The chapter's recipe gets 100.0 percent of the test numbers
-# right, and without any one of the five at least 98.9 percent are right ([all figures](#what-was-needed-in-figures)).
-# In place of Adam we used gradient descent with momentum, at a learning rate of its own. What matters most here is the
-# learning rate: with a tenth of the chapter's, Adam gets 83 percent right in these 600 steps; with ten times as much,
-# none.
+# Each of them can be left out here, if the others stay ([all figures](#what-was-needed-in-figures)):
+#
+# | recipe, 600 steps | test numbers right |
+# |---|---|
+# | the chapter's | 100.0% |
+# | gradient descent with momentum for Adam, at a learning rate of its own | 100.0% |
+# | no warm-up | 99.9% |
+# | no clipping | 100.0% |
+# | inverse square root, which does not fall to 0 | 98.9% |
+# | no label smoothing | 100.0% |
+# | a tenth of the learning rate | 83% |
+# | ten times the learning rate | 0% |
+#
+# What matters most here is the learning rate.
 #
 # That the five are not needed *here* does not make them useless. Already here warm-up saves steps if the learning rate
-# is twice as high. And this easy task cannot tell what large models need. Larger tasks often need warm-up and Adam;
-# [Xiong and others (2020)](https://arxiv.org/abs/2002.04745), for one, found warm-up essential for full-size post-norm
-# models.
+# is twice as high. Larger tasks often need warm-up and Adam; [Xiong and others
+# (2020)](https://arxiv.org/abs/2002.04745), for one, found warm-up essential for full-size post-norm models.
 #
 # So the loop works, if there is enough data, enough memory and no power cut. The rest of the chapter takes these three
 # away, one by one.
@@ -702,10 +712,10 @@ plt.show()
 # To be right on new numbers is to **generalise**, and this model does so on only 42.5 percent. Anything meant to
 # prevent overfitting is called **regularisation**.
 #
-# The table below compares remedies. Its row *none* is the model on the left of the figure, and each row below it is
-# one remedy. All are means of three seeds. *Right at lowest* is the share of validation numbers right at the one step
-# where the loss, averaged over the seeds, is lowest. ± is the standard deviation over the seeds. All losses are plain
-# (without smoothing).
+# The table below compares remedies. Its row *none* is the model on the left of the figure, and each row below it is one
+# remedy. All are means of three seeds. *Right at lowest* is the share of validation numbers right at the one step where
+# the loss, averaged over the seeds, is lowest. So the first two columns of *none* are about what early stopping gives.
+# ± is the standard deviation over the seeds. All losses are plain (without smoothing).
 
 # %% lowest and last losses, and what is right then tags=["hide-input"]
 print(
@@ -806,12 +816,12 @@ assert doubting[-1] < doubting.min() + 0.001  # it turns upwards no more
 #
 # ### Break it: the mean of means
 #
-# Take two sentences, with 3 and 9 targets (the end token counts), as one batch and as two. Combine the two in two ways:
-# divide each summed loss by 12, the number of all targets; or take the mean loss of each batch, and then the mean of
-# these two means. *Away* is the length of the difference from the large batch's gradient, divided by that gradient's
-# length.
+# Each batch has its mean loss. May we take the mean of these means? Two sentences, with 3 and 9 targets (the end token
+# counts), are one batch, or two batches combined in two ways: each summed loss divided by 12, the number of all
+# targets, or the mean of the two mean losses. *Away* is the length of the difference from the large batch's gradient,
+# divided by that gradient's length.
 
-# %% two batches, and three ways to divide tags=["hide-input"]
+# %% two batches, and two ways to divide tags=["hide-input"]
 torch.manual_seed(0)
 small = Transformer(
     TransformerConfig(9, 9, 1, 1, d_model=16, num_heads=2, d_ff=32, dropout=0.0)
@@ -853,8 +863,7 @@ for name, scale in [
 #
 # A model that is trained on the mean of means does learn, so the mistake is easy to miss: until October 2024 Hugging
 # Face's `transformers` [did so](https://huggingface.co/blog/gradient_accumulation) when it accumulated gradients over
-# batches with different numbers of targets. So count all targets first. (`cross_entropy`, folded under
-# [the loss](#the-loss), is `F.cross_entropy` without the division: it returns the sum and the number of targets.)
+# batches with different numbers of targets. So count all targets first; our `cross_entropy` returns the sum:
 
 
 # %%
@@ -1120,6 +1129,12 @@ def load_run(path, trainer):
     return run["position"], run["history"]
 
 
+# %% [markdown]
+# To go on, draw the epoch's batches again, skip those already done, and train. `go_on` appends to the history and
+# returns the new position:
+
+
+# %%
 def from_position(position):
     """Batches from there on, epoch after epoch, with the position after each."""
     epoch, done = position
@@ -1159,11 +1174,14 @@ resumed = Trainer(fresh(seed=99, dropout=0.1), config)
 position, found = load_run(path, resumed)
 go_on(resumed, position, found, last=10)
 both = zip(trainer.model.parameters(), resumed.model.parameters(), strict=True)
-assert all(torch.equal(one, other) for one, other in both) and found == history
+same = all(torch.equal(one, other) for one, other in both)
+print("same parameters:", same, " same losses:", found == history)
+assert same and found == history
 
 # %% [markdown]
 # Ten steps in one go give the same parameters as five, a stop and five more, to the last bit. This holds on the same
-# machine, if its operations are **deterministic**: some GPU operations do not repeat to the last bit.
+# machine with the same software, if its operations are **deterministic**: some GPU operations do not repeat to the last
+# bit.
 #
 # The `Trainer` does the same. It keeps the five things and the configuration in one file, the **checkpoint**. In case
 # of a power cut, it forces this file onto the disk before renaming it. Beside the checkpoint it keeps the model with

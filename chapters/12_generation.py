@@ -79,9 +79,10 @@ assert text_of(written) == "a cup"
 #
 # ### One loop for every model
 #
-# The book's loop is that of [chapter 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer), except that it leaves open
-# how the next token is chosen. It writes a batch of sentences, one in each row. So it must feed tokens to the model,
-# drop the rows of finished sentences, and repeat a row if one sentence is to be continued in two ways.
+# The loop of [chapter 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer) always took the best token. Here a
+# function `choose` turns logits $(B, V)$ into tokens $(B)$: greedy decoding passes argmax, sampling will pass a draw.
+# The loop writes a batch, one sentence a row, and drops the rows of finished sentences. Beam search will also repeat a
+# row, to continue one sentence in two ways.
 #
 # The same loop should serve this little model and a transformer, with and without a cache. So it asks for four things
 # only. Whatever offers these four is called a **state**: the model together with the sentences that it is writing.
@@ -144,10 +145,10 @@ def generate(
     unfinished = sentences  # the same lists, not copies
     tokens = torch.full((len(state),), begin)
     for _ in range(max_length):
-        logits = decoding.checked_logits(state.step(tokens))
+        logits = decoding.checked_logits(state.step(tokens))  # (B, V)
         logits[:, [pad, begin]] = -math.inf
         decoding.check_possible(logits)
-        tokens = choose(logits)
+        tokens = choose(logits)  # (B,)
         going = (tokens != end).nonzero().flatten()
         if len(going) < len(unfinished):
             state.select(going)
@@ -216,7 +217,7 @@ plt.show()
 # turns tokens into words.
 
 # %% tags=["nbval-check-output"]
-beam, live, ended = 2, [(0.0, [1])], []  # sum of logarithms, tokens; 1 is <bos>
+beam, live, ended = 2, [(0.0, [1])], []  # sums, tokens; 1 is <bos>, 2 <eos>
 while live:
     ranked = []
     for total, tokens in live:
@@ -224,8 +225,9 @@ while live:
             if log > -math.inf:
                 ranked.append((total + log, [*tokens, token]))
     ranked.sort(reverse=True)
-    ended += [h for h in ranked[:beam] if h[1][-1] == 2]  # <eos>
-    live = [h for h in ranked if h[1][-1] != 2][:beam]
+    ended += [(total, tokens) for total, tokens in ranked[:beam] if tokens[-1] == 2]
+    going = [(total, tokens) for total, tokens in ranked if tokens[-1] != 2]
+    live = going[:beam]
     print("live:", [f"{text_of(tokens[1:])} {total:.2f}" for total, tokens in live])
 print("ended:", [f"{text_of(tokens[1:-1])} {total:.2f}" for total, tokens in ended])
 assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
@@ -239,9 +241,9 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
-# This is **length normalisation**. Dividing a negative sum by a larger number brings it closer to 0. So in spite of its
-# name the penalty favours *long* hypotheses. With $\alpha = 0$ nothing is divided, and the larger $\alpha$ is, the more
-# long hypotheses are favoured. The original transformer takes $\alpha = 0.6$.
+# This is **length normalisation**. A negative sum divided by a larger number comes closer to 0, so in spite of its name
+# the penalty favours *long* hypotheses, the more the larger $\alpha$ is; $\alpha = 0$ divides nothing. The original
+# transformer takes $\alpha = 0.6$.
 #
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
@@ -252,12 +254,11 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # After each step `select` gets the rows that the kept hypotheses came from. In the example above that would be
 # `select([1, 0])`, since *the tea* came from row 1 and *a cup* from row 0.
 #
-# Two rules deal with endings. `beam` is the number of hypotheses that are kept:
+# Two rules deal with endings (`beam` is the number of hypotheses kept):
 #
 # - **When does an ending count?** It must compete with all continuations: it is set aside only if it is among the
-#   step's best `beam` results. Otherwise the list of finished hypotheses would soon be full, since every hypothesis can
-#   end at every step, with at least a tiny probability. A very short one could then win in the end, as the next section
-#   shows.
+#   step's best `beam` results. Every hypothesis can end at every step, with at least a tiny probability. If all these
+#   endings counted, a very short one could win in the end, as the next section shows.
 # - **When does the search stop?** It stops after `max_length` tokens, or earlier if `beam` hypotheses have ended and no
 #   live one can still beat the best of them. That can be known, because a live hypothesis's sum can only fall: its
 #   score is at most its present sum divided by $\text{lp}$ of `max_length`.
@@ -340,7 +341,8 @@ assert np.allclose(
 
 
 # %% [markdown]
-# Beam search is a heuristic: a beginning that has fallen out of the beam is gone.
+# Both have three tokens, `<eos>` included: the sums above, divided by $\text{lp}(3)$. Beam search is a heuristic: a
+# beginning that has fallen out of the beam is gone.
 #
 # ## Should one search harder?
 #
@@ -374,13 +376,14 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # %% [markdown]
 # ## A model that has learnt a little
 #
-# Now take a model that has been trained: the number model of chapter 11, which writes English numbers in German. Train
-# it without label smoothing, for 110 steps instead of 600, so that it still makes mistakes. Do so three times, with
-# different seeds. The beam's hypotheses are ranked with $\alpha = 0.6$.
+# Does a beam help a trained model? And if its output is wrong, is the search at fault or the model? Take the number
+# model of chapter 11, which writes English numbers in German. It is trained without label smoothing, for 110 steps
+# instead of 600, so that it still makes mistakes, and three times, with different seeds. The beam ranks with
+# $\alpha = 0.6$.
 #
-# In the output each column is one seed, and each entry is the share of 500 numbers that are right in every token
-# (*exact* in [chapter 11](11_training.ipynb#how-good-is-it)). With teacher forcing, the model is given the right words
-# so far.
+# Each column is one seed, each entry the share of 500 numbers right in every token (*exact* in [chapter
+# 11](11_training.ipynb#how-good-is-it)). The row of teacher forcing, where the model is given the right words so far,
+# is a check of the greedy loop.
 
 # %% three models, trained, without a cache tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -521,8 +524,8 @@ assert np.allclose(
 #
 # Is a wrong output the fault of the search or of the model? Compare two scores, both with the length penalty: that of
 # the right sentence and that of the sentence that was written. If the right sentence scores higher, the search has
-# failed. If not, the model has, since it prefers a wrong one. Here are two sources for the first model, each with the
-# beam's best hypotheses. The beam repairs the first and breaks the second:
+# failed. If not, a better search cannot help, since the model prefers a wrong one. Here are two sources for the first
+# model, each with the beam's best hypotheses. The beam repairs the first and breaks the second:
 
 
 # %% one repaired by beam search, one broken tags=["hide-input"]
@@ -559,8 +562,8 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 #
 # ## Sampling
 #
-# A source sentence has few good translations, and a narrow beam with a length penalty usually finds one of them. A
-# story can go on in thousands of ways, and for a story likely words are not what you want. [Holtzman and others
+# A translation is tied closely to its source, and a narrow beam with a length penalty usually finds a good one. A story
+# can go on in thousands of ways, and for a story likely words are not what you want. [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
 # over and over (**degeneration**). This has two causes:
 #
@@ -573,21 +576,18 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # So draw each word at random with the model's probabilities. This is called **sampling**. It has a weakness of its own,
 # the **tail**: thousands of words that have a tiny probability each. If together they have 5 percent, a text of twenty
 # words has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can mislead all that follow.
-# Three options control how random the draw is; the last two cut off the tail:
 #
-# - The **temperature** divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)): towards 0 it
-#   becomes greedy decoding, above 1 the probabilities are flatter than the model's.
-# - **Top-k** keeps the $k$ likeliest words. A fixed $k$ is too many where only one word fits, and too few where
-#   hundreds do.
-# - **Top-p**, or nucleus sampling, keeps the fewest whose probabilities sum to at least $p$: one word where the model
-#   is sure, and many where it is not.
+# Four options control how random the draw is; the last three cut off the tail:
 #
-# The probabilities that are left are divided by their sum, so that they add up to 1 again. $k = 1$ is greedy decoding;
-# $p = 1$ cuts nothing.
+# | option | what it does | where the model is sure, or unsure |
+# |---|---|---|
+# | **temperature** | divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)) | towards 0 greedy decoding; above 1 flatter than the model's |
+# | **top-k** | keeps the $k$ likeliest words; $k = 1$ is greedy decoding | always $k$: too many where one word fits, too few where hundreds do |
+# | **top-p**, nucleus sampling | keeps the fewest whose probabilities sum to at least $p$; $p = 1$ cuts nothing | one word where it is sure, many where it is unsure |
+# | **min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) | keeps words with at least a given share of the likeliest word's probability | few where it is sure; where it is unsure the limit is low, and many stay |
 #
-# A newer option is **min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)). It keeps the words with at
-# least a given share of the likeliest word's probability. Where the model is unsure, this limit is low and many words
-# stay. Where one word is sure, few do.
+# What is left is divided by its sum, so that it adds up to 1 again. The code below applies temperature, then top-k,
+# then top-p.
 #
 # **By hand**, the same five probabilities under each option:
 #
@@ -624,7 +624,8 @@ def filter_logits(
     # the largest is 0 now: no overflow at a low temperature
     logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
     ordered, order = logits.sort(dim=-1, descending=True)
-    ordered[..., top_k or logits.shape[-1] :] = -math.inf  # None cuts nothing
+    if top_k is not None:
+        ordered[:, top_k:] = -math.inf
     if top_p < 1:
         share = ordered.softmax(dim=-1)
         before = share.cumsum(dim=-1) - share  # all that is likelier, together
@@ -707,7 +708,7 @@ for options in (
 # Never sample without a filter from a model trained with label smoothing. Such a model has learnt to leave about a
 # tenth of the probability to other tokens, at every token. So even a perfect one would draw the nine tokens of a
 # typical number right only $0.9^9 = 39$ percent of the time. Trained like ours, but with smoothing, a model draws fewer
-# than one number in eight right, although greedily it gets half.
+# than one number in eight right instead of one in five, although greedily it gets half.
 
 # %% tags=["proof"]
 smoothed, _ = trained(0, smoothing=0.1)
@@ -835,9 +836,10 @@ class KVAttention:
         """
         if x.shape[1] > 1 and self.mask is None:
             raise ValueError(f"{x.shape[1]} new tokens need a causal mask")
-        new = KVAttention(self.attention, x)  # computes the new keys and values
-        self.k = torch.cat([self.k, new.k], dim=-2)
-        self.v = torch.cat([self.v, new.v], dim=-2)
+        a = self.attention
+        # along the tokens: (B, H, S + T, d_k)
+        self.k = torch.cat([self.k, a.split_heads(a.w_k(x))], dim=-2)
+        self.v = torch.cat([self.v, a.split_heads(a.w_v(x))], dim=-2)
         return self.attend(x)
 
     def attend(self, x: Tensor) -> Tensor:
@@ -883,7 +885,7 @@ class KVCache:
         positions = embeddings.positions.table
         decoding.check_room(self.length, len(positions))
         x = embeddings.tokens(tokens.to(positions.device)[:, None])
-        x = x * embeddings.scale + positions[self.length]
+        x = x * embeddings.scale + positions[self.length]  # (B, 1, D)
         for n, layer in enumerate(decoder.layers):
             x = layer.self_attention_add_norm(x, self.target[n].extend)
             x = layer.cross_attention_add_norm(x, self.source[n].attend)
@@ -943,6 +945,9 @@ print(
     f"largest difference of a logit: {worst_step(KVCache(model, source)).max():.1e}"
 )
 assert worst_step(KVCache(model, source)).max() < 1e-5
+
+# %% [markdown]
+# That is rounding: in 32 bits a logit has about seven digits.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1022,8 +1027,9 @@ axes.set(xlabel="tokens written", ylabel="seconds, 4 sentences", ylim=(0, None))
 plt.show()
 
 # %% [markdown]
-# With the cache 256 token vectors go through the model for each sentence, without it 32,896. The gain in time is
-# smaller, because a step must load every parameter and start every operation, whether for one token or for many.
+# Without the cache 32,896 token vectors go through the model for each sentence, and with it 256, 128 times fewer. The
+# gain in time is smaller, because a step must load every parameter and start every operation, whether for one token or
+# for many.
 #
 # The price is storage, which grows with every token. For each layer and head, the cache keeps a key and a value of each
 # token. For $n$ tokens of $B$ sequences these are
@@ -1084,8 +1090,7 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
 # The first step is right, and the later ones are not. Nothing crashes. Training does not use the cache, so the training
-# loss would not show the mistake. The check does, but only from its second step on. So a check of a single step is too
-# short.
+# loss would not show the mistake. The check does, but only from its second step on.
 
 # %% [markdown]
 # ## Several tokens for the price of one
@@ -1095,17 +1100,23 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses that. A small **draft
 # model** with the same vocabulary writes a few tokens ahead, say four. Then the large model reads five tokens in one
 # pass, under a causal mask: the newest token of the text, and the four drafted ones after it. That gives five rows of
-# logits. The first row, that of the newest token, says what the large model would write in place of the first drafted
-# token. The second row checks the second drafted token, and so on. The fifth row is left over.
+# logits, each of which says what the large model would write next.
 #
 # With greedy decoding, drafted tokens are accepted as long as each is the large model's likeliest. The first that is
 # not is replaced by the large model's own token, and those after it are dropped. The keys and values of all refused
 # tokens are cut off the cache. So, but for rounding, the text is what the large model would have written alone.
 #
-# Say that the draft model writes *elf tausend acht hundert*, and that the large model's own choices are *elf*,
-# *tausend*, *sieben*. Two tokens are kept, and *acht* becomes *sieben*. *Hundert* is dropped, right or not, because its
-# row continues a text that no longer exists. That makes three tokens from one pass. If all four drafted tokens are
-# right, the fifth row gives a fifth token for free.
+# Say that the draft model has written *elf tausend acht hundert*:
+#
+# | row of | the large model's choice | drafted | result |
+# |---|---|---|---|
+# | the newest token | *elf* | *elf* | kept |
+# | *elf* | *tausend* | *tausend* | kept |
+# | *tausend* | *sieben* | *acht* | replaced by *sieben* |
+# | *acht* | any | *hundert* | dropped, right or not: its row continues a text that no longer exists |
+# | *hundert* | any | none | not used; if all four were right, a fifth token for free |
+#
+# That makes three tokens from one pass.
 
 
 # %% propose four tokens, check them in one pass tags=["hide-input"]
@@ -1131,10 +1142,9 @@ def speculate(model, draft, source, ahead=4, longest=40):  # source is (1, S)
 
 
 # %% [markdown]
-# In code that is a loop of twenty lines (`speculate`, folded, without a cache to keep it short). The large model is the
-# first of the three number models. Its draft model has half the width and half the layers. Though it was trained for
-# longer, 160 steps, it gets far fewer whole numbers right. Of single tokens, however, it guesses nearly nine in ten as
-# the large model does.
+# `speculate`, folded, does this without a cache. The large model is the first of the three number models. Its draft
+# model has half the width and half the layers. Though it was trained for longer, 160 steps, it gets far fewer whole
+# numbers right. Of single tokens, however, it guesses nearly nine in ten as the large model does.
 
 # %% tokens a pass with a small draft model tags=["hide-input"]
 halved = {"d_model": 32, "d_ff": 64}

@@ -34,10 +34,10 @@ def generate(
     unfinished = sentences  # the same lists, not copies
     tokens = torch.full((len(state),), begin)
     for _ in range(max_length):
-        logits = decoding.checked_logits(state.step(tokens))
+        logits = decoding.checked_logits(state.step(tokens))  # (B, V)
         logits[:, [pad, begin]] = -math.inf
         decoding.check_possible(logits)
-        tokens = choose(logits)
+        tokens = choose(logits)  # (B,)
         going = (tokens != end).nonzero().flatten()
         if len(going) < len(unfinished):
             state.select(going)
@@ -142,7 +142,8 @@ def filter_logits(
     # the largest is 0 now: no overflow at a low temperature
     logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
     ordered, order = logits.sort(dim=-1, descending=True)
-    ordered[..., top_k or logits.shape[-1] :] = -math.inf  # None cuts nothing
+    if top_k is not None:
+        ordered[:, top_k:] = -math.inf
     if top_p < 1:
         share = ordered.softmax(dim=-1)
         before = share.cumsum(dim=-1) - share  # all that is likelier, together
@@ -189,9 +190,10 @@ class KVAttention:
         """
         if x.shape[1] > 1 and self.mask is None:
             raise ValueError(f"{x.shape[1]} new tokens need a causal mask")
-        new = KVAttention(self.attention, x)  # computes the new keys and values
-        self.k = torch.cat([self.k, new.k], dim=-2)
-        self.v = torch.cat([self.v, new.v], dim=-2)
+        a = self.attention
+        # along the tokens: (B, H, S + T, d_k)
+        self.k = torch.cat([self.k, a.split_heads(a.w_k(x))], dim=-2)
+        self.v = torch.cat([self.v, a.split_heads(a.w_v(x))], dim=-2)
         return self.attend(x)
 
     def attend(self, x: Tensor) -> Tensor:
@@ -234,7 +236,7 @@ class KVCache:
         positions = embeddings.positions.table
         decoding.check_room(self.length, len(positions))
         x = embeddings.tokens(tokens.to(positions.device)[:, None])
-        x = x * embeddings.scale + positions[self.length]
+        x = x * embeddings.scale + positions[self.length]  # (B, 1, D)
         for n, layer in enumerate(decoder.layers):
             x = layer.self_attention_add_norm(x, self.target[n].extend)
             x = layer.cross_attention_add_norm(x, self.source[n].attend)

@@ -88,9 +88,9 @@ def learn_merges(texts: Iterable[str], count: int) -> list[tuple[int, int]]:
 
 
 class BPETokenizer:
-    """From text to token numbers and back, by bytes and learned merges.
+    """From text to token IDs and back, by bytes and learned merges.
 
-    Numbers begin with the special tokens: padding, begin, end, and others if
+    The IDs begin with the special tokens: padding, begin, end, and others if
     wanted. No text is encoded as one of them. Then come the 256 bytes, so that
     nothing is unknown, then the merges. Raises ValueError for merges or special
     tokens that are invalid.
@@ -113,7 +113,7 @@ class BPETokenizer:
         self._cache: dict[str, list[int]] = {}
 
     def __len__(self) -> int:
-        """How many token numbers there are."""
+        """How many token IDs there are."""
         return len(self.vocabulary)
 
     @classmethod
@@ -124,7 +124,7 @@ class BPETokenizer:
         return cls(learn_merges(texts, vocab_size - smallest))
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """The tokens of a text. UnicodeEncodeError: a lone surrogate is in it."""
+        """The token IDs of a text. UnicodeEncodeError: a lone surrogate is in it."""
         shift, words = len(self.special_tokens), pretokenize(text)
         tokens = [n + shift for word in words for n in self._merge(word)]
         if add_special_tokens:
@@ -135,9 +135,8 @@ class BPETokenizer:
         if word in self._cache:
             return self._cache[word]
         symbols = list(word.encode())
-        while pairs := self._ranks.keys() & pairwise(
-            symbols
-        ):  # pairs that were learnt
+        # the learnt pairs that are in this word
+        while pairs := self._ranks.keys() & pairwise(symbols):
             pair = min(pairs, key=self._ranks.get)
             symbols = merge_pair(symbols, pair, 256 + self._ranks[pair])
         if len(self._cache) < 100_000:
@@ -170,7 +169,7 @@ def pad_batch(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
 
     Defined in chapter 10, "Batches with little padding".
     """
-    check_rows(rows)
+    check_rows(rows)  # none may be empty; index() refuses what is no whole number
     tensors = [torch.tensor([index(token) for token in row]) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=pad_id)
 
@@ -195,7 +194,7 @@ def token_batches(
     shuffled = torch.randperm(len(lengths), generator=generator).tolist()
     batches: list[list[int]] = []
     for n in sorted(shuffled, key=lambda n: lengths[n]):
-        # sorted, so sentence n is the longest so far
+        # with n: B = rows so far + 1, T = lengths[n], the longest so far
         if not batches or lengths[n] * (len(batches[-1]) + 1) > max_tokens:
             batches.append([])
         batches[-1].append(n)

@@ -53,5 +53,6 @@ def softmax_jacobian(
 
     Defined in chapter 3, "How far do weights move?".
     """
-    # row i is w_i times (1 - w_i on the diagonal, -w_j elsewhere)
-    return weights[..., None] * (np.eye(weights.shape[-1]) - weights[..., None, :])
+    w_i = weights[..., :, None]  # (..., S, 1)
+    w_j = weights[..., None, :]  # (..., 1, S)
+    return w_i * (np.eye(weights.shape[-1]) - w_j)  # (..., S, S)
