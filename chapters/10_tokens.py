@@ -407,7 +407,7 @@ class BPETokenizer:
         return cls(learn_merges(texts, vocab_size - smallest))
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """The token IDs of a text. UnicodeEncodeError: a lone surrogate is in it."""
+        """The token IDs of a text. UnicodeEncodeError: it has a lone surrogate."""
         shift, words = len(self.special_tokens), pretokenize(text)
         tokens = [n + shift for word in words for n in self._merge(word)]
         if add_special_tokens:

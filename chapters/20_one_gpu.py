@@ -386,10 +386,10 @@ assert least < 1.1 * seconds and spent["Adam"] > 0.05 * seconds
 
 # %% [markdown]
 # The products in the list are `mm` (without a bias), `addmm` (with one) and part of attention. On the machine that wove
-# this page the products take about half of the time. They run not far below full speed (compare their line with the
-# first), so this part of the step is compute-bound, or nearly. (Watching takes time too, so the list adds up to more
-# than the step.) Much of the rest moves many bytes for little arithmetic: Adam, for example, reads four numbers for
-# each parameter and writes three.
+# this page the products take more than half of the time. They run at well over half of full speed (compare their line
+# with the first), so this part of the step is compute-bound, or nearly. (Watching takes time too, so the list adds up
+# to more than the step.) Much of the rest moves many bytes for little arithmetic: Adam, for example, reads four numbers
+# for each parameter and writes three.
 #
 # So a step is made of three kinds of time, and each has its remedy:
 #
