@@ -72,9 +72,12 @@ for sentence in ("you import a file with python", "a python is a large snake"):
 # %% [markdown]
 # *Python* attends to itself and to hardly anything else: its cosine with itself is 1, far above any other, and at so
 # low a temperature such a gap decides everything. So leave the word itself out: give it the score minus infinity, and
-# as $e^{-\infty} = 0$ its weight is 0. Here is the whole look-up:
+# as $e^{-\infty} = 0$ its weight is 0. Here is the whole look-up. (`softmax` is chapter 3's; `embeddings`, one row a
+# word, and `row_of`, a word's row number, come from the folded cell above.)
 
 # %%
+import numpy as np
+
 words = "you import a file with python".split()
 vectors = np.stack([embeddings[row_of[word]] for word in words])  # (6, 384)
 cosines = vectors @ vectors[-1]  # python asks every word
@@ -188,10 +191,10 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 # *serpent* hardly more than *snake*. *Python* has received mostly the word *import*, and not what *import* implies: the
 # cosine with *pip* stays at 0.34, and the cosine with *programming* falls from 0.25 to 0.21.
 #
-# Other weights would not help. They would still blend the words of the sentence as they are, and none of these words
-# says what *import* implies. A matrix can help: one that turns the vector of *import* into [the vector of what it
-# implies](#and-python). The rest of this chapter adds three matrices, the same for every word. The first two let
-# training decide which words are chosen, and the third lets it decide what these words hand over.
+# Other weights would still blend the words of the sentence as they are, and none of these words says what *import*
+# implies. A matrix can help: one that turns the vector of *import* into [the vector of what it implies](#and-python).
+# The rest of this chapter adds three matrices, the same for every word. The first two let training decide which words
+# are chosen, and the third lets it decide what these words hand over.
 #
 # ## Queries, keys and values
 #
@@ -243,14 +246,14 @@ import numpy as np
 small_tokens = ["dog", "bites", "man"]
 small = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1]])  # alive, action, human
 
-# queries and keys have two columns: alive, action
-w_q = np.array([[0, 2], [2, 0], [0, 0]])  # what each entry looks for
-w_k = np.array([[1, 0], [0, 1], [1, 0]])  # what it is found by
-w_v = np.array([[1, 0], [0, 0], [0, 1]])  # handed over: alive? human?
+# rows: alive, action, human; columns of w_q and w_k: alive, action
+w_q = np.array([[0, 2], [2, 0], [0, 0]])  # a living thing asks for an action, ...
+w_k = np.array([[1, 0], [0, 1], [1, 0]])  # and is found by alive, ...
+w_v = np.array([[1, 0], [0, 0], [0, 1]])  # columns: is it alive, is it human
 
 q, k, v = small @ w_q, small @ w_k, small @ w_v
-for token, *vectors in zip(small_tokens, q, k, v, strict=True):
-    print(f"{token:6} query {vectors[0]}   key {vectors[1]}   value {vectors[2]}")
+for i, token in enumerate(small_tokens):
+    print(f"{token:6} query {q[i]}   key {k[i]}   value {v[i]}")
 
 # %% [markdown]
 # As entries of $x$ are 0 or 1, $x W_Q$ is the sum of the rows of $W_Q$ where $x$ has a 1. *Man*, $(1, 0, 1)$, takes
@@ -358,11 +361,13 @@ quiz.one_choice(
 # %% [markdown]
 # ## The definition
 #
-# In **self-attention** queries, keys and values come from the same words. In **cross-attention** the queries come from
-# one sequence, and keys and values from another (exercise 1 builds it). To cover both, take $T$ queries, and $S$ keys
-# with one value each; in self-attention $T = S$. Write them as the rows of three matrices $Q$, $K$ and $V$. Then
+# Write the queries, keys and values of all words as the rows of three matrices $Q$, $K$ and $V$. Then
 #
 # $$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
+#
+# Here all three come from the same words: this is **self-attention**. In **cross-attention** the queries come from one
+# sequence, and keys and values from another (exercise 1 builds it). The list below covers both: $T$ queries, and $S$
+# keys with one value each. In self-attention $S = T$.
 #
 # | | shape | one row is |
 # |---|---|---|
@@ -432,7 +437,9 @@ def self_attention(x, w_q, w_k, w_v):
 
 
 context, weights = self_attention(small, w_q, w_k, w_v)
-print(weights.round(3))
+print("scores", q @ k.T, sep="\n")
+print("weights", weights.round(3), sep="\n")
+print("outputs", context.round(3), sep="\n")
 assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
@@ -487,11 +494,11 @@ quiz.one_choice(
 # [measured](03_softmax.ipynb#can-a-query-still-learn) how much learning suffers without it. In short, a score sums
 # $d_k$ products. If the entries of query and key are independent, with mean 0 and variance 1, the variance of that sum
 # is $d_k$. So scores of wide queries and keys lie further apart, and one word gets nearly all the weight before
-# anything has been learned. Where one word has nearly all the weight the softmax is flat: its gradient is nearly 0, so
-# the query can hardly learn to look elsewhere.
+# anything has been learned. Where one word has nearly all the weight, changing a score a little hardly changes any
+# weight: the gradient is nearly 0, so the query can hardly learn to look elsewhere.
 #
-# Divide the scores by $\sqrt{d_k}$, and their variance is divided by $d_k$: at the start it is 1 at every width. Here
-# is the average of the largest weight among ten random keys:
+# Divide the scores by $\sqrt{d_k}$, and their variance is divided by $d_k$: under these assumptions it is 1 at every
+# width. Here is the average of the largest weight among ten random keys:
 #
 # | $d_k$ | variance of a score | largest weight, undivided | divided by $\sqrt{d_k}$ |
 # |---|---|---|---|
@@ -534,88 +541,6 @@ quiz.number(
     ],
     otherwise="Divide the scores by $\\sqrt 4$, raise $e$ to each, and divide the third by the sum.",
 )
-
-# %% [markdown]
-# ## And *python*?
-#
-# With three matrices made by hand *python* can have what it needs, and no word has to be left out any more. Which
-# matrix turns the vector $a$ of one word, of length 1, into the vector $b$ of another? It is their **outer product**
-# $a^\top b$, which holds each number of $a$ times each number of $b$. Multiply a word's vector $x$ by it:
-# $x \, a^\top b = (x \cdot a) \, b$. You get the vector $b$, in proportion to how much $x$ is like $a$.
-#
-# So choose the three matrices like this:
-#
-# - $W_Q$ turns *python* into the query *import* + *snake* − *python*. It asks for whatever is like *import* or *snake*,
-#   and not like *python* itself.
-# - $W_K$ is the identity.
-# - $W_V$ turns *import* into *programming*, and *snake* into *animal*.
-#
-# In the code $W_Q$ has two extra factors. The vectors have 384 numbers, so $\sqrt{384}$ undoes the division by
-# $\sqrt{d_k}$, and 10 does what dividing by the temperature 0.1 did at the beginning. `row_of`, `embeddings` and
-# `normalize` are those of the first section. Two of the four sentences contain neither *import* nor *snake*.
-
-
-# %%
-def vector(word):
-    return embeddings[row_of[word]]
-
-
-wanted = vector("import") + vector("snake") - vector("python")
-python_q = 10 * np.sqrt(384) * np.outer(vector("python"), wanted)
-python_k = np.eye(384)
-python_v = np.outer(vector("import"), vector("programming"))
-python_v += np.outer(vector("snake"), vector("animal"))
-
-# %% four sentences through these matrices tags=["hide-input"]
-print(f"{'cosine of python with':27} programming  animal   attends most to")
-before = [vector("python") @ vector(w) for w in ("programming", "animal")]
-print(f"{'python alone':27} {before[0]:11.2f} {before[1]:7.2f}")
-for sentence in (
-    "you import a file with python",
-    "a python is a large snake",
-    "imported python code",
-    "a python is a lizard",
-):
-    text = sentence.split()
-    x, at = np.stack([vector(word) for word in text]), text.index("python")
-    received, python_weights = self_attention(x, python_q, python_k, python_v)
-    python = normalize(x[at] + received[at])
-    after = [python @ vector(w) for w in ("programming", "animal")]
-    best = python_weights[at].argmax()
-    print(
-        f"{sentence:30} {after[0]:8.2f} {after[1]:7.2f}",
-        f"  {text[best]} {python_weights[at, best]:.2f}",
-    )
-
-# %% tags=["proof"]
-assert after[0] > 0.7 or after[1] > 0.27
-received, _ = self_attention(
-    np.stack([vector(word) for word in "you import a file with python".split()]),
-    python_q,
-    python_k,
-    python_v,
-)
-python = normalize(vector("python") + received[-1])
-rise = [
-    (vector("python") @ vector(w), python @ vector(w)) for w in ("software", "pip")
-]
-assert np.round(rise, 2).tolist() == [[0.20, 0.38], [0.34, 0.24]]
-assert vector("programming") @ vector("pip") < 0.05
-assert round(vector("import") @ vector("programming"), 2) == 0.07
-likeness = [
-    vector(a) @ vector(b) for a, b in (("imported", "import"), ("lizard", "snake"))
-]
-assert np.round(likeness, 2).tolist() == [0.73, 0.42]
-assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
-
-# %% [markdown]
-# In the company of *import*, *python* moves towards *programming*, from 0.25 to 0.79; beside *snake* towards *animal*,
-# from 0.12 to 0.74. For *imported* we made no pair, but it works almost as well, because its cosine with *import* is
-# 0.73. *Lizard*, whose cosine with *snake* is 0.42, has only a weak effect: it gets 0.43 of the weight, and the cosine
-# with *animal* rises only to 0.28. Words for which nothing was made can come along: beside *import*, *software* rises
-# from 0.20 to 0.38. But *pip* falls, from 0.34 to 0.24: one word was added, and it is hardly like *pip* itself. That
-# *import* implies *programming* was our choice; these two vectors have a cosine of 0.07. We made the matrices by hand,
-# too; training has to find such matrices from examples.
 
 # %% [markdown]
 # ## Masks: leaving a word out
@@ -688,9 +613,9 @@ padded_output, padded_weights = self_attention(
 print(padded_weights[1].round(3))
 
 # %% [markdown]
-# Whatever numbers the padding holds, as long as they are finite, its column of weights is 0. Its *row* means nothing,
-# so its output is left out wherever outputs or losses are averaged. To hide both the future and the padding, combine
-# the two masks with `&`.
+# Whatever numbers the padding holds, as long as they are finite, its column of weights is 0. The padding token's own
+# *row* means nothing, so its output is left out wherever outputs or losses are averaged. To hide both the future and
+# the padding, combine the two masks with `&`.
 
 # %% [markdown]
 # The folded cell is the checked version that later chapters import; attention is called
@@ -866,6 +791,88 @@ quiz.several_choices(
 )
 
 # %% [markdown]
+# ## And *python*?
+#
+# With three matrices made by hand *python* can have what it needs, and no word has to be left out any more. Which
+# matrix turns the vector $a$ of one word, of length 1, into the vector $b$ of another? It is their **outer product**
+# $a^\top b$, which holds each number of $a$ times each number of $b$. Multiply a word's vector $x$ by it:
+# $x \, a^\top b = (x \cdot a) \, b$. You get the vector $b$, in proportion to how much $x$ is like $a$.
+#
+# So choose the three matrices like this:
+#
+# - $W_Q$ turns *python* into the query *import* + *snake* − *python*. It asks for whatever is like *import* or *snake*,
+#   and not like *python* itself.
+# - $W_K$ is the identity.
+# - $W_V$ turns *import* into *programming*, and *snake* into *animal*.
+#
+# So $W_Q$ is one outer product, and $W_V$ the sum of two. In the code $W_Q$ has two extra factors. The vectors have 384
+# numbers, so $\sqrt{384}$ undoes the division by $\sqrt{d_k}$, and 10 does what dividing by the temperature 0.1 did at
+# the beginning. `row_of`, `embeddings` and `normalize` are those of the first section. Two of the four sentences
+# contain neither *import* nor *snake*.
+
+
+# %%
+def vector(word):
+    return embeddings[row_of[word]]
+
+
+wanted = vector("import") + vector("snake") - vector("python")
+python_q = 10 * np.sqrt(384) * np.outer(vector("python"), wanted)
+python_k = np.eye(384)
+python_v = np.outer(vector("import"), vector("programming"))
+python_v += np.outer(vector("snake"), vector("animal"))
+
+# %% four sentences through these matrices tags=["hide-input"]
+print(f"{'cosine of python with':27} programming  animal   attends most to")
+before = [vector("python") @ vector(w) for w in ("programming", "animal")]
+print(f"{'python alone':27} {before[0]:11.2f} {before[1]:7.2f}")
+for sentence in (
+    "you import a file with python",
+    "a python is a large snake",
+    "imported python code",
+    "a python is a lizard",
+):
+    text = sentence.split()
+    vectors, at = np.stack([vector(word) for word in text]), text.index("python")
+    received, python_weights = self_attention(vectors, python_q, python_k, python_v)
+    python = normalize(vectors[at] + received[at])
+    after = [python @ vector(w) for w in ("programming", "animal")]
+    best = python_weights[at].argmax()
+    print(
+        f"{sentence:30} {after[0]:8.2f} {after[1]:7.2f}",
+        f"  {text[best]} {python_weights[at, best]:.2f}",
+    )
+
+# %% tags=["proof"]
+assert after[0] > 0.7 or after[1] > 0.27
+received, _ = self_attention(
+    np.stack([vector(word) for word in "you import a file with python".split()]),
+    python_q,
+    python_k,
+    python_v,
+)
+python = normalize(vector("python") + received[-1])
+rise = [
+    (vector("python") @ vector(w), python @ vector(w)) for w in ("software", "pip")
+]
+assert np.round(rise, 2).tolist() == [[0.20, 0.38], [0.34, 0.24]]
+assert vector("programming") @ vector("pip") < 0.05
+assert round(vector("import") @ vector("programming"), 2) == 0.07
+likeness = [
+    vector(a) @ vector(b) for a, b in (("imported", "import"), ("lizard", "snake"))
+]
+assert np.round(likeness, 2).tolist() == [0.73, 0.42]
+assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
+
+# %% [markdown]
+# In the company of *import*, *python* moves towards *programming*, from 0.25 to 0.79; beside *snake* towards *animal*,
+# from 0.12 to 0.74. For *imported* we made no pair, but it works almost as well, because its cosine with *import* is
+# 0.73. *Lizard*, whose cosine with *snake* is 0.42, has only a weak effect: it gets 0.43 of the weight, and the cosine
+# with *animal* rises only to 0.28. But *pip* falls, from 0.34 to 0.24: one word was added, and it is hardly like *pip*
+# itself. That *import* implies *programming* was our choice; these two vectors have a cosine of 0.07. We made the
+# matrices by hand, too; training has to find such matrices from examples.
+
+# %% [markdown]
 # ## The same as a PyTorch module
 #
 # From chapter 7 on this book trains models, in PyTorch. There a part of a model is a class, called a **module**: its
@@ -918,9 +925,9 @@ blank = F.scaled_dot_product_attention(
 assert (blank == 0).all()
 
 # %% [markdown]
-# It agrees with both, under a causal mask. In a model you call PyTorch's, which avoids storing the weights where it
-# can; on a GPU that is faster. A model that always needs the causal mask makes it once, in `__init__`, with
-# `register_buffer`, so that it moves to the GPU with the module.
+# It agrees with both, under a causal mask. In a model you call PyTorch's, which avoids storing the weights where it can
+# ([chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)). A model that always needs the causal mask makes
+# it once, in `__init__`, with `register_buffer`, so that it moves to the GPU with the module.
 #
 # Here $d_v = d_k$. The result has that width, so it cannot be added to a word yet; [chapter
 # 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) brings it back to $D$.
@@ -1347,7 +1354,7 @@ assert 0.86 < (handed * drawn[1]).sum(axis=1).mean() < 0.94
 # causal mask lets a padding token see only padding, and the padding mask hides that too.
 #
 # The `softmax` above returns NaN for such a row. Chapter 3's, with its check, refuses it with an error, and exercise 2
-# gives it weights of 0, as chapter 7's module and PyTorch's function do.
+# gives it weights of 0, as chapter 7's module does, and PyTorch's function in the version used here.
 #
 # Many programs write a large negative number, such as $-10^9$, in place of minus infinity. It works too, with two
 # exceptions. A row with nothing to attend to then gives equal weights to what is hidden, without a warning. And

@@ -11,8 +11,9 @@
 # *Dog bites man.* To know who bit whom, the verb needs two words, each in its place. One **head**, as in chapter 4, has
 # one row of weights for the verb, and so gives it one average of the words. But the average of two numbers does not
 # give them back: 3 is the average of 1 and 5, and of 2 and 4. A second average, with other weights, tells which.
-# **Multi-head attention**, the original transformer's form, computes several averages side by side. (What a single one
-# loses is [measured below](#would-one-head-do).) This chapter builds it in ten lines, then as a [PyTorch
+# **Multi-head attention**, the original transformer's form, computes several averages side by side. (For two known
+# words, one average with unequal weights would do; what it loses with arbitrary ones is [measured
+# below](#would-one-head-do).) This chapter builds it in ten lines, then as a [PyTorch
 # module](#the-same-as-a-pytorch-module), and inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
@@ -71,8 +72,7 @@ head_2 = {
 # Follow the verb in head 1. Its scores with the three keys are 9, 0 and −9; divided by $\sqrt 2$ that is 6.364, 0 and
 # −6.364. The exponentials are about 580, 1 and 0.002, so the weights are 0.9983, 0.0017 and 0.0000, and the blend of
 # the values is $0.9983 \cdot (1, 0) + 0.0017 \cdot (0, 0) \approx (0.998, 0)$: *dog*. In head 2 the same happens from
-# the other end, and the blend is $(0, 0.998)$: *man*. (The nouns' queries are 0, so they spread their weight evenly.
-# Only the verb's row matters here.)
+# the other end, and the blend is $(0, 0.998)$: *man*. (Only the verb's row matters here.)
 
 # %% tags=["nbval-check-output"]
 from dotformer.by_hand.attention import self_attention
@@ -142,7 +142,8 @@ def multi_head(x, w_q, w_k, w_v, w_o, num_heads):
         y = y.reshape(B, T, num_heads, -1)  # cut the rows: (B, T, H, d_k)
         return y.swapaxes(1, 2)  # (B, H, T, d_k)
 
-    query, key, value = (split(x @ w) for w in (w_q, w_k, w_v))  # (B, H, T, d_k)
+    query = split(x @ w_q)  # (B, T, D) -> (B, H, T, d_k)
+    key, value = split(x @ w_k), split(x @ w_v)
     per_head, _ = scaled_dot_product_attention(query, key, value)  # (B, H, T, d_k)
     merged = per_head.swapaxes(1, 2)  # (B, T, H, d_k)
     return merged.reshape(B, T, D) @ w_o  # (B, T, D)
@@ -524,8 +525,12 @@ print(ours(x, x, x, causal).shape)  # self-attention: x three times
 # |---|---|
 # | causal, $(T, S)$ | it fits |
 # | one for each sentence, $(B, 1, T, S)$ | it fits |
-# | padding, $(B, S)$ | write `mask[:, None, None]`. As it is, sentences are taken for queries, and with $B = T$ nothing is reported |
-# | $(B, T, S)$ | an error, but harmless if $B = 1$, and silently wrong if $B = H$: head $h$ [takes the mask of sentence $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis) |
+# | padding, $(B, S)$ | write `mask[:, None, None]`, which is $(B, 1, 1, S)$. Unchanged, its $B$ rows are matched with the $T$ queries: an error, harmless if $B = 1$, silently wrong if $B = T$ |
+# | one for each sentence, without the axis for heads, $(B, T, S)$ | write `mask[:, None]`. Unchanged, its $B$ is matched with the $H$ heads: an error, harmless if $B = 1$, silently wrong if $B = H$ ([head $h$ takes the mask of sentence $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis)) |
+#
+# After `transpose` the numbers no longer lie in memory in the order of the axes, so `view` would stop with an error;
+# `flatten` and `reshape` copy them when they must. And `nn.Linear` stores its matrix transposed: head $h$ owns *rows* of
+# `w_q.weight` and *columns* of `w_o.weight`.
 #
 # A folded cell checks the module against a loop over heads. And here it receives the parameters of PyTorch's
 # `nn.MultiheadAttention`, and is compared with it, under a causal mask and as cross-attention:
@@ -570,9 +575,9 @@ assert torch.allclose(ours(x, x, x, causal), loop(x, causal), atol=1e-6)
 # %%
 pytorchs = nn.MultiheadAttention(12, 3, batch_first=True)
 with torch.no_grad():  # in_proj holds W_Q, W_K and W_V
-    for name in ("weight", "bias"):
-        three = [getattr(w, name) for w in (ours.w_q, ours.w_k, ours.w_v)]
-        getattr(pytorchs, f"in_proj_{name}").copy_(torch.cat(three))
+    three = ours.w_q, ours.w_k, ours.w_v
+    pytorchs.in_proj_weight.copy_(torch.cat([w.weight for w in three]))
+    pytorchs.in_proj_bias.copy_(torch.cat([w.bias for w in three]))
     pytorchs.out_proj.load_state_dict(ours.w_o.state_dict())
 other = torch.randn(2, 7, 12)  # beside x (2, 5, 12)
 for y, mask in (x, causal), (other, None):
@@ -604,9 +609,10 @@ for y, mask in (x, causal), (other, None):
 # and both nouns must be worked out from this average alone. Take $\alpha = \tfrac23$: the nouns $(1, 1)$ and $(2, 0)$
 # give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
 #
-# How much do you lose with an average? Test it with two thousand pairs of nouns, whose entries are independent normal
-# numbers with mean 0. A word has $D = 16$ numbers. A noun fills 8 of them, and the other 8 are for verbs and so on. The
-# verb receives 16 numbers, so two nouns would fit.
+# How much do you lose with an average? The test: hide two nouns in what the heads hand over, then try to read both
+# back. Take two thousand pairs of nouns, whose entries are independent normal numbers with mean 0. A word has $D = 16$
+# numbers. A noun fills 8 of them, and the other 8 are for verbs and so on. The verb receives 16 numbers, so two nouns
+# would fit.
 #
 # - *One head* hands over 16 numbers, the average times a random $W_V$ of shape (16, 16). We vary its weight $\alpha$ on
 #   the first noun.
@@ -693,9 +699,9 @@ for size in (8, 12, 16):
 
 # %% [markdown]
 # At 16 it is a tie: two heads hand over half of each noun, and from one head's average half of both nouns can be
-# recovered. So in this test two heads never do worse, and they gain most where a few numbers of each word are enough.
-# What narrow heads give up is in the comparing ([how much](#what-if-a-head-is-too-narrow)). (A hundredth above one half
-# comes from fitting on one sample and measuring on another.) In the original transformer a word has 512 numbers, and a
+# recovered. (A hundredth above one half comes from fitting on one sample and measuring on another.) So in this test two
+# heads never do worse, and they gain most where a few numbers of each word are enough. What narrow heads give up is in
+# the comparing ([how much](#what-if-a-head-is-too-narrow)). In the original transformer a word has 512 numbers, and a
 # head hands over 64 combinations of them, chosen by its $W_V$.
 
 # %% tags=["proof"]

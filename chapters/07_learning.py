@@ -1160,7 +1160,7 @@ for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
 # the loss is about $\ln 1000 + \tfrac12 = 7.41$. In general: $\ln V + \sigma^2 / 2$ while $\sigma$ is near 1 or below,
 # and about the largest logit when it is large, some $2.2\,\sigma$ among 50 answers and $3.2\,\sigma$ among 1,000.
 #
-# And a first loss *below* $\ln V$? Before training a model should know nothing. So there are three possible causes:
+# And a first loss *below* $\ln V$? Before training a model should know nothing. So there are three usual causes:
 #
 # - it was given a fair head start: the output's bias was set to the logarithms of the tokens' frequencies;
 # - the summed loss was divided by more targets than were counted: by all positions, padding included;

@@ -95,7 +95,10 @@ plt.show()
 # $$\text{tone} = |\text{polarity} + \text{affirmed}| - 1 ,$$
 #
 # which is $|-1 - 1| - 1 = 1$: praise. The horizontal line of each word, to which both write, is its **residual
-# stream**: the vector that entered, and everything that has been added to it since. In code:
+# stream**: the vector that entered, and everything that has been added to it since.
+#
+# The code builds $|z|$ from $\operatorname{ReLU}(z) = \max(0, z)$, which keeps a positive number and turns a negative
+# one into 0: $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
 
 # %%
 import numpy as np
@@ -194,9 +197,11 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 #
 # $$\operatorname{FeedForward}(x) = \operatorname{activation}(x W_1 + b_1) \, W_2 + b_2 .$$
 #
-# $W_1$ goes up from $D$ to $d_\text{ff}$ *hidden* entries, by habit $4D$, and $W_2$ comes down again. With the biases
-# $b_1$ and $b_2$ that makes $2 D d_\text{ff} + d_\text{ff} + D$ parameters, 2,099,712 for 512 and 2,048. In code that
-# is two linear maps with a ReLU between them:
+# A vector has $D$ entries (`d_model` in code). $W_1$ goes up from $D$ to $d_\text{ff}$ *hidden* entries, or *units*, by
+# habit $4D$, and $W_2$ comes down again. In *not bad* two units were enough: $W_1$ made $z$ and $-z$, the activation
+# was ReLU, $W_2$ added both into the tone, and $b_2$ was the −1 there. With the biases $b_1$ and $b_2$ that makes
+# $2 D d_\text{ff} + d_\text{ff} + D$ parameters, 2,099,712 for 512 and 2,048. In code that is two linear maps with a
+# ReLU between them:
 
 # %%
 from torch import nn
@@ -204,13 +209,13 @@ from torch import nn
 up, down = nn.Linear(512, 2048), nn.Linear(2048, 512)
 x = torch.randn(2, 7, 512)  # (B, T, D)
 y = down(up(x).relu())  # (B, T, D): each of the 14 vectors by itself
+print(tuple(y.shape))
 
 # %% [markdown]
 # The **activation function** between them, or *non-linearity*, keeps them from collapsing into one matrix: without it,
-# $x W_1 W_2$ would be $x$ times a single $D \times D$ matrix, and the wide middle would gain nothing. The usual one is
-# $\operatorname{ReLU}(z) = \max(0, z)$. **GELU** is a ReLU without the corner: $z \, \Phi(z)$, with the normal
-# distribution function $\Phi$. At $z = -1, 0, 1$ it is −0.16, 0 and 0.84, where ReLU is 0, 0 and 1. For *not bad*, two
-# hidden entries (*units*) gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
+# $x W_1 W_2$ would be $x$ times a single $D \times D$ matrix, and the wide middle would gain nothing. The paper's is
+# ReLU. **GELU**, $z \, \Phi(z)$ with the normal distribution function $\Phi$, is a ReLU without the corner: −0.16, 0
+# and 0.84 at −1, 0 and 1, where ReLU is 0, 0 and 1.
 #
 # With $d_\text{ff} = 4D$ the network's two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two
 # thirds of a layer. [Going further](#what-does-the-network-store) asks what they store.
@@ -237,8 +242,7 @@ y = down(up(x).relu())  # (B, T, D): each of the 14 vectors by itself
 #   twelve sublayers give $1.1^{12} = 3.1$ with the sums, and $0.1^{12} = 10^{-12}$ without.
 #
 # Stack twelve feed-forward networks, with PyTorch's random initial weights (its **initialisation**). Send a gradient of
-# length 1 back from the top. How long is what arrives at the bottom? The column *1* below is PyTorch's initialisation;
-# the other two multiply all weights by 2 and by 2.5.
+# length 1 back from the top. How long is what arrives at the bottom?
 
 
 # %%
@@ -256,24 +260,32 @@ def gradient_at_the_bottom(add, scale, seed):
     return bottom.grad.norm().item()
 
 
-arrives = {}
-print("weights times       1       2     2.5")
+def median_length(add, scale):
+    return np.median([gradient_at_the_bottom(add, scale, n) for n in range(5)])
+
+
 for name, add in ("with the sums", True), ("without", False):
-    for scale in (1, 2, 2.5):
-        lengths = [gradient_at_the_bottom(add, scale, seed) for seed in range(5)]
-        arrives[add, scale] = np.median(lengths)
-    print(f"{name:13}", *(f"{arrives[add, s]:7.1g}" for s in (1, 2, 2.5)))
+    print(f"{name:13} {median_length(add, 1):.1g}")
+
+# %% [markdown]
+# With the sums the gradient arrives at about its full length, and without them only 0.00000003 of it is left. Would
+# larger weights help? Multiply them all by 2, and by 2.5:
+
+# %%
+print("weights times       2     2.5")
+for name, add in ("with the sums", True), ("without", False):
+    print(f"{name:13}", *(f"{median_length(add, s):7.1g}" for s in (2, 2.5)))
 
 # %% tags=["proof"]
+arrives = {(a, s): median_length(a, s) for a in (True, False) for s in (1, 2, 2.5)}
 assert 1.2 < arrives[True, 1] < 1.6 and 2e-8 < arrives[False, 1] < 4e-8
 assert 35 < arrives[True, 2] < 55 and 800 < arrives[True, 2.5] < 1200
 assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 
 # %% [markdown]
-# Read column *1* first. With the sums the gradient arrives at about its full length, and without them only 0.00000003
-# of it is left. Now make the weights larger. At twice the size, half of the gradient arrives without the sums, but with
-# them it has grown fortyfold. At two and a half times it explodes in both. So either way, the size of the initial
-# weights matters.
+# At twice the size, half of the gradient arrives without the sums, but with them it has grown fortyfold. At two and a
+# half times it explodes in both. So the sums cure vanishing, not exploding: either way, the size of the initial weights
+# matters.
 #
 # There is a price. Every layer adds to the stream, so the sum can grow from layer to layer. Call the root of the mean
 # square of a vector's entries its **size**. In [a stack of 24 attention
@@ -394,7 +406,7 @@ plt.show()
 # and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. Nothing has normalised
 # that sum. So a pre-norm stack ends in a **final norm**, once, after the last layer.
 #
-# A common slip is $x + \operatorname{LN}(x + f(x))$, which is neither: $x$ enters twice, and the stream is not
+# A slip to watch for is $x + \operatorname{LN}(x + f(x))$, which is neither: $x$ enters twice, and the stream is not
 # normalised.
 #
 # Which should you choose? Pre-norm, unless you reproduce the paper: in our deep stacks it [learns
@@ -423,7 +435,8 @@ quiz.one_choice(
 # Here is the layer as a module, in both orders. The attention is [chapter 7's](07_learning.ipynb), which returns its
 # weights as well. One thing is new: what a sublayer returns passes through **dropout**. While a model trains, dropout
 # sets a share of the numbers, chosen at random, to 0, so that nothing that comes after can rely on a single one, and
-# enlarges the others to make up for it. Outside training it does nothing.
+# enlarges the others to make up for it. Outside training it does nothing. (`nn.LayerNorm` is our `layer_norm`, with
+# gain and bias as parameters.)
 
 # %%
 from dotformer.attention import MultiHeadAttention
@@ -446,9 +459,10 @@ class PlainLayer(nn.Module):
         return self.dropout(self.down(self.up(x).relu()))
 
     def forward(self, x, mask=None):  # x: (B, T, D), mask: (B, 1, 1, T)
-        if self.norm_first:
+        if self.norm_first:  # pre-norm: the norm stands on the branch
             x = x + self.attend(self.norm1(x), mask)
             return x + self.feed_forward(self.norm2(x))
+        # post-norm: the norm stands on the stream
         x = self.norm1(x + self.attend(x, mask))
         return self.norm2(x + self.feed_forward(x))
 
@@ -490,7 +504,8 @@ for norm_first in (False, True):
     ours = PlainLayer(16, 4, 32, norm_first=norm_first)
     copy_parameters(theirs, ours)
     expected = theirs.eval()(x, src_key_padding_mask=~real)
-    apart = (ours.eval()(x, real[:, None, None]) - expected)[real].abs().max()
+    mine = ours.eval()(x, real[:, None, None])  # the mask is (B, 1, 1, T)
+    apart = (mine - expected)[real].abs().max()  # real tokens only
     print(f"{norm_first=}: largest difference {apart:.0e}")
     assert apart < 1e-5
 
@@ -595,9 +610,10 @@ assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 # %% [markdown]
 # ## The book's version
 #
-# The encoder above is complete. Later chapters use the book's version, folded here, with dropout inside attention and
-# network as well. Its `AddAndNorm` receives a sublayer as a function, so either order is one line; `Stack` runs layers
-# (also called **blocks**) one after the other. The proof compares it with PyTorch's `nn.TransformerEncoder`.
+# You can skip this section, since it holds nothing new to understand. It is the encoder above as later chapters import
+# it, folded, with dropout inside attention and network as well. Its `AddAndNorm` receives a sublayer as a function, so
+# either order is one line; `Stack` runs layers (also called **blocks**) one after the other. The proof compares it with
+# PyTorch's `nn.TransformerEncoder`.
 
 # %% tags=["hide-input", "export"] module="encoder"
 from dataclasses import dataclass
@@ -976,7 +992,7 @@ for without in (None, *PARTS):
 #
 # - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
 # - Without the **residual connection** around attention, *add* stays near chance and *reverse* reaches 26 to 34
-#   percent. Always answering with the most frequent of the twelve digits would score 26. So hardly more is learned than
+#   percent. Always answering with the most frequent of the twelve digits would score 26. So little more is learned than
 #   how often each digit occurs. Without the sum a position holds what attention returns, an average of all positions,
 #   and averages of averages [become alike](#words-become-alike).
 # - The residual connection around the feed-forward network, and the **norms**, are not needed here.
@@ -1086,14 +1102,15 @@ stacks = {name: median_of_starts(step) for name, step in steps.items()}
 # %% [markdown]
 # ### Words become alike
 #
-# How much of a word's vector is its *own*, and not common to all? Write the vectors as rows of $X$, and subtract their
-# average $\bar X$ from each. The **own share** is the length of what is left, divided by the length of all:
+# How much of a word's vector is its *own*, and not common to all? Take two words, $(3, 1)$ and $(1, 3)$. Their average,
+# $(2, 2)$, is what they share; $(1, -1)$ and $(-1, 1)$ are their own. Square all entries, add, and take the root: 2 for
+# the own parts, $\sqrt{20}$ for the words. The **own share** is $2 / \sqrt{20} = 0.45$. In general, with the vectors
+# as rows of $X$ and their average $\bar X$, it is
 #
-# $$\frac{\lVert X - \bar X \rVert}{\lVert X \rVert} ,$$
+# $$\frac{\lVert X - \bar X \rVert}{\lVert X \rVert} .$$
 #
-# where the length of a matrix is the root of the sum of its squared entries. For $(3, 1)$ and $(1, 3)$ the average is
-# $(2, 2)$, what is left is $(1, -1)$ and $(-1, 1)$, and the share is $2 / \sqrt{20} = 0.45$. For 16 random words it
-# begins at $\sqrt{15/16} = 0.97$, since the average of 16 unrelated vectors keeps a 16th of the square.
+# For 16 random words it begins at $\sqrt{15/16} = 0.97$, since the average of 16 unrelated vectors keeps a 16th of the
+# square.
 #
 # **Predict first.** With attention alone, after how many layers is less than a tenth of each vector its own? And does
 # adding prevent that?
@@ -1229,7 +1246,8 @@ assert (
 # | no norm, small init | the same | $W_O$ and $W_2$ divided by $\sqrt{24}$ |
 # | no residual | $\operatorname{LN}(f(x))$ | Glorot's |
 #
-# PyTorch's numbers have, in a square matrix, a third of the variance of Glorot's.
+# The default of `nn.Linear` has, in a square matrix, a third of the variance of Glorot's. (`nn.TransformerEncoderLayer`
+# starts its attention differently.)
 #
 # **Predict first**: which of the seven learn within 600 steps?
 
@@ -1295,8 +1313,9 @@ for name in quick_first:
 # From Glorot's initialisation only pre-norm learns in 600 steps. Post-norm is then at 26 percent, about what the most
 # frequent digit everywhere would give. But it is slow and not stuck. Trained longer, at the learning rate that did best
 # in 600 steps, it learns after some 2,200 to 2,600 steps, where the quick stacks need 140 to 460. *No norm* and *no
-# residual* have not learned after 5,000. So it is not only the norm's position that matters: started small, or from
-# PyTorch's smaller numbers, post-norm is quick, and started small even the stack without any norm is.
+# residual*, each at its best learning rate, too, have not learned after 5,000. So it is not only the norm's position
+# that matters: started small, or from PyTorch's smaller numbers, post-norm is quick, and started small even the stack
+# without any norm is.
 #
 # The first column shows what the four quick stacks have in common. It is the own share after the twelfth layer,
 # *before* training: above 0.4 in these four, at most 0.03 in the others. That fits what was found above, since where
@@ -1304,7 +1323,7 @@ for name in quick_first:
 # initialisation, a deep stack drowns the words before anything has been learned, unless a norm stands in front of each
 # sublayer. Smaller weights prevent this.
 #
-# What do norms add, then? They allow larger steps. With the same small initialisation, at a learning rate of 0.01,
+# What do norms add, then? They can allow larger steps. With the same small initialisation, at a learning rate of 0.01,
 # post-norm still learns with every seed, and without norms the loss overflows. Pre-norm learns there from Glorot's
 # initialisation; post-norm from PyTorch's does not, with any seed.
 #

@@ -16,7 +16,7 @@
 # almost no answer is right. By the end of this chapter the transformer of the paper is complete, in under eighty lines.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
-# 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 32 minutes to read, and 50 for the
+# 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 33 minutes to read, and 50 for the
 # exercises. [Going further](#going-further), at the end, takes 13 more minutes. If you came for a decoder-only model,
 # it is [at the end](#a-decoder-only-model-that-answers).
 
@@ -94,10 +94,10 @@ plt.show()
 # The right half is the decoder. Its layers differ from the encoder's in two ways. Their self-attention is masked, so
 # that no word sees a later one. And they have a second attention, the *cross-attention*, which looks at the memory.
 #
-# At the top of the decoder, one linear map (here the embeddings serve as its matrix) gives every token of the
-# vocabulary a score, its **logit**. A softmax turns these $V$ logits into probabilities. At each position the *next*
-# word should get the highest probability. `<bos>` (beginning of sequence) and `<eos>` (end of sequence) are **special
-# tokens**: the decoder starts from the first, and writes the second when it is done.
+# At the top of the decoder, one linear map gives every token of the vocabulary a score, its **logit**. A softmax turns
+# these $V$ logits into probabilities. At each position the *next* word should get the highest probability. `<bos>`
+# (beginning of sequence) and `<eos>` (end of sequence) are **special tokens**: the decoder starts from the first, and
+# writes the second when it is done.
 #
 # ## Who may see whom
 #
@@ -151,12 +151,20 @@ plt.show()
 #   that means nothing. The mask has one entry for each key of each sentence, and all heads and queries share it:
 #   $(B, 1, 1, S)$ for the **source** (here the question), $(B, 1, 1, T)$ for the **target** (the answer).
 #
-# In code, where token number 0 is padding (the folded cell holds the book's functions):
-#
-# ```python
-# causal = torch.ones(T, T, dtype=torch.bool).tril()  # (T, T)
-# padding = (tokens != 0)[:, None, None]  # (B, 1, 1, S)
-# ```
+# In code, where token number 0 is padding, both masks of an answer:
+
+# %%
+import torch
+
+tokens = torch.tensor([[1, 4, 5, 0]])  # <bos> I am <pad>: B = 1, T = 4
+T = tokens.shape[1]
+causal = torch.ones(T, T, dtype=torch.bool).tril()  # (T, T)
+padding = (tokens != 0)[:, None, None]  # (B, 1, 1, T)
+print((causal & padding)[0, 0].int())  # of (B, 1, T, T)
+
+# %% [markdown]
+# For the question the padding mask is made in the same way, $(B, 1, 1, S)$. (The folded cell holds the book's
+# functions.)
 #
 # The figure shows the masks for three tokens and one of padding. Each row is a query, each column a key, and each *yes*
 # is a key that the query may attend to. In the second and the third matrix the last column has only dashes, because
@@ -474,6 +482,10 @@ class Layer(nn.Module):
         return self.norm_ff(x + self.dropout(self.down(self.up(x).relu())))
 
 
+layer = Layer(d_model=16, num_heads=2, d_ff=64, dropout=0.0, cross=True)
+see_past = torch.ones(4, 4, dtype=torch.bool).tril()
+print(tuple(layer(answer, see_past, memory, nothing_hidden).shape))
+
 # %% [markdown]
 # And the model. Read it from the bottom. `forward` encodes the source into the memory, then decodes the target.
 # `encode` and `decode` make the masks. Both go through `stack`, which looks up embeddings, adds positions and runs the
@@ -527,7 +539,9 @@ class OneScreen(nn.Module):
 
 # %% [markdown]
 # Try it before any training, at the paper's size but with a small vocabulary and random tokens. The logits should have
-# the shape $(B, T, V)$, and the first loss should be a little above $\ln V$.
+# the shape $(B, T, V)$. The first loss should be about $\ln V + \frac12$: the logits of a fresh model have a standard
+# deviation near 1, and for normally distributed ones that costs half a unit ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)).
 
 # %%
 torch.manual_seed(0)
@@ -553,9 +567,10 @@ with torch.no_grad():
 assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 
 # %% [markdown]
-# 44 million of these parameters are in the layers. One thing is easy to miss: the output has no matrix of its own. At
-# each position, the logit of a token is the dot product of that token's embedding with the vector that the decoder
-# returns at this position. This is **weight tying**.
+# 44 million of these parameters are in the layers. Neither number says anything about the masks: in code of your own
+# [the leak test](#the-leak-test) belongs here, before any training. One thing is easy to miss: the output has no matrix
+# of its own. At each position, the logit of a token is the dot product of that token's embedding with the vector that
+# the decoder returns at this position. This is **weight tying**.
 #
 # Because the embeddings also produce the logits, they start small, with entries of size $1/\sqrt D$ ([chapter
 # 7](07_learning.ipynb#the-first-number-to-look-at) has the reason). On the way in they are multiplied by $\sqrt D$,
@@ -620,11 +635,11 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # %% [markdown]
 # The decoder receives `answers[:, :-1]`, the rows without their last token. It must predict the targets,
 # `answers[:, 1:]`, the rows without their first token. This is **next-token prediction**, and what goes in is the
-# targets *shifted right*.
+# targets *shifted right*. (In a row shorter than the longest, `<eos>` and padding go in, too. What is wanted there is
+# padding, which the loss leaves out.)
 #
 # In training, then, the decoder receives the right words even where it would have written others: this is **teacher
-# forcing**. In use it receives its own, and after its first mistake it must go on from a wrong beginning, which
-# training never showed: **exposure bias**.
+# forcing**.
 #
 # The softmax of the logits gives each wanted word a probability, given all words before it, say 0.5 to *I*, 0.8 to
 # *am*, 0.9 to *fine* and 1 to `<eos>`. By the *chain rule* of probability, their product, 0.36, is the probability of
@@ -647,7 +662,8 @@ assert np.round(-np.log(four[:3]), 2).tolist() == [0.69, 0.22, 0.11]
 # When the model writes, the encoder runs once. The decoder runs once for each word, over everything written so far. The
 # loop stops when every answer has its `<eos>`, or after `longest` words; what an answer writes after its own `<eos>` is
 # cut off later. Writing each word after all before it is called **autoregressive**, and always taking the likeliest is
-# **greedy** decoding.
+# **greedy** decoding. Now the decoder receives its own words, and after its first mistake it must go on from a wrong
+# beginning, which training never showed: **exposure bias**.
 
 
 # %%
@@ -755,7 +771,7 @@ assert share_right(wide, unseen) > 0.95
 
 # %% [markdown]
 # The answers are right. But how new were the questions? In this split every one has a twin among the training pairs,
-# with another greeting. Test data so close to the training data are called **contaminated** ([a harder
+# with another greeting. If near-duplicates get into a test set by accident, it is called **contaminated** ([a harder
 # test](#does-it-combine-what-it-has-learnt)).
 
 # %% [markdown]
@@ -870,9 +886,10 @@ with torch.no_grad():
         assert difference < 1e-5
 
 # %% [markdown]
-# They agree, and this is what the causal mask buys: a thousand tokens take a thousand passes to write, and one pass in
-# a step of training. And since the earlier rows do not change when a word is added, their keys and values need not be
-# computed again: that is the **key-value cache** of [chapter 12](12_generation.ipynb).
+# They agree (the last row is the same computation twice), and this is what the causal mask buys: a thousand tokens take
+# a thousand passes to write, and one pass in a step of training. And since the earlier rows do not change when a word
+# is added, their keys and values need not be computed again: that is the **key-value cache** of [chapter
+# 12](12_generation.ipynb).
 #
 # The mask stays on in writing, too. Without it, an added word would change the vectors of the earlier ones, which never
 # happens in training.
@@ -884,15 +901,18 @@ with torch.no_grad():
 #
 # The property is worth a test of its own, a **leak test**: change later words, and the earlier logits must not move.
 # The test needs neither training nor data: a fresh model and random token numbers, none of them 0, will do. (With real
-# pairs, neighbours in the batch need different answers.) The function `check` runs the leak test and two others. Each
-# changes the input, and compares the new logits with `before`, the logits of the unchanged input:
+# pairs, neighbours in the batch need different answers.) The function `check` runs the leak test and three others.
+# `before` are the logits of the unchanged input:
 #
 # - *leaks*, the leak test: in each example the tokens of the answer from the fourth on are replaced by those of the
 #   example before it in the batch. The logits at the first three positions must not move, except for rounding.
 # - *padding*: padding is added after the question. No logit may move.
 # - *source*: the question is replaced by another. Some logit must move.
+# - *finite*: every logit of a real position is a number. Where a position may attend to nothing, it is NaN in the code on
+#   one screen.
 #
-# All three run after `model.train()` and after `model.eval()`, because a mask may be missing in one of them.
+# All run after `model.train()` and after `model.eval()`, because a mask may be missing in one of them. The other two
+# asserts guard the test itself: dropout is off, and the later words really differ.
 
 
 # %%
@@ -902,7 +922,8 @@ def check(model, source, target):  # tokens of some pairs
     for mode in (True, False):
         model.train(mode)
         with torch.no_grad():
-            before, changed = model(source, target), target.clone()
+            before = model(source, target)
+            changed = target.clone()
             changed[:, 3:] = target.roll(1, dims=0)[:, 3:]
             assert (changed != target).any(dim=1).all(), "rows must differ there"
             leaked = model(source, changed)[:, :3]
@@ -1347,7 +1368,8 @@ loss, forced, writing = trained_with(variants["no causal mask"], seed=0)
 assert loss < 0.02 and forced == 1 and writing < 0.4
 
 # %% [markdown]
-# The correct model and each mistake were trained with nine seeds (`python -m benchmarks.masks`). Three more columns
+# The correct model and each mistake were trained with nine seeds (`python -m benchmarks.masks`). The output has the
+# largest *loss*, the mean of *forced*, and the smallest and largest share of *writing*. Three more columns
 # need no training. The first two are tests of `check`:
 #
 # - *Leaks in*: do later words change earlier logits, in `train()` mode, in `eval()` mode, or in both?
@@ -1407,10 +1429,13 @@ for name, make in variants.items():
 #
 # | check | bad sign | what it means |
 # |---|---|---|
-# | one batch of 32, trained alone, without dropout | even at a smaller learning rate, the loss does not come near 0, or near the least possible where equal inputs have different answers | the model or the loop is wrong: do not start the long run |
+# | one batch of 32, trained alone, without dropout | the loss stays well above 0, even at a smaller learning rate | the model or the loop is wrong: do not start the long run |
 # | *forced*, on held-out data | it is low | overfitting (what was learnt holds for the training pairs only: chapter 11), too little training, targets that are not shifted, or a mask in training only |
 # | *loss*, with the questions of a held-out batch shuffled | it hardly rises | the source is not used |
-# | *writing*, on held-out data | it is much lower than *forced* allows: with 99 percent of the words, some 95 percent of answers of five words | most often the future was seen in training: run the leak test. If nothing leaks, and the words are not the likeliest of one pass, the loop that writes is wrong |
+# | *writing*, on held-out data | it is much lower than *forced* allows | most often a future seen in training: run the leak test. If nothing leaks, suspect the loop that writes: its words must be the likeliest of one pass |
+#
+# (Where equal inputs have different answers, compare the first with the least possible loss. And if each word is right
+# with 99 percent, independently, an answer of five is with $0.99^5 \approx 95$ percent.)
 
 # %% tags=["proof"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}
@@ -1450,9 +1475,10 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 #
 # ### Exercise 1: Shift right
 #
-# *Easy, 10 minutes.* Given right answers $(B, T)$ as a NumPy array, padded with 0 and with no begin or end, return
-# what the decoder receives and what it must predict, stacked: $(2, B, T + 1)$. What must be predicted has the end
-# token right after the last word, before the padding; here the decoder never receives it.
+# *Easy, 10 minutes.* Given right answers $(B, T)$ as a NumPy array, padded with 0 and with no begin or end, return what
+# the decoder receives and what it must predict, stacked: $(2, B, T + 1)$. What must be predicted has the end token
+# right after the last word, before the padding. Unlike `answers[:, :-1]`, the decoder's input never contains the end
+# token: it is padding there.
 
 
 # %% tags=["exercise"]

@@ -650,7 +650,7 @@ plt.show()
 # | recipe, 600 steps | test numbers right |
 # |---|---|
 # | the chapter's | 100.0% |
-# | gradient descent with momentum for Adam, at a learning rate of its own | 100.0% |
+# | gradient descent with momentum instead of Adam, at a learning rate of its own | 100.0% |
 # | no warm-up | 99.9% |
 # | no clipping | 100.0% |
 # | inverse square root, which does not fall to 0 | 98.9% |
@@ -1183,9 +1183,9 @@ assert same and found == history
 # machine with the same software, if its operations are **deterministic**: some GPU operations do not repeat to the last
 # bit.
 #
-# The `Trainer` does the same. It keeps the five things and the configuration in one file, the **checkpoint**. In case
-# of a power cut, it forces this file onto the disk before renaming it. Beside the checkpoint it keeps the model with
-# the lowest validation loss.
+# The `Trainer` does the same. It keeps the five things and the configuration in one file, the **checkpoint**. To
+# survive a power cut, it forces this file onto the disk before renaming it. Beside the checkpoint it keeps the model
+# with the lowest validation loss.
 #
 # A folded cell tests the `Trainer`. One that saves every five steps is stopped as step 13 begins, and another starts on
 # the same folder. Steps 11 and 12, done since the last save, are lost and done again. The parameters at the end are

@@ -259,9 +259,9 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # - **When does an ending count?** It must compete with all continuations: it is set aside only if it is among the
 #   step's best `beam` results. Every hypothesis can end at every step, with at least a tiny probability. If all these
 #   endings counted, a very short one could win in the end, as the next section shows.
-# - **When does the search stop?** It stops after `max_length` tokens, or earlier if `beam` hypotheses have ended and no
-#   live one can still beat the best of them. That can be known, because a live hypothesis's sum can only fall: its
-#   score is at most its present sum divided by $\text{lp}$ of `max_length`.
+# - **When does the search stop?** It stops after `max_length` tokens, or earlier if `beam` hypotheses have ended (so
+#   that there are that many to return) and no live one can still beat the best of them. That can be known, because a
+#   live hypothesis's sum can only fall: its score is at most its present sum divided by $\text{lp}$ of `max_length`.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -352,21 +352,22 @@ assert np.allclose(
 #
 # How can that be? A good translation of twenty words is a product of twenty-one factors, counting the end token. At 0.7
 # each that makes 0.0006. A model that gives the empty sentence 0.001 prefers the empty one. That a long text has a
-# small product is arithmetic; that the empty sentence gets as much as 0.001 is the model's error. The preference for
-# short texts that results is called **length bias**.
+# small product is arithmetic; that the empty sentence gets as much as 0.001 is the model's error. The resulting
+# preference for short texts is called **length bias**.
 #
 # If the search misses the sentence with the highest score, that is a **search error**. If the model gives a bad
 # sentence the highest score, that is a **model error**. Here a search error can hide the model error. Suppose that at
-# the first step 39 words are likelier than ending at once. An ending counts only if it is among the best `beam`
-# results.
+# the first step 39 words are likelier than ending at once, so that the empty sentence ranks 40th. An ending counts only
+# if it is among the best `beam` results.
 #
 # - A beam of 4 therefore never sets the empty sentence aside, and writes the translation.
 # - A beam of 100 does set it aside, with 0.001. By its twentieth factor the translation's product has fallen below that
 #   ($0.7^{20} = 0.0008$), so the empty sentence wins.
 #
 # So a better search can make worse translations. This is the *beam search curse* (an early report: [Koehn and Knowles,
-# 2017](https://arxiv.org/abs/1706.03872)). The length penalty mends this one error: with $\alpha = 0.6$ the translation
-# has $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence only $\ln 0.001 / \text{lp}(1) = -6.9$.
+# 2017](https://arxiv.org/abs/1706.03872)). The length penalty repairs this one error, at this length: with
+# $\alpha = 0.6$ the translation has $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence only
+# $\ln 0.001 / \text{lp}(1) = -6.9$.
 
 # %% tags=["proof"]
 assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
@@ -625,7 +626,7 @@ def filter_logits(
     logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
     ordered, order = logits.sort(dim=-1, descending=True)
     if top_k is not None:
-        ordered[:, top_k:] = -math.inf
+        ordered[..., top_k:] = -math.inf
     if top_p < 1:
         share = ordered.softmax(dim=-1)
         before = share.cumsum(dim=-1) - share  # all that is likelier, together
@@ -1144,7 +1145,7 @@ def speculate(model, draft, source, ahead=4, longest=40):  # source is (1, S)
 # %% [markdown]
 # `speculate`, folded, does this without a cache. The large model is the first of the three number models. Its draft
 # model has half the width and half the layers. Though it was trained for longer, 160 steps, it gets far fewer whole
-# numbers right. Of single tokens, however, it guesses nearly nine in ten as the large model does.
+# numbers right. On single tokens, however, it agrees with the large model nearly nine times in ten.
 
 # %% tokens a pass with a small draft model tags=["hide-input"]
 halved = {"d_model": 32, "d_ff": 64}
@@ -1189,10 +1190,10 @@ assert draft_right < 0.8 * forced[0]
 
 # %% [markdown]
 # Speculative decoding writes the same numbers in fewer than a third as many passes of the large model. But four passes
-# of the draft model come before each pass of the large one. One of its passes takes about 0.6 of a large one's time,
-# although the draft model has half the layers and half the width. Presumably most of the time at this size goes into
-# starting operations. Four of these and the check then cost 3.4 large passes for 3.3 tokens: nothing is gained. The
-# draft model must be far cheaper than the large one.
+# of the draft model come before each pass of the large one. One of its passes takes half to two thirds of a large one's
+# time, although the draft model has half the layers and half the width. Presumably most of the time at this size goes
+# into starting operations. Four of these and the check then cost 3 to 3.7 large passes for 3.3 tokens: hardly anything
+# is gained. The draft model must be far cheaper than the large one.
 #
 # With sampling, drafted tokens are accepted or replaced at random, in such a way that each token is distributed as if
 # the large model had drawn it ([why](#why-does-speculative-sampling-change-nothing)). So a poor draft model costs only

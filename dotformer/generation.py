@@ -143,7 +143,7 @@ def filter_logits(
     logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
     ordered, order = logits.sort(dim=-1, descending=True)
     if top_k is not None:
-        ordered[:, top_k:] = -math.inf
+        ordered[..., top_k:] = -math.inf
     if top_p < 1:
         share = ordered.softmax(dim=-1)
         before = share.cumsum(dim=-1) - share  # all that is likelier, together
