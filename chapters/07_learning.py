@@ -654,7 +654,8 @@ losses, frames = train(model, 1000, watch=steps)
 # at the right name, or a falling loss? And when all answers are right, how large is the weight on the right name?
 #
 # Then move through the steps below. Each frame shows the attention weights for the note of Ada to Eve, with a row for
-# each question and a column for each token. Both are in the same order, so the right name is on the diagonal.
+# each question and a column for each token. Both are in the same order, so the right name is on the diagonal. (The
+# layer cannot use that: it has no positions.)
 
 
 # %% tags=["plot"]
