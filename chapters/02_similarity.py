@@ -340,11 +340,11 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # For *likeness* this is a fault: a few long vectors come near the top for many queries. In the look-up of *what gets
 # paid?*, a word $(9, 9, 9)$ says yes to everything: it beats the plain *debts*, 18 to 6, and for many other questions
-# no word scores higher. So a search for similar texts, a **nearest-neighbour search**, often takes the cosine, where
+# no word scores higher. So a search for similar texts, a **nearest-neighbour search**, often uses the cosine, where
 # long vectors lose that advantage.
 #
-# In a *look-up* it has its use: training can lengthen a key that should be found more easily. The original transformer
-# does not divide by the lengths, so training has to keep them useful.
+# In a *look-up*, length has its use: training can lengthen a key that should be found more easily. The original
+# transformer does not divide by the lengths, so training has to keep them useful.
 
 # %% tags=["quiz"]
 longer = np.array([4, 6, 0])  # tea, twice as long
@@ -412,8 +412,8 @@ for width in widths:
 # vectors are almost at right angles**, or nearly **orthogonal**.
 #
 # So is 0.5 a lot? At width 2, two pairs in three go beyond 0.5 or $-0.5$. At width 64, that of queries and keys, 0.5 is
-# four times the typical size: two or three pairs in 100,000 go beyond it. At width 512 it is eleven times, and
-# practically never happens between random vectors.
+# four times the typical size: two or three pairs in 100,000 go beyond it. At width 512 it is eleven times the typical
+# size, and so large a cosine practically never occurs between random vectors.
 #
 # Wide spaces are good for a look-up: if the keys were random, a query along one of them would have a cosine of 1 with
 # that key, and near 0 with almost all others.
@@ -495,7 +495,7 @@ for word in ("tea", "debts", "python"):
 # | **tea and coffee** | **0.44** |
 # | a word and its nearest other word, median of those we tried | 0.58 |
 #
-# The second line is the test for chance, because the best of 21,000 is high even for a vector without meaning. So 0.44
+# The second row is the test for chance, because the best of 21,000 is high even for a vector without meaning. So 0.44
 # is more than chance, but less than usual for a nearest word. Before you call two words alike, compare their cosine
 # with those of other words from the same model.
 

@@ -617,12 +617,12 @@ plt.show()
 # Without the division half of the gradients are below 0.0001 at width 64, and at 1024 half are below $10^{-18}$. With
 # the division the median is about 0.07 at both widths. Why is it not smaller for wider keys? In the gradient the factor
 # $1/\tau$, which is $1/\sqrt{d_k}$, is cancelled by the length of $k_1 - \bar k$, which grows as $\sqrt{d_k}$, since
-# its squared length is a sum of $d_k$ squares. Divided by $d_k$ itself, this length would shrink as $1/\sqrt{d_k}$: the
-# median is 0.012 at width 64 and 0.003 at 1024.
+# its squared length is a sum of $d_k$ squares. With scores divided by $d_k$ itself, the gradient would shrink as
+# $1/\sqrt{d_k}$: the median is 0.012 at width 64 and 0.003 at 1024.
 #
 # Does the length of the gradient matter for learning? Count the queries with more than 0.9 of the weight on the right
-# key, before and after 100 steps. Each step computes the gradient anew and adds 10 times it to the query; the 10 is
-# called the **learning rate**.
+# key, before and after 100 steps. Each step computes the gradient anew and adds 10 times the gradient to the query; the
+# 10 is called the **learning rate**.
 #
 # | | width 64, before | after | width 1024, before | after |
 # |---|---|---|---|---|

@@ -378,7 +378,7 @@ quiz.one_choice(
 # %% [markdown]
 # Are all positions *different*, or does another come close to a given one? The formula sees only the steps between two
 # positions, and all norms are equal, so look from position 0. How long is the difference to its neighbour, and what is
-# the shortest among the next 9,999? Good is when the neighbour is the nearest.
+# the shortest among the next 9,999? Ideally, the neighbour is the nearest.
 
 # %%
 found = {}
@@ -561,8 +561,9 @@ assert not same
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
-# Adding is the case $W_1 = W_2$. So side by side is more general. But a sum can be as good: if words and positions keep
-# out of each other's entries, as in the 384 + 32 above, a sum *is* a concatenation, $(x, 0) + (0, p) = (x, p)$.
+# Adding is the case $W_1 = W_2$. So side by side is more general, but it makes every vector and matrix wider. But a sum
+# can be as good: if words and positions keep out of each other's entries, as in the 384 + 32 above, a sum *is* a
+# concatenation, $(x, 0) + (0, p) = (x, p)$.
 
 # %% [markdown]
 # ## Could the encoding be learned?
@@ -666,8 +667,8 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width, but training found another
 # matrix $A$. Training saw only the first 24 encodings, and in 24 steps the slow pairs hardly move. So there are
 # directions that these encodings hardly use (singular values below a thousandth of the largest), and in those training
-# hardly changes $A$. What a later encoding has there, $A$ cannot use. As a test, confine the rotation itself to the used
-# directions. It is still right at 1 to 23, but beyond:
+# hardly changes $A$ (also if $A$ starts at zero). What a later encoding has there, $A$ cannot use. As a test, confine
+# the rotation itself to the used directions. It is still right at 1 to 23, but beyond:
 #
 # | width | later squared length outside | confined rotation, right at 24–47 | trained |
 # |---|---|---|---|
@@ -810,7 +811,8 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 
 # %% [markdown]
 # The first two scores are equal, because $t - s$ is 4 in both. In the third the two positions are swapped and the score
-# changes: before and after are told apart.
+# changes: before and after are told apart. (In the example by hand a swap changes nothing, since query and key point
+# the same way there.)
 #
 # Why turn both, and nothing else? With only the queries turned, the score would contain $t$ but not $s$, and the
 # difference would be lost. The values are not turned, because only the scores need the positions: with turned values,

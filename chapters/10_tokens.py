@@ -118,18 +118,17 @@ for step in range(1, 5):
 # t*. The first merge, *e a*, gives *s ea t*. The second, *t ea*, does not fit, because here the *t* comes after *ea*.
 # Nor does the third, *tea m*. The fourth, *ea t*, gives *s eat*.
 #
-# The text never had the word *seat*, but it had both subwords, *s* and *eat*. That is the advantage over whole words: a
-# new word usually consists of subwords whose embeddings have been learnt, so the model knows something of it.
-# *Sechsunddreißig* needs no row of its own where *sechs*, *und* and *dreißig* have theirs.
+# *Seat* never occurred in the text, but both subwords did, *s* and *eat*. That is the advantage over whole words: a new
+# word usually consists of subwords whose embeddings have been learnt. Often these say something about it, as in *sechs
+# | und | dreißig* (36), sometimes not, as in *s | eat*.
 #
 # The order of the merges matters. Take *seateam*, where a space got lost. The first merge leaves *s ea t ea m*. Now *ea
 # t* and *t ea* both want the same *t*. The merge *t ea* was learnt first, so the word becomes *s ea team*. If you
 # always took the longest token that fits, from the left, you would get *s eat ea m*.
 #
-# Why keep this order? A later merge may need the symbol that an earlier one made. And the text on which the model is
-# trained was cut in this order. If you cut new text in another way, nothing fails, but the model sees words cut in ways
-# that it has hardly ever seen. Counting pairs in the new text is no way out: its most frequent pair may not have been
-# learnt at all.
+# Why keep this order? The text on which the model is trained was cut in this order. If you cut new text in another way,
+# nothing fails, but the model sees words cut in ways that it has hardly ever seen. Counting pairs in the new text is no
+# way out: its most frequent pair may not have been learnt at all.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -860,9 +859,9 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# In random batches nearly half of the tokens are padding; sorted by length, two percent. Every sentence is in exactly
-# one batch. The order of the batches is random, or the model would get all short sentences first. Here are sixteen of
-# the texts in batches of four:
+# In random batches nearly half of the tokens are padding; sorted by length, one or two percent. (A few more with the
+# limit, but then all steps are about the same size.) Every sentence is in exactly one batch. The order of the batches
+# is random, or the model would get all short sentences first. Here are sixteen of the texts in batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: about as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)
@@ -1155,8 +1154,8 @@ verdict
 # **nats**, the unit of the natural logarithm, into bits.
 #
 # A loss *per token* cannot be compared between tokenizers, and neither can its exponential, the **perplexity**. Say
-# that the losses of a text add up to 60 nats. If the text is cut into 20 tokens, its perplexity is $e^3 = 20$; if it is
-# cut into 15, $e^4 = 55$. With 80 bytes it has $60 / 0.693 / 80 = 1.08$ bits per byte in either case.
+# that the losses of a text add up to 60 nats. If the text is cut into 20 tokens, its perplexity is $e^3 \approx 20$; if it
+# is cut into 15, $e^4 \approx 55$. With 80 bytes it has $60 / 0.693 / 80 = 1.08$ bits per byte in either case.
 #
 # One caveat: the same text could be cut in other ways, and these have some probability, too, so the bits are an upper
 # bound.
