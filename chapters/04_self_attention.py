@@ -366,7 +366,7 @@ quiz.one_choice(
 # $$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
 #
 # Here all three come from the same words: this is **self-attention**. In **cross-attention** the queries come from one
-# sequence, and keys and values from another (exercise 1 builds it). The list below covers both: $T$ queries, and $S$
+# sequence, and keys and values from another (exercise 1 builds it). The shapes below are for both: $T$ queries, and $S$
 # keys with one value each. In self-attention $S = T$.
 #
 # | | shape | one row is |
@@ -1226,9 +1226,9 @@ verdict
 # the other word entry $b$. An action asks for *alive* and for *human*, 2 each (row 2), so *man* gets $2 + 2 = 4$ from
 # *bites*. Only *alive* asks for an action (column 2), so *bites* gets 2 from *man*.
 #
-# For the scores, then, only the product $W_Q W_K^\top$ matters. It is a sum of $d_k$ [outer products](#and-python), each of a
-# column of $W_Q$ (a question) and the same column of $W_K$ (what answers it). So its rank, the number of independent
-# directions that it uses, is at most $d_k$.
+# For the scores, then, only the product $W_Q W_K^\top$ matters. It is a sum of $d_k$ [outer products](#and-python),
+# each of a column of $W_Q$ (a question) and the same column of $W_K$ (what answers it). So its rank, the number of
+# independent directions that it uses, is at most $d_k$.
 #
 # Why not train it as one $(D, D)$ matrix? Because two narrow ones are cheaper. With $D = 512$ and $d_k = 64$ they hold
 # $2 D d_k = 65{,}536$ numbers, and one would hold $D^2 = 262{,}144$. Each word's short key is computed once, and then a

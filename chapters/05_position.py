@@ -561,9 +561,9 @@ assert not same
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
-# Adding is the case $W_1 = W_2$. So side by side is more general, but it makes every vector and matrix wider. But a sum
-# can be as good: if words and positions keep out of each other's entries, as in the 384 + 32 above, a sum *is* a
-# concatenation, $(x, 0) + (0, p) = (x, p)$.
+# Adding is the case $W_1 = W_2$. So side by side is more general, but it makes every vector and matrix wider. A sum
+# costs nothing of that, and can be as good: if words and positions keep out of each other's entries, as in the 384 + 32
+# above, a sum *is* a concatenation, $(x, 0) + (0, p) = (x, p)$.
 
 # %% [markdown]
 # ## Could the encoding be learned?

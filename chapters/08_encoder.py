@@ -1313,9 +1313,9 @@ for name in quick_first:
 # From Glorot's initialisation only pre-norm learns in 600 steps. Post-norm is then at 26 percent, about what the most
 # frequent digit everywhere would give. But it is slow and not stuck. Trained longer, at the learning rate that did best
 # in 600 steps, it learns after some 2,200 to 2,600 steps, where the quick stacks need 140 to 460. *No norm* and *no
-# residual*, each at its best learning rate, too, have not learned after 5,000. So it is not only the norm's position
-# that matters: started small, or from PyTorch's smaller numbers, post-norm is quick, and started small even the stack
-# without any norm is.
+# residual*, at the learning rates that did best for them, have not learned after 5,000. So it is not only the norm's
+# position that matters: started small, or from PyTorch's smaller numbers, post-norm is quick, and started small even
+# the stack without any norm is.
 #
 # The first column shows what the four quick stacks have in common. It is the own share after the twelfth layer,
 # *before* training: above 0.4 in these four, at most 0.03 in the others. That fits what was found above, since where

@@ -788,9 +788,9 @@ assert abs(within["clear map, words only"]) < 0.1
 # layer, too, and it is about 0. Hardly anything remains.
 #
 # What does go with the change is how much weight a head gives to words: 0.39. Among heads of one layer it is 0.40, so
-# this is not only the last layer's doing. (The heads of the last layer lie highest in the figure, presumably because
-# what they hand over goes nearly straight into the mean, and no later layer can make up for its loss.) (Part of this is
-# built in: a head that fetches little has little to lose.)
+# this is not only the last layer's doing. Part of the correlation is built in: a head that fetches little has little to
+# lose. (The heads of the last layer lie highest in the figure, presumably because what they hand over goes nearly
+# straight into the mean, and no later layer can make up for its loss.)
 #
 # Two cautions. A small change does not make a head useless, since others may stand in for it. Nor does a large change
 # prove that a head is needed, since a zero in its place is an input that the later layers never met in training.

@@ -394,9 +394,9 @@ quiz.number(
 #
 # If the answer is the donor's, then at that layer the copied vectors are enough to decide it.
 #
-# Here are a story and a donor that asks for another thing. Call the person who has the thing asked for its *owner*. Its
-# kind is given after each line: *took* is the line in which the owner takes the thing, and *went* is the one that says
-# where the owner went last.
+# Here are a story and a donor that asks for another thing. Call the person who has the thing asked for its *owner*. The
+# kind of a line is printed behind it: *took* is the line in which the owner takes the thing, and *went* is the one that
+# says where the owner went last.
 
 
 # %% answers from patched states tags=["hide-input"]
