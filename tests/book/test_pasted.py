@@ -13,6 +13,7 @@ SHOWN = (
     "All of it on one screen",
     "A model that has learnt to answer",
     "The leak test",
+    "Break it: leave out the causal mask",
     "A decoder-only model that answers",
     "Pre-norm on one screen",
 )
@@ -52,17 +53,10 @@ def test_the_model_on_one_screen_runs_as_it_stands_on_the_page(pasted):
 
 def test_the_check_on_the_page_can_fail(pasted):
     """It finds a model that sees the future, and rows with which it could not."""
-
-    class Leaky(pasted["OneScreen"]):
-        def decode(self, target, memory, memory_mask):
-            real = (target != 0)[:, None, None]
-            x = self.stack(self.target_table, self.decoder, target, real, memory, memory_mask)
-            return x @ self.target_table.weight.T
-
     questions, answers, check = pasted["questions"], pasted["answers"][:, :-1], pasted["check"]
     for start in (32, 16, 2, 2, 64), (32, 64, 4, 1, 64):
         with pytest.raises(AssertionError, match="the future leaks"):
-            check(Leaky(*start, dropout=0.0), questions[::41], answers[::41])
+            check(pasted["NoCausalMask"](*start, dropout=0.0), questions[::41], answers[::41])
     with pytest.raises(AssertionError, match="rows must differ"):
         check(pasted["screen"], questions[::40], answers[::40])
     with pytest.raises(AssertionError, match=r"dropout=0\.0"):
