@@ -392,9 +392,9 @@ plt.show()
 movable.temperature(drinks, scores)
 
 # %% [markdown]
-# How sharp must the softmax be? That depends on the number of keys, because small weights add up. Suppose that
-# one of 10,000 keys has the score 6, and all others have 0. At $\tau = 1$ this key gets only
-# $e^6 / (e^6 + 9{,}999) = 0.04$ of the weight, and at $\tau = 0.5$ it gets 0.94.
+# How sharp must the softmax be? That depends on the number of keys, because small weights add up. Suppose that one of
+# 10,000 keys has the score 6, and all others have 0. At $\tau = 1$ this key gets only $e^6 / (e^6 + 9{,}999) = 0.04$ of
+# the weight, and at $\tau = 0.5$ it gets 0.94.
 
 # %% tags=["proof"]
 crowd = np.eye(1, 10_000)[0] * 6  # one key with the score 6 among 10,000
@@ -471,10 +471,10 @@ for j in range(3):
     assert np.allclose((up - down) / (2 * nudge), jacobian[:, j], rtol=0, atol=1e-9)
 
 # %% [markdown]
-# When are these derivatives small? On the diagonal, $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and at
-# 1. With the weights 0.99, 0.005 and 0.005 no entry of $J$ is larger than 0.01 in absolute value. **A softmax that is
-# sure of itself has stopped listening**: nudge its scores, and the weights hardly move. Such a softmax is called
-# **saturated**.
+# When are these derivatives small? On the diagonal, $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at both
+# ends, 0 and 1. With the weights 0.99, 0.005 and 0.005 no entry of $J$ is larger than 0.01 in absolute value. **A
+# softmax that is sure of itself has stopped listening**: nudge its scores, and the weights hardly move. Such a softmax
+# is called **saturated**.
 
 # %% tags=["proof"]
 sure = np.array([0.99, 0.005, 0.005])
@@ -621,8 +621,8 @@ plt.show()
 # $1/\sqrt{d_k}$: the median is 0.012 at width 64 and 0.003 at 1024.
 #
 # Does the length of the gradient matter for learning? Count the queries with more than 0.9 of the weight on the right
-# key, before and after 100 steps. Each step computes the gradient anew and adds 10 times the gradient to the query; the
-# 10 is called the **learning rate**.
+# key, before and after 100 steps. Each step computes the gradient anew, multiplies it by 10, and adds it to the query;
+# the 10 is called the **learning rate**.
 #
 # | | width 64, before | after | width 1024, before | after |
 # |---|---|---|---|---|

@@ -257,7 +257,7 @@ def merge_pair(word: Sequence[int], pair: tuple[int, int], new: int) -> list[int
 
 # %%
 def learn_slowly(texts, count):
-    """The merging by hand, over bytes; of equally frequent pairs the one with the smaller numbers."""
+    """The merging by hand, over bytes; of equally frequent pairs, the smaller."""
     words = [list(w.encode()) for text in texts for w in pretokenize(text)]
     merges = []
     for made in range(256, 256 + count):
@@ -524,11 +524,9 @@ for text in (
 print("einundzwanzig:", tokenizer.encode("einundzwanzig"))
 
 tokens = [tokenizer.encode(word) for word in unseen]
-print(
-    f"the {len(unseen)} new words: {np.mean([len(one) for one in tokens]):.1f} tokens each,",
-    "all come back:",
-    [tokenizer.decode(one) for one in tokens] == unseen,
-)
+each = np.mean([len(one) for one in tokens])
+same = [tokenizer.decode(one) for one in tokens] == unseen
+print(f"the {len(unseen)} new words: {each:.1f} tokens each, all come back: {same}")
 
 # %% tags=["proof"]
 assert {"und", "hundert", "tausend", "sieben", "zig"} <= set(learnt)
@@ -653,8 +651,8 @@ for row in captions["sizes"]:
 # rare.
 #
 # French was absent from the training text. The tokenizers can still encode it, but fewer merges fit. From a vocabulary
-# of 2,000 on, French needs about twice as many tokens per word as English; with 300, where few merges exist at all, only
-# a quarter more.
+# of 2,000 on, French needs about twice as many tokens per word as English; with 300, where few merges exist at all,
+# only a quarter more.
 #
 # Twice the tokens for each word mean about twice the computation or more. They also mean that half as many words fit
 # into the model's **context window**, the tokens that it can read at once. The tokenizers of large models have read
@@ -795,7 +793,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 def pad_batch(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
     """Rows filled up to the longest: (B, T), int64. ValueError: one is empty."""
-    check_rows(rows)  # none may be empty; index() refuses what is no whole number
+    check_rows(
+        rows
+    )  # none may be empty; index() rejects what is not a whole number
     tensors = [torch.tensor([index(token) for token in row]) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=pad_id)
 
@@ -1154,8 +1154,8 @@ verdict
 # **nats**, the unit of the natural logarithm, into bits.
 #
 # A loss *per token* cannot be compared between tokenizers, and neither can its exponential, the **perplexity**. Say
-# that the losses of a text add up to 60 nats. If the text is cut into 20 tokens, its perplexity is $e^3 \approx 20$; if it
-# is cut into 15, $e^4 \approx 55$. With 80 bytes it has $60 / 0.693 / 80 = 1.08$ bits per byte in either case.
+# that the losses of a text add up to 60 nats. If the text is cut into 20 tokens, its perplexity is $e^3 \approx 20$; if
+# it is cut into 15, $e^4 \approx 55$. With 80 bytes it has $60 / 0.693 / 80 = 1.08$ bits per byte in either case.
 #
 # One caveat: the same text could be cut in other ways, and these have some probability, too, so the bits are an upper
 # bound.

@@ -368,9 +368,8 @@ def endless():
 model = fresh()
 history = train(model, endless(), watch)
 result = evaluate(model, pair_batches(test_pairs))
-print(
-    f"validation loss, before and after: {history[0]['loss']:.2f}, {history[-1]['loss']:.2f}"
-)
+before, after = history[0]["loss"], history[-1]["loss"]
+print(f"validation loss, before and after: {before:.2f}, {after:.2f}")
 print(f"test: {result['exact']:.1%} of {len(test_pairs)} numbers exactly right")
 
 # %% tags=["proof"]
@@ -1668,9 +1667,9 @@ plt.show()
 #
 # **The schedule.** The cosine gets to 99 percent 25 to 75 steps later than the line, seed by seed. The inverse square
 # root gets there as early, but does not settle: its last learning rate is still four tenths of the peak. The paper's
-# formula, for this model's width of 64, would have its peak of 0.002 at step 4,000, and has reached only 0.0003 at step
-# 600. That is too low a learning rate rather than a bad shape: with a peak of 0.0003 the chapter's own schedule is not
-# much better.
+# formula, for this model's width of 64, would have its peak of 0.002 at step 4,000, and after 600 steps has reached
+# only 0.0003. That is too low a learning rate rather than a bad shape: with a peak of 0.0003 the chapter's own schedule
+# is not much better.
 #
 # **Averaging** the last checkpoints does what small last steps do: it brings the inverse square root to 100 percent.
 # The usual explanation is that each checkpoint lies a little beside the minimum, in a direction that depends on its

@@ -16,7 +16,7 @@
 # one.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
-# learnt something. It takes about 30 minutes to read, and 40 for the exercises. [Going further](#going-further), at
+# learnt something. It takes about 31 minutes to read, and 40 for the exercises. [Going further](#going-further), at
 # the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
@@ -46,7 +46,9 @@ transformer_map(built=12)
 #
 # **Predict first.** Which sentence is the likeliest, and which one does greedy decoding write?
 
-# %% probabilities of the next word, and greedy decoding tags=["hide-input", "nbval-check-output"]
+# %% the probabilities, and the words tags=["hide-input"]
+import math
+
 import torch
 
 words = ["<pad>", "<bos>", "<eos>", "a", "the", "this", "cup", "pot", "tea"]
@@ -62,14 +64,17 @@ def text_of(tokens):
     return " ".join(words[token] for token in tokens)
 
 
+# %% [markdown]
+# `table[token]` holds the probabilities of what may follow a token, and `text_of` turns tokens into words:
+
+# %% tags=["nbval-check-output"]
 written, token = [], 1  # <bos>
 while (token := int(table[token].argmax())) != 2:  # <eos>
     written.append(token)
 print("greedy:", text_of(written))
 for first, second in [(4, 8), (3, 6), (3, 7), (3, 8)]:
-    print(
-        f"{text_of([first, second]):10} {table[1, first] * table[first, second]:.3f}"
-    )
+    chance = table[1, first] * table[first, second]
+    print(f"{text_of([first, second]):10} {chance:.3f}")
 assert text_of(written) == "a cup"
 
 # %% [markdown]
@@ -77,15 +82,135 @@ assert text_of(written) == "a cup"
 # best first word, after which no second word was very likely. The likeliest word at each step does not make the
 # likeliest sequence, and greedy decoding cannot go back.
 #
-# ### One loop for every model
+# ## Several hypotheses at once
 #
-# The loop of [chapter 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer) always took the best token. Here a
+# **Beam search** keeps the best few beginnings (**hypotheses**), say two. At each step it continues each of them with
+# every word that may follow, and ranks all the results together. If a result among the two best ends with `<eos>`, it
+# is set aside as finished. Of the results that do not end, the two best are kept. These go on, and are called *live*.
+# Here are the steps by hand, with dropped hypotheses in grey:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "A tree of beginnings. From <bos> to a 0.5, the 0.4 and this 0.1, of which a and the are kept. From a to cup 0.2, pot 0.175 and tea 0.125, from the to tea 0.36 and cup 0.04; kept are the tea and a cup, and both end."}}
+from classroom.diagram import Diagram
+
+drawing = Diagram(7.2, 3.0)
+beginnings = {  # where it is drawn, what it goes on from, its last word, probability
+    "<bos>": (0.6, 1.6, None, "<bos>", ""),
+    "a": (2.4, 2.3, "<bos>", "a", " 0.5"),
+    "the": (2.4, 1.1, "<bos>", "the", " 0.4"),
+    "this": (2.4, 0.25, "<bos>", "this", " 0.1"),
+    "a cup": (4.4, 2.75, "a", "cup", " 0.2"),
+    "a pot": (4.4, 2.3, "a", "pot", " 0.175"),
+    "a tea": (4.4, 1.85, "a", "tea", " 0.125"),
+    "the tea": (4.4, 1.1, "the", "tea", " 0.36"),
+    "the cup": (4.4, 0.65, "the", "cup", " 0.04"),
+    "end of a cup": (6.3, 2.75, "a cup", "<eos>", " 0.2"),
+    "end of the tea": (6.3, 1.1, "the tea", "<eos>", " 0.36"),
+}
+for name, (*_, chance) in beginnings.items():
+    if name.count(" ") == 1 and not name.startswith("end"):
+        one, two = map(words.index, name.split())
+        found = float(table[1, one] * table[one, two])
+        assert math.isclose(found, float(chance), rel_tol=1e-6)
+dropped = {"this", "a pot", "a tea", "the cup"}
+for name, (x, y, before, word, chance) in beginnings.items():
+    color = plots.GREY if name in dropped else plots.INK
+    drawing.text(x, y, word + chance, color=color)
+    if before:
+        start = beginnings[before]
+        drawing.arrow((start[0] + 0.55, start[1]), (x - 0.6, y), color=color)
+plt.show()
+
+# %% [markdown]
+# At the next step both live hypotheses end. The better one is *the tea*: beam search finds it, although its first word
+# is only the second best. (It is a heuristic all the same: a beginning that has fallen out of the beam is gone.)
+#
+# Here is the same in code. A product of many probabilities is tiny, so the code adds their logarithms
+# (**log-probabilities**) instead.
+
+# %% tags=["nbval-check-output"]
+beam, live, ended = 2, [(0.0, [1])], []  # sums, tokens; 1 is <bos>, 2 <eos>
+while live:
+    ranked = []
+    for total, tokens in live:
+        for token, log in enumerate(table[tokens[-1]].log().tolist()):
+            if log > -math.inf:
+                ranked.append((total + log, [*tokens, token]))
+    ranked.sort(reverse=True)
+    ended += [(total, tokens) for total, tokens in ranked[:beam] if tokens[-1] == 2]
+    going = [(total, tokens) for total, tokens in ranked if tokens[-1] != 2]
+    live = going[:beam]
+    print("live:", [f"{text_of(tokens[1:])} {total:.2f}" for total, tokens in live])
+print("ended:", [f"{text_of(tokens[1:-1])} {total:.2f}" for total, tokens in ended])
+assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
+
+# %% [markdown]
+# A logarithm of a probability is at most 0, so a further token can lower the sum and never raise it. Long hypotheses
+# are therefore at a disadvantage. Suppose one hypothesis has 3 tokens and the sum $-1.2$, and another has 6 tokens and
+# the sum $-1.4$. The short one wins, though the long one lost less per token. To make up for that, [Wu and others
+# (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a **length penalty** $\text{lp}(n)$, where $n$ is the
+# number of tokens, including the end token:
+#
+# $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
+#
+# This is **length normalisation**. A negative sum divided by a larger number comes closer to 0, so in spite of its name
+# the penalty favours *long* hypotheses, the more the larger $\alpha$ is; $\alpha = 0$ divides nothing. The original
+# transformer takes $\alpha = 0.6$.
+#
+# By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
+# $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
+#
+# The numbers 5 and 0.6 were found by trial. The 6 is $5 + 1$, so that $\text{lp}(1) = 1$.
+#
+# Two rules deal with endings (`beam` is the number of hypotheses kept):
+#
+# - **When does an ending count?** It must compete with all continuations: it is set aside only if it is among the
+#   step's best `beam` results. Every hypothesis can end at every step, with at least a tiny probability. If all these
+#   endings counted, a very short one could win in the end, as the next section shows.
+# - **When does the search stop?** It stops after `max_length` tokens, or earlier if `beam` hypotheses have ended (so
+#   that there are that many to return) and no live one can still beat the best of them. That can be known, because a
+#   live hypothesis's sum can only fall: its score is at most its present sum divided by $\text{lp}$ of `max_length`.
+
+# %% [markdown]
+# ## Should one search harder?
+#
+# A real model can write far too many sentences to list them all. But with a cleverer search, [Stahlberg and Byrne
+# (2019)](https://arxiv.org/abs/1908.10090) found, for each source, the sentence to which a trained translation model
+# gives the highest score (without a length penalty). For more than half of the sources it was the *empty* sentence.
+#
+# How can that be? A good translation of twenty words is a product of twenty-one factors, counting the end token. At 0.7
+# each that makes 0.0006. A model that gives the empty sentence 0.001 prefers the empty one. That a long text has a
+# small product is arithmetic; that the empty sentence gets as much as 0.001 is the model's error. The resulting
+# preference for short texts is called **length bias**.
+#
+# If the search misses the sentence with the highest score, that is a **search error**. If the model gives a bad
+# sentence the highest score, that is a **model error**. Here a search error can hide the model error. Suppose that at
+# the first step 39 words are likelier than ending at once, so that the empty sentence ranks 40th. An ending counts only
+# if it is among the best `beam` results.
+#
+# - A beam of 4 therefore never sets the empty sentence aside, and writes the translation.
+# - A beam of 100 does set it aside, with 0.001. By its twentieth factor the translation's product has fallen below that
+#   ($0.7^{20} = 0.0008$), so the empty sentence wins.
+#
+# So a better search can make worse translations. This is the *beam search curse* (an early report: [Koehn and Knowles,
+# 2017](https://arxiv.org/abs/1706.03872)). The length penalty repairs this one error, at this length: with
+# $\alpha = 0.6$ the translation has $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence only
+# $\ln 0.001 / \text{lp}(1) = -6.9$.
+
+# %% tags=["proof"]
+assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
+assert round(math.log(0.001), 1) == -6.9
+assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
+
+# %% [markdown]
+# ## One loop for every model
+#
+# So far the model was a list of probabilities, and it wrote one sentence. A transformer writes a batch, one sentence a
+# row. The loop of [chapter 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer) always took the best token. Here a
 # function `choose` turns logits $(B, V)$ into tokens $(B)$: greedy decoding passes argmax, sampling will pass a draw.
-# The loop writes a batch, one sentence a row, and drops the rows of finished sentences. Beam search will also repeat a
-# row, to continue one sentence in two ways.
+# Rows of finished sentences are dropped, and beam search repeats a row, to continue one sentence in two ways.
 #
-# The same loop should serve this little model and a transformer, with and without a cache. So it asks for four things
-# only. Whatever offers these four is called a **state**: the model together with the sentences that it is writing.
+# The same loop should serve a transformer with and without a cache. So it asks for four things only. Whatever offers
+# these four is called a **state**: the model together with the sentences that it is writing.
 #
 # | | what it does |
 # |---|---|
@@ -94,8 +219,10 @@ assert text_of(written) == "a cup"
 # | `state.select(rows)` | keeps these rows, in this order; a row that is not named leaves the batch, and a row may be named twice |
 # | `state.special_ids` | the numbers of padding, begin and end; the first two are never written |
 #
-# This chapter has three states. `Table` is for the little model above. `Recompute` is for a transformer that reads
-# everything again at each step. `KVCache`, which comes later, is for a transformer that reads only the new token.
+# This chapter has three states. `Recompute` is for a transformer that reads everything again at each step, and
+# `KVCache`, which comes later, for one that reads only the new token. `Table`, folded, is for the little model above:
+# its logits are the logarithms of the probabilities. In the loop, `Decoding` is the type of all states, and the
+# `decoding.check…` calls raise an error if something is wrong.
 
 
 # %% the interface over these probabilities tags=["hide-input"]
@@ -116,10 +243,6 @@ class Table:
     def select(self, rows):
         self.rows = len(rows)
 
-
-# %% [markdown]
-# The folded `Table` gives the logarithms of the probabilities above as its logits. In the loop, `Decoding` is the
-# type of all such states, and the `decoding.check…` calls raise an error if something is wrong.
 
 # %% tags=["export"] module="generation"
 import math
@@ -170,98 +293,9 @@ def greedy(state: Decoding, max_length: int) -> list[list[int]]:
 assert greedy(Table(rows=2), max_length=5) == [written, written]
 
 # %% [markdown]
-# ## Several hypotheses at once
-#
-# **Beam search** keeps the best few beginnings (**hypotheses**), say two. At each step it continues each of them with
-# every word that may follow, and ranks all the results together. If a result among the two best ends with `<eos>`, it
-# is set aside as finished. Of the results that do not end, the two best are kept. These go on, and are called *live*.
-# Here are the steps by hand, with dropped hypotheses in grey:
-
-# %% tags=["plot"] mystnb={"image": {"alt": "A tree of beginnings. From <bos> to a 0.5, the 0.4 and this 0.1, of which a and the are kept. From a to cup 0.2, pot 0.175 and tea 0.125, from the to tea 0.36 and cup 0.04; kept are the tea and a cup, and both end."}}
-from classroom.diagram import Diagram
-
-drawing = Diagram(7.2, 3.0)
-beginnings = {  # where it is drawn, what it goes on from, its last word, probability
-    "<bos>": (0.6, 1.6, None, "<bos>", ""),
-    "a": (2.4, 2.3, "<bos>", "a", " 0.5"),
-    "the": (2.4, 1.1, "<bos>", "the", " 0.4"),
-    "this": (2.4, 0.25, "<bos>", "this", " 0.1"),
-    "a cup": (4.4, 2.75, "a", "cup", " 0.2"),
-    "a pot": (4.4, 2.3, "a", "pot", " 0.175"),
-    "a tea": (4.4, 1.85, "a", "tea", " 0.125"),
-    "the tea": (4.4, 1.1, "the", "tea", " 0.36"),
-    "the cup": (4.4, 0.65, "the", "cup", " 0.04"),
-    "end of a cup": (6.3, 2.75, "a cup", "<eos>", " 0.2"),
-    "end of the tea": (6.3, 1.1, "the tea", "<eos>", " 0.36"),
-}
-for name, (*_, chance) in beginnings.items():
-    if name.count(" ") == 1 and not name.startswith("end"):
-        one, two = map(words.index, name.split())
-        found = float(table[1, one] * table[one, two])
-        assert math.isclose(found, float(chance), rel_tol=1e-6)
-dropped = {"this", "a pot", "a tea", "the cup"}
-for name, (x, y, before, word, chance) in beginnings.items():
-    color = plots.GREY if name in dropped else plots.INK
-    drawing.text(x, y, word + chance, color=color)
-    if before:
-        start = beginnings[before]
-        drawing.arrow((start[0] + 0.55, start[1]), (x - 0.6, y), color=color)
-plt.show()
-
-# %% [markdown]
-# At the next step both live hypotheses end. The better one is *the tea*: beam search finds it, although its first word
-# is only the second best.
-#
-# Here is the same in code, for one sentence. A product of many probabilities is tiny, so the code adds their logarithms
-# (**log-probabilities**) instead. `table[token]` holds the probabilities of what may follow a token, and `text_of`
-# turns tokens into words.
-
-# %% tags=["nbval-check-output"]
-beam, live, ended = 2, [(0.0, [1])], []  # sums, tokens; 1 is <bos>, 2 <eos>
-while live:
-    ranked = []
-    for total, tokens in live:
-        for token, log in enumerate(table[tokens[-1]].log().tolist()):
-            if log > -math.inf:
-                ranked.append((total + log, [*tokens, token]))
-    ranked.sort(reverse=True)
-    ended += [(total, tokens) for total, tokens in ranked[:beam] if tokens[-1] == 2]
-    going = [(total, tokens) for total, tokens in ranked if tokens[-1] != 2]
-    live = going[:beam]
-    print("live:", [f"{text_of(tokens[1:])} {total:.2f}" for total, tokens in live])
-print("ended:", [f"{text_of(tokens[1:-1])} {total:.2f}" for total, tokens in ended])
-assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
-
-# %% [markdown]
-# A logarithm of a probability is at most 0, so a further token can lower the sum and never raise it. Long hypotheses
-# are therefore at a disadvantage. Suppose one hypothesis has 3 tokens and the sum $-1.2$, and another has 6 tokens and
-# the sum $-1.4$. The short one wins, though the long one lost less per token. To make up for that, [Wu and others
-# (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a **length penalty** $\text{lp}(n)$, where $n$ is the
-# number of tokens, including the end token:
-#
-# $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
-#
-# This is **length normalisation**. A negative sum divided by a larger number comes closer to 0, so in spite of its name
-# the penalty favours *long* hypotheses, the more the larger $\alpha$ is; $\alpha = 0$ divides nothing. The original
-# transformer takes $\alpha = 0.6$.
-#
-# By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
-# $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
-#
-# The numbers 5 and 0.6 were found by trial. The 6 is $5 + 1$, so that $\text{lp}(1) = 1$.
-#
-# `beam_search`, folded below, does this for a batch, with the length penalty. To the model each hypothesis is a row.
-# After each step `select` gets the rows that the kept hypotheses came from. In the example above that would be
-# `select([1, 0])`, since *the tea* came from row 1 and *a cup* from row 0.
-#
-# Two rules deal with endings (`beam` is the number of hypotheses kept):
-#
-# - **When does an ending count?** It must compete with all continuations: it is set aside only if it is among the
-#   step's best `beam` results. Every hypothesis can end at every step, with at least a tiny probability. If all these
-#   endings counted, a very short one could win in the end, as the next section shows.
-# - **When does the search stop?** It stops after `max_length` tokens, or earlier if `beam` hypotheses have ended (so
-#   that there are that many to return) and no live one can still beat the best of them. That can be known, because a
-#   live hypothesis's sum can only fall: its score is at most its present sum divided by $\text{lp}$ of `max_length`.
+# `beam_search`, folded, does for a batch what the code above did for one sentence, with the length penalty. To the
+# model each hypothesis is a row. After each step `select` gets the rows that the kept hypotheses came from: in the
+# example `select([1, 0])`, since *the tea* came from row 1 and *a cup* from row 0.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -341,38 +375,7 @@ assert np.allclose(
 
 
 # %% [markdown]
-# Both have three tokens, `<eos>` included: the sums above, divided by $\text{lp}(3)$. Beam search is a heuristic: a
-# beginning that has fallen out of the beam is gone.
-#
-# ## Should one search harder?
-#
-# A real model can write far too many sentences to list them all. But with a cleverer search, [Stahlberg and Byrne
-# (2019)](https://arxiv.org/abs/1908.10090) found, for each source, the sentence to which a trained translation model
-# gives the highest score (without a length penalty). For more than half of the sources it was the *empty* sentence.
-#
-# How can that be? A good translation of twenty words is a product of twenty-one factors, counting the end token. At 0.7
-# each that makes 0.0006. A model that gives the empty sentence 0.001 prefers the empty one. That a long text has a
-# small product is arithmetic; that the empty sentence gets as much as 0.001 is the model's error. The resulting
-# preference for short texts is called **length bias**.
-#
-# If the search misses the sentence with the highest score, that is a **search error**. If the model gives a bad
-# sentence the highest score, that is a **model error**. Here a search error can hide the model error. Suppose that at
-# the first step 39 words are likelier than ending at once, so that the empty sentence ranks 40th. An ending counts only
-# if it is among the best `beam` results.
-#
-# - A beam of 4 therefore never sets the empty sentence aside, and writes the translation.
-# - A beam of 100 does set it aside, with 0.001. By its twentieth factor the translation's product has fallen below that
-#   ($0.7^{20} = 0.0008$), so the empty sentence wins.
-#
-# So a better search can make worse translations. This is the *beam search curse* (an early report: [Koehn and Knowles,
-# 2017](https://arxiv.org/abs/1706.03872)). The length penalty repairs this one error, at this length: with
-# $\alpha = 0.6$ the translation has $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence only
-# $\ln 0.001 / \text{lp}(1) = -6.9$.
-
-# %% tags=["proof"]
-assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
-assert round(math.log(0.001), 1) == -6.9
-assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
+# Both have three tokens, `<eos>` included: the sums above, divided by $\text{lp}(3)$.
 
 # %% [markdown]
 # ## A model that has learnt a little

@@ -708,7 +708,7 @@ real = mask[:, 0, 0].float()
 
 @torch.no_grad()
 def sentence_vectors(x, mask, real, first=0):
-    """What the layers from `first` on make of x; the mean of what is real, of length 1."""
+    """What the layers from `first` on make of x: the mean of real rows, length 1."""
     for layer in minilm.encoder.layers[first:]:
         x = layer(x, mask)
     return F.normalize((x * real[..., None]).sum(dim=1), dim=-1)

@@ -313,7 +313,7 @@ assert [round(angle) for angle in slowest] == [63, 7]
 #
 # - In **multi-query attention** ([Shazeer 2019](https://arxiv.org/abs/1911.02150)) all heads share one set.
 # - In **grouped-query attention**, **GQA** ([Ainslie and others 2023](https://arxiv.org/abs/2305.13245)), the heads of
-#   a group share one set. With three groups, 11,520 numbers are left. It lies between separate keys and one set for
+#   a group share one set. With three groups, 11,520 numbers are left. GQA lies between separate keys and one set for
 #   all, which saves most and costs most in quality.
 #
 # A smaller cache makes writing faster, since writing often waits for the cache to be read. Training gains little: it

@@ -1581,7 +1581,7 @@ assert round(of_peak(512), 2) == 0.52 and of_peak(4096) > 0.89
 # How far does a recorded step get? On the left is the H200's roofline in 16 bits, on the right the MFU of a recorded
 # step, over the pairs in a batch.
 
-# %% roofline and MFU, drawn tags=["plot", "hide-input"] mystnb={"image": {"alt": "Left: FLOP/s over FLOPs per byte of an H200, both logarithmic. Softmax and one-token generation lie near the rising line, layer norm below it, the projection and the feed-forward network a little below the flat one. Right: the share of the peak over the pairs in a batch rises from under 1 percent at one pair to 35 percent at 1,600, and flattens from 1,024 on."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Left: FLOP/s over FLOPs per byte of an H200, both logarithmic. Softmax and one-token generation lie near the rising line, layer norm below it, the projection and the feed-forward network a little below the flat one. Right: the share of the peak over the pairs in a batch rises from under 1 percent at one pair to 35 percent at 1,600, and flattens from 1,024 on."}}
 operations = [
     row
     for row in measured("roofline-cuda")["measurements"]
@@ -2030,7 +2030,7 @@ assert round(growth["written out"]) == 45 and round(growth["fused"]) == 8
 # products, which both must do, take much of the time. On the H200 they part further, here for one sentence and eight
 # heads, in 16 bits:
 
-# %% time and memory, drawn tags=["plot", "hide-input"] mystnb={"image": {"alt": "Seconds and bytes over length on an H200, from 1,024 to 16,384 tokens, all axes logarithmic. Written out is slowest and its bytes grow with the square. From 4,096 tokens on memory-efficient, FlashAttention and cuDNN follow in this order, with bytes that grow in proportion."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Seconds and bytes over length on an H200, from 1,024 to 16,384 tokens, all axes logarithmic. Written out is slowest and its bytes grow with the square. From 4,096 tokens on memory-efficient, FlashAttention and cuDNN follow in this order, with bytes that grow in proportion."}}
 ways = measured("attention-cuda")["measurements"]
 colors = {"written out": plots.RED, "memory-efficient": plots.GOLD}
 colors |= {"flash": plots.TEAL, "cuDNN": plots.BLUE}

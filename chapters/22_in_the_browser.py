@@ -45,8 +45,8 @@ transformer_map(built=22)
 #
 # ## Parameters in 8 bits
 #
-# In PyTorch a parameter takes 32 bits by default, more than it needs. 8 bits can hold any whole number from $-127$ to
-# 127. (And $-128$, which is left out, so that the range is the same on both sides of 0.) So let us turn a row of a
+# In PyTorch a parameter takes 32 bits by default, more than it needs. Any whole number from $-127$ to 127 fits into 8
+# bits. (And $-128$, which is left out, so that the range is the same on both sides of 0.) So let us turn a row of a
 # matrix, $(0.5, -1.27, 0.254)$, into such numbers. Its largest absolute value is 1.27, which should become 127. So
 # divide all entries by $1.27 / 127 = 0.01$, the row's **scale**, and round: $(50, -127, 25)$. To get the row back, you
 # **dequantize**: multiply by the scale, which gives $(0.50, -1.27, 0.25)$.

@@ -61,7 +61,7 @@ def greedy(state: Decoding, max_length: int) -> list[list[int]]:
 class Hypothesis(NamedTuple):
     """A way to write a sentence: its tokens, and its score, the higher the better.
 
-    Defined in chapter 12, "Several hypotheses at once".
+    Defined in chapter 12, "One loop for every model".
     """
 
     tokens: list[int]
@@ -71,7 +71,7 @@ class Hypothesis(NamedTuple):
 def length_penalty(length: int, alpha: float) -> float:
     """What a sum of `length` logarithms is divided by: Wu and others (2016), 14.
 
-    Defined in chapter 12, "Several hypotheses at once".
+    Defined in chapter 12, "One loop for every model".
     """
     return ((5 + length) / 6) ** alpha
 
@@ -84,7 +84,7 @@ def beam_search(
     A sentence is done when `beam` have ended and none that goes on can beat their
     best. If none has ended after `max_length` tokens, unfinished ones are returned.
 
-    Defined in chapter 12, "Several hypotheses at once".
+    Defined in chapter 12, "One loop for every model".
     """
     decoding.check_search(max_length, beam, alpha)
     pad, begin, end = state.special_ids

@@ -169,7 +169,9 @@ def pad_batch(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
 
     Defined in chapter 10, "Batches with little padding".
     """
-    check_rows(rows)  # none may be empty; index() refuses what is no whole number
+    check_rows(
+        rows
+    )  # none may be empty; index() rejects what is not a whole number
     tensors = [torch.tensor([index(token) for token in row]) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=pad_id)
 

@@ -24,7 +24,8 @@ EXERCISES, FURTHER = "## Exercises", "## Going further"
 RUN_TOGETHER = re.compile(
     r"\A(?:- |\d+\. )(?:.|\n)*?[.)\]:;?!] +(?:-|\d+\.)\s+(?=[A-Z*`])"  # an item behind a sentence of the one before
     r"|^\|.*\| +(?=\|---)"  # a table's rule behind its head
-    r"|^#{1,4} .{70}(?=.)",  # a paragraph behind its heading
+    r"|^#{1,4} .{70}(?=.)"  # a paragraph behind its heading
+    r"|^(?!- |\d+\. |\s).+\n(?=\d+\. )",  # a number that ends a sentence begins a line, and reads as a list
     re.MULTILINE,
 )
 FILE_NAME = re.compile(r"^\S+\.\w{2,4}$|^[0-9a-f]{16,}$")
@@ -237,10 +238,10 @@ def wrong_reading_time(path: Path) -> list[str]:
 
 
 def run_together(path: Path) -> list[str]:
-    """Items of a list, rows of a table, paragraphs behind a heading: what does not begin a line as it should."""
+    """Items of a list, rows of a table, paragraphs behind a heading that begin no line; numbers that begin one."""
     blocks = [b for cell in read(path).cells if cell.cell_type == "markdown" for b in cell.source.split("\n\n")]
     found = [block[match.end() :] for block in blocks if (match := RUN_TOGETHER.search(block))]
-    return [f"{path.name}: in one line with what stands before it: {text[:40]}" for text in found]
+    return [f"{path.name}: not apart from what stands before it: {text[:40]}" for text in found]
 
 
 def oversized(path: Path) -> list[str]:

@@ -116,6 +116,11 @@ def test_a_list_or_table_or_heading_in_one_line(notebook, text):
     assert not gates.run_together(notebook(new_markdown_cell("Before. - Not an item.\n\n" + apart)))
 
 
+def test_a_sentence_that_reads_as_a_list(notebook):
+    assert gates.run_together(notebook(new_markdown_cell("It vanishes at 0 and at\n1. Nudge the scores.")))
+    assert not gates.run_together(notebook(new_markdown_cell("It vanishes:\n\n1. at 0\n2. at 1")))
+
+
 def test_a_cell_that_failed(notebook):
     error = new_output("error", ename="E", evalue="", traceback=[])
     failed = code("1 / 0")
