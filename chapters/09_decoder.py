@@ -261,7 +261,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "A causal mask of shape $(5, 5)$",
-        "An encoder reads a sentence that is complete. There is no future to hide, and a causal mask would only make its first words blind.",
+        "An encoder reads a sentence that is complete. There is no future to hide, and a causal mask would only keep its first words from seeing the later ones.",
     ),
     quiz.wrong(
         "Both of them, combined into $(2, 1, 5, 5)$",
@@ -384,7 +384,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "From the output of encoder layer 6, by the same matrix in all layers",
-        "The memory is the same, but each layer looks at it with matrices of its own. Every layer has an attention of its own.",
+        "The memory is the same, but each layer looks at it with matrices of its own.",
     ),
     quiz.wrong(
         "From the words written so far",
@@ -478,7 +478,7 @@ print(tuple(layer(answer, see_past, memory, nothing_hidden).shape))
 # %% [markdown]
 # And the model. Read it from the bottom. `forward` encodes the source into the memory, then decodes the target.
 # `encode` and `decode` make the masks. Both go through `stack`, which looks up embeddings, adds positions and runs the
-# layers. Most of `__init__` is starting values. The argument `layer` stays `Layer` until [the
+# layers. `__init__` ends with the starting values. The argument `layer` stays `Layer` until [the
 # end](#pre-norm-on-one-screen).
 
 
@@ -865,7 +865,7 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # %% one pass beside four tags=["hide-input"]
 with torch.no_grad():
     one_pass = screen(hello, right[:, :-1])[0]  # four rows at once
-    print("written so far            next word   same as the row of the one pass")
+    print("written so far            next word   matches its row of the one pass")
     for length in range(1, 5):
         step = screen(hello, right[:, :length])[0, -1]  # the last row only
         difference = (step - one_pass[length - 1]).abs().max().item()
@@ -880,8 +880,8 @@ with torch.no_grad():
 # is added, their keys and values need not be computed again: that is the **key-value cache** of [chapter
 # 12](12_generation.ipynb).
 #
-# The mask stays on in writing, too. Without it, an added word would change the vectors of the earlier ones, which never
-# happens in training.
+# The mask stays on in writing, too. Without it, earlier words would get vectors that mix in later words, which training
+# never showed.
 #
 # ## The leak test
 #
@@ -931,8 +931,9 @@ check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 check(screen, questions[::41], answers[::41, :-1])  # nine of the pairs
 
 # %% [markdown]
-# The last test shows only that the source is connected: a *trained* model may still ignore it. And no leak test sees a
-# target that is not shifted, a mask that hides too much, or padding that is not hidden.
+# The test *source* shows only that the source is connected: a *trained* model may still ignore it. And no leak test
+# sees a target that is not shifted, a mask that hides too much, or a leak on one side of the cut only: try other cuts,
+# too.
 
 
 # %% tags=["quiz"]
@@ -1160,7 +1161,7 @@ check(model, questions[::41], answers[::41, :-1])
 
 # %% [markdown]
 # It must also agree with `nn.Transformer`, which takes vectors and returns vectors. There True means *hidden*, and each
-# of the three attentions wants a padding mask. With the same parameters it does agree, in both orders of norms:
+# of the three attentions needs a padding mask. With the same parameters it does agree, in both orders of norms:
 
 # %% compare with nn.Transformer tags=["hide-input"]
 from dataclasses import replace
@@ -1207,7 +1208,8 @@ class NoCausalMask(OneScreen):
 # %% [markdown]
 # Train it as before, and ask both models for the held-out answers in two ways:
 #
-# - **Teacher-forced accuracy**: the right answers go in, as in training. What share of the *words* is predicted?
+# - **Teacher-forced accuracy**: the right answers go in, as in training. What share of the *words* is predicted
+#   correctly?
 # - *Writing*: the model goes on from its own words. What share of the *answers* is right?
 #
 # **Predict first.** Which of the loss, the teacher-forced accuracy and the writing will tell you that the mask is
@@ -1246,11 +1248,10 @@ assert loss < 0.01 and round(forced, 2) == 1 and writing < 0.1
 # Only the writing tells. In training the wanted word is the next input, and the model has learnt to copy it from there:
 # hence the low loss, and the perfect accuracy on held-out questions. When it writes, the next input is not there yet.
 #
-# So a low loss says little about the masks. Do good answers say more? We have trained nine wrong masks, each with nine
-# seeds ([Going further](#nine-wrong-masks)). Two of them answer nearly everything correctly with every seed: one hides
-# from each word that word itself, and one shows the padding, so that an answer may change with the length of its
-# neighbours in the batch. `check` finds seven of the nine without any training. The other two see too little, and only
-# a comparison with a correct model is sure to find them.
+# So a low loss says little about the masks. Do good answers say more? Not enough: of nine wrong masks that we have
+# trained ([Going further](#nine-wrong-masks)), two answer nearly everything correctly with every seed. `check` finds
+# most of the nine without any training. Masks that hide too much it does not find; for these, compare with a correct
+# model.
 #
 # ### What to check, and in which order
 #
@@ -1259,21 +1260,21 @@ assert loss < 0.01 and round(forced, 2) == 1 and writing < 0.1
 # | check | finds |
 # |---|---|
 # | one pair of input and target, printed | targets that are not shifted ([a tenth mistake](#a-tenth-mistake-in-no-mask)) |
-# | the leak test, in both modes | every mask that shows the future |
+# | the leak test, in both modes and at several cuts | masks that show the future |
 # | more padding | padding that is not hidden |
-# | a reference with the same parameters, such as `nn.Transformer`, with sentences of different lengths | all of these, and masks that hide too much |
+# | a reference with the same parameters, such as `nn.Transformer`, with sentences of different lengths | all wrong masks, those that hide too much, too |
 #
 # The other four need training:
 #
 # | check | bad sign | what it means |
 # |---|---|---|
-# | one batch of 32, trained alone, without dropout | the loss stays well above 0, even at a smaller learning rate | the model or the loop is wrong: do not start the long run |
+# | one batch of 32, trained alone (**overfitting one batch**), without dropout | the loss stays well above 0, even at a smaller learning rate | the model or the loop is wrong: do not start the long run |
 # | teacher-forced accuracy, on held-out data | it is low | overfitting (what was learnt holds for the training pairs only: chapter 11), too little training, or targets that are not shifted |
-# | the loss, with the questions of a held-out batch shuffled | it hardly rises | the source is not used |
-# | writing, on held-out data | it is much worse than the accuracy allows | a future seen in training, or a loop that writes other words than one pass finds likeliest |
+# | the loss on held-out pairs, each answer beside another's question | it hardly rises | the source is not used |
+# | writing, on held-out data | it is much worse than the accuracy allows | a future seen in training, or a generation loop that disagrees with the single pass |
 #
-# (How much worse may writing be? If each word is right with 99 percent, independently, an answer of five is with
-# $0.99^5 \approx 95$ percent.)
+# (How much worse may writing be? If each word is right with probability 0.99, independently, an answer of five words is
+# right with probability $0.99^5 \approx 0.95$.)
 
 # %% [markdown]
 # ## Exercises
@@ -1927,8 +1928,8 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 
 # %% [markdown]
-# The losses hardly warn: all but one are 0.003, as in the correct model. A correct model with the same parameters
-# returns other logits in all nine.
+# The losses give hardly any warning: all but one are 0.003, as in the correct model. A correct model with the same
+# parameters returns other logits in all nine.
 #
 # **Five see the future**, in training too. With the right words given, even held-out questions look solved. Without a
 # mask, or with it turned around, the wanted word is visible among others.
@@ -2099,6 +2100,7 @@ print("     " + "".join(f"{word:>7}" for word in question))
 print("look " + "".join(f"{weight:7.2f}" for weight in where_it_looks(model)))
 here = [chance_of_i(model, position) for position in range(6)]
 print("hide " + "".join(f"{chance:7.2f}" for chance in here))
+print(f"with are and you hidden: {chance_of_i(model, 3, 4):.2f}")
 
 most, needs = [], []
 for row in nine:

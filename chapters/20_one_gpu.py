@@ -14,12 +14,12 @@
 # changes win it back.
 #
 # A step can be slow for three reasons: it does much arithmetic, it moves many bytes, or it does many small operations
-# one after the other. Each reason has its own remedies. The chapter puts one remedy on top of the other, like the rungs
-# of a ladder. It times each rung, and checks that the model still computes the same.
+# one after the other. Each has its own remedies. The chapter puts one on top of the other, like the rungs of a ladder,
+# times each, and checks that the model still computes the same.
 #
-# You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes
-# about 34 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 11 more
-# minutes. No GPU is needed.
+# You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
+# 31 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 11 more minutes. No
+# GPU is needed.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter makes all of it faster."}}
 from functools import partial
@@ -41,7 +41,7 @@ transformer_map(built=20)
 # and an addition is another. So the matrix product takes $2 \cdot 2 \cdot 3 \cdot 4 = 48$ of them, or 48 **FLOPs**; the
 # first 2 stands for multiplication and addition.
 #
-# A billion FLOPs are a GFLOP, and a thousand GFLOPs are a TFLOP. FLOPs per second, FLOP/s, are a speed.
+# A GFLOP is a billion FLOPs, and a TFLOP a thousand GFLOPs. FLOPs per second, FLOP/s, are a speed.
 #
 # PyTorch can count FLOPs, too: it watches products while they run.
 
@@ -62,10 +62,10 @@ assert counter.get_total_flops() == 2 * 2 * 3 * 4 == 48
 # as $XW$. So the backward pass takes twice the work of the forward pass, and the whole step, which has both, three
 # times the work of the forward pass.
 #
-# The function below counts the multiplications of the forward pass. At the end it multiplies by 3, for the whole step,
-# and by 2, for the additions.
+# A folded function, `training_flops`, counts the multiplications of the forward pass. At the end it multiplies by 3,
+# for the whole step, and by 2, for the additions.
 
-# %% tags=["export"] module="devices"
+# %% tags=["hide-input", "export"] module="devices"
 from dotformer.transformer import Transformer, TransformerConfig
 
 
@@ -138,10 +138,9 @@ assert abs(total / rule - 1) < 0.1
 # One step takes ten TFLOPs. The last line is a rule of thumb: six FLOPs for each parameter and each token. For each
 # token a parameter is multiplied and added once in the forward pass, and twice in the backward pass.
 #
-# What does the rule count? Its tokens are 25,600, and not twice as many: a parameter of the encoder meets the source's
-# tokens, and a parameter of the decoder mostly the target's. Its parameters include the embedding matrix. An embedding
-# is only looked up, and not multiplied, but the same matrix is also the output projection, where it is multiplied. The
-# rule leaves out the scores, which are few at this length.
+# Its tokens are those of one side, 25,600, because a parameter of the encoder meets the source's tokens, and one of the
+# decoder mostly the target's. The embedding matrix counts, because it is also the output projection. The scores, few at
+# this length, are left out.
 
 # %% tags=["quiz"]
 half = training_flops(base, 400, 64, 64)["scores and sums"] / total
@@ -176,8 +175,8 @@ quiz.number(
 # byte. The clock is `benchmark`, one of the book's helpers: it runs the work once to warm up, and returns the seconds
 # of each repetition.
 #
-# A GPU is handed its work and reports back later. So the clock has to **synchronize** before each reading, which means
-# that it waits for the device. Otherwise it would only measure how fast work can be handed over.
+# On a GPU the clock has to **synchronize** before each reading: it waits for the device. Otherwise it would only
+# measure how fast work is handed over.
 
 # %% tags=["export", "hide-input"] module="devices"
 from statistics import median
@@ -227,8 +226,8 @@ print(f"ridge point      {ridge_point:8.1f} FLOPs per byte")
 # In general, with 4 bytes a number, a sum of two matrices reads 8 bytes and writes 4 for each entry, and does a single
 # FLOP. That is a twelfth of a FLOP per byte, far below the ridge point. A product of two matrices of $n$ rows and $n$
 # columns does $2 n^3$ FLOPs, and reads and writes $12 n^2$ bytes: $n / 6$ FLOPs per byte. So products with $n$ above
-# six times the ridge point are compute-bound (in 16 bits, above three times), and smaller ones are memory-bound. There
-# is one exception: memory does not limit matrices so small that they stay in a cache.
+# six times the ridge point are compute-bound (in 16 bits, above three times), and smaller ones are memory-bound, unless
+# they are so small that they stay in a cache.
 #
 # On a GPU the ridge point is much higher. NVIDIA gives an H100 (SXM) 989 TFLOP/s with numbers of 16 bits, and 3.35
 # TB/s: 295 FLOPs per byte.
@@ -391,15 +390,9 @@ assert least < 1.1 * seconds and spent["Adam"] > 0.05 * seconds
 # to more than the step.) Much of the rest moves many bytes for little arithmetic: Adam, for example, reads four numbers
 # for each parameter and writes three.
 #
-# So a step is made of three kinds of time, and each has its remedy:
-#
-# - Some operators are compute-bound. Numbers with fewer bits help them.
-# - Some operators are memory-bound. Fewer bits help these, too, and so do *fused* operators, which do several
-#   operations in one.
-# - Between short operators the step is overhead-bound. It helps to make steps larger, or to record a step and repeat it
-#   as a whole.
-#
-# The chapter follows this order.
+# Numbers with fewer bits help what is compute-bound or memory-bound. *Fused* operators, which do several operations in
+# one, help what is memory-bound. And larger steps, or steps that are recorded and repeated as a whole, help against
+# overhead. The chapter follows this order.
 
 # %% [markdown]
 # ## Fewer bits
@@ -423,7 +416,7 @@ for name, (exponent, mantissa) in bits.items():
 # *bfloat16* reaches about as far as float32, with two or three decimal digits. *float16* has three or four, and reaches
 # from 0.00000006 to 65,504.
 #
-# **Predict first.** Two vectors of 64 numbers, all of them 40. What is their dot product in each kind?
+# **Predict first.** Two vectors of 64 numbers, all of them 40. What is their dot product in each dtype?
 
 # %% tags=["nbval-check-output"]
 forty = torch.full((64,), 40.0)
@@ -454,7 +447,8 @@ assert torch.isinf((gradient * 2**40).half())[0]
 # Multiply the loss, a number in float32, by $2^{16}$ before the backward pass, and all gradients are 65,536 times as
 # large. Divide them again, in float32, before the norm is clipped and the step is made. If the scale is too large, some
 # gradients become infinite, as in the last row: then skip the step, and halve the scale. PyTorch's `GradScaler` does
-# all this. A loss scale helps only gradients; it cannot help scores that overflow in the forward pass.
+# all this (before clipping, call its `unscale_`). A loss scale helps only gradients; it cannot help scores that
+# overflow in the forward pass.
 #
 # bfloat16 needs no loss scale, because it reaches as far as float32. That is why bfloat16 is the usual choice for
 # training, although it has a shorter mantissa than float16.
@@ -507,9 +501,8 @@ assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
 # results are rounded. That is called **mixed precision**, and it is what `torch.autocast` does.
 # `python -m dotformer train` uses it where the configuration says `precision = "bfloat16"`.
 #
-# What else must not be rounded? On a GPU `torch.autocast` leaves softmax, norms and the loss in float32. Each of these
-# adds up many numbers, and with so few digits a sum loses its small terms. A product adds up many numbers, too, but
-# there the hardware keeps the sum in float32, and rounds only what goes in and what comes out.
+# On a GPU `torch.autocast` also leaves softmax, norms and the loss in float32, because with few digits a long sum loses
+# its small terms. In products the hardware keeps the sum in float32.
 #
 # There are [even shorter numbers](#what-comes-after-16-bits) than those of 16 bits.
 
@@ -652,14 +645,11 @@ for block in (1, 7, 128, 300):
 # (**SRAM**). The kernel brings a block of keys and values to the fast memory, uses it for a block of queries, and
 # forgets it. No weight ever travels to the large memory.
 #
-# The backward pass needs the weights, but it can compute them again. It computes each block's scores from queries and
-# keys, and each weight from its score: $e^{s_j - b} / z = e^{s_j - (b + \ln z)}$. For that the forward pass keeps one
-# number for each query, $b + \ln z$, the *log-sum-exp*.
+# The backward pass computes the weights again, block by block ([how](#is-fused-attention-an-approximation)).
 #
-# Attention in one such kernel is called *fused*. The name to look for is **FlashAttention**. On CUDA, PyTorch has two
-# more fused kernels, a *memory-efficient* one and cuDNN's. What PyTorch calls *math* is not fused: it writes the matrix
-# out, and serves where the others refuse. In [Going further](#is-fused-attention-an-approximation) you see whether
-# fused attention is an approximation, and what it does with causal masks.
+# Attention in one such kernel is called *fused*. The name to look for is **FlashAttention**. In [Going
+# further](#is-fused-attention-an-approximation) you see which such kernels PyTorch has, whether they approximate, and
+# what they do with causal masks.
 
 # %% tags=["proof"]
 small_heads = torch.randn(1, 2, 8, 16)
@@ -753,12 +743,9 @@ plt.show()
 # %% [markdown]
 # ## A ladder
 #
-# Each rung changes one thing about *how* a step is computed, on top of the rungs before. *What* is computed must stay
-# the same. So the loss and the gradient of each rung are compared with those of the first rung. For that, dropout is
-# off, because two kernels would drop different entries, and the learning rate is 0, so that every step finds the same
-# model. On the CPU the model is the small one, on the GPU the paper's base model.
-#
-# In the last row, **activations** are what the forward pass leaves for the backward pass.
+# Each rung changes one thing about *how* a step is computed, on top of the rungs before. *What* is computed, the loss
+# and the gradient, must stay that of the first rung. So dropout is off, because two kernels would drop different
+# entries, and the learning rate is 0. On the CPU the model is the small one, on the GPU the paper's base model.
 #
 # | rung | what changes | why it may be faster |
 # |---|---|---|
@@ -767,14 +754,14 @@ plt.show()
 # | bf16 | products read and write numbers of 16 bits | half the bytes, and tensor cores or, on a CPU, **matrix units**, which do the same |
 # | fused attention | the weights are never written out ([as above](#attention-without-the-score-matrix)) | fewer bytes, fewer kernels |
 # | compile | neighbouring operations become one **fused kernel** | fewer bytes, fewer kernel launches |
-# | fused AdamW | one kernel updates all parameters (AdamW is Adam with its weight decay kept apart) | fewer kernel launches |
+# | fused AdamW | a few kernels update all parameters (AdamW is Adam with its weight decay kept apart) | fewer kernel launches |
 # | no waiting | Python no longer asks whether the norm of the gradient is finite ([below](#a-trainer-that-does-not-wait)) | it can go on launching |
-# | padded vocabulary | in the small model, 6,001 rows become 6,016 = 94 · 64 | a number of rows that suits tensor cores |
+# | padded vocabulary | in the small model, 6,001 rows become 6,016 = 94 · 64: rows of zeros, whose logits are cut off | a number of rows that suits tensor cores |
 # | larger batch | the same pairs, 4 times over | larger products |
-# | batches made between steps | pairs are cut and padded on the way | slower, but real: until here every step reused one batch, made before |
+# | batches made between steps | pairs are cut and padded on the way | slower, but real: until here every step reused one batch, made in advance |
 # | batches prefetched | another process **prefetches** them | the device need not wait |
 # | CUDA graph | a recorded step is repeated ([below](#record-a-step-and-repeat-it)) | one launch a step; on CUDA devices only |
-# | checkpointing, beside *larger batch* | the activations inside a layer are computed again, not kept | slower, but needs less memory |
+# | checkpointing, beside *larger batch* | the **activations** inside a layer, which the forward pass leaves for the backward pass, are computed again, not kept | slower, but needs less memory |
 #
 # Half of the rungs are a single PyTorch call:
 #
@@ -785,10 +772,8 @@ plt.show()
 # - fused AdamW: `torch.optim.AdamW(parameters, fused=True)`
 # - checkpointing: `checkpoint(layer, x, use_reentrant=False)`
 #
-# The other rungs take more than a call. For a padded vocabulary the output matrix gets rows of zeros, and their logits
-# are cut off before the softmax. For prefetching there is PyTorch's data loader: another process makes batches while
-# the device computes. If the device is a GPU, the batches are put in *pinned* memory, from which the GPU can copy by
-# itself.
+# The code of the other rungs is folded. For prefetching it uses PyTorch's data loader, and for a GPU puts batches in
+# *pinned* memory, from which the GPU can copy by itself.
 
 # %% tags=["hide-input", "export"] module="devices"
 import os
@@ -1054,22 +1039,15 @@ assert all(row["loss_error"] < 1e-3 for row in whole.values())
 assert all(row["gradient_error"] < 0.035 for row in whole.values())
 
 # %% [markdown]
-# Read the gradients first. tf32 changes nothing on that machine. With numbers of 16 bits the gradient is 3 percent off,
-# on every rung from there on. That much comes from rounding alone, so the comparison finds only errors larger than
-# that. And with a learning rate of 0, a wrong update would not show at all. So a folded proof compares again, in
-# float32: there the gradients with fused attention, a padded vocabulary and checkpointing agree to 1e-5, and fused
-# AdamW makes the same ten steps as the other.
+# Read the gradients first. From *bf16* on they are 3 percent off, from rounding alone, which hides smaller errors. And
+# a learning rate of 0 hides a wrong update. So a folded proof compares again, in float32: there the gradients with
+# fused attention, a padded vocabulary and checkpointing agree to 1e-5, and fused AdamW makes the same ten steps as the
+# other.
 #
-# Now read the speeds, where differences of a few percent may be chance:
-#
-# - bf16 makes the step twice as fast.
-# - Fused attention then loses a third of the speed.
-# - Compiling loses a seventh of what is left, and costs seconds before the first step.
-# - A larger batch gains 11 percent per token.
-# - Checkpointing, compared with *larger batch*, is slower and needs little more than half of the memory.
-#
-# So bf16, with attention written out, is the fastest rung on that CPU. We have not tested why fused attention makes a
-# step slower there. On a GPU, with a text of 16,384 tokens, the fastest fused kernel takes a [tenth of the
+# Now read the speeds, where differences of a few percent may be chance. bf16, with attention written out, is the
+# fastest, twice as fast as float32. Fused attention then loses a third of the speed (we have not tested why), and
+# compiling a seventh of what is left. Checkpointing, compared with *larger batch*, is slower and needs little more than
+# half of the memory. On a GPU, with a text of 16,384 tokens, the fastest fused kernel takes a [tenth of the
 # time](#how-do-time-and-memory-grow-with-the-length) of attention written out. So measure before you believe a list of
 # what is fast, this one too.
 #
@@ -1090,13 +1068,12 @@ there, gains = show_ladder(on_gpu)
 # a fifth shorter, but with a peak more than seven times as high it could have been far shorter.
 
 # %% [markdown]
-# Most of these gains say little about the GPU, as you will see, and neither does the loss with *bf16*. Look at *larger
-# batch*: 400 pairs take 55 ms, where 100 pairs took 45 to 81 in 16 bits. Four times the work costs hardly more time, so
-# most of a step does not grow with the work. The likely cause is that the GPU waits for the host, the computer that
-# runs Python, which launches one small kernel after the other. A **CUDA graph** can test that: PyTorch records all
+# Most of these gains say little about the GPU. At *larger batch*, 400 pairs take 55 ms, where 100 took 45 to 81 in 16
+# bits. So most of a step does not grow with the work. The likely cause is that the GPU waits for the host, the computer
+# that runs Python and launches one small kernel after the other. A **CUDA graph** can test that: PyTorch records all
 # launches of a step, and from then on one call repeats them all ([how](#record-a-step-and-repeat-it)). What remains in
 # such a *recorded* step is the GPU's own time. A step is called *launched* if Python launches its kernels one after the
-# other.
+# other. (A gap in the output is a step that was not timed.)
 
 # %% launched, recorded, and a line tags=["hide-input"]
 batches = measured("throughput-cuda")["measurements"]
@@ -1118,30 +1095,19 @@ assert round(fixed + 100 * per_pair) == 14
 
 # %% [markdown]
 # The three recorded times lie nearly on a line: 5 ms, and 0.09 ms for each pair. So for 100 pairs the GPU's own work
-# takes about 14 ms, and the rest of the launched 45 ms is mostly waiting. The compiled steps of 100 pairs were
-# therefore overhead-bound, and the steps before them, from *tf32* on, probably too. Even with 400 pairs the launched
-# step is the slower one: presumably some of its kernels are still too short for Python to keep ahead of them.
+# takes about 14 of the launched 45 ms (*no waiting*). The rest is mostly waiting: this step is overhead-bound, and the
+# steps from *tf32* on probably too. Even with 400 pairs the launched step (*batches prefetched*) is the slower one.
 #
-# A second test points the same way. On an earlier day we measured the ladder on another host. The recorded step took
-# the same 40 ms, to half a percent. Eleven of the launched rungs took 8 to 37 percent less time (*no waiting* was not
-# measured). So what differed was presumably the host. The gains and losses from *tf32* to *padded vocabulary* therefore
-# say little about a GPU that is kept busy.
-#
-# Padding the vocabulary gains nothing here, and takes memory. Making batches between the steps cost a third of the
-# speed, and prefetching brought most of that back.
-#
-# The launched 45 ms are the rung *no waiting*, and the launched 58 ms are *batches prefetched*. The latter and the
-# recorded steps have the padded vocabulary.
+# On an earlier day, on another host, the recorded step took the same 40 ms, and the launched rungs measured there took
+# 8 to 37 percent less time. So the gains and losses from *tf32* to *padded vocabulary* say little about a GPU that is
+# kept busy. Making batches between the steps cost a third of the speed, and prefetching brought most of that back.
 #
 # Now the hours of the introduction. A step of the paper's size is 400 pairs, or 51,200 tokens of both sides. At the
 # first rung's 150,600 tokens a second, 100,000 such steps take 9.4 hours, if 400 pairs are computed at the speed
 # measured with 100. At the recorded step's 1,272,000 tokens a second they take 1.1 hours.
 #
-# How much of the peak is that? The MFU of a recorded step is 32 percent with 400 pairs. With 1,600 pairs it is 35
-# percent, at 1.4 million tokens a second. We had aimed at 40 percent; Going further asks whether [the model is too
-# narrow](#how-much-of-the-peak-can-a-narrow-model-use) for that. These three numbers are shares of the peak measured on
-# this GPU. The usual basis is the peak that the maker gives ([Chowdhery and others,
-# 2022](https://arxiv.org/abs/2204.02311)), here 989 TFLOP/s. Of that the recorded steps reach 25 and 27 percent.
+# That step's MFU is 32 percent, and with 1,600 pairs it is 35. We had aimed at 40 percent; Going further asks whether
+# [the model is too narrow](#how-much-of-the-peak-can-a-narrow-model-use) for that.
 
 # %% tags=["proof"]
 assert 1 < changes["bf16"] < 1.2 and -0.16 < changes["compile"] < -0.13
@@ -1192,13 +1158,8 @@ peak_in_16_bits = (
 assert 760e12 < peak_in_16_bits < 790e12
 
 # %% [markdown]
-# What the ladder has taught goes into `FastTrainer`, which `python -m dotformer train` uses. It never waits for the
-# norm ([how](#a-trainer-that-does-not-wait)). More rungs are switches in the configuration: `compile`, `cuda_graphs`,
-# which ends the waiting for launches, and `checkpointing` under `[training]`, and `multiple = 64` under `[tokens]`,
-# which pads the vocabulary.
-#
-# The log has tokens a second, the most memory in use, and the MFU. Its speed and its MFU count real target tokens only,
-# whereas the ladder's tokens are those of both sides, padding included.
+# What the ladder has taught goes into `FastTrainer`, which `python -m dotformer train` uses
+# ([how](#a-trainer-that-does-not-wait)).
 
 # %% [markdown]
 # ## What if it does not fit?
@@ -1213,8 +1174,7 @@ assert 760e12 < peak_in_16_bits < 790e12
 # The first three take 16 bytes for each parameter, however large the batch is. The activations grow with the batch and
 # the length.
 #
-# Mixed precision shortens only activations, and not all of them. It does not halve the other three, since these stay in
-# float32; the step even keeps copies of the matrices in 16 bits besides.
+# Mixed precision shortens only activations, and not all of them. The other three stay in float32.
 #
 # **By hand.** Without dropout, and with fused attention, a layer keeps for each token, in multiples of $D$ numbers:
 #
@@ -1231,9 +1191,8 @@ assert 760e12 < peak_in_16_bits < 790e12
 #
 # $$4 \cdot \big( 6 \cdot (12 \cdot 64 + 18 \cdot 63) \cdot 512 + 4 \cdot 63 \cdot 37{,}000 \big) = 60.7 \text{ MB}.$$
 #
-# Is that right? A helper, `training_memory`, measures it. It adds up two things: what PyTorch saves for the backward
-# pass, 33 MB, and the three of the four arrays of logits and gradients that PyTorch does not save, 28 MB. Four arrays
-# are the most: a program that lets go of the logits early has one fewer.
+# A helper, `training_memory`, adds up what PyTorch saves for the backward pass, 33 MB, and three arrays as large as the
+# logits, which it does not save, 28 MB:
 
 # %% one training step's memory, measured and summed tags=["hide-input"]
 from dotformer.support.memory import training_memory
@@ -1250,7 +1209,7 @@ assert round(by_hand / 1e6, 1) == 60.7 and 1 < activations / by_hand < 1.02
 assert round(3 * 4 * 63 * 37_000 / 1e6) == 28 and round(activations / 1e6) == 61
 
 # %% [markdown]
-# From such a sum `memory_advice` says what has to shrink, if a tenth is to stay free. On a GPU
+# From such a sum `memory_advice` says what has to shrink so that a tenth stays free. On a GPU
 # `python -m dotformer train` prints such a line when memory runs out:
 
 # %% advice for three cases tags=["hide-input"]
@@ -1264,9 +1223,9 @@ for pairs, length, available in ((400, 64, 24e9), (400, 64, 8e9), (1, 1024, 1.2e
     print(fill(advice, 76, subsequent_indent="    "))
 
 # %% [markdown]
-# So for this model it is usually the batch that is too large, and most of what a batch takes is logits. But the logits
-# never have to exist all at once: PyTorch's `F.linear_cross_entropy` computes loss and gradients [for some targets at a
-# time](#must-all-logits-exist-at-once).
+# So for this model it is the batch that is too large, and most of what a batch takes is logits and arrays of their
+# size. But the logits never have to exist all at once: PyTorch's `F.linear_cross_entropy` computes loss and gradients
+# [for some targets at a time](#must-all-logits-exist-at-once).
 #
 # Two other ways out cost time instead of memory. With **gradient accumulation** you split the batch and add up the
 # gradients ([chapter 11](11_training.ipynb#break-it-the-mean-of-means)). With **activation checkpointing** you keep
@@ -1427,9 +1386,9 @@ verdict
 # Each part of a step is a known number of FLOPs and of bytes, and a machine does so many of each in a second. The
 # longer of the two times is the part's floor. Where parts run one after another, the step's floor is the sum of their
 # floors. Part of the time above the floor is waiting, which recorded steps and prefetched batches win back. The floor
-# itself sinks if fewer bytes are moved, as in fused attention. With 16 bits arithmetic is faster, too. Each such change
-# must leave the gradient as it was, but for rounding. Where memory is short, you can compute activations twice instead
-# of keeping them.
+# itself sinks if fewer bytes are moved, as in fused attention. With 16 bits arithmetic is faster, too, where the
+# processor has units for it. Each such change must leave the gradient as it was, but for rounding. Where memory is
+# short, you can compute activations twice instead of keeping them.
 #
 # **Sources.** The roofline: [Williams, Waterman and Patterson (2009)](https://doi.org/10.1145/1498765.1498785). Online
 # softmax: [Milakov and Gimelshein (2018)](https://arxiv.org/abs/1805.02867); attention in blocks: [Rabe and Staats
@@ -1622,9 +1581,13 @@ plots.measured_on(measured("throughput-cuda"))
 plt.show()
 
 # %% [markdown]
-# The MFU ends at 35 percent. Is the model too narrow for more? By the estimate above, with the peak and the bandwidth
-# measured on this GPU, an encoder layer of width 512 could reach 65 percent, if every part lay on the roofline. None
-# does: the projection reaches 67 percent of the peak, and layer norm a quarter of the bandwidth.
+# The MFU ends at 35 percent, at 1.4 million tokens a second. That is a share of the peak measured on this GPU. The
+# usual basis is the peak that the maker gives ([Chowdhery and others, 2022](https://arxiv.org/abs/2204.02311)), here
+# 989 TFLOP/s; of that the steps of 400 and 1,600 pairs reach 25 and 27 percent.
+#
+# Is the model too narrow for more? By the estimate above, with the peak and the bandwidth measured on this GPU, an
+# encoder layer of width 512 could reach 65 percent, if every part lay on the roofline. None does: the projection
+# reaches 67 percent of the peak, and layer norm a quarter of the bandwidth.
 #
 # So put the measured speeds of the green squares in place of the roofline, with softmax's speed for attention and
 # activation. Then the estimate is 40 percent for the forward pass of such a layer. That is not far from the 35 of the
@@ -1702,6 +1665,11 @@ assert [round(kinds[part]) for part in kinds] == [12, 5, 4, 2]
 # told *on the device* what to skip: where its `found_inf` is 1 it changes nothing. Then nobody has to look at the norm
 # of the gradient first. The loss of a skipped step becomes NaN, and when the next row of the history is due, the
 # training ends with an error, later than before and with nothing spoiled.
+#
+# More rungs are switches in the configuration: `compile`, `cuda_graphs`, which ends the waiting for launches, and
+# `checkpointing` under `[training]`, and `multiple = 64` under `[tokens]`, which pads the vocabulary. The log has
+# tokens a second, the most memory in use, and the MFU. Its speed and its MFU count real target tokens only, whereas the
+# ladder's tokens are those of both sides, padding included.
 
 # %% tags=["hide-input", "export"] module="devices"
 from contextlib import nullcontext
@@ -1934,13 +1902,16 @@ assert 2 * shapes["padded"] < shapes["as they are"]
 # %% [markdown]
 # ### Is fused attention an approximation?
 #
-# No. The blend is the same but for rounding, as you have seen. Nor does it do fewer FLOPs; with the second computation
-# in the backward pass it does *more*. What it saves is bytes: of memory, and of traffic ([measured
+# No. The blend is the same but for rounding, as you have seen. Nor does it do fewer FLOPs. The backward pass needs the
+# weights, and computes them again: each block's scores from queries and keys, and each weight from its score,
+# $e^{s_j - b} / z = e^{s_j - (b + \ln z)}$. For that the forward pass keeps one number for each query, $b + \ln z$, the
+# *log-sum-exp*. So it does *more* FLOPs. What it saves is bytes: of memory, and of traffic ([measured
 # below](#how-do-time-and-memory-grow-with-the-length)).
 #
-# On CUDA, FlashAttention takes only numbers of 16 bits, and no mask as a matrix. Our translator always passes one, so
-# another fused kernel runs: in the steps on the H200 above, cuDNN's. PyTorch writes the scores out only where no fused
-# kernel applies. For a mask of one's own there is [FlexAttention](https://pytorch.org/blog/flexattention/), which,
+# On CUDA, PyTorch has three fused kernels: FlashAttention, a *memory-efficient* one and cuDNN's. What it calls *math*
+# is not fused: it writes the matrix out, and serves where the others refuse. FlashAttention takes only numbers of 16
+# bits, and no mask as a matrix. Our translator always passes one, so another fused kernel runs: in the steps on the
+# H200 above, cuDNN's. For a mask of one's own there is [FlexAttention](https://pytorch.org/blog/flexattention/), which,
 # compiled, makes a fused kernel out of a Python function that says which key a query may see. On a CPU there is one
 # fused kernel, and it refuses dropout, so a training that drops attention weights writes them out there.
 #

@@ -12,12 +12,12 @@
 # trains, and the result is wrong: in the first example below the loss is 3, where one device would have found 2.5. To
 # go faster, several devices must split the work, and then they must agree on every step. By the end of this chapter
 # the command of [chapter 14](14_translation.ipynb) trains in one process or in several, and you will be able to check
-# that many compute what one would, and to say what communication costs them.
+# that many compute what one would, and to say what communication costs.
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. You need no
 # GPU: processes on one machine stand for devices, so in this chapter each process is one device. On several GPUs nobody
-# has run this yet. It takes about 32 minutes to read, and 35 for the exercises. [Going further](#going-further), at the
-# end, takes 7 more minutes.
+# has run this yet. It takes about 30 minutes to read, and 35 for the exercises. [Going further](#going-further), at the
+# end, takes 8 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
 import signal
@@ -53,10 +53,10 @@ transformer_map(built=21)
 # Divide every summed loss by the number of real targets *of all processes*, and then *add* the gradients. So each
 # process needs two things: the number of all targets before the backward pass, and the others' gradients after it.
 #
-# Each process takes some rows of the batch, its **shard**. Let `world_size` be the number of processes, and `rank` the
-# number of this one, counted from 0. Its shard is `side.tensor_split(world_size)[rank]`, for both sides, source and
-# target; `shard_batch`, folded, does that. A process for which no rows are left must still take part, because the
-# others wait for its gradients. It gets a target without real tokens.
+# Each process has a **rank**, counted from 0, and how many there are is the **world size**. Each takes some rows of the
+# batch, its **shard**: `rows.tensor_split(world_size)[rank]`, of source and target (`shard_batch`, folded). A process
+# for which no rows are left must still take part, because the others wait for its gradients. It gets a target without
+# real tokens.
 
 # %% tags=["export", "hide-input"] module="distributed"
 import torch
@@ -95,9 +95,8 @@ def shard_batch(
 # Numbers of targets and gradients must both be added up, so one operation is enough. **All-reduce** takes a tensor from
 # each process, adds the tensors up entry by entry, and gives the sum to all.
 #
-# `launch`, one of the book's helpers, runs a function in several processes at once. The processes find each other and
-# form a **process group**. In it, each has a number, its **rank**, from 0 on, and the count of processes is the group's
-# **world size**. A process also has a **local rank**, its number on its own machine, which says which GPU to take.
+# `launch`, one of the book's helpers, runs a function in several processes at once. They find each other and form a
+# **process group**. A process also has a **local rank**, its number on its own machine, which says which GPU to take.
 #
 # Here are three processes. `dist.all_reduce` overwrites each one's tensor with the sum:
 
@@ -117,17 +116,18 @@ print(answers)
 assert answers == [(n, [6.0, 30.0]) for n in range(3)]
 
 # %% [markdown]
-# Such an operation is a **collective**: all ranks must call it, in the same order, and one that leaves it out keeps the
-# others waiting (a **deadlock**). Messages travel over the group's **backend**: here `gloo`, between CPUs; between
-# NVIDIA's GPUs `nccl`.
+# Such an operation is a **collective**: all ranks must call it, in the same order, and if one leaves it out, the others
+# wait for it (they **hang**). Messages travel over the group's **backend**: here `gloo`, between CPUs; between NVIDIA's
+# GPUs `nccl`.
 #
 # ### Break it: each divides by its own
 #
 # Now the two halves. Each process has the same model and its shard of the batch, and computes the gradient in two ways.
 # For `added`, it divides its loss by the targets of all processes, and the gradients are added up. For `averaged`, it
-# divides by its own targets, and the gradients are averaged.
+# divides by its own targets, and the gradients are averaged. `gradient_of(shard, n)`, folded, is the gradient of the
+# summed loss divided by `n`, or without `n` by the shard's own targets.
 
-# %%
+# %% a small model's gradient tags=["hide-input"]
 from dotformer.training import cross_entropy
 from dotformer.transformer import Transformer, TransformerConfig
 
@@ -149,6 +149,7 @@ def gradient_of(batch, divisor=None):
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
+# %%
 def two_halves():
     """The sum, divided by the targets of all, and the mean, each by its own."""
     shard = shard_batch(batch, dist.get_rank(), dist.get_world_size())
@@ -390,7 +391,7 @@ plt.show()
 # %% [markdown]
 # ### What lies where?
 #
-# FSDP shards all it can. One can stop earlier. The **Zero Redundancy Optimizer** (ZeRO; [Rajbhandari and others,
+# FSDP shards all it can. One can also shard less. The **Zero Redundancy Optimizer** (ZeRO; [Rajbhandari and others,
 # 2020](https://arxiv.org/abs/1910.02054)) has three stages: ZeRO-1 shards Adam's moments, ZeRO-2 the gradients as
 # well, and ZeRO-3, which FSDP is, the parameters, too. Of the 16 bytes for each parameter, each of four devices
 # keeps:
@@ -433,18 +434,19 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # %% [markdown]
 # ### The trainer
 #
-# Both engines *average* the $N$ gradients, which gives an $N$-th of the sum that we need. So each process makes its own
-# gradient $N$ times as large: it divides its loss by an $N$-th of all targets. In the first example of this chapter
-# there are 8 targets and two processes, so each divides by $8 / 2 = 4$. They get $12 / 4 = 3$ and $8 / 4 = 2$, and the
-# mean of these is 2.5, the loss of the whole batch.
+# By default both engines *average* the $N$ gradients, which gives an $N$-th of the sum that we need. So each process
+# makes its own gradient $N$ times as large: it divides its loss by an $N$-th of all targets. In the first example of
+# this chapter there are 8 targets and two processes, so each divides by $8 / 2 = 4$. They get $12 / 4 = 3$ and
+# $8 / 4 = 2$, and the mean of these is 2.5, the loss of the whole batch.
 #
 # Our function `replicate` wraps a model in DDP, with one call to PyTorch. All processes must begin with the same
 # parameters, so DDP first sends those of rank 0 to the others (a **broadcast**). Otherwise equal gradients would move
 # different models, and no error would say so.
 #
-# Our function `shard` wraps a model in FSDP. Such a model may be too large to be built on one device. So rank 0 builds
-# it in the computer's own memory, and the others on the **meta device**, where a tensor has a shape and no memory. Then
-# rank 0 sends the values, one tensor at a time, and each process keeps its part.
+# Our function `shard` wraps a model in FSDP (here parameters are sharded, not rows). Such a model may be too large to
+# be built on one device. So rank 0 builds it in the computer's own memory, and the others on the **meta device**, where
+# a tensor has a shape and no memory. Then rank 0 sends the values, one tensor at a time, and each process keeps its
+# part.
 
 # %% tags=["hide-input", "export"] module="distributed"
 from collections.abc import Iterable, Iterator
@@ -520,8 +522,7 @@ def in_kind(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 # %% [markdown]
-# When one step adds up the gradients of several batches, they need not be sent before the last batch. `no_sync`, in the
-# folded cell, holds them back until then.
+# When a step adds up the gradients of several batches, `no_sync`, folded, holds them back until the last.
 
 
 # %% tags=["hide-input", "export"] module="distributed"
@@ -566,10 +567,9 @@ def evaluate_together(
 # The trainer needs few changes. `DistributedTrainer` is [chapter 20](20_one_gpu.ipynb#a-trainer-that-does-not-wait)'s
 # `FastTrainer` with the model in an engine and three methods changed:
 #
-# - `train_step` counts the targets of the whole batch. That needs no communication, because each process reads the
-#   whole batch. Then it gives only the process's own rows to `FastTrainer.train_step`.
-# - `count_targets` returns the count that was made before. Otherwise `FastTrainer.train_step` would count only the
-#   process's own rows.
+# - `train_step` counts the targets of the whole batch, which every process reads, and passes on only the process's own
+#   rows.
+# - `count_targets` returns that count.
 # - `accumulate_gradients` divides by an $N$-th of all targets, so that the engine's mean is the sum.
 #
 # The loop stays as it is.
@@ -636,8 +636,7 @@ class DistributedTrainer(FastTrainer):
 # - *error* is how far the gradient is from that of one process. In float32 it is rounding, in bfloat16 about as much as
 #   [in one process](20_one_gpu.ipynb#a-ladder).
 #
-# **Predict first.** The second engine keeps half of the model in each of the two. Does it send more than the first, or
-# less?
+# **Predict first.** FSDP keeps half of the model in each of the two processes. Does it send more than DDP, or less?
 
 # %% a counter of bytes tags=["hide-input"]
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -729,10 +728,9 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
     assert apart["FSDP in bf16", count] < 0.06
 
 # %% [markdown]
-# With one batch a step, DDP sums every gradient once. FSDP gathers the layers before the forward pass and again before
-# the backward pass, and scatters the sums of their gradients. The embeddings, 35.5 percent of this model, belong to no
-# layer, but to the outermost module, which stays gathered from the beginning of the forward pass to the end of the
-# backward pass. So the layers are gathered twice, and the embeddings once: $2 \cdot 0.645 + 0.355 = 1.65$.
+# With one batch a step, DDP sums every gradient once. FSDP gathers each layer twice. The embeddings, 35.5 percent of
+# this model, belong to no layer: they stay gathered through both passes, so they are gathered once. That makes
+# $2 \cdot 0.645 + 0.355 = 1.65$.
 #
 # In a ring, FSDP therefore sends $(1.65 + 1) / 2 = 1.32$ times the model, where DDP sends it once. With small
 # embeddings it would be 1.5. In return each process keeps only half of everything. In bfloat16 FSDP gathers half as
@@ -740,12 +738,8 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # float32, 0.91.
 #
 # With 4 batches a step, whose gradients are added up ([gradient
-# accumulation](11_training.ipynb#one-step-from-several-batches)), gradients are sent only with the last. A layer is
-# gathered before the first forward pass and before each of the four backward passes; after a backward pass it stays
-# gathered for the next forward pass. So the layers are gathered five times: $5 \cdot 0.645 + 0.355 = 3.58$. The price
-# is memory: until the last batch each process holds all gradients, and between two batches all layers. (With all layers
-# in memory anyway, one could keep them after the forward pass, too, and gather them once a step.) To save memory
-# instead, scatter the gradients after every batch, which our trainer does not do.
+# accumulation](11_training.ipynb#one-step-from-several-batches)), FSDP gathers the layers five times and sends 2.29
+# times the model ([why](#what-does-accumulation-cost-under-fsdp)).
 
 # %% [markdown]
 # ## What goes into a checkpoint?
@@ -755,9 +749,9 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # other, and rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the file
 # has the shape of a shard, and **any number of processes may go on from there**, whatever number began.
 #
-# The file has only rank 0's random state. The other ranks seed theirs again at the start and at every save, from the
-# seed, the step and their rank. So dropout drops different entries on each rank, and a resumed run draws the same
-# numbers as an uninterrupted one.
+# The file has only rank 0's random state. The other ranks set theirs anew at the start and at every save, from the
+# seed, the step and their rank. So dropout drops different entries on each rank, and a run resumed in as many processes
+# draws the same numbers as an uninterrupted one.
 #
 # ### Do they train the same model?
 #
@@ -831,18 +825,17 @@ for name in histories:
 #
 # ### What if one of them dies?
 #
-# With many devices, all wait for the slowest, the **straggler**. And the more devices, the more often one fails. On
+# All devices wait for the slowest, the **straggler**. And the more there are, the more often one fails. On
 # 16,384 of them the training of Llama 3 was interrupted unexpectedly 419 times in 54 days, once every three hours
 # ([Grattafiori and others, 2024](https://arxiv.org/abs/2407.21783), section 3.3.4). A process that is killed says
 # nothing. The others find a connection closed, or wait. So somebody has to watch: when one dies, stop the rest, start
 # all again, and let them go on from the last checkpoint.
 #
-# Here rank 1 kills itself in step 13, and the last checkpoint was made after step 10. In the code, `run` trains and
-# returns the history, and `compare` prints the validation losses.
+# Here rank 1 kills itself in step 13, and the last checkpoint was made after step 10.
 #
 # **Predict first.** How far from the losses above will this run end?
 
-# %%
+# %% a process killed, and what came out tags=["hide-input"]
 with TemporaryDirectory() as folder:
     killed = partial(run, DistributedTrainer, folder, accident=True)
     histories["2, one of them killed"] = launch(killed, 2, restarts=1)[0]
@@ -853,17 +846,16 @@ for name in ("1 process", "2, one of them killed"):
     compare(name)
 
 # %% [markdown]
-# No farther than the rest. Steps 11 and 12 were made twice, and nobody can tell.
+# No farther than the other runs. Steps 11 and 12 were made twice, and nobody can tell.
 #
-# A process that hangs goes unnoticed until those that wait for it give up. With our settings they do so after ten
-# minutes. Before the first step and at the very end they wait for up to three hours: at first rank 0 may have to fetch
-# and prepare the data, and at the end nobody leaves while another may still work. Then the program that started the
-# processes ends them all, and starts them again if you allow it. Until then, GPUs that wait show a load of 100 percent;
-# `py-spy dump` shows where each process is.
+# A process that hangs goes unnoticed until those that wait for it give up, with our settings after ten minutes (before
+# the first step and at the very end, three hours). Then all are ended, and started again if you allow it. Meanwhile
+# `py-spy dump` shows where each one is.
 #
-# How often should you save? If saving takes $c$ minutes and something fails every $M$ minutes, Young and Daly's rule
-# says: every $\sqrt{2 c M}$ minutes. It weighs the time that saving takes against the work that is lost: with one
-# minute to save and a failure every three hours, every $\sqrt{2 \cdot 1 \cdot 180} \approx 19$ minutes.
+# How often should you save? If saving takes $c$ minutes and something fails every $M$ minutes on average, much more
+# than $c$, Young and Daly's rule says: every $\sqrt{2 c M}$ minutes. It weighs the time that saving takes against the
+# work that is lost: with one minute to save and a failure every three hours, every
+# $\sqrt{2 \cdot 1 \cdot 180} \approx 19$ minutes.
 #
 # ## The same command
 #
@@ -977,7 +969,7 @@ assert (
 #
 # Even without communication, two are only 1.31 times as fast as one. Part of a step takes as long for few sentences as
 # for many: some 8 ms, by the straight line through one process's two times. Such a part limits any speed-up (**Amdahl's
-# law**). But this part alone would allow 1.7. We have not found what accounts for the rest.
+# law**). But this part alone would allow $50 / (8 + 21) = 1.7$. We have not found what accounts for the rest.
 #
 # Between an all-reduce at the end and one in buckets there is no clear difference here, presumably because overlap of
 # communication and computation needs free hardware, and both cores compute.
@@ -1015,9 +1007,9 @@ grew = two["at the end"][1] - two["no all-reduce"][1]
 assert round(grew) == 22
 
 # %% [markdown]
-# 10,000 numbers take about as long as ten: nearly all of that is latency, here of the ring's two rounds. So biases and
-# gains should not be sent one by one, and that is why gradients travel in buckets. PyTorch's buckets have 25 megabytes,
-# unless you say otherwise. [Going further](#what-does-a-message-cost) puts latency and bandwidth into numbers.
+# 10,000 numbers take about as long as ten: nearly all of that is latency. So biases and gains should not be sent one by
+# one, and that is why gradients travel in buckets. PyTorch's buckets hold 25 megabytes, unless you say otherwise.
+# [Going further](#what-does-a-message-cost) puts latency and bandwidth into numbers.
 #
 # ## Share a layer
 #
@@ -1064,11 +1056,11 @@ plt.show()
 # first finds $1 \cdot 4 = 4$ for $x$, and the second $2 \cdot 5 = 10$. One process would have found 14, their sum.
 #
 # The first function, `SumForward`, sums forward and passes gradients on unchanged: the loss is computed from the sum,
-# so each summand has the gradient of the sum. The second, `SumBackward` (folded), does the reverse: it passes $x$ on
-# unchanged, and sums the gradients.
+# so each summand has the gradient of the sum. The second, `SumBackward`, does the reverse (both are folded): it passes
+# $x$ on unchanged, and sums the gradients.
 
 
-# %%
+# %% the sum on the way forward tags=["hide-input"]
 class SumForward(torch.autograd.Function):
     """All-reduce on the way forward, nothing on the way back."""
 
@@ -1444,8 +1436,8 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# What the paper's training cost, what it would cost today, when communication no longer hides behind computation, and a
-# sampler that repeats one order.
+# What the paper's training cost, what it would cost today, a sampler that repeats one order, and what a message,
+# accumulation and each way of sharing cost.
 
 # %% [markdown]
 # ### What did the paper's run cost?
@@ -1599,6 +1591,15 @@ assert (abs(said / taken - 1) < 0.8).all() and latency > 0 and per_byte > 0
 # Below about $\alpha \beta$ bytes a message costs mostly its latency. The line is a rough one, since the bandwidth is
 # not the same at every size. And a bare all-reduce is the best case: when two processes computed gradients above,
 # sending 16 MB of them after the backward pass cost 23 ms, on another machine.
+#
+# ### What does accumulation cost under FSDP?
+#
+# Gradients are sent only with the last of the four batches. A layer is gathered before the first forward pass and
+# before each of the four backward passes; after a backward pass it stays gathered for the next forward pass. So the
+# layers are gathered five times: $5 \cdot 0.645 + 0.355 = 3.58$. The price is memory: until the last batch each process
+# holds all gradients, and between two batches all layers. (With all layers in memory anyway, one could keep them after
+# the forward pass, too, and gather them once a step.) To save memory instead, scatter the gradients after every batch,
+# which our trainer does not do.
 #
 # ### When does communication take longer?
 #

@@ -122,13 +122,16 @@ class EncodeGraph(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """From (B, S): keys, values (layers, B, H, S, d_k), mask (B, 1, 1, S)."""
-        memory, mask = self.model.encode(source)
-        layers = self.model.decoder.layers
+    def forward(self, source: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """From (B, S): mask (B, 1, 1, S); keys, values (B, H, S, d_k) by layer."""
+        model = self.model
+        mask = padding_mask(source, model.config.pad_id)
+        # ONNX Runtime wants a row of the mask for each query
+        by_query = mask.expand(-1, 1, source.shape[1], -1)
+        memory = model.encoder(model.source_embeddings(source), by_query)
+        layers = model.decoder.layers
         kept = [KVAttention(layer.cross_attention, memory) for layer in layers]
-        keys, values = zip(*((one.k, one.v) for one in kept), strict=True)
-        return torch.stack(keys), torch.stack(values), mask
+        return mask, [(one.k, one.v) for one in kept]
 
 
 class StepGraph(nn.Module):
@@ -144,33 +147,28 @@ class StepGraph(nn.Module):
     def forward(
         self,
         tokens: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        source_keys: Tensor,
-        source_values: Tensor,
         mask: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits (B, V) after tokens (B,); keys and values (layers, B, H, T, d_k).
+        past: list[tuple[Tensor, Tensor]],
+        source: list[tuple[Tensor, Tensor]],
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """Logits (B, V) after tokens (B,), and `past` with one token more.
 
-        `source_keys`, `source_values` and `mask` are what `EncodeGraph` returns.
+        `past` has the keys and values (B, H, T, d_k) of each layer; `mask` and
+        `source` are what `EncodeGraph` returns.
         """
         embeddings, decoder = self.model.target_embeddings, self.model.decoder
         x = embeddings.tokens(tokens[:, None]) * embeddings.scale
         # its position is the number of tokens kept
-        x = x + embeddings.positions.table.narrow(0, keys.shape[3], 1)
-        kept = []
-        for n, layer in enumerate(decoder.layers):
-            own = KeptAttention(layer.self_attention, keys[n], values[n])
-            source = source_keys[n], source_values[n], mask
+        x = x + embeddings.positions.table.narrow(0, past[0][0].shape[2], 1)
+        longer = []
+        for layer, kept, memory in zip(decoder.layers, past, source, strict=True):
+            own = KeptAttention(layer.self_attention, *kept)
+            cross = KeptAttention(layer.cross_attention, *memory, mask)
             x = layer.self_attention_add_norm(x, own.extend)
-            x = layer.cross_attention_add_norm(
-                x, KeptAttention(layer.cross_attention, *source).attend
-            )
+            x = layer.cross_attention_add_norm(x, cross.attend)
             x = layer.feed_forward_add_norm(x, layer.feed_forward)
-            kept.append(own)
-        keys, values = zip(*((one.k, one.v) for one in kept), strict=True)
-        logits = self.model.output(decoder.norm(x))[:, -1]
-        return logits, torch.stack(keys), torch.stack(values)
+            longer.append((own.k, own.v))
+        return self.model.output(decoder.norm(x))[:, -1], longer
 
 
 def write_onnx(model: Transformer, folder: str | Path) -> None:
@@ -184,27 +182,31 @@ def write_onnx(model: Transformer, folder: str | Path) -> None:
     source = torch.tensor([[3, 4, 5], [3, 4, 0]])
     encode, step = EncodeGraph(model), StepGraph(model)
     with torch.no_grad():
-        source_keys, source_values, mask = encode(source)
-    past = source_keys[..., :2, :].clone(), source_values[..., :2, :].clone()
-    kept, seen = {1: "batch", 3: "length"}, {1: "batch", 3: "source"}
+        mask, memory = encode(source)
+    past = [(k[:, :, :2].clone(), v[:, :, :2].clone()) for k, v in memory]
+    kept, seen = ({0: "batch", 2: length} for length in ("length", "source"))
+    names = [f"{what}_{n}" for n in range(len(past)) for what in ("keys", "values")]
+    of_source, longer = (
+        [f"{of}_{name}" for name in names] for of in ("source", "new")
+    )
     write_graph(
         Path(folder) / "encode.onnx",
         encode,
         {"source": (source, {0: "batch", 1: "source"})},
-        ["source_keys", "source_values", "mask"],
+        ["source"],
+        ["mask", *of_source],
     )
     write_graph(
         Path(folder) / "step.onnx",
         step,
         {
             "tokens": (torch.tensor([1, 1]), {0: "batch"}),
-            "keys": (past[0], kept),
-            "values": (past[1], kept),
-            "source_keys": (source_keys, seen),
-            "source_values": (source_values, seen),
             "mask": (mask, {0: "batch", 3: "source"}),
+            "past": (past, [(kept, kept)] * len(past)),
+            "source": (memory, [(seen, seen)] * len(memory)),
         },
-        ["logits", "new_keys", "new_values"],
+        ["tokens", "mask", *names, *of_source],
+        ["logits", *longer],
     )
 
 
@@ -219,25 +221,23 @@ class OnnxCache:
     def __init__(self, encode: OnnxGraph, step: OnnxGraph, source: Tensor) -> None:
         padding_mask(source, 0)  # ValueError: a sentence is empty
         self.run = step
-        self.source = encode(source)
-        nothing = self.source[0][:, :, :, :0]
-        self.past = nothing, nothing
+        self.mask, *self.source = encode(source)
+        self.past = [kept[:, :, :0] for kept in self.source]
         self.sentences = torch.arange(len(source))  # of each row
 
     def __len__(self) -> int:
         """How many rows there are."""
-        return len(self.source[2])
+        return len(self.mask)
 
     def step(self, tokens: Tensor) -> Tensor:
         """Read a token of each row (B,): logits (B, V) of what may follow."""
-        logits, *past = self.run(tokens, *self.past, *self.source)
-        self.past = tuple(past)
+        logits, *self.past = self.run(tokens, self.mask, *self.past, *self.source)
         return logits
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows, in this order; one may be there several times."""
         before, self.sentences = self.sentences, self.sentences[rows]
-        self.past = tuple(kept[:, rows] for kept in self.past)
+        self.past = [kept.index_select(0, rows) for kept in self.past]
         if not torch.equal(before, self.sentences):  # else within a sentence
-            *kept, mask = self.source
-            self.source = [*(one[:, rows] for one in kept), mask[rows]]
+            self.mask = self.mask[rows]
+            self.source = [kept.index_select(0, rows) for kept in self.source]

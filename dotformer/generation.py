@@ -204,7 +204,7 @@ class KVAttention:
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows (M,) of the batch, in this order."""
-        self.k, self.v = self.k[rows], self.v[rows]
+        self.k, self.v = self.k.index_select(0, rows), self.v.index_select(0, rows)
         self.mask = None if self.mask is None else self.mask[rows]
 
 

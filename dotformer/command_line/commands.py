@@ -325,12 +325,15 @@ ONNX_README = """How a program, or a page with ONNX Runtime Web, translates with
 
 1. Cut a sentence, with a space before it, into token numbers: source.json has the merges of a byte-level BPE, and
    three special tokens (padding 0, begin 1, end 2) that come before the 256 bytes. At most {0} tokens.
-2. encode.onnx: source (batch, source), int64, filled up with 0 -> source_keys and source_values (layers, batch, heads,
-   source, width), mask.
-3. step.onnx, once for each token: tokens (batch), at first 1; keys and values (layers, batch, heads, length, width), at
-   first of length 0; source_keys, source_values and mask -> logits (batch, vocabulary), new_keys and new_values, which
-   the next step takes as keys and values. Choose a token by its logits, never 0 or 1; stop at 2, or after {0}.
+2. encode.onnx: source (batch, source), int64, filled up with 0 -> mask, and for each layer n of the decoder,
+   counted from 0, source_keys_n and source_values_n (batch, heads, source, width).
+3. step.onnx, once for each token: tokens (batch), at first 1; mask; for each layer keys_n and values_n (batch, heads,
+   length, width), at first of length 0, and source_keys_n and source_values_n -> logits (batch, vocabulary), and
+   new_keys_n and new_values_n, which the next step takes as keys_n and values_n. Choose a token by its logits, never 0
+   or 1; stop at 2, or after {0}.
 4. target.json turns the tokens into text.
+
+Both files use the operations of ONNX's opset 23.
 """
 
 

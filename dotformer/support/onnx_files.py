@@ -36,29 +36,42 @@ def quietly() -> Iterator[None]:
         logging.disable(before)
 
 
+def tensors_in(example: Any) -> Iterator[Tensor]:
+    """The tensors of an argument: itself, or those in a sequence, in order."""
+    if isinstance(example, Tensor):
+        yield example
+    else:
+        for one in example:
+            yield from tensors_in(one)
+
+
 def write_graph(
     path: str | Path,
     module: nn.Module,
-    inputs: Mapping[str, tuple[Tensor, dict[int, str]]],
+    arguments: Mapping[str, tuple[Any, Any]],
+    inputs: Sequence[str],
     outputs: Sequence[str],
 ) -> None:
-    """Write what `module` computes as a graph, whole or not at all.
+    """Write what `module` computes as a graph with such `inputs` and `outputs`, whole or not at all.
 
-    `inputs` are its arguments by name, each with an example and the names of the axes that may vary; two of them must
-    not be the same tensor. Raises ModuleNotFoundError without onnx and onnxscript, OSError when the file cannot be.
+    Each of its `arguments` comes with an example, a tensor or sequences of tensors, and in the same form the names of
+    the axes that may vary; no tensor may be there twice. Raises ModuleNotFoundError without onnx and onnxscript,
+    OSError when the file cannot be.
     """
     for name in ("onnx", "onnxscript"):
         package(name)
-    examples = tuple(example for example, _ in inputs.values())
-    if len({id(example) for example in examples}) < len(examples):
+    examples = tuple(example for example, _ in arguments.values())
+    found = [id(tensor) for tensor in tensors_in(examples)]
+    if len(set(found)) < len(found):
         raise ValueError("one example stands for two inputs, which would become one in the graph")
     with quietly(), torch.no_grad():
         program = torch.onnx.export(
             module,
             examples,
             dynamo=True,
-            dynamic_shapes={name: axes for name, (_, axes) in inputs.items()},
+            dynamic_shapes={name: axes for name, (_, axes) in arguments.items()},
             input_names=list(inputs),
+            opset_version=23,  # the first in which attention is one operation
             output_names=list(outputs),
             verbose=False,
         )

@@ -873,7 +873,7 @@ def test_export_writes_a_page_and_graphs_of_the_trained_model(trained, call, tmp
     assert files == {"encode.onnx", "step.onnx", "source.json", "target.json", "README.txt"}
     told = (tmp_path / "graphs" / "README.txt").read_text()
     graphs = [OnnxGraph(tmp_path / "graphs" / f"{name}.onnx") for name in ("encode", "step")]
-    assert all(name in told for graph in graphs for name in graph.names)
+    assert all(re.sub(r"\d+$", "n", name) in told for graph in graphs for name in graph.names)
     assert str(Path.cwd()).encode() not in (tmp_path / "graphs" / "step.onnx").read_bytes()  # nothing of this machine
     source = torch.tensor([[5, 9, 40, 8]])
     states = KVCache(translator.model, source), OnnxCache(*graphs, source)

@@ -337,7 +337,7 @@ def test_two_inputs_may_not_share_an_example(tmp_path):
     """The exporter would take them for one."""
     x = torch.ones(2)
     with pytest.raises(ValueError, match=r"one example stands for two inputs"):
-        write_graph(tmp_path / "a.onnx", nn.Identity(), {"a": (x, {}), "b": (x, {})}, ["c"])
+        write_graph(tmp_path / "a.onnx", nn.Identity(), {"a": (x, {}), "b": ([x], [{}])}, ["a", "b"], ["c"])
     assert not list(tmp_path.iterdir())
 
 
