@@ -35,8 +35,8 @@ transformer_map(built=4)
 # What a model reads is cut into **tokens**; in this chapter each token is a word or a punctuation mark. The vectors of
 # the words, called **embeddings**, are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors),
 # where the nearest words to *python* were animals as well as *import* and *pip*. They are scaled to length 1, so the
-# scores are cosines. The temperature is 0.1, so that the choice is clear. Here are the weights that *python* gives to
-# the words of its sentence:
+# scores are cosines. They are divided by a temperature of 0.1, so that small differences count. Here are the weights
+# that *python* gives to the words of its sentence:
 
 # %% the weights that python gives in two sentences tags=["hide-input"]
 import numpy as np
@@ -151,9 +151,10 @@ assert weights[-1].round(2) == 0.88
 # line, is close to *with* and *you* in one, and to *are* and *the* in the other. Attention is a blend whose weights
 # are computed from the words.
 #
-# Is *python* itself now a language in one sentence, and a snake in the other? To see, add what *python* received to its
-# own vector, as chapter 8 will. Then compare the sum with four words that stand in neither sentence. *Imports* and
-# *serpent* are close to what *python* received. *Pip* and *programming* are what *import* suggests to a programmer.
+# Does *python* now mean a language in one sentence, and a snake in the other? Add what it received to its own vector,
+# as chapter 8 will, and compare the sum with four words that stand in neither sentence. *Imports* and *serpent* test
+# whether it has moved towards the word that it chose. *Pip* and *programming* test more: whether it has moved towards
+# what *import* implies to a programmer.
 
 # %% nearer to what, before and after the look-up tags=["hide-input"]
 asked = embeddings[
@@ -187,9 +188,9 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 
 # %% [markdown]
 # Adding what it received has moved *python* towards *imports* in one sentence, from 0.21 to 0.53, and towards *serpent*
-# in the other, from 0.29 to 0.53. But it has not moved far enough: *imports* says hardly more than *import*, and
-# *serpent* hardly more than *snake*. *Python* has received mostly the word *import*, and not what *import* implies: the
-# cosine with *pip* stays at 0.34, and the cosine with *programming* falls from 0.25 to 0.21.
+# in the other, from 0.29 to 0.53. So the first test is passed. The second is not: the cosine with *pip* stays at 0.34,
+# and the cosine with *programming* falls from 0.25 to 0.21. *Python* has received mostly the word *import*, and not
+# what *import* implies.
 #
 # Other weights would still blend the words of the sentence as they are, and none of these words says what *import*
 # implies. A matrix can help: one that turns the vector of *import* into [the vector of what it implies](#and-python).
@@ -264,7 +265,7 @@ for i, token in enumerate(small_tokens):
 # in the figure below, from left to right:
 #
 # 1. The score is the dot product of query and key: $2 \cdot 2 + 0 \cdot 0 = 4$.
-# 2. The score is divided by $\sqrt{d_k}$, here $\sqrt 2$, which gives 2.828. As in chapter 3, this root takes the place
+# 2. The score is divided by $\sqrt{d_k} = \sqrt 2$: $4 / 1.414 = 2.828$. As in chapter 3, this root takes the place
 #    of the temperature.
 # 3. The softmax computes $e^{2.828} = 16.919$, and divides it by the sum of the three words' exponentials, 22.032. The
 #    weight is 0.768.
@@ -310,8 +311,8 @@ print("bites receives", (weights @ v).round(3))
 #
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
-# It says: 95.5 percent of what the verb attended to is alive, 76.8 percent human. It cannot say *who* bites, because
-# that depends on the order of the words, which is not in these vectors.
+# It says: 95.5 percent of the verb's attention went to what is alive, and 76.8 percent to what is human. It cannot say
+# *who* bites, because that depends on the order of the words, which is not in these vectors.
 #
 # *Dog* and *man* look for an action and give *bites* a weight of 0.673, but its value is $(0, 0)$, so they receive
 # little. A weight says how much of a value is taken, and not whether there is anything in it.
@@ -365,9 +366,9 @@ quiz.one_choice(
 #
 # $$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
 #
-# Here all three come from the same words: this is **self-attention**. In **cross-attention** the queries come from one
-# sequence, and keys and values from another (exercise 1 builds it). The shapes below are for both: $T$ queries, and $S$
-# keys with one value each. In self-attention $S = T$.
+# Where all three are computed from the same words, this is **self-attention**. In **cross-attention** the queries come
+# from one sequence, and keys and values from another (exercise 1 builds it). The shapes below are for both: $T$
+# queries, and $S$ keys with one value each. In self-attention $S = T$.
 #
 # | | shape | one row is |
 # |---|---|---|
@@ -550,9 +551,9 @@ quiz.number(
 # PyTorch's `scaled_dot_product_attention`, **True means *may attend***.
 #
 # A **causal mask** hides the future: query $t$ may attend to keys $0$ to $t$ and to none that comes later. A model that
-# writes a text word by word is called **autoregressive**. While it writes, the later words do not exist yet. In
-# training the whole text is there, and at each word the model has to guess the next word. If it could see that word, it
-# would copy it ([chapter 9](09_decoder.ipynb)).
+# writes each word from the words before it is called **autoregressive**. While it writes, later words do not exist yet.
+# But in training the whole text is there, and one pass guesses the next word at every position at once. Without a mask
+# each position could look at the word that it has to guess, and copy it ([chapter 9](09_decoder.ipynb)).
 #
 # The mask is a lower triangle, with one row for each query. Where it is False, the score becomes minus infinity, and so
 # the weight becomes 0. In `attention` that takes two more lines:
@@ -798,15 +799,16 @@ quiz.several_choices(
 #
 # So choose the three matrices like this:
 #
-# - $W_Q$ turns *python* into the query *import* + *snake* − *python*. It asks for whatever is like *import* or *snake*,
-#   and not like *python* itself.
-# - $W_K$ is the identity.
-# - $W_V$ turns *import* into *programming*, and *snake* into *animal*.
+# - $W_Q$ turns *python* into the query *import* + *snake* − *python*. The first two parts ask for words like *import*
+#   or *snake*, and the third keeps *python* from choosing itself. $W_Q$ is one outer product, so any other word asks
+#   the same, as far as it is like *python*.
+# - $W_K$ is the identity: a word is found by its own vector.
+# - $W_V$ is the sum of two outer products. One turns *import* into *programming*, the other *snake* into *animal*.
 #
-# So $W_Q$ is one outer product, and $W_V$ the sum of two. In the code $W_Q$ has two extra factors. The vectors have 384
-# numbers, so $\sqrt{384}$ undoes the division by $\sqrt{d_k}$, and 10 does what dividing by the temperature 0.1 did at
-# the beginning. `row_of`, `embeddings` and `normalize` are those of the first section. Two of the four sentences
-# contain neither *import* nor *snake*.
+# In the code the query has two extra factors: $\sqrt{384}$ undoes the division by $\sqrt{d_k}$, as $d_k = 384$, and 10
+# does what dividing by the temperature 0.1 did at the beginning. `row_of`, `embeddings` and `normalize` are those of
+# the first section. As there, what *python* receives is added to its own vector, and the output has the cosine of the
+# *sum* with *programming* and with *animal*. Two of the four sentences contain neither *import* nor *snake*.
 
 
 # %%
@@ -866,9 +868,8 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # In the company of *import*, *python* moves towards *programming*, from 0.25 to 0.79; beside *snake* towards *animal*,
 # from 0.12 to 0.74. For *imported* we made no pair, but it works almost as well, because its cosine with *import* is
 # 0.73. *Lizard*, whose cosine with *snake* is 0.42, has only a weak effect: it gets 0.43 of the weight, and the cosine
-# with *animal* rises only to 0.28. But *pip* falls, from 0.34 to 0.24: one word was added, and it is hardly like *pip*
-# itself. That *import* implies *programming* was our choice; these two vectors have a cosine of 0.07. We made the
-# matrices by hand, too; training has to find such matrices from examples.
+# with *animal* rises only to 0.28.  That *import* implies *programming* was our choice; these two vectors have a cosine
+# of 0.07. We made the matrices by hand, too; training has to find such matrices from examples.
 
 # %% [markdown]
 # ## The same as a PyTorch module
@@ -943,9 +944,10 @@ assert (blank == 0).all()
 # %% [markdown]
 # ## What does attention cost?
 #
-# There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score, $d_v$ for its part of
-# the blend, and one stored weight. Within one text $S = T$, so the time for the pairs, and the memory where all
-# weights are stored, are **quadratic** in its length: for 1,000 words a million weights, for 2,000 four million.
+# There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score, $d_v$ for its part of the
+# blend, and one stored weight. Within one text $S = T$, so the time for the pairs, and the memory where all weights are
+# stored, grow with the square of its length, they are **quadratic**: for 1,000 words a million weights, for 2,000 four
+# million.
 
 
 # %% [markdown]

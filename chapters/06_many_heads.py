@@ -9,12 +9,12 @@
 # # 6. Why more than one head?
 #
 # *Dog bites man.* To know who bit whom, the verb needs two words, each in its place. One **head**, as in chapter 4, has
-# one row of weights for the verb, and so gives it one average of the words. But the average of two numbers does not
-# give them back: 3 is the average of 1 and 5, and of 2 and 4. A second average, with other weights, tells which.
-# **Multi-head attention**, the original transformer's form, computes several averages side by side. (For two known
-# words, one average with unequal weights would do; what it loses with arbitrary ones is [measured
-# below](#would-one-head-do).) This chapter builds it in ten lines, then as a [PyTorch
-# module](#the-same-as-a-pytorch-module), and inspects the heads of a published model.
+# one row of weights for the verb, and so gives it one average of the words. But one average does not give two numbers
+# back: with equal weights, 1 and 5 give 3, and so do 2 and 4. Take a second average, with the weights $\tfrac23$ and
+# $\tfrac13$, and they give $\tfrac73$ and $\tfrac83$: two averages tell the pairs apart. **Multi-head attention**
+# computes several averages side by side, each with weights of its own. This chapter builds it by hand, then in ten
+# lines, then as a [PyTorch module](#the-same-as-a-pytorch-module). It measures [what a single head
+# loses](#would-one-head-do), asks why heads become different, and inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
 # takes about 25 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 7 more
@@ -96,6 +96,7 @@ print("man bites dog, the verb receives:", swapped[1].round(3))
 
 # %% [markdown]
 # The first two numbers say who bites, the last two who is bitten, and when the nouns change places, so do the pairs.
+# (For these two sentences one head would do, too. [Below](#would-one-head-do) you see where it fails.)
 
 # %% tags=["proof"]
 assert np.allclose(weights[0, 1], [0.9983, 0.0017, 0], rtol=0, atol=0.00005)
@@ -124,12 +125,12 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # %% [markdown]
 # ### In code
 #
-# In code the $3H$ small matrices stand side by side in three big ones of shape $(D, D)$, so that one product computes
-# the queries of all heads. Here is the whole layer, for a batch of $B$ sentences, with the shape of everything. `split`
-# cuts every row into $H$ slices of $d_k$, without moving a number. Then it swaps two axes, so that each head has a
-# matrix of its own with a row for every word. Merging reverses the steps: first swap, then reshape.
-# (`scaled_dot_product_attention`, from chapter 4, returns the blends and the weights, for the last two axes of its
-# queries, keys and values.)
+# In code the query matrices of all heads stand side by side in one matrix of shape $(D, D)$, and so do those of the
+# keys and of the values. One product then computes the queries of all heads. Here is the whole layer, for a batch of
+# $B$ sentences, with the shape of everything. `split` cuts every row into $H$ slices of $d_k$, without moving a number.
+# Then it swaps two axes, so that each head has a matrix of its own with a row for every word. Merging reverses the
+# steps: first swap, then reshape. (`scaled_dot_product_attention`, from chapter 4, returns the blends and the weights,
+# for the last two axes of its queries, keys and values.)
 
 # %%
 from dotformer.by_hand.attention import scaled_dot_product_attention
@@ -204,7 +205,7 @@ axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# The label in a cell is the row and column that it had in the first matrix; follow one cell through all three stages.
+# Each cell is labelled with its row and column in the first matrix. Follow one cell through all three stages.
 # Attention works on the last two axes: queries times keys gives $(B, H, T, T)$, one matrix of scores for each head of
 # each sentence. So it treats heads as it treats the sentences of a batch: each by itself.
 #
@@ -519,21 +520,21 @@ causal = torch.ones(5, 5, dtype=torch.bool).tril()
 print(ours(x, x, x, causal).shape)  # self-attention: x three times
 
 # %% [markdown]
-# Here `d_model` is our $D$. All heads share one mask:
+# Here `d_model` is our $D$. We give all heads of a sentence the same mask. It must broadcast to $(B, H, T, S)$:
 #
 # | mask | what happens |
 # |---|---|
 # | causal, $(T, S)$ | it fits |
 # | one for each sentence, $(B, 1, T, S)$ | it fits |
-# | padding, $(B, S)$ | write `mask[:, None, None]`, which is $(B, 1, 1, S)$. Unchanged, its $B$ rows are matched with the $T$ queries: an error, harmless if $B = 1$, silently wrong if $B = T$ |
-# | one for each sentence, without the axis for heads, $(B, T, S)$ | write `mask[:, None]`. Unchanged, its $B$ is matched with the $H$ heads: an error, harmless if $B = 1$, silently wrong if $B = H$ ([head $h$ takes the mask of sentence $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis)) |
+# | padding, $(B, S)$ | write `mask[:, None, None]`, which is $(B, 1, 1, S)$. Unchanged, its $B$ rows are matched with the $T$ queries: that is an error, but harmless if $B = 1$, and silently wrong if $B = T$ |
+# | one for each sentence, without the axis for heads, $(B, T, S)$ | write `mask[:, None]`. Unchanged, its $B$ is matched with the $H$ heads: that is an error, but harmless if $B = 1$, and silently wrong if $B = H$ ([head $h$ takes the mask of sentence $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis)) |
 #
 # After `transpose` the numbers no longer lie in memory in the order of the axes, so `view` would stop with an error;
-# `flatten` and `reshape` copy them when they must. And `nn.Linear` stores its matrix transposed: head $h$ owns *rows* of
-# `w_q.weight` and *columns* of `w_o.weight`.
+# `flatten` and `reshape` copy them when they must. And `nn.Linear` stores its matrix transposed: head $h$ owns *rows*
+# of `w_q.weight` and *columns* of `w_o.weight`.
 #
-# A folded cell checks the module against a loop over heads. And here it receives the parameters of PyTorch's
-# `nn.MultiheadAttention`, and is compared with it, under a causal mask and as cross-attention:
+# A folded cell checks the module against a loop over heads. The next one copies its parameters into PyTorch's
+# `nn.MultiheadAttention`, and compares the two, under a causal mask and as cross-attention:
 
 
 # %% a loop over heads gives the same tags=["hide-input"]
@@ -609,20 +610,20 @@ for y, mask in (x, causal), (other, None):
 # and both nouns must be worked out from this average alone. Take $\alpha = \tfrac23$: the nouns $(1, 1)$ and $(2, 0)$
 # give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
 #
-# How much do you lose with an average? The test: hide two nouns in what the heads hand over, then try to read both
-# back. Take two thousand pairs of nouns, whose entries are independent normal numbers with mean 0. A word has $D = 16$
-# numbers. A noun fills 8 of them, and the other 8 are for verbs and so on. The verb receives 16 numbers, so two nouns
-# would fit.
+# How much does one average lose? The verb receives what the heads hand over, and from that alone we try to read both
+# nouns back. A word has $D = 16$ numbers. A noun fills 8 of them, and the other 8 are for verbs and so on. So two nouns
+# are 16 numbers, and the verb receives 16: they would fit. We draw two thousand pairs of nouns, whose entries are
+# independent normal numbers with mean 0. Nothing in the heads is trained: we set their weights.
 #
-# - *One head* hands over 16 numbers, the average times a random $W_V$ of shape (16, 16). We vary its weight $\alpha$ on
-#   the first noun.
-# - *Two heads*, each with a random $W_V$ of shape (16, 8), hand over 8 numbers each. One has all of its weight on the
-#   first noun, the other on the last.
+# - *One head* averages the nouns with $\alpha$ and $1 - \alpha$, and multiplies by a random $W_V$ of shape (16, 16). We
+#   vary $\alpha$.
+# - *Two heads*: one has all of its weight on the first noun, the other on the last. Each has a random $W_V$ of shape
+#   (16, 8).
 #
-# How much of both nouns can be read from what is handed over? On the first thousand pairs we fit one more matrix, which
-# leads from the 16 numbers received to the 16 numbers of both nouns. We fit it by **least squares**: it makes the
-# squared error as small as possible. On the other thousand pairs we measure this matrix's squared error, as a share of
-# the error that guessing zero would give.
+# On the first thousand pairs we fit one more matrix, which leads from the 16 numbers received to the 16 numbers of both
+# nouns. We fit it by **least squares**: it makes the squared error as small as possible. On the other thousand pairs we
+# divide its squared error by that of guessing zero. This is the share missed: 0 is perfect, and 1 is no better than
+# guessing zero.
 #
 # **Predict first.** What share of the nouns does the fitted matrix miss, given one head's average?
 #
@@ -671,10 +672,10 @@ plt.show()
 
 # %% [markdown]
 # One head misses half, whatever $\alpha$ is. Why? Take $\alpha = \tfrac12$. Two nouns are 16 numbers, the 8 of their
-# sum and the 8 of their difference. The average tells the sum and nothing of the difference, and if the nouns are
-# independent, with the same variance, the difference varies as much as the sum. So exactly half is lost. For every
-# other $\alpha$ there is such a combination, too: [the proof](#why-exactly-half). Going further also has [four attempts
-# to escape](#could-one-head-escape-by-other-means).
+# sum and the 8 of their difference. The average tells the sum. Since the nouns are independent, with the same variance,
+# the sum says nothing of the difference, and the difference varies as much as the sum. So exactly half is lost. For
+# every other $\alpha$ there is such a combination, too: [the proof](#why-exactly-half). Going further also has [four
+# attempts to escape](#could-one-head-escape-by-other-means).
 #
 # Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole. Nor does either head
 # need a noun to itself: two averages of different $\alpha$ are two equations for two unknowns. The two pairs of nouns
@@ -698,11 +699,11 @@ for size in (8, 12, 16):
     print(f"{size:12} {trade[size][0]:29.2f} {trade[size][1]:16.2f}")
 
 # %% [markdown]
-# At 16 it is a tie: two heads hand over half of each noun, and from one head's average half of both nouns can be
-# recovered. (A hundredth above one half comes from fitting on one sample and measuring on another.) So in this test two
-# heads never do worse, and they gain most where a few numbers of each word are enough. What narrow heads give up is in
-# the comparing ([how much](#what-if-a-head-is-too-narrow)). In the original transformer a word has 512 numbers, and a
-# head hands over 64 combinations of them, chosen by its $W_V$.
+# Count the numbers. Two nouns of 12 are 24, and two heads hand over 16, so a third is missed. Two nouns of 16 are 32,
+# so half is missed: a tie with one head. (A hundredth above that comes from fitting on one sample and measuring on
+# another.) So in this test two heads never do worse, and they gain most where a few numbers of each word are enough.
+# Together they hand over as many numbers as one wide head, but of two words. What narrow heads give up is in the
+# comparing: each compares words by fewer numbers ([how much](#what-if-a-head-is-too-narrow)).
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -724,8 +725,8 @@ for alpha, thirds in ((2 / 3, [[4, 2], [4, 2]]), (1 / 3, [[5, 1], [2, 1]])):
 # The sentences are *noun, verb, noun*. A word has $D = 16$ numbers, as before. A noun now fills six of them, so that it
 # fits into a head of width 8 with room to spare. One more number says *verb*, and one is the position, 1, 0 or −1. A
 # layer has either one head of width 16 or two of width 8. Its task is to write both nouns, 12 numbers, into its output
-# for the verb. Beside the share of the nouns that it misses, look at the weights that the verb gives to the first noun,
-# to itself and to the last noun.
+# for the verb. The output gives the share that each layer misses, and the weights that the verb gives to the first
+# noun, to itself and to the last noun.
 #
 # **Predict first.** Train three layers: one head; two heads that start at random; two heads that start identical in
 # everything, their rows of $W_O$ included. What share of the nouns does each miss?
@@ -805,8 +806,8 @@ assert parted < 0.005
 # %% [markdown]
 # Two heads miss nothing, and one misses about 42 percent. ([Why less than
 # half?](#could-one-head-escape-by-other-means)) Of the two heads, one has come to give its largest weight to the first
-# noun, and the other to the last, in each of the three seeds. Their weights need not be 1 and 0: two different averages
-# are enough.
+# noun, and the other to the last (in all three seeds; the output has the weights of the first). Their weights need not
+# be 1 and 0: two different averages are enough.
 #
 # Nobody assigned the nouns to the heads. The two heads start from different random matrices, and each is corrected
 # through its own rows of $W_O$, so training corrects them differently. Presumably a head lowers the error more by
@@ -842,9 +843,9 @@ quiz.one_choice(
 #
 # What do heads find in a real model? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2, and look at its
 # first layer, of twelve heads of width 32 ($D = 384$). The model adds two tokens that are not words, `[CLS]` before
-# each text and `[SEP]` after it. Give it three sentences: *the cat sat on the mat and it slept*, *she gave the book
-# to her brother because he wanted it* and *the dog that bit the man ran*. For each head, average a word's weight on
-# the one before it, from the second word on.
+# each text and `[SEP]` after it. Give it three sentences: *the cat sat on the mat and it slept*, *she gave the book to
+# her brother because he wanted it* and *the dog that bit the man ran*. For each head, take every word from the second
+# on, and average the weights that they give to the word before.
 #
 # **Predict first.** Chapter 5 wired a head that looks one word back. Does training find one, too? How large is the
 # weight on the word before, in the head where it is largest?
@@ -1161,8 +1162,8 @@ verdict
 # One head gives each word one average. If two unrelated things fill the same numbers, a matrix recovers only half of
 # them from a fixed average. Where a few numbers of each word are enough, narrower heads that look at several words do
 # better. So attention runs several times side by side, in narrow heads with matrices of their own, with as many
-# parameters and multiplications as a single wide one. Each head writes through its own rows of $W_O$, and what they
-# write is added up. In our task, where one average would not do, training made them differ.
+# parameters and multiplications as a single wide one with a $W_O$. Each head writes through its own rows of $W_O$, and
+# what they write is added up. In our task, where one average would not do, training made them differ.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
@@ -1200,10 +1201,8 @@ verdict
 # - *Could its weights depend on the nouns themselves?* Yes, and that gains a little:
 #   [trained](#why-do-heads-become-different) freely, one head misses 42 percent, and not 50. Its weights depend on the
 #   nouns, so their difference measures the nouns' difference in one direction, and the values hand it over, by the
-#   positions 1 and −1: a seventh number beside the six of the average. So 5 of 12 numbers are lost, 0.417. (The verb's
-#   own weight could be an eighth, by the entry that says *verb*. But all three weights depend on the nouns through one
-#   query, and to first order the average tells that already.) Where the head's keys see the positions only, it misses
-#   half.
+#   positions 1 and −1: a seventh number beside the six of the average. So 5 of 12 numbers are lost, 0.417.  Where the
+#   head's keys see the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into other numbers than the last?* Not in the first layer. The matrix is the
 #   same for every word, and a position is only added, so both nouns are written into the same numbers.
 # - *Could a later part that is not linear tell them apart?* For a fixed list of nouns, yes, if no two pairs have the
@@ -1261,9 +1260,9 @@ print("cut, then projected: changed in heads", np.flatnonzero(cut_first.any(1)) 
 # of them, so any *single* word can win. But with 100 equally spaced keys the runner-up scores 0.998 times as much as
 # the winner, so only a very long query can separate the two.
 #
-# The $(T, T)$ scores of a sentence have rank $d_k$ at most, too. So where a sentence has many more words than a head
-# has numbers, not every matrix of weights is possible. This is the **low-rank bottleneck** ([Bhojanapalli and others,
-# 2020](https://arxiv.org/abs/2002.07028)).
+# The $(T, T)$ scores of a sentence have rank $d_k$ at most, too, and the logarithm of a weight is its score minus one
+# number for each row. So where a sentence has many more words than a head has numbers, not every matrix of weights is
+# possible. This is the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))

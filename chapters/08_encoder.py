@@ -29,9 +29,9 @@ transformer_map(built=8)
 # ## One layer, on paper
 #
 # *Good* is praise and *bad* blame, but *not bad* is praise and *not good* blame. If each word had a single score and we
-# added the scores up, no choice of scores would get all four right: *not* would have to be negative for *good* and
-# positive for *bad*. So *not* must change how the next word is read. Here is a layer by hand that does this. Each word
-# is four numbers, and the last, the tone, is what the layer is to fill in:
+# added the scores up, no choice of scores would get all four right: to turn *good* into blame, *not* would need a
+# negative score, and to turn *bad* into praise a positive one. So *not* must change how the next word is read. Here is
+# a layer by hand that does this. Each word is four numbers, and the last, the tone, is what the layer is to fill in:
 #
 # | | polarity | affirmed | is it *not*? | tone |
 # |---|---|---|---|---|
@@ -140,8 +140,8 @@ assert list(tones.values()) == [1, -1, -1, 1]
 #
 # One matrix cannot do that. It gives a weighted sum, which would have to be above a threshold for praise and below it
 # for blame, so a straight line would have to separate the two. In the left panel below, praise stands on two opposite
-# corners of a square and blame on the other two: no line does. Such cases are not **linearly separable**, and this one
-# is the classic XOR.
+# corners of a square and blame on the other two: no line does. Two kinds of points that no line separates are not
+# **linearly separable**, and this arrangement is the classic XOR.
 #
 # From $z$, the sum of polarity and *affirmed*, the network makes two numbers, $\max(0, z)$ and $\max(0, -z)$. With
 # these as axes, on the right, one line separates praise from blame.
@@ -197,11 +197,15 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 #
 # $$\operatorname{FeedForward}(x) = \operatorname{activation}(x W_1 + b_1) \, W_2 + b_2 .$$
 #
-# A vector has $D$ entries (`d_model` in code). $W_1$ goes up from $D$ to $d_\text{ff}$ *hidden* entries, or *units*, by
-# habit $4D$, and $W_2$ comes down again. In *not bad* two units were enough: $W_1$ made $z$ and $-z$, the activation
-# was ReLU, $W_2$ added both into the tone, and $b_2$ was the −1 there. With the biases $b_1$ and $b_2$ that makes
-# $2 D d_\text{ff} + d_\text{ff} + D$ parameters, 2,099,712 for 512 and 2,048. In code that is two linear maps with a
-# ReLU between them:
+# A vector has $D$ entries (`d_model` in code). $W_1$ takes it up to $d_\text{ff}$ *hidden* entries, or *units*, by
+# habit $4D$, and $W_2$ brings it down again. In *not bad* two units were enough, with $b_1 = 0$:
+#
+# $$W_1 = \begin{pmatrix} 1 & -1 \\ 1 & -1 \\ 0 & 0 \\ 0 & 0 \end{pmatrix}, \quad W_2 = \begin{pmatrix} 0 & 0 & 0 & 1 \\ 0 & 0 & 0 & 1 \end{pmatrix}, \quad b_2 = (0, 0, 0, -1) .$$
+#
+# $W_1$ makes $z$ and $-z$, ReLU keeps the positive one, $W_2$ adds it to the tone, and $b_2$ subtracts 1.
+#
+# The matrices and biases have $2 D d_\text{ff} + d_\text{ff} + D$ parameters, 2,099,712 for 512 and 2,048. In code that
+# is two linear maps with a ReLU between them:
 
 # %%
 from torch import nn
@@ -211,8 +215,16 @@ x = torch.randn(2, 7, 512)  # (B, T, D)
 y = down(up(x).relu())  # (B, T, D): each of the 14 vectors by itself
 print(tuple(y.shape))
 
+# %% tags=["proof"]
+w_1 = torch.tensor([[1.0, -1.0], [1.0, -1.0], [0.0, 0.0], [0.0, 0.0]])
+w_2 = torch.tensor([[0.0, 0.0, 0.0, 1.0]] * 2)
+for polarity, affirmed in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
+    z = torch.tensor([polarity, affirmed, 0.0, 0.0])
+    tone = ((z @ w_1).relu() @ w_2 - torch.tensor([0.0, 0.0, 0.0, 1.0]))[3]
+    assert tone == polarity * affirmed
+
 # %% [markdown]
-# The **activation function** between them, or *non-linearity*, keeps them from collapsing into one matrix: without it,
+# The **activation function**, or *non-linearity*, keeps the two maps from collapsing into one: without it,
 # $x W_1 W_2$ would be $x$ times a single $D \times D$ matrix, and the wide middle would gain nothing. The paper's is
 # ReLU. **GELU**, $z \, \Phi(z)$ with the normal distribution function $\Phi$, is a ReLU without the corner: −0.16, 0
 # and 0.84 at −1, 0 and 1, where ReLU is 0, 0 and 1.
@@ -265,11 +277,11 @@ def median_length(add, scale):
 
 
 for name, add in ("with the sums", True), ("without", False):
-    print(f"{name:13} {median_length(add, 1):.1g}")
+    print(f"{name:13} {median_length(add, 1):.2g}")
 
 # %% [markdown]
-# With the sums the gradient arrives at about its full length, and without them only 0.00000003 of it is left. Would
-# larger weights help? Multiply them all by 2, and by 2.5:
+# With the sums the gradient arrives a little longer than it started, and without them only 0.00000003 of it is left.
+# Would larger weights help? Multiply them all by 2, and by 2.5:
 
 # %%
 print("weights times       2     2.5")
@@ -520,8 +532,8 @@ assert (ours(x, real[:, None, None]) - expected)[real].abs().max() > 0.3
 #
 # - **`batch_first=True`**. Otherwise PyTorch takes the first axis for the positions.
 # - **`eval()`**, for both, or dropout makes each run different.
-# - **The norms.** PyTorch's layers are post-norm unless you say `norm_first=True`, and its `nn.TransformerEncoder` has a
-#   final norm only if you pass one.
+# - **The norms.** PyTorch's layers are post-norm unless you say `norm_first=True`, and its `nn.TransformerEncoder` has
+#   a final norm only if you pass one.
 # - **`src_key_padding_mask`** is true where a token is *hidden*, the reverse of our `mask`.
 # - **Random biases and gains.** PyTorch's layer starts with all biases of attention 0 and all gains 1, and then a
 #   forgotten bias of attention or two exchanged norms would not show.
@@ -555,7 +567,7 @@ quiz.one_choice(
 #
 # The row is first multiplied by $\sqrt D$. Why? The rows start with length 1, because many models use them a second
 # time at the output, where longer ones would make the first scores too large ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)). But a position has the length $\sqrt{D/2}$ ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)). But a position's vector has the length $\sqrt{D/2}$ ([chapter
 # 5](05_position.ipynb)), 16 for $D = 512$, and would dominate the sum. Multiplied, the row has the length 22.6, close
 # enough to 16. The paper multiplies, too, but does not say why.
 #
@@ -997,8 +1009,8 @@ for without in (None, *PARTS):
 #   and averages of averages [become alike](#words-become-alike).
 # - The residual connection around the feed-forward network, and the **norms**, are not needed here.
 # - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. How? The weights of attention
-#   depend on the words, so attention is no linear map, nor is a norm. Three layers of that are enough, and [one is
-#   not](#can-one-layer-add-without-a-feed-forward-network).
+#   depend on the words, so attention is no linear map, nor is a norm. Three layers of attention and norms are enough
+#   for nearly all digits, and [one is not](#can-one-layer-add-without-a-feed-forward-network).
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1151,15 +1163,18 @@ show_stacks(
 # stack of nothing but attention it is faster than exponential.
 #
 # Adding delays the collapse but, with Glorot's weights, before training, does not prevent it. Once words are mostly
-# alike, attention returns nearly the same vector to all, so what they share grows and what is a word's own does not.
+# alike, attention returns nearly the same vector to all of them. So the part that they share grows, and each word's own
+# part hardly does.
 #
-# Why does it matter? If all words are alike, moving weight between them changes nothing. So with attention alone, and
-# with post-norm, $W_Q$ gets [hardly any gradient](#how-do-size-and-gradient-change-with-the-layer) in the high layers,
-# and they learn only slowly where to look, if at all.
+# Why does it matter? Say that a query gives the weight $w$ to one word and $1 - w$ to another, and both have the value
+# $v$. It receives $w v + (1 - w) v = v$, whatever $w$ is. So the loss does not change with $w$, and $W_Q$, which acts
+# only through such weights, gets no gradient. Where words are nearly alike, it gets [hardly
+# any](#how-do-size-and-gradient-change-with-the-layer). That happens in the high layers with attention alone, and with
+# post-norm, and they learn only slowly where to look, if at all.
 #
 # ### What helps
 #
-# Two things keep words apart.
+# Two things keep words apart, the first in part.
 #
 # - **Pre-norm.** Each layer adds a vector of size about 1 at most to a growing stream, so it changes the stream less
 #   and less. After 24 layers 0.27 of each word is still its own ([in numbers](#how-fast-do-words-become-alike)).
@@ -1168,8 +1183,7 @@ show_stacks(
 #   size $1/\sqrt{24}$ add up to size 1, since their squares add. In all three stacks that add, the own share is then
 #   still above 0.9 after 24 layers.
 #
-# So before training, each layer should add little compared with the stream: with a small initialisation all do, with
-# pre-norm only the later ones.
+#
 
 # %% tags=["proof"]
 small_start = {
@@ -1310,18 +1324,19 @@ for name in quick_first:
     assert 200 < size < 400 if name == "no norm" else size < 5
 
 # %% [markdown]
-# From Glorot's initialisation only pre-norm learns in 600 steps. Post-norm is then at 26 percent, about what the most
-# frequent digit everywhere would give. But it is slow and not stuck. Trained longer, at the learning rate that did best
-# in 600 steps, it learns after some 2,200 to 2,600 steps, where the quick stacks need 140 to 460. *No norm* and *no
-# residual*, at the learning rates that did best for them, have not learned after 5,000. So it is not only the norm's
-# position that matters: started small, or from PyTorch's smaller numbers, post-norm is quick, and started small even
-# the stack without any norm is.
+# With Glorot's initialisation only pre-norm learns in 600 steps. Post-norm reaches 26 percent, about what the most
+# frequent digit everywhere would give. It is slow, but not stuck: at the learning rate that did best in 600 steps it
+# learns after some 2,200 to 2,600, where the quick stacks need 140 to 460. *No norm* and *no residual* have not learned
+# after 5,000.
 #
-# The first column shows what the four quick stacks have in common. It is the own share after the twelfth layer,
-# *before* training: above 0.4 in these four, at most 0.03 in the others. That fits what was found above, since where
-# words are alike the upper layers get hardly any signal about where to look. So it seems that, with Glorot's
-# initialisation, a deep stack drowns the words before anything has been learned, unless a norm stands in front of each
-# sublayer. Smaller weights prevent this.
+# Smaller initial weights change this. With them post-norm is quick, and with the smallest so is the stack without any
+# norm. So it is not only the position of the norm that matters.
+#
+# What do the four quick stacks share? The first column is the own share after the twelfth layer, *before* training. It
+# is above 0.4 in these four, and at most 0.03 in the other three, where the words have drowned before anything is
+# learned. For *post-norm* and *no residual* that fits what was found above: where words are alike, the upper layers get
+# hardly any gradient for where to look. *No norm* has another fault: its [numbers
+# explode](#how-do-size-and-gradient-change-with-the-layer). Seven stacks show a pattern, and do not prove its cause.
 #
 # What do norms add, then? They can allow larger steps. With the same small initialisation, at a learning rate of 0.01,
 # post-norm still learns with every seed, and without norms the loss overflows. Pre-norm learns there from Glorot's
@@ -1423,9 +1438,8 @@ for depth, stream in enumerate(streams):
 
 # %% [markdown]
 # At the bottom, layer 0, a vector is a digit's embedding plus its position. It holds its own digit and nothing of the
-# one to output: 11 percent, where chance is 10. After the first layer the digit to output is still read right less than
-# one time in three. After the second layer both digits can be read, from one vector of 32 numbers (with some seeds only
-# after the third).
+# one to output: 11 percent, where chance is 10.  After the second layer both digits can be read, from one vector of 32
+# numbers (with some seeds only after the third).
 
 # %% [markdown]
 # So what layer 3 reads at a position is **no longer its word alone**. It is a vector that began as one digit and by

@@ -8,11 +8,12 @@
 # %% [markdown]
 # # 14. How well does it translate?
 #
-# The right translation means *the man gives the dog no apple*. Of two answers, one says *an apple* instead of *no
-# apple*. The other is right and perfect German; only its words stand in another order. BLEU, the score that the field
-# reports, gives the wrong answer 59.5 points of 100 and the right one 31.2. This chapter takes such scores apart, shows
-# how one can be raised without better translations, and asks when a difference between two scores means something. Then
-# it turns to real data: captions of pictures. By the end you will have a translator that one command trains.
+# Two systems translate *the man gives the dog no apple* into German. One says *an apple* instead of *no apple*. The
+# other is right and perfect German, but its words stand in another order than in the reference. BLEU, the score that
+# papers have reported most, gives the wrong answer 59.5 points of 100 and the right one 31.2. This chapter takes such
+# scores apart, shows how one can be raised without better translations, and asks when a difference between two scores
+# means something. Then it turns to real data: captions of pictures. By the end you will have a translator that one
+# command trains.
 #
 # You need [chapter 13](13_alignment.ipynb). This chapter takes about 24 minutes to read, and 35 more for the exercises.
 # [Going further](#going-further), at the end, takes 5 more minutes. You need no German.
@@ -154,8 +155,8 @@ quiz.number(
 # $$\text{chrF} = \frac{(1 + \beta^2) \, P R}{\beta^2 P + R} = \frac{5 P R}{4 P + R} = 0.962 .$$
 #
 # Because recall is in the formula, no brevity penalty is needed. And no text has to be cut into words first. That suits
-# languages with many endings, or without spaces. In the code `corpus_score`, from the folded cell above, calls
-# sacreBLEU as for BLEU.
+# languages with many endings, or without spaces. As for BLEU, `corpus_score` from the folded cell above calls
+# sacreBLEU.
 
 
 # %% tags=["export"] module="translation"
@@ -214,8 +215,8 @@ assert by_letters.argmax() == 1 and 11 < by_letters[0] - by_letters[3] < 13
 #
 # BLEU is made for test sets, not for sentences. Over a thousand sentences such accidents can even out; a habit of a
 # system, such as losing *not*, does not. A single sentence may even have no 4-gram in common with its reference, and
-# then BLEU would be 0. Here that happens to all lines of the output except the first. For them sacreBLEU counts the
-# missing match as half a match (*smooth* in its signature).
+# then BLEU would be 0. In the output above only the first line shares a 4-gram with its reference. For the others
+# sacreBLEU counts the missing match as half a match (*smooth* in its signature).
 #
 # **Learned metrics** ask a model. COMET is an encoder like the one in [chapter 15](15_pretrained.ipynb), but
 # multilingual. It reads the source, the translation and the reference, and a small network on top has learnt to give
@@ -293,13 +294,13 @@ assert [round(score, 1) for score in scores.values()] == [87.7, 86.5, 93.4, 91.3
 # noun also costs a right full stop. Letters are easier to hit than words. And where both translation and reference have
 # UNK, that counts as found, whatever the two words were.
 #
-# The signature shows that the second and the third were cut by other rules. It cannot show what happened in the fourth,
-# which is sacreBLEU with its usual settings. So compare two scores only if the signatures are equal and the references
-# are exactly those that were published.
+# The signature would show that the second and the third were cut by other rules. It cannot show what happened in the
+# fourth, which is sacreBLEU with its usual settings. So compare two scores only if the signatures are equal and the
+# references are exactly those that were published.
 
 # %% tags=["quiz"]
 quiz.one_choice(
-    "Two systems report 34.1 and 35.0 BLEU on the same test set, with the same signature. When may you still not compare them?",
+    "Two systems report 34.1 and 35.0 BLEU on the same test set, with the same signature. In which case can the two still not be compared?",
     quiz.right(
         "When one of them has prepared the references before sacreBLEU saw them",
         "Yes. The signature says how sacreBLEU counted, and nothing about the texts that it was given.",
@@ -328,9 +329,8 @@ quiz.one_choice(
 # with replacement, so that some come twice and some not at all, and compute the score again. Do this a thousand times.
 # How far the scores spread shows how much they depend on the choice of sentences.
 #
-# To be quick, the code does not count n-grams again for each new test set. `rows` has an array for each seed, with one
-# row for each sentence. A row has the ten numbers that BLEU adds up: n-grams found and n-grams written, of 1 to 4 words
-# each, and both lengths. `bleu_of` adds rows up and turns the sums into a score.
+# `rows` has, for each seed and sentence, the ten numbers that BLEU adds up: n-grams found and n-grams written, of 1 to
+# 4 words each, and both lengths. `bleu_of` adds rows up and turns the sums into a score, so nothing is counted again.
 
 
 # %% the counts of which BLEU is made tags=["hide-input"]
@@ -426,14 +426,15 @@ assert as_far < 10 and 0.0005 < results["BLEU"][2].p_value < 0.003
 assert 0.05 < results["BLEU"][1].p_value < 0.15
 
 # %% [markdown]
-# So between seeds 0 and 2, chance alone makes such a gap only a few times in a thousand. Our program says 0.003 and
-# sacreBLEU 0.002, because they toss different coins. For seeds 0 and 1, which are 1.6 points apart, chance makes the
-# gap in 9 of 100 cases. By custom a difference is **significant** if $p$ is below 0.05. If $p$ is above 0.05, nothing
-# has been shown, not even that the two are equal.
+# So between seeds 0 and 2, chance alone makes such a gap only two or three times in a thousand. Our program says 0.003
+# and sacreBLEU 0.002: they toss different coins, we a thousand times and sacreBLEU ten thousand times. Seeds 0 and 1
+# are 1.6 points apart, and chance makes that gap in 9 of 100 cases. By custom a difference is **significant** if $p$ is
+# below 0.05. A larger $p$ shows nothing: the two may be equal, or the test set may be too small to tell.
 #
-# Several comparisons call for a stricter limit. Of twenty comparisons of equal systems, one falls below 0.05 by chance,
-# on average. We compared three seeds, in three pairs, and picked the largest gap. The remedy is to divide 0.05 by the
-# number of comparisons (the **Bonferroni correction**). The limit is then 0.017, and 0.002 is still below it.
+# But we also chose where to look. Three seeds make three pairs, and we took the one with the largest gap. Of twenty
+# comparisons of equal systems, one falls below 0.05 on average. So whoever may choose needs a stricter limit. The
+# **Bonferroni correction** divides 0.05 by the number of comparisons, here three. The limit is then 0.017, and 0.002 is
+# still below it.
 #
 # And what has been shown? One *trained model* is worse than the other, on sentences like these. But the two are of
 # one kind, with the same settings, and only the seed differs. So to compare *kinds* of model, train several of each,
@@ -518,15 +519,15 @@ for example in [e for e in run["examples"] if len(e["source"]) < 80][:5]:
 # %% [markdown]
 # ## Which kind of model wins?
 #
-# We have one transformer and one score. Would a recurrent network have done better? The grammar cannot tell: it was too
-# easy to separate transformers from recurrent networks *with attention* ([chapter
+# We have one transformer and one score. Would a recurrent network have done better? The grammar could not tell: it was
+# so easy that it did not separate transformers from recurrent networks *with attention* ([chapter
 # 13](13_alignment.ipynb#the-same-words-the-same-steps)). So here they race again, on captions, English to German
 # (`python -m benchmarks.captions`).
 #
-# All models have about 0.9 million parameters, the same vocabulary of 2,000 tokens, and 2,000 steps of up to 1,024
-# tokens per side. All translate with $\alpha = 0.6$. First each kind is tuned, with one seed. It chooses learning rate,
-# size of the embeddings, layers, dropout and warm-up, one after the other, by BLEU on the validation captions. Then
-# three seeds of each kind translate the test captions.
+# Some things are the same for all: about 0.9 million parameters (with fewer layers a model is wider), a vocabulary of
+# 2,000 tokens, 2,000 steps of up to 1,024 tokens per side, and $\alpha = 0.6$. The rest is tuned for each kind, with
+# one seed: learning rate, size of the embeddings, layers, dropout and warm-up, one after the other, by BLEU on the
+# validation captions. With these settings three seeds of each kind are trained, and translate the test captions.
 #
 # Below, *length* is the number of words written for each word of the reference, the *validation loss* is per token, and
 # *ms a step* are the milliseconds of a training step, on one core.
@@ -581,8 +582,8 @@ show_race("warmed", race["chosen"]["short"])
 
 # %% [markdown]
 # The transformer comes last of the three that attend. Each GRU with attention is 2.8 to 3.7 points ahead of each
-# transformer, and the LSTMs are one point ahead on average. Without attention the GRU falls from 32 to 14. Is that the
-# verdict?
+# transformer, and the LSTMs are one point ahead on average. The GRU without attention gets 14, the one with it 32. Is
+# that the verdict?
 #
 # ### Break it: the setting that was not on the list
 #
@@ -603,7 +604,8 @@ print(*(f"{n}: {a} → {b}" for n, (a, b) in changed.items() if a != b), sep=", 
 #
 # A search finds only what is on its list. From outside both races look equally fair: tuned models, three seeds. But the
 # second list had one more setting, for the transformer only, and we added it after seeing the test scores. So a clean
-# answer needs a fresh test set, and this is the only test set of captions in this book.
+# answer needs a fresh test set, and this is the only test set of captions in this book. (Multi30k has later ones, of
+# 2017 and 2018.)
 #
 # ### Is the rest length?
 #
@@ -642,26 +644,26 @@ for one, other in (attending[:2], attending[::2]):
     print(f"{one:16}/ {other:16}{ranges}")
 
 # %% [markdown]
-# All nine models choose $\alpha = 1$ (0.6 and 1.5, its neighbours on the list, are no better). That changes their BLEU by
-# 0.6 at most, and the transformer still writes only 0.93 words for each word of the reference. So a better $\alpha$
-# does not cure it. Without the brevity penalty, transformer and GRU would both have 33 BLEU again, so in BLEU the gap
-# is mostly length. In chrF, which has no such penalty, 2.8 points remain. We have not found why the transformer ends
-# early.
+# All nine models choose $\alpha = 1$ (0.6 and 1.5, its neighbours on the list, are no better). That changes their BLEU
+# by 0.6 at most, and the transformer still writes only 0.93 words for each word of the reference. In BLEU this is most
+# of the gap: without the brevity penalty, transformer and GRU would again both have 33. chrF has no such penalty, but
+# its recall falls where text is missing, so its gap of 2.8 points may be partly length, too. We have not found why the
+# transformer ends early.
 #
-# **The GRU with attention is ahead**, by about 2 BLEU and 3 chrF, in this race with little text, few parameters and few
-# steps: all three GRUs beat all three transformers.
-#
-# The lower part of the output tests this. Three models of each kind make nine pairs, and each pair gets its own $p$ by
-# approximate randomisation. Each row shows the smallest and the largest of the nine. For transformer and GRU even the
-# largest is below 0.02, and by chrF 0.0001, which is the smallest share that 10,000 exchanges can give. So in all nine
+# The lower part of the output tests the gap. Three models of each kind make nine pairs, and each pair gets its own $p$
+# by approximate randomisation. Each row shows the smallest and the largest of the nine. For transformer and GRU even
+# the largest is below 0.02, and by chrF it is 0.0001, the smallest share that 10,000 exchanges can give. So in all nine
 # pairs the GRU is significantly better. (Nobody picked the best of the nine here: all of them must be small, which
 # needs no correction.) Transformer and LSTM cannot be told apart: which of them is ahead depends on the seeds and on
 # the metric.
 #
+# **The GRU with attention is ahead**, by about 2 BLEU and 3 chrF, in this race with little text, few parameters and few
+# steps. The setting that we added late was the transformer's alone, so it can only have made this lead smaller.
+#
 # These tests compare trained models. To compare *kinds*, compare seeds. Six scores can be split into three and three in
 # 20 ways. If the kind made no difference, each way would be equally likely. In only two of them does one group have the
-# three highest scores: the real split and its mirror image. So $p = 2/20 = 0.1$, and three seeds cannot reach 0.05. So
-# we look at the size of the gap, which is about twice the range of the transformer's seeds.
+# three highest scores: the real split and its mirror image. So $p = 2/20 = 0.1$, and three seeds of each kind can give
+# no smaller value. What remains is the size of the gap, which is about twice the range of the transformer's seeds.
 #
 # Two columns are left. A step of the GRU takes roughly 30 percent longer. In the validation loss the two are level
 # (1.91 and 1.92), although their BLEU is not. For the loss, a model is given the right words before each token; BLEU
@@ -896,8 +898,8 @@ verdict
 # of characters. Neither sees the meaning, and two scores can be compared only if signature and references are the same.
 # A paired test asks whether two trained models differ on sentences like those of the test set. To compare two kinds of
 # model, train several seeds of each. In a small race on captions a GRU with attention came out ahead of the
-# transformer, and the gap narrowed when one more setting was searched. With more steps and parameters, two
-# transformers, each trained by one command, get 40.5 BLEU into German and 42.6 into English.
+# transformer, and the gap narrowed when the transformer's settings were searched again. With more steps and parameters,
+# two transformers, each trained by one command, get 40.5 BLEU into German and 42.6 into English.
 #
 # **Sources.** BLEU: [Papineni and others (2002)](https://aclanthology.org/P02-1040/); why it needs a signature: [Post
 # (2018)](https://arxiv.org/abs/1804.08771);

@@ -12,8 +12,8 @@
 # you find nothing useful; a search by meaning finds the sentence about *garbage-collected* objects. In [chapter
 # 8](08_encoder.ipynb) our encoder matched PyTorch's, but its numbers were random. Here you load the 22.6 million
 # trained numbers of a published model into code that you have read. The model turns sentences into vectors (**sentence
-# embeddings**): those that mean the same get vectors that point in similar directions. Then you look at where its heads
-# look, and test by experiment whether that explains anything.
+# embeddings**): sentences that mean the same get vectors that point in similar directions. Then you look at where its
+# heads look, and test by experiment whether that explains anything.
 #
 # You need [chapter 8](08_encoder.ipynb). It takes about 25 minutes to read, and 35 more for the exercises. [Going
 # further](#going-further), at the end, takes 2 more minutes.
@@ -37,8 +37,8 @@ transformer_map(built=15)
 # - the activation is a GELU, not ReLU;
 # - the norms have a smaller $\epsilon$;
 # - an embedding is the sum of three learned vectors, for token, position and *segment*, and is normalised instead of
-#   scaled. The segment is the first or the second of two sentences; we encode one sentence at a time, so it is always
-#   the first.
+#   scaled. The segment is the first or the second of two sentences; each of our inputs is a single sentence, so it is
+#   always the first.
 #
 # In front of the encoder, a tokenizer cuts text into subwords. We use the model's own; chapter 10 builds one. The
 # tokenizer also puts two special tokens around every sentence, `[CLS]` before and `[SEP]` behind, which count like
@@ -363,12 +363,14 @@ assert np.abs(others[np.kron(np.eye(3), np.ones((2, 2))) == 0]).max() < 0.15
 # ### Break it: a BERT with a mistake in it
 #
 # A published model's parameters make a good test of code, if you compare numbers. Plant nine mistakes in our encoder,
-# one at a time: ReLU for GELU, pre-norm for post-norm, six heads of 64 instead of twelve of 32, no positions and so on.
-# Two others are a larger $\epsilon$ and *GELU by tanh*, a common approximation of GELU. No mistake changes the shape of
-# a published tensor, so the parameters always fit.
+# one at a time. Two are tiny: a larger $\epsilon$, and *GELU by tanh*, a common approximation of GELU. Four change the
+# layers: ReLU for GELU, six heads of 64 for twelve of 32, pre-norm for post-norm, and scores that are not divided.
+# Three change the embeddings: no positions, no segment vector, or the factor $\sqrt{D}$ of chapter 8. No mistake
+# changes the shape of a published tensor, so the parameters always fit.
 #
 # First ask what a user would ask: does each of the six sentences still find its partner? Then compare the six vectors
-# with the right ones. Here are the lowest cosine of the six, and the largest difference of an entry.
+# with those of our correct model: the output has the lowest of the six cosines, and the largest difference of an entry.
+# (Its first line compares the correct model with the library.)
 
 # %% nine mistakes, and what notices them tags=["hide-input"]
 import copy
@@ -431,10 +433,9 @@ for name, plant in mistakes.items():
 # pairs all six sentences, and a demonstration would go well. Yet one vector of the ReLU model has a cosine of only
 # about 0.4 with the right one. Six sentences on three subjects are a weak test.
 #
-# The last column is the strong test. It gives the difference from our own correct vectors. Those differ from the
-# library's by less than one millionth, as the first line of the output says. Even the smallest mistake makes a
-# difference of 8e-5. When you test code of your own like this, turn dropout off and use a padded batch. If the numbers
-# differ, compare layer by layer.
+# The last column is the strong test. Even the smallest mistake makes a difference of 8e-5, where the library's vectors
+# and ours differ by less than one millionth. When you test code of your own like this, turn dropout off and use a
+# padded batch, since otherwise a wrong mask goes unseen. If the numbers differ, compare layer by layer.
 #
 # One row is a surprise. The segment vector is the same for every token and looks harmless, but leaving it out does more
 # harm than leaving out all positions. Why, we have not tested.
@@ -603,9 +604,9 @@ assert any('"finally"' in text for text in manual)
 #
 # ## Where do its heads look?
 #
-# Suppose the search gives a wrong answer, and you want to know why. The usual step is to look at the model's attention
-# maps, its matrices of weights. Six layers of twelve heads make 72 maps for each sentence. First see what the maps
-# show; then test whether the result depends on it. Below, choose layer 1, head 3; then any head of layer 3.
+# The search gave wrong answers, too. Many people would now look at the model's attention maps, its matrices of weights.
+# What can these tell? Six layers of twelve heads make 72 maps for each sentence. First see what the maps show; then
+# test whether the result depends on it. Below, choose layer 1, head 3; then any head of layer 3.
 
 
 # %% tags=["plot"]
@@ -783,14 +784,14 @@ assert abs(within["clear map, words only"]) < 0.1
 
 # %% [markdown]
 # Layer 1, head 3 ranks near the middle of the 72. For all heads the rank correlation is −0.35: the clearer the map, the
-# *smaller* the change tends to be. But a map is also clear when all its weight goes to a special token. So count the
-# words only, and scale each row to a sum of 1 again: the rank correlation is −0.09. Rank the heads within their own
-# layer, too, and it is about 0. Hardly anything remains.
+# *smaller* the change tends to be. Two things may blur that. A map is also clear when all its weight goes to a special
+# token. So keep only the weights on words, and scale each row to a sum of 1 again: −0.09. And layers differ. So rank
+# each head only among the twelve of its layer, too: about 0. Hardly anything remains.
 #
-# What does go with the change is how much weight a head gives to words: 0.39. Among heads of one layer it is 0.40, so
-# this is not only the last layer's doing. Part of the correlation is built in: a head that fetches little has little to
-# lose. (The heads of the last layer lie highest in the figure, presumably because what they hand over goes nearly
-# straight into the mean, and no later layer can make up for its loss.)
+# Another number does go with the change: the weight that a head gives to words in total. The correlation is 0.39, and
+# 0.40 among heads of one layer, so this is not only the last layer's doing. Part of it is built in: a head that fetches
+# little has little to lose. (The heads of the last layer lie highest in the figure, presumably because what they hand
+# over goes nearly straight into the mean, and no later layer can make up for its loss.)
 #
 # Two cautions. A small change does not make a head useless, since others may stand in for it. Nor does a large change
 # prove that a head is needed, since a zero in its place is an input that the later layers never met in training.
@@ -800,13 +801,13 @@ assert abs(within["clear map, words only"]) < 0.1
 # In layers 2 to 5 the special tokens get most of the weight. But a weight only says how much of a *value* is taken. If
 # that vector is short, even a large weight contributes little. So measure two numbers for each token: its weight
 # $\alpha$, and the length (the norm) of what it hands over, $\lVert \alpha \, v W_O^{(h)} \rVert$. Here $v$ is the
-# token's value, and $W_O^{(h)}$ the part of $W_O$ that belongs to head $h$. These norms are called **norm-weighted
-# attention** (Kobayashi and others, 2020).
+# token's value, and $W_O^{(h)}$ the part of $W_O$ that belongs to head $h$. Looking at these norms in place of weights
+# is called **norm-based analysis** (Kobayashi and others, 2020).
 
 
 # %% weight, and share of what is received tags=["hide-input"]
 def received(sentence):
-    """By layer: special tokens' share of weight and of what is received; length of [CLS]'s value."""
+    """By layer: special tokens' share of weight and of what is received; lengths of their values."""
     tokens, mask = minilm.batch([sentence])
     with torch.no_grad():
         x, shares = minilm.embeddings(tokens), []
@@ -821,7 +822,7 @@ def received(sentence):
             pair = weights[..., special], parts[..., special]
             shares.append([share.sum(dim=-1).mean() for share in pair])
             lengths = handed.norm(dim=-1)[0].mean(dim=0)  # (S,)
-            shares[-1].append(lengths[0] / lengths[1:-1].mean())
+            shares[-1] += [lengths[n] / lengths[1:-1].mean() for n in special]
             x = layer(x, mask)
     return torch.tensor(shares)
 
@@ -843,13 +844,19 @@ odds = (
 assert 6.9 < odds[:, 0].min() < odds[:, 0].max() < 8.3
 assert 1.05 < odds[:, 1].min() < odds[:, 1].max() < 1.55
 assert 0.025 < shares[1:5, 2].min() < shares[1:5, 2].max() < 0.065
+assert 0.7 < shares[1:5, 3].min() < shares[1:5, 3].max() < 1.1
+assert round(0.03 / 0.43, 2) == 0.07
 
 # %% [markdown]
-# For the second line, add up the norms in each row of each head, take the special tokens' share, and average. In layers
-# 2 to 5 the special tokens get nearly two thirds of the weight, but they contribute 21 to 26 percent of the length,
-# where two average tokens would contribute 19. The reason is `[CLS]`: it gets nearly all of that weight, and its value,
-# after $W_O$, is only 0.03 to 0.06 as long as a word's (the third line). A caution: adding norms treats all vectors as
-# if they pointed the same way, so vectors that cancel each other still count.
+# **By hand:** a row gives 0.6 to `[CLS]`, whose value has the length 0.05, and 0.4 to a word, whose value has the
+# length 1. They hand over 0.03 and 0.4. So `[CLS]` has 60 percent of the weight, and 7 percent of the length.
+#
+# The second line is this share for both special tokens, averaged over rows and heads. In layers 2 to 5 they get nearly
+# two thirds of the weight, but 21 to 26 percent of the length, where two average tokens would have 19. The reason is
+# `[CLS]`: it gets nearly all of that weight, and its value, after $W_O$, is only 0.03 to 0.06 as long as a word's (the
+# third line). The share is more than 7 percent because `[SEP]` has a value about as long as a word's, and because in
+# some rows nearly all weight lies on `[CLS]`, so that hardly anything else is handed over. A caution: adding norms
+# treats all vectors as if they pointed the same way, so vectors that cancel each other still count.
 #
 # Why attend to `[CLS]` at all? The usual answer is that a softmax must spend its 1 on something. A head that finds
 # nothing to fetch spends it on a token where it does no harm. Such a token is an **attention sink**, as in chapter 4
@@ -974,7 +981,7 @@ assert n != answers[3][0][1] and "finally" not in manual[n]
 #
 # Attention received does say something about a word. Here the two orders have a rank correlation of 0.61, and in the
 # twenty sentences 0.74 on average. Part of that is built in, since hiding a word that gets much weight takes away more.
-# So attention received is evidence. Before you call it an explanation, ablate.
+# So attention received is a reason to suspect a word. An ablation tests the suspicion.
 
 # %% tags=["quiz"]
 quiz.one_choice(

@@ -465,13 +465,12 @@ for n in (0, fronted):
 # `s sbar vp` is missing before the full stop. In the second it begins with an SBAR, as it would if *although* stood in
 # front.
 #
-# Which is to blame: the depth, the length, or the three words *Anna thinks that*? Two controls separate them:
+# Three things could be to blame: the length, the words *Anna thinks that*, or the third clause. Test the first two
+# without the third. Length is the number of labels and underscores in the gold text:
 #
-# - for the length, sentences of two clauses, without the three words, whose trees are as long as those of the shortest
-#   deeper sentences: 33 to 38 labels and underscores;
-# - for the three words, *Anna thinks that* before a single clause, at any length.
-#
-# The third row of the output has the deeper sentences of 33 to 38 labels and underscores themselves.
+# - **Length alone**: sentences of two clauses, without the three words, 33 to 38 long, like the shortest deeper ones.
+# - **The three words alone**: *Anna thinks that* before one clause, at any length, which makes two clauses in all.
+# - **All three**: the deeper sentences that are 33 to 38 long themselves.
 
 
 # %% is it the length? tags=["hide-input"]
@@ -660,12 +659,17 @@ assert lacked_three == scored_right
 #
 # *the cat* is an NP; with *sees* in front it is a VP, and with *she* in front of that, an S.
 #
-# A cut makes two parts, but not every rule has two. Rules with one part, such as NP → PRP, are **unary**. They are
-# removed before counting: a chain of only children becomes one label, so that a PRP alone in an NP is `NP/PRP`, and is
-# taken apart again in the end. Rules with more than two parts are **binarized**: `S → NP VP .` becomes `S → NP S|NP`
-# and `S|NP → VP .`, where `S|NP` is what is left of an S after its NP. `PCFG`, in `data`, brings the rules into this
-# form and counts them; `cky`, folded, fills the chart and builds the tree. Here are the scores, on the first 200 test
-# sentences and on the deeper ones:
+# A cut makes two parts, so above the words every rule must have two. Rules of any other length are changed before they
+# are counted.
+#
+# A rule with one part, such as NP → PRP, is **unary**. Its two labels become one, so that a PRP alone in an NP is
+# `NP/PRP`. In the finished tree it is taken apart again.
+#
+# A rule with more than two parts is **binarized**: `S → NP VP .` becomes `S → NP S|NP` and `S|NP → VP .`. Read `S|NP`
+# as the rest of an S after its NP. It stands in the chart like any label, and is removed from the finished tree.
+#
+# `PCFG`, in `data`, brings the rules into this form and counts them; `cky`, folded, fills the chart and builds the
+# tree. Here are the scores, on the first 200 test sentences and on the deeper ones:
 
 # %% tags=["export", "hide-input"] module="parsing"
 import numpy as np
@@ -873,17 +877,21 @@ class SpanParser(nn.Module):
 
 
 # %% [markdown]
-# Spans that are labelled one by one can cross, and then they form no tree. So we need CKY again, to find the tree whose
-# spans have the largest sum of scores. Write $s(i, j, \ell)$ for the score of the label $\ell$ on the span from post
-# $i$ to post $j$, and $\text{best}(i, j)$ for the best sum over that span. The score of a label does not depend on the
-# labels of its parts, so label and cut can be chosen separately. The best sum is the score of the best label, plus the
-# best sums of the two parts at the best cut $k$:
+# Nothing makes these labels agree: *she sees* and *sees the cat* may both get one. Then they cross, and there is no
+# tree. So we need CKY again, to find the tree whose spans have the largest sum of scores.
+#
+# First fix the zero. From each score of a span its score of *no constituent* is subtracted, so *no constituent* is
+# at 0. A span for which it is best adds nothing and gets no bracket, and its parts become children of the span around
+# it.
+#
+# Write $s(i, j, \ell)$ for the score of the label $\ell$ on the span from post $i$ to post $j$, and $\text{best}(i, j)$
+# for the best sum over that span. The score of a label does not depend on the labels of its parts, so label and cut can
+# be chosen separately. The best sum is the score of the best label, plus the best sums of the two parts at the best cut
+# $k$:
 #
 # $$\text{best}(i, j) = \max_{\ell} s(i, j, \ell) + \max_k \, [\text{best}(i, k) + \text{best}(k, j)] .$$
 #
-# For a single word there is nothing to cut, and only the first term is left. *No constituent* is one of the labels
-# $\ell$; its score is subtracted from all, so that it is 0. If it is the best label of a span, the span gets no
-# bracket, and its parts become children of the span around it.
+# For a single word there is nothing to cut, and only the first term is left.
 #
 # For *she sees the cat*, with scores that are made up:
 
@@ -1030,9 +1038,9 @@ quiz.one_choice(
 # ## Real sentences
 #
 # The treebank of most papers, the Wall Street Journal part of the Penn Treebank, is sold under a licence. **CRAFT**
-# (Verspoor and others, 2012) is free: 97 articles of biology, parsed by hand in the same style. We take the published
-# split, in which 30 articles are the test, and sentences of at most 20 words: 7,661 to learn from, 3,711 to be tested
-# on. One of them:
+# (Verspoor and others, 2012) is free: 97 articles of biology, with trees in the same style that were corrected by hand.
+# We take the published split, in which 30 articles are the test, and sentences of at most 20 words: 7,661 to learn
+# from, 3,711 to be tested on. One of them:
 #
 # > This is accompanied by tubular dilatation and mild proteinurea in older mutant mice .
 #
@@ -1194,12 +1202,12 @@ plt.show()
 #
 # The paper's model wrote trees as well. With four layers of width 1024, trained on about 40,000 sentences, it reached
 # an F1 of 91.3 on the Wall Street Journal. The chart parser of Kitaev and Klein, whose encoder is built of attention as
-# well, reached 93.55 from the same sentences. In these papers, translator and chart parser are two points apart; here
-# it is 38 at our translator's best. But our text is different, we have a fifth of the sentences, and our model has an
-# eighth of the width.
+# well, reached 93.55 from the same sentences. In these papers the two are two points apart. Here the gap is 38, even
+# for our best translator. But our text is different, we have a fifth of the sentences, and our model has an eighth of
+# the width.
 #
 # Does the gap depend on the number of sentences? We trained all three parsers again on a quarter and a sixteenth of the
-# trees. They also got half and a quarter of the steps, so two things change at once:
+# trees. Translator and chart parser also got half and a quarter of the steps, so two things change at once:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "F1 against the number of trees to learn from, 479, 1,915 and 7,661. Chart parser 59, 69, 78; grammar 58, 69, 75; translator 23, 28, 35. Right-branching is at 19."}}
 figure, axes = plt.subplots(figsize=(6.2, 3.4), layout="constrained")
@@ -1264,7 +1272,7 @@ assert [round(points) for points in behind] == [35, 42, 44]
 # With more trees, the translator falls further behind the chart parser in this range, from 35 points to 44 (before
 # rounding). But look at what each parser gains when it gets four times the trees. The translator's gain grows, from 4.2
 # points at the first step of the figure to 7.0 at the second, while those of the other two shrink. Part of that may be
-# the number of training steps. The paper's result suggests that a translator can catch up, with more trees and more
+# the number of training steps. The paper's result suggests that a translator can come close, with more trees and more
 # width.
 #
 # In these sentences the translator often loses count of the words, and in the artificial ones it did not learn to put a

@@ -307,7 +307,7 @@ print(
 )
 
 # %% [markdown]
-# All of them, those of one hop (task 1) and of two. Now one of your own, the newest fact first:
+# All of them. Now one of your own, the newest fact first:
 
 # %%
 mine = """Where is the cup?
@@ -382,7 +382,13 @@ quiz.number(
 # ## How does it join two facts?
 #
 # *Where is the book?* Somewhere in the model, the question must meet *Paul took the book*, and Paul must meet *Paul
-# went to the bedroom*. **Predict first**: which line looks for which?
+# went to the bedroom*. Two routes come to mind:
+#
+# - The question reads *Paul took the book* in layer 1, learns of Paul, and looks for Paul in layer 2.
+# - The facts do the reading: *Paul took the book* reads the question, and then *Paul went to the bedroom* reads *Paul
+#   took the book*.
+#
+# **Predict first**: which of them does the model take?
 #
 # Attention maps suggest an answer, and do not prove it ([chapter 15](15_pretrained.ipynb)). So run an experiment, the
 # **activation patching** of [chapter 13](13_alignment.ipynb), now line by line:
@@ -392,7 +398,7 @@ quiz.number(
 # 3. Copy the vectors of *some lines* from the donor into the first story.
 # 4. Let the first story go on, and see which answer comes out.
 #
-# If the answer is the donor's, then at that layer the copied vectors are enough to decide it.
+# If the donor's answer comes out, then after that layer the copied vectors alone are enough to change the answer.
 #
 # Here are a story and a donor that asks for another thing. Call the person who has the thing asked for its *owner*. The
 # kind of a line is printed behind it: *took* is the line in which the owner takes the thing, and *went* is the one that
@@ -457,10 +463,10 @@ for n, texts in enumerate(zip(story, other, strict=True)):
 
 
 # %% [markdown]
-# The donor asks for another thing, so other lines are *took* and *went* in it. Where story and donor have different
-# *took* lines, as here those of John and Mary, both lines are copied. Both, because one line must become the line asked
-# for, and the other must cease to be. The same goes for *went*. Each time we copy the lines of one kind only: the
-# question, *took*, *went*, or all others.
+# Both stories hold the same facts, the newest first, but the questions pick out different lines. In the story John is
+# the owner, so *took* and *went* are his lines; in the donor they are Mary's. To copy *took* here is to copy both
+# *took* lines, because one must stop being the line asked for and the other become it. The same goes for *went*. Each
+# time we copy one kind only: the question, *took*, *went*, or all others.
 #
 # There are three sorts of donor, with a map for each in the figure:
 #
@@ -556,12 +562,12 @@ for name, step in staircase.items():
 # So each time one kind of line is enough. This kind is also needed: copy every line *except* this kind, and the donor's
 # answer comes in at most 4 percent of the stories.
 #
-# In this model, then, what is asked moves from the question to the *took* line in layer 1, from there to the *went*
-# line in layer 2, and from there into the answer. Here each hop takes a layer.
+# In this model, then, the information about which thing is asked for moves from the question to the *took* line in
+# layer 1, from there to the *went* line in layer 2, and from there into the answer. Here each hop takes a layer.
 #
-# So which line looks for which? The question does not go and look for the book. Attention carries information *to* the
-# position that attends, so it is the facts that look at the question. What they find there decides which fact is read
-# in the end. In this way no query made from the question has to ask for Paul.
+# So it is the second route. On the first, the question would have learned of the owner in layer 1, so copying it then
+# would still bring the donor's answer, and it does not. Attention carries information *to* the position that attends,
+# and here the facts attend. No query made from the question has to ask for Paul.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Four lines of a story as rows, and columns for the embeddings, layer 1, layer 2 and the answer. What is asked goes from the question to Paul took the book in layer 1, from there to Paul went to the bedroom in layer 2, and from there to the answer, bedroom."}}
 drawing = Diagram(7.6, 2.5)
@@ -654,15 +660,18 @@ rule = np.mean([taker(one) == one.target for one in two_hops])
 print(f"the room of whoever took something last: {rule:.1%} of two hops")
 
 # %% [markdown]
-# None of the three takes the whole route of the model above:
+# None of the three takes the route of the model above from start to end:
 #
-# - **Seed 0** starts like that model, but in the end no single kind of line decides by itself.
-# - In **seed 1** the *went* line decides after one layer already. In one layer it can attend to the question and to the
-#   line in which its own person took something, and the feed-forward network can then compare the two.
+# - **Seed 0** starts like that model, but after layer 2 no single kind of line brings the donor's answer in more than
+#   half of the stories.
+# - In **seed 1** the *went* line decides after one layer already. One way to do this, which we have not tested: *Paul
+#   went to the bedroom* reads the question and *Paul took the book* in the same layer, and the feed-forward network
+#   then compares the two things. So two hops need not take two layers.
 # - **Seed 2** gives the same answer whichever thing is asked for, so no donor has another answer to bring. A
-#   **shortcut** is enough for its 86 percent: the rule, the room of whoever took something last, is right in 88, since
-#   in nearly half of these stories only one thing is taken. By its score alone this model would pass for one that is
-#   nearly there.
+#   **shortcut** is enough for its 86 percent: the rule, the room of whoever took something last, is right in 88. It
+#   cannot fail where only one thing is taken, in nearly half of these stories. In the others it is right if the thing
+#   asked for was taken last, or is in the same room as that one. By its score alone this model would pass for one that
+#   is nearly there.
 
 # %% tags=["proof"]
 single = np.mean([one.source.count(" took ") == 1 for one in two_hops])

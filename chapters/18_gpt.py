@@ -52,15 +52,16 @@ transformer_map(built=18)
 # is. Nobody has to translate or label it: this is **self-supervised** learning. A model that gives a probability to
 # every next token of a text is a **language model**.
 #
-# Most language models have only a decoder, for three reasons:
+# Most language models of today have only a decoder. Three things speak for it:
 #
-# - every token of any text is a target;
-# - one set of parameters serves question and answer, so all of them learn from both;
-# - a conversation only grows at its end, so the keys and values that chapter 12's cache keeps stay valid (an encoder
-#   would read everything again, since old words may attend to the new ones).
+# - Any text will do: in plain text every token after the first is a target.
+# - Question and answer share their parameters, so all of them learn from both.
+# - A conversation only grows at its end. Earlier tokens never see new ones, so their keys and values in chapter 12's
+#   cache stay valid. An encoder would read everything again.
 #
-# **Predict first.** The model reads the nine tokens from *why* to *much*. Of the 81 scores of a head, how many does the
-# causal mask leave? And how many targets are there to learn from, if only the answer counts?
+# **Predict first.** Back to a question with its answer. The model reads the nine tokens from *why* to *much*. Of the 81
+# scores of a head, how many does the causal mask leave? And how many targets are there to learn from, if only the
+# answer counts?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A nine by nine map, queries as rows and keys as columns: why are you tired, begin, I work too much. On and below the diagonal the cells are filled, 45 of them. The rows from begin to much, five of them, have a target beside them: I, work, too, much, end. In these rows, the cells under the four words of the question are marked in red: there the answer reads the question. The cells above the diagonal are blank."}}
 import numpy as np
@@ -391,7 +392,7 @@ assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 # times, in 1,500 steps. That takes ten minutes on one core. Before training, after 50 and after 200 steps, and at the
 # end, it is asked to write about an invented name, `numpy.linalg.triangular_norm`, with temperature 0.8 and top-p 0.95.
 #
-# To judge the model's loss, compare it with three guessers that only count:
+# To judge the model's loss, compare it with three guessers. The first knows nothing, the others only count:
 #
 # - one gives every token the same probability, and pays $\ln 2000 = 7.6$ nats a token (in the output, *uniform
 #   entropy*);
@@ -662,10 +663,12 @@ assert round(np.mean([each[-1] for each in contexts]), 1) == 3.0
 # ### What does predicting the next token have to do with answering?
 #
 # Multiply the probabilities that the model gives to a text's tokens: the product is the probability of the whole text
-# after its prompt. With another prompt it is another number, so these numbers can be used to choose between prompts.
-# Put four names in front of a text of the test set, one at a time: its own, and three others of the same package. With
-# which name in front does the model give the text the highest probability? For comparison, a method without a model
-# counts the words that name and text share, rare ones more (*tf-idf*).
+# after its prompt. So the model can choose. Put several answers after one question, and take the most probable; or put
+# several prompts before one text, and take the prompt that makes the text most probable.
+#
+# We test the second, since our data hold the right answers. Take a test text and four names of its package, its own and
+# three others, and put each in front of the text. Which name gives the text the highest probability? For comparison, a
+# method without a model counts the words that name and text share, rare ones more (*tf-idf*).
 
 # %% names found by model and by words tags=["hide-input"]
 print("right name found   by the model   by comparing words")
@@ -677,11 +680,13 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 
 # %% [markdown]
 # On average the model finds the right name for about six texts of seven; guessing would find one of four. Comparing
-# words does a little better, so this task takes no understanding. But the model was never trained to compare or to
-# choose. It was trained to predict a text after its name, and for that it helps to know what belongs to such a name.
+# words does a little better, so this task takes no understanding. It shows something smaller: a model that was trained
+# only to predict can answer a question of another kind, because to predict a text after its name it had to learn what
+# belongs to the name.
 #
-# That is the idea behind GPT-2 and GPT-3: whoever predicts enough text must learn much of what it is about, and can
-# then be asked by a prompt alone (**zero-shot**), or by a prompt with some examples in it (**few-shot**).
+# GPT-2 and GPT-3 are a bet that this goes much further: whoever predicts enough text must learn much of what it is
+# about, and can then be asked by a prompt alone (**zero-shot**), or by a prompt with some examples in it
+# (**few-shot**).
 #
 # Often *in-context learning* means only this, the narrow sense: a task is learnt from examples in the prompt ([chapter
 # 19](19_modern.ipynb#learning-from-examples-in-the-prompt)).
@@ -813,13 +818,17 @@ quiz.one_choice(
 # %% [markdown]
 # ### Found in a trained model
 #
-# Does training find this? Train two layers of two heads on texts in which there is little else to learn. Each text has
-# four words of its own, of four, five, six and seven letters, drawn from an alphabet of 32, and no letter comes twice
-# in them. It repeats them in random order. After each stands a random letter that is in none of the four.
+# Does training find this? Train two layers of two heads on texts in which there is little else to learn. The alphabet
+# has 32 letters. Each text has four words of its own, of four, five, six and seven letters, and their 22 letters all
+# differ. The text repeats its words in random order, and after each stands a random letter, one of the ten that no word
+# uses.
 #
-# Such a text might begin *qxab* m *rtuzc* k *qxab* s. The first *qxab* can only be guessed, at $\ln 32 = 3.47$ nats a
-# letter. After the second *q*, the letters *x*, *a*, *b* are known to a reader who looks back. For comparison, train
-# also models of one layer, and models of two layers without positions, three seeds of each kind.
+# Such a text might begin *qxab* m *rtuzc* k *qxab* s. The first *qxab* cannot be known. After the second *q*, the
+# letters *x*, *a*, *b* are known to a reader who looks back. Three numbers help to read the loss on such letters. A
+# reader who knows nothing pays $\ln 32 = 3.47$ nats a letter. One who knows the 22 letters but not their order pays
+# $\ln 21 = 3.04$, since the present letter does not come next. One who copies pays nearly nothing.
+#
+# For comparison, train also models of one layer, and models of two layers without positions, three seeds of each kind.
 # (`python -m benchmarks.copying` does it in ten minutes.)
 #
 # **Predict first.** Measure the loss only on letters that can be known, like these *x*, *a*, *b*. Will it fall evenly?
@@ -850,9 +859,10 @@ plt.show()
 # Perhaps the layers need each other: the second finds nothing until the first has written what came before, and writing
 # it gains little until the second looks for it.
 #
-# Now the models for comparison. Those of one layer have not learnt to copy at the end: their loss is 3.1 to 3.2. Those
-# of two layers without positions learn it slowly, and not well in 2,000 steps: 1.1 to 1.2. Nor does [the model of
-# documentation](#does-the-model-of-documentation-copy) copy, as far as we could find.
+# Now the models for comparison. Those of one layer have not learnt to copy at the end: their loss is 3.1 to 3.2, close
+# to that of a reader who knows the letters and not their order. Those of two layers without positions learn it slowly,
+# and not well in 2,000 steps: 1.1 to 1.2. In [the model of documentation](#does-the-model-of-documentation-copy) we
+# found no copying.
 #
 # [Olsson and others (2022)](https://arxiv.org/abs/2209.11895) found such a turn in language models of two and more
 # layers, at which induction heads form and in-context learning improves abruptly.

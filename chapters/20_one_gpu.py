@@ -291,7 +291,8 @@ plt.show()
 # - Softmax, layer norm and Adam do a few FLOPs for each number.
 # - Generating one token multiplies a matrix by a *vector*. That is half a FLOP per byte, and [in 16 bits
 #   one](12_generation.ipynb#why-one-sentence-is-slow).
-# - The projection of 1,536 tokens by a matrix of 512 rows and columns is the kind of work that a machine is made for.
+# - The projection of 1,536 tokens by a matrix of 512 rows and columns is the kind of work that this machine is made
+#   for.
 #
 # The smallest products lie far below even the grey line. To start any work at all takes a microsecond or more, its
 # **launch overhead**, and a product of matrices of 8 rows needs far less time than that. Work whose time goes into
@@ -355,7 +356,8 @@ assert not is_kept or costs["kept"][1] < costs["as it comes"][1] / 10 + 100
 # **Predict first.** How large is the MFU of this step? And what takes the rest of the time?
 #
 # In the output the MFU comes first. The list below it is from PyTorch's profiler: `profile_operators` lets the profiler
-# watch a step, and adds up each operator's own time, without the time of other operators that it calls.
+# (`torch.profiler.profile`) watch a step, and adds up each operator's own time, without the time of other operators
+# that it calls.
 
 # %% time by kind of operator tags=["hide-input"]
 import re
@@ -386,9 +388,9 @@ assert least < 1.1 * seconds and spent["Adam"] > 0.05 * seconds
 # %% [markdown]
 # The products in the list are `mm` (without a bias), `addmm` (with one) and part of attention. On the machine that wove
 # this page the products take more than half of the time. They run at well over half of full speed (compare their line
-# with the first), so this part of the step is compute-bound, or nearly. (Watching takes time too, so the list adds up
-# to more than the step.) Much of the rest moves many bytes for little arithmetic: Adam, for example, reads four numbers
-# for each parameter and writes three.
+# with the first), so this part of the step is compute-bound, or nearly. (Watching takes time, too, so the list may add
+# up to more than the step.) Much of the rest moves many bytes for little arithmetic: Adam, for example, reads four
+# numbers for each parameter and writes three.
 #
 # Numbers with fewer bits help what is compute-bound or memory-bound. *Fused* operators, which do several operations in
 # one, help what is memory-bound. And larger steps, or steps that are recorded and repeated as a whole, help against
@@ -426,9 +428,10 @@ for name in bits:
 assert torch.isinf(forty.half() @ forty.half()) and forty @ forty == 102_400
 
 # %% [markdown]
-# Infinity, where the truth is 102,400. One such number among the scores turns the softmax into *not a number*, and from
-# there it spreads to everything. At the other end numbers vanish. Here are three small gradients, kept in 16 bits. In
-# the last two rows they are multiplied by a power of two before that, and divided again after:
+# Infinity, where the truth is 102,400. One such number among the scores turns the softmax into *not a number*, since
+# $\infty - \infty$ has no value, and from there it spreads to everything. At the other end numbers vanish. Here are
+# three small gradients, kept in 16 bits. In the last two rows they are multiplied by a power of two before that, and
+# divided again after:
 
 # %% three gradients in 16 bits tags=["hide-input", "nbval-check-output"]
 gradient = torch.tensor([1e-4, 1e-6, 1e-8])
@@ -450,8 +453,8 @@ assert torch.isinf((gradient * 2**40).half())[0]
 # all this (before clipping, call its `unscale_`). A loss scale helps only gradients; it cannot help scores that
 # overflow in the forward pass.
 #
-# bfloat16 needs no loss scale, because it reaches as far as float32. That is why bfloat16 is the usual choice for
-# training, although it has a shorter mantissa than float16.
+# bfloat16 needs no loss scale, because it reaches nearly as far as float32. That is why bfloat16 is the usual choice
+# for training, although it has a shorter mantissa than float16.
 #
 # What about the mantissa? It matters where something small is added to something large, and training does that with
 # every step.
@@ -528,7 +531,7 @@ quiz.one_choice(
 #
 # Attention as [chapter 3](03_softmax.ipynb) has it writes a matrix of $T$ rows and $S$ columns, reads it to normalise
 # each row, and reads it again to blend the values. At 64 tokens that is little. At 16,384 it is 268 million weights for
-# each head. Yet what we want are $T$ blends. Nobody asked for the matrix.
+# each head. Yet all that we want is $T$ blends. Nobody asked for the matrix.
 #
 # The obstacle is the softmax. A weight is $e^{s_j}$ divided by the sum over *all* keys, so one seems to need all scores
 # before the first weight. And since $e^{s}$ can overflow, one subtracts the largest score first, which again needs all
@@ -1042,14 +1045,14 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 # Read the gradients first. From *bf16* on they are 3 percent off, from rounding alone, which hides smaller errors. And
 # a learning rate of 0 hides a wrong update. So a folded proof compares again, in float32: there the gradients with
 # fused attention, a padded vocabulary and checkpointing agree to 1e-5, and fused AdamW makes the same ten steps as the
-# other.
+# other. (For *compile*, 3 percent is all that we know.)
 #
 # Now read the speeds, where differences of a few percent may be chance. bf16, with attention written out, is the
 # fastest, twice as fast as float32. Fused attention then loses a third of the speed (we have not tested why), and
 # compiling a seventh of what is left. Checkpointing, compared with *larger batch*, is slower and needs little more than
 # half of the memory. On a GPU, with a text of 16,384 tokens, the fastest fused kernel takes a [tenth of the
 # time](#how-do-time-and-memory-grow-with-the-length) of attention written out. So measure before you believe a list of
-# what is fast, this one too.
+# what is fast, including this one.
 #
 # ### The same ladder on a GPU
 #
@@ -1168,7 +1171,7 @@ assert 760e12 < peak_in_16_bits < 790e12
 #
 # - the parameters;
 # - a gradient for each parameter;
-# - the **optimiser state**, with Adam two moments for each parameter;
+# - the **optimiser state**, for Adam two moments for each parameter;
 # - the activations that the forward pass leaves for the backward pass, those of the loss included.
 #
 # The first three take 16 bytes for each parameter, however large the batch is. The activations grow with the batch and
@@ -1263,9 +1266,9 @@ quiz.several_choices(
 #
 # | what you see | the step is | try |
 # |---|---|---|
-# | a batch four times as large takes hardly longer, and the device is idle between kernels | overhead-bound | larger batches; on a GPU CUDA graphs |
+# | a batch four times as large takes hardly any longer, and the device is idle between kernels | overhead-bound | larger batches; on a GPU CUDA graphs |
 # | the device is idle between steps | waiting for data | prefetching |
-# | products take a small part of the time, and four times the batch four times as long | memory-bound | 16 bits; on a GPU fused kernels, on a CPU memory that is kept |
+# | products take a small part of the time, and a batch four times as large takes four times as long | memory-bound | 16 bits; on a GPU fused kernels, on a CPU memory that is kept |
 # | products take most of it, near their speed | compute-bound | 16 bits on tensor cores; then more devices |
 # | products take most of it, far below their speed | made of small or narrow products | larger batches, padded sizes, a wider model |
 # | out of memory | | smaller batches and gradient accumulation, checkpointing |
@@ -1383,10 +1386,10 @@ verdict
 #
 # ## In one breath
 #
-# Each part of a step is a known number of FLOPs and of bytes, and a machine does so many of each in a second. The
-# longer of the two times is the part's floor. Where parts run one after another, the step's floor is the sum of their
-# floors. Part of the time above the floor is waiting, which recorded steps and prefetched batches win back. The floor
-# itself sinks if fewer bytes are moved, as in fused attention. With 16 bits arithmetic is faster, too, where the
+# Each part of a step is a known number of FLOPs and of bytes, and a machine handles only so many of each in a second.
+# The longer of the two times is the part's floor. Where parts run one after another, the step's floor is the sum of
+# their floors. Part of the time above the floor is waiting, which recorded steps and prefetched batches win back. The
+# floor itself sinks if fewer bytes are moved, as in fused attention. With 16 bits arithmetic is faster, too, where the
 # processor has units for it. Each such change must leave the gradient as it was, but for rounding. Where memory is
 # short, you can compute activations twice instead of keeping them.
 #
@@ -1419,7 +1422,7 @@ for name, (taken, count) in costs.items():
 
 # %% [markdown]
 # Nearly all page faults are gone, for some more memory. (How much time that saves depends on the machine, and two
-# runs may differ by as much.) From that step on this notebook keeps what it frees, and `python -m dotformer train`
+# runs may differ by as much.) From that step on this notebook reuses what it frees, and `python -m dotformer train`
 # does, too. On a GPU PyTorch has done the same all along, with its **caching allocator**.
 #
 # ### A step, from left to right
@@ -1481,7 +1484,7 @@ assert str(device) != "cpu" or borders[2] - borders[1] > borders[1]
 # ### What comes after 16 bits?
 #
 # **FP8** has 4 bits of exponent and 3 of mantissa (*E4M3*), or 5 and 2 (*E5M2*; [Micikevicius and others,
-# 2022](https://arxiv.org/abs/2209.05433)), so little that each tensor, or each block of its numbers, needs a scale of
+# 2022](https://arxiv.org/abs/2209.05433)), so few that each tensor, or each block of its numbers, needs a scale of
 # its own. DeepSeek-V3 was trained with the first kind ([DeepSeek-AI, 2024](https://arxiv.org/abs/2412.19437)). There
 # are formats of 4 bits, too: in the *MX* formats a block of 32 numbers shares a scale ([Rouhani and others,
 # 2023](https://arxiv.org/abs/2310.10537)), in NVIDIA's *NVFP4* one of 16.

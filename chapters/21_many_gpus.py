@@ -15,9 +15,9 @@
 # that many compute what one would, and to say what communication costs.
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. You need no
-# GPU: processes on one machine stand for devices, so in this chapter each process is one device. On several GPUs nobody
-# has run this yet. It takes about 30 minutes to read, and 35 for the exercises. [Going further](#going-further), at the
-# end, takes 8 more minutes.
+# GPU: processes on one machine stand for devices, so in this chapter each process is one device. This code has not been
+# run on several GPUs yet. It takes about 30 minutes to read, and 35 for the exercises. [Going further](#going-further),
+# at the end, takes 8 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
 import signal
@@ -170,7 +170,7 @@ for name, gradient in zip(("added", "averaged"), first, strict=True):
 assert torch.equal(first[0], second[0])
 
 # %% [markdown]
-# Added up, the two gradients are that of one process with the whole batch, up to rounding. Averaged, they are far off,
+# Their sum is the gradient of one process with the whole batch, up to rounding. Averaged, they are far off,
 # because the first process has 21 real targets here, and the second 6. From outside you would not notice: a model with
 # averaged gradients trains, and nobody runs the correct version beside it. So make this check once: on one batch,
 # without dropout, against one process.
@@ -382,8 +382,9 @@ plt.show()
 #
 # Training takes 16 bytes for each parameter: 4 for itself, 4 for its gradient and 8 for the moments ([chapter
 # 20](20_one_gpu.ipynb#what-if-it-does-not-fit)). With FSDP a process keeps about $16 / N$ of them. A model of 8 billion
-# parameters needs 128 GB, more than a GPU of 80 GB holds. Among eight GPUs it needs 16 GB on each, with one batch a
-# step, besides activations and the currently gathered layers.
+# parameters needs 128 GB, more than a GPU of 80 GB holds. Spread over eight GPUs, it needs 16 GB on each, with one
+# batch a step (more: [below](#what-does-accumulation-cost-under-fsdp)), besides activations and the currently gathered
+# layers.
 #
 # Adam can work on one shard alone, but clipping cannot, because it needs the norm of the whole gradient. So the
 # processes add up the squares of their shards' norms, and take the root. PyTorch's `clip_grad_norm_` does that.
@@ -428,8 +429,8 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # %% [markdown]
 # With one batch a step, the first two stages cost no communication beyond that of DDP. The gradients are
 # reduce-scattered, so that each device has the complete sum of its quarter; it updates that quarter, and the new
-# parameters are all-gathered. These are the two phases of the all-reduce that DDP makes anyway. In equal precision only
-# ZeRO-3 communicates more, because it gathers the parameters twice.
+# parameters are all-gathered. These are the two phases of the all-reduce that DDP makes anyway. Only ZeRO-3
+# communicates more, because it gathers the parameters twice.
 
 # %% [markdown]
 # ### The trainer
@@ -570,7 +571,8 @@ def evaluate_together(
 # - `train_step` counts the targets of the whole batch, which every process reads, and passes on only the process's own
 #   rows.
 # - `count_targets` returns that count.
-# - `accumulate_gradients` divides by an $N$-th of all targets, so that the engine's mean is the sum.
+# - `accumulate_gradients` divides by an $N$-th of all targets, so that the engine's mean is the sum. (`all_reduce`,
+#   folded, returns the sum, here of the losses.)
 #
 # The loop stays as it is.
 
@@ -636,7 +638,8 @@ class DistributedTrainer(FastTrainer):
 # - *error* is how far the gradient is from that of one process. In float32 it is rounding, in bfloat16 about as much as
 #   [in one process](20_one_gpu.ipynb#a-ladder).
 #
-# **Predict first.** FSDP keeps half of the model in each of the two processes. Does it send more than DDP, or less?
+# **Predict first.** FSDP keeps half of the model in each of the two processes. How much does it send, where DDP sends
+# the model once?
 
 # %% a counter of bytes tags=["hide-input"]
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -734,8 +737,8 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 #
 # In a ring, FSDP therefore sends $(1.65 + 1) / 2 = 1.32$ times the model, where DDP sends it once. With small
 # embeddings it would be 1.5. In return each process keeps only half of everything. In bfloat16 FSDP gathers half as
-# many bytes, while gradients are still summed in float32. With one batch it then sends even less than DDP does in
-# float32, 0.91.
+# many bytes, while gradients are still summed in float32. With one batch it then sends 0.91, even less than DDP in
+# float32.
 #
 # With 4 batches a step, whose gradients are added up ([gradient
 # accumulation](11_training.ipynb#one-step-from-several-batches)), FSDP gathers the layers five times and sends 2.29
@@ -848,9 +851,9 @@ for name in ("1 process", "2, one of them killed"):
 # %% [markdown]
 # No farther than the other runs. Steps 11 and 12 were made twice, and nobody can tell.
 #
-# A process that hangs goes unnoticed until those that wait for it give up, with our settings after ten minutes (before
-# the first step and at the very end, three hours). Then all are ended, and started again if you allow it. Meanwhile
-# `py-spy dump` shows where each one is.
+# A process that hangs goes unnoticed until those that wait for it give up, with our settings after ten minutes (three
+# hours before the first step, when rank 0 may have to fetch the data, and at the very end). Then all are stopped, and
+# started again if you allow it. Meanwhile `py-spy dump` shows where each one is.
 #
 # How often should you save? If saving takes $c$ minutes and something fails every $M$ minutes on average, much more
 # than $c$, Young and Daly's rule says: every $\sqrt{2 c M}$ minutes. It weighs the time that saving takes against the
@@ -1052,8 +1055,9 @@ plt.show()
 # one for each direction.
 #
 # **By hand.** Let $x = 3$, $W_1 = (1, 2)$ and $W_2 = (4, 5)^\top$. The first device computes $3 \cdot 1 \cdot 4 = 12$
-# and the second $3 \cdot 2 \cdot 5 = 30$; their sum, 42, is the output. Back, with the gradient 1 at the output, the
-# first finds $1 \cdot 4 = 4$ for $x$, and the second $2 \cdot 5 = 10$. One process would have found 14, their sum.
+# and the second $3 \cdot 2 \cdot 5 = 30$; their sum, 42, is the output. Back, let the gradient at the output be 2. The
+# first finds $2 \cdot 4 \cdot 1 = 8$ for $x$, and the second $2 \cdot 5 \cdot 2 = 20$. One process would have found 28,
+# their sum.
 #
 # The first function, `SumForward`, sums forward and passes gradients on unchanged: the loss is computed from the sum,
 # so each summand has the gradient of the sum. The second, `SumBackward`, does the reverse (both are folded): it passes
@@ -1200,8 +1204,8 @@ plt.show()
 # | what you see | what to share |
 # |---|---|
 # | everything fits | the batch (data parallel) |
-# | memory is short | parameters, gradients and moments, too (FSDP) |
-# | a layer is too large for a device, or a device has so few tokens that sending its gradients takes longer than its backward pass | each layer (tensor parallel), within a machine, if it is wide enough |
+# | memory is short | moments and gradients, too (ZeRO-2, at no cost), then the parameters (FSDP) |
+# | a layer is too large for a device, or a device has so few tokens that sending its gradients takes longer than its backward pass | each layer (tensor parallel), within a machine, if the layer is wide enough |
 # | the stack of layers still does not fit, or links are slow | the stack of layers (pipeline parallel) |
 # | one sequence is too long | its positions (context parallel) |
 #

@@ -46,10 +46,10 @@ transformer_map(built=22)
 # ## Parameters in 8 bits
 #
 # In PyTorch a parameter takes 32 bits by default, more than it needs. Any whole number from $-127$ to 127 fits into 8
-# bits. (And $-128$, which is left out, so that the range is the same on both sides of 0.) So let us turn a row of a
-# matrix, $(0.5, -1.27, 0.254)$, into such numbers. Its largest absolute value is 1.27, which should become 127. So
-# divide all entries by $1.27 / 127 = 0.01$, the row's **scale**, and round: $(50, -127, 25)$. To get the row back, you
-# **dequantize**: multiply by the scale, which gives $(0.50, -1.27, 0.25)$.
+# bits. (They could also hold $-128$, which is left out, so that the range is the same on both sides of 0.) So let us
+# turn a row of a matrix, $(0.5, -1.27, 0.254)$, into such numbers. Its largest absolute value is 1.27, which should
+# become 127. So divide all entries by $1.27 / 127 = 0.01$, the row's **scale**, and round: $(50, -127, 25)$. To get the
+# row back, you **dequantize**: multiply by the scale, which gives $(0.50, -1.27, 0.25)$.
 #
 # The last entry has lost 0.004. No entry can lose more than half a scale, here 0.005, because rounding moves a number
 # by at most one half.
@@ -154,7 +154,7 @@ plt.show()
 #
 # How does all this get into a page? Everything but the code comes as one object in JSON, JavaScript's notation for
 # data. JSON holds numbers and strings but no bytes, and a quantized entry is a byte. So the bytes are written as a
-# string, in an alphabet of 64 letters, each worth 6 bits: three bytes become four letters. This is **base64**.
+# string, with 64 characters, each worth 6 bits: three bytes become four characters. This is **base64**.
 # `page_model` makes the object:
 
 # %% tags=["export"] module="export"
@@ -414,12 +414,14 @@ translator_figure(
 )
 
 # %% [markdown]
-# In the picture above *der* looks at *the*, and with a quarter of its weight at *man*. To choose *der*, the decoder
-# needs the gender of the German noun. It reads the gender mostly at *the*, where the encoder has brought it ([chapter
-# 13](13_alignment.ipynb#what-is-read-at-the-right-word)). *sehen*, the last word before the full stop, looks back at
-# *see*. Change *man* into *woman*, and watch what *der* becomes, and where it looks.
+# In the picture, the mean of layer 2's heads, the step that writes *der* gives its largest weight to *the*, and a
+# quarter to *man*. To choose *der*, the decoder needs the gender of the German noun. It reads the gender mostly at
+# *the*, where the encoder has brought it ([chapter 13](13_alignment.ipynb#what-is-read-at-the-right-word)). *sehen*,
+# the last word before the full stop, looks back at *see*. Change *man* into *woman*, and watch what *der* becomes, and
+# where it looks.
 #
-# Nothing that you type leaves this page: the page works without a network, and from a file on your disk.
+# Nothing that you type leaves this page, since all is computed in it. So it also works without a network, and from a
+# file on your disk.
 #
 # You can add a model of your own. Train one with `python -m dotformer train configs/multi30k-en-de.toml`, and write it
 # for a page with `python -m dotformer export runs/multi30k-en-de --to page`. The next `make book` offers it here. The
@@ -555,11 +557,13 @@ from classroom import javascript
 # **Encoder and decoder.** Three small functions are folded above: `layersOf` lists the layers of a stack, `embed` makes
 # the vectors of tokens, and `finish` applies the norm at a stack's end, where there is one.
 #
-# `encode` returns the source's keys and values for each layer of the decoder. In chapter 12's `KVCache` these are the
-# half that does not grow. `step` reads one token. It leaves the `past`, the keys and values of earlier tokens, as it
-# is, and returns a longer copy, so that several hypotheses of a beam can go on from the same past.
+# Follow the data. `encode` reads the source once. For each decoder layer `n` it returns a list, `memory[n]`, with the
+# key and the value of every source token. This list never grows. `step` reads one token of the translation. For each
+# layer it gets a second list, `past[n]`, with the keys and values of earlier tokens, and adds the new token's to a
+# copy, `longer[n]`. The old list stays as it was, so that several hypotheses of a beam can go on from it. `memory` and
+# `past` are the two halves of chapter 12's `KVCache`.
 #
-# No mask is needed anywhere. There are no batches, so nothing is padded, and the future has not been written.
+# No mask is needed anywhere. There are no batches, so nothing is padded, and `past` holds no later token.
 
 # %% language="js" tags=["export"] module="engine"
 # function encode(model, source) {
@@ -789,10 +793,11 @@ from classroom import javascript
 # %% [markdown]
 # ## Does it compute the same?
 #
-# Give PyTorch's model the rounded parameters too, and compare it with our engine on a hundred test sentences. Three
-# things are compared: the source's tokens, the logits of *every* step, and what greedy and beam search write. Why every
-# step? The first alone proves little: there the decoder's self-attention sees a single token, whose weight is 1
-# whatever its score.
+# Give PyTorch's model the rounded parameters, too, so that only the computation can differ. On a hundred test sentences
+# three things are compared: the source's tokens, the logits of *every* step, and what greedy and beam search write. For
+# the logits both read the same target tokens, those that PyTorch writes greedily, so that one differing word cannot
+# change all later steps. Why every step? At the first, the decoder's self-attention sees a single token, whose weight
+# is 1 whatever its score. An error in these scores, or in the cache, shows only from the second step on.
 
 # %% logits and tokens, compared tags=["hide-input"]
 to_compare = (
@@ -857,9 +862,9 @@ assert 11 < max(np.abs(logits_).max() for _, logits_ in reference) < 13
 #
 # ### Break it: an engine that is nearly right
 #
-# When code is written a second time, some detail goes wrong. To find it, run the two programs, which should agree, and
-# compare their results. This is called **differential testing**. What does it find? Here are six engines, each with one
-# line that differs:
+# When code is written a second time, some detail often goes wrong. To find it, run the two programs, which should
+# agree, and compare their results. This is called **differential testing**. What does it find? Here are six engines,
+# each with one line that differs:
 #
 # - positions begin at 1;
 # - embeddings are not multiplied by $\sqrt D$;
@@ -1035,7 +1040,7 @@ verdict
 # %% [markdown]
 # ### Exercise 2: A step without state
 #
-# *Medium, 15 minutes.* Write one step of causal self-attention, with one head and without hidden state: what is kept
+# *Medium, 15 minutes.* Write one step of causal self-attention, with one head, that keeps nothing itself: what is kept
 # comes in as arguments, and goes out longer by one. You are given a token's vector `x` $(D)$, the matrices `w_q`, `w_k`
 # and `w_v` $(D, D)$, used as `x @ w_q`, and what is kept so far, `keys` and `values`, $(T, D)$ each. Return the blend
 # $(D)$, the longer keys and the longer values, stacked below one another in this order: $(1 + 2 (T + 1), D)$.
@@ -1178,19 +1183,18 @@ assert np.allclose(found, q @ k[:4].T, atol=1e-6)
 #
 # - **No branches on values.** Whether an `if` about an entry of a tensor is true cannot be known, so the export ends
 #   with an error.
-# - **No hidden state.** A cache that is a Python list would be frozen in the graph as it stood at export. So the keys
-#   and values of each layer come in as inputs and go out as outputs, longer by one. (Those of all layers stacked into
-#   one tensor would be copied at every step.)
+# - **Nothing kept inside.** A cache that is a Python list would be frozen in the graph as it stood at export. So the
+#   keys and values of each layer come in as inputs and go out as outputs, longer by one. (Those of all layers stacked
+#   into one tensor would be copied once more at every step.)
 # - **No length fixed by accident.** Name every axis that may vary in `dynamic_shapes`; the others keep the example's
 #   length. Use examples of length 2 or more: the export may fix a length of 0 or 1 even where the axis is named.
 
 # %% [markdown]
-# For the translator there are two graphs, like the functions `encode` and `step` above. `EncodeGraph` computes the
-# source's keys and values with chapter 12's `KVAttention`. There `extend(x)` appends the key and value of `x` and then
-# attends, while `attend(x)` only attends.
-#
-# `StepGraph` needs both methods, but it gets all earlier keys and values as inputs. So it uses a variant,
-# `KeptAttention`, whose `__init__` takes keys and values instead of computing them.
+# For the translator there are two graphs, which do what `encode` and `step` do above. Both build on chapter 12's
+# `KVAttention`, which holds keys and values. Its `attend(x)` looks up `x` among them, and its `extend(x)` first appends
+# the key and the value of `x`. `EncodeGraph` makes one for each decoder layer, and returns what it holds. `StepGraph`
+# calls `extend` for self-attention and `attend` for cross-attention. But its keys and values come in as inputs, where
+# `KVAttention` computes them. So `KeptAttention` has another `__init__`, which takes them as they are.
 
 # %% tags=["export"] module="export"
 from dotformer.attention import MultiHeadAttention
