@@ -868,7 +868,7 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # In the company of *import*, *python* moves towards *programming*, from 0.25 to 0.79; beside *snake* towards *animal*,
 # from 0.12 to 0.74. For *imported* we made no pair, but it works almost as well, because its cosine with *import* is
 # 0.73. *Lizard*, whose cosine with *snake* is 0.42, has only a weak effect: it gets 0.43 of the weight, and the cosine
-# with *animal* rises only to 0.28.  That *import* implies *programming* was our choice; these two vectors have a cosine
+# with *animal* rises only to 0.28. That *import* implies *programming* was our choice; these two vectors have a cosine
 # of 0.07. We made the matrices by hand, too; training has to find such matrices from examples.
 
 # %% [markdown]
@@ -946,7 +946,7 @@ assert (blank == 0).all()
 #
 # There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score, $d_v$ for its part of the
 # blend, and one stored weight. Within one text $S = T$, so the time for the pairs, and the memory where all weights are
-# stored, grow with the square of its length, they are **quadratic**: for 1,000 words a million weights, for 2,000 four
+# stored, grow with the square of its length (they are **quadratic**): for 1,000 words a million weights, for 2,000 four
 # million.
 
 

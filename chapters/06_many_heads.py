@@ -1201,7 +1201,7 @@ verdict
 # - *Could its weights depend on the nouns themselves?* Yes, and that gains a little:
 #   [trained](#why-do-heads-become-different) freely, one head misses 42 percent, and not 50. Its weights depend on the
 #   nouns, so their difference measures the nouns' difference in one direction, and the values hand it over, by the
-#   positions 1 and −1: a seventh number beside the six of the average. So 5 of 12 numbers are lost, 0.417.  Where the
+#   positions 1 and −1: a seventh number beside the six of the average. So 5 of 12 numbers are lost, 0.417. Where the
 #   head's keys see the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into other numbers than the last?* Not in the first layer. The matrix is the
 #   same for every word, and a position is only added, so both nouns are written into the same numbers.

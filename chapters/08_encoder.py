@@ -1174,7 +1174,7 @@ show_stacks(
 #
 # ### What helps
 #
-# Two things keep words apart, the first in part.
+# Two things keep words apart, the first only in part.
 #
 # - **Pre-norm.** Each layer adds a vector of size about 1 at most to a growing stream, so it changes the stream less
 #   and less. After 24 layers 0.27 of each word is still its own ([in numbers](#how-fast-do-words-become-alike)).
@@ -1438,7 +1438,7 @@ for depth, stream in enumerate(streams):
 
 # %% [markdown]
 # At the bottom, layer 0, a vector is a digit's embedding plus its position. It holds its own digit and nothing of the
-# one to output: 11 percent, where chance is 10.  After the second layer both digits can be read, from one vector of 32
+# one to output: 11 percent, where chance is 10. After the second layer both digits can be read, from one vector of 32
 # numbers (with some seeds only after the third).
 
 # %% [markdown]
