@@ -99,19 +99,21 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # every step. So the number of parameters does not depend on the length of the sequence, and the cell reads texts of any
 # length.
 #
-# What becomes of a small change in the state? Each step multiplies it by $W_h$, the same matrix whatever the word, and
-# by the slope of $\tanh$. The **LSTM** (long short-term memory) adds a second state, the **cell state** $c$, which goes
-# through neither. A step keeps a share of $c$ and adds something new:
+# In the plain cell, each step multiplies a small change of the state by $W_h$, the same matrix whatever the word, and
+# by the slope of $\tanh$. The **LSTM** (long short-term memory) adds a second state, the **cell state** $c$, whose path
+# to the next step avoids both:
 #
 # $$c' = f \odot c + i \odot g .$$
 #
-# The sign $\odot$ multiplies entry by entry. For example, with $c = 2$, $f = 0.9$, $i = 0.1$ and $g = -1$ the cell
-# state becomes $1.8 - 0.1 = 1.7$. So along $c$ itself a change is multiplied only by $f$, which is computed for each
-# word: near 1 to keep, near 0 to forget. Over 100 steps $f = 0.5$ keeps $10^{-30}$, $0.9$ keeps $3 \cdot 10^{-5}$, and
-# $0.99$ keeps 0.37.
+# The sign $\odot$ multiplies entry by entry. The share $f$ of the old $c$ stays, and the share $i$ of something new,
+# $g$, is added. For example, with $c = 2$, $f = 0.9$, $i = 0.1$ and $g = -1$ the cell state becomes $1.8 - 0.1 = 1.7$.
 #
-# The first state, $h$, is now the **hidden state**, what the cell shows of its memory: $h' = o \odot \tanh c'$. So a
-# cell can store a number now and use it later. Each of the four vectors has a $W_x$, a $W_h$ and a $b$ of its own:
+# Along this path a change is multiplied only by $f$, which is computed for each word: near 1 to keep, near 0 to forget.
+# Over 100 steps $f = 0.5$ keeps $10^{-30}$, $0.9$ keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37.
+#
+# The first state, $h$, is now the **hidden state**, what the cell shows of its memory: $h' = o \odot \tanh c'$. While
+# $o$ is near 0, a number can stay in $c$ unseen, and be used later. The vectors $f$, $i$, $o$ and $g$ are computed from
+# $x$ and $h$, each with a $W_x$, a $W_h$ and a $b$ of its own:
 #
 # | | name | says | computed as |
 # |---|---|---|---|
@@ -120,7 +122,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # | $o$ | **output gate** | what share of $\tanh c'$ is shown | the same |
 # | $g$ | **candidate** | what is new | $\tanh(x W_x + h W_h + b)$ |
 #
-# A **gate** has a number between 0 and 1 for each entry, since $\sigma(z) = 1 / (1 + e^{-z})$ lies there. As a picture:
+# A **gate** is a vector of numbers between 0 and 1, since $\sigma(z) = 1 / (1 + e^{-z})$ always lies there. As a
+# picture:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "An LSTM cell. Along the top the cell state c goes from left to right: it is multiplied by the forget gate f, then the input gate times the candidate, i times g, is added, and it leaves as c prime. Below, the word x and the hidden state h enter a box that computes f, i, g and o. From the new cell state a line goes down through tanh and a multiplication by o, and leaves as the new hidden state h prime."}}
 from classroom.diagram import Diagram
@@ -217,18 +220,20 @@ def lstm_cell(
 # %% [markdown]
 # ## How fast do they forget?
 #
-# How far does the last state move when the word $k$ steps back is nudged? We asked this of $h_4$. Now we run each
-# network over 100 random words, vectors of 8 standard normal numbers. Neither networks nor embeddings are trained: a
-# network learns to use a word only if that word already has some effect (the end of this section says why). State and
-# word are vectors now, so the answer is a matrix, the **Jacobian**: the derivative of each number of the state (a row
-# each) with respect to each number of the word (a column each). By the chain rule it is a product with a factor for
-# each step in between,
+# We asked how far $h_4$ moves when a word is nudged. Now ask it of real cells. Each network reads 100 random words,
+# vectors of 8 standard normal numbers. Nothing is trained: we measure where training would start, and the end of this
+# section says why that matters.
+#
+# State and word are vectors now, so each number of the state has a derivative with respect to each number of the word.
+# Together they form a matrix, the **Jacobian**, with a row for each number of the state and a column for each number of
+# the word. A nudge reaches the last state through every state in between. So by the chain rule the Jacobian is a
+# product with a factor for each step:
 #
 # $$\frac{\partial h_t}{\partial x_{t-k}} = \frac{\partial h_t}{\partial h_{t-1}} \cdots
 # \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \; \frac{\partial h_{t-k}}{\partial x_{t-k}} .$$
 #
-# Here $h_t$ stands for the whole state. In the plain cell it has $H = 24$ numbers. In the LSTM it has 48, the 24 of $h$
-# and the 24 of $c$ side by side.
+# Here $h_t$ stands for the whole state. In the plain cell these are $H = 24$ numbers. In the LSTM they are 48, the 24
+# of $h$ and the 24 of $c$ side by side.
 #
 # From each Jacobian we need one number. The *size* of a matrix is the root of the sum of its squared entries. The
 # influence of the word $k$ steps back is the size of its Jacobian, divided by that of the latest word. So the latest
@@ -354,8 +359,8 @@ assert abs(a_step - 0.52) < 0.01
 #
 # The last two rows start from better weights, which postpone the fading. An orthogonal $W_h$ keeps every length, so
 # only the slope of $\tanh$ is left. That slope is at most 1, and less wherever the state is not 0: some 0.8 a step
-# here. The open gate holds on: from 5 words back to 20 it keeps 0.97 per step, and from 20 to 40 even 0.98: its 0.95,
-# and the rest through $h$.
+# here. The open gate holds on: from 5 words back to 20 it keeps 0.97 per step, and from 20 to 40 more than 0.98: the
+# gate itself about 0.95, and the rest travels through $h$.
 #
 # Influence decides what can be learned. Training moves each parameter against the **gradient**, the derivative of the
 # error. Suppose that the error depends on the last state. Since the parameters serve at every step, the gradient is a
@@ -456,9 +461,10 @@ for name in names:
 # back, 14 and 33. For the plain cell, to forget more slowly is to spread nearly the same memory over more words.
 #
 # The LSTM with its gate open recalls 2 percent of the word 40 back, although the influence of that word was 35 percent.
-# Its $c$ is largely a sum in which old words fade slowly. So each word moves the sum, and each explains only a little
-# of it. In all, the open gate recalls one and a half times as many numbers as PyTorch's initialisation, which leaves
-# only 14 of 48 ([why](#why-only-14-of-48)).
+# ($R^2$ goes with the square of an effect, but $0.35^2$ is still 12 percent.) Its $c$ is largely a sum in which old
+# words fade slowly. So each word moves the sum, and each explains only a little of it. In all, the open gate recalls
+# one and a half times as many numbers as PyTorch's initialisation, which leaves only 14 of 48
+# ([why](#why-only-14-of-48)).
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.
@@ -699,8 +705,9 @@ plt.show()
 # 2. computes its next state from $s$, $c$ and the word that it wrote last;
 # 3. writes the next word from that next state, $c$ and that last word.
 #
-# The next state is the new $s$, so scores, weights and $c$ change. The decoder now looks elsewhere, mostly at the source
-# words that it is about to translate. Such a pairing of words is an **alignment** ([chapter 13](13_alignment.ipynb)).
+# The next state is the new $s$, so scores, weights and $c$ change. The decoder now looks elsewhere, mostly at the
+# source words that it is about to translate. Such a pairing of words is an **alignment** ([chapter
+# 13](13_alignment.ipynb)).
 #
 # Nobody tells the decoder where to look: it learns this. Every step from the scores to the next word is differentiable,
 # so the gradient reaches the scores. Whenever more weight on a source word makes the right next word likelier, training
@@ -739,9 +746,10 @@ plt.show()
 # - the longest path between two words, that is, the number of steps that a signal passes and along which a gradient may
 #   fade (*maximum path length*).
 #
-# Work and steps are those of one layer; the last column is ours. A $d \times d$ matrix costs $d^2$ multiplications a
-# word: a plain cell has two, this convolution three, attention four. Attention also compares each of $n^2$ pairs ($d$
-# multiplications) and weights it ($d$ more).
+# Work and steps are counted for one layer; the last column is ours. To multiply a word by a $d \times d$ matrix takes
+# $d^2$ multiplications. A plain cell has two such matrices, this convolution three, one for each word that it sees, and
+# attention four, which chapters 4 and 6 introduce. Attention also works on each of the $n^2$ pairs of words: to compare
+# the two takes $d$ multiplications, and to multiply a vector by its weight $d$ more.
 #
 # | layer | work (multiplications) | sequential steps | longest path | numbers kept while reading |
 # |---|---|---|---|---|
@@ -965,13 +973,13 @@ verdict
 # $x_1$ is $a / \sqrt{a^2 + b^2}$, and the square of that is the $R^2$ with which $h$ recalls $x_1$:
 # $a^2 / (a^2 + b^2)$. For $x_2$ it is $b^2 / (a^2 + b^2)$. Together they are 1, so what one gains the other loses: with
 # $a = b$ half of each is recalled, and with $a = 2b$ the shares are 0.8 and 0.2. However many numbers $h$ has read, it
-# has a budget of 1 to share among them. With a $\tanh$ the budget is less, since part of $h$ is then no linear function
-# of what was read.
+# has a budget of 1 to share among them.
 #
 # Now take a state of $N$ numbers. A matrix turns it into $N$ uncorrelated numbers that hold the same information. Write
-# down every $R^2$, with a row for each of these $N$ and a column for each number read. By the budget just found every
-# row sums to at most 1. A column sums to what the whole state recalls of the number read, because over uncorrelated
-# numbers the $R^2$ add up. So all that is recalled sums to at most $N$.
+# down every $R^2$, with a row for each of these $N$ and a column for each number read. The numbers read are
+# uncorrelated, so the $R^2$ in a row sum to the share of that state number which a linear fit from them explains, and a
+# share is at most 1, with or without a $\tanh$. A column sums to what the whole state recalls of the number read,
+# because over uncorrelated numbers the $R^2$ add up. So all that is recalled sums to at most $N$.
 #
 # The $R^2$ that we measured is *adjusted*: what a fit to pure noise would explain is subtracted.
 #
@@ -1067,6 +1075,6 @@ for size in (7, 32):  # as many sentences as words
     assert first == (size == 7)
 
 # %% [markdown]
-# Changing the first sentence finds the mistake in a batch of 7 and misses it in one of 32:
-# its trace in the state is by then smaller than the 1e-8 that the check allows for rounding. So change the last. And
-# before you trust a check, plant the mistake that it is meant to find.
+# Changing the first sentence finds the mistake in a batch of 7 and misses it in one of 32: its trace in the state is by
+# then smaller than the 1e-8 that the check allows for rounding. So change the last. And before you trust a check, plant
+# the mistake that it is meant to find.

@@ -38,8 +38,8 @@ transformer_map(built=2)
 # %% [markdown]
 # Multiply the question by a word, number by number, and add up. For *debts* this gives
 # $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$, for the other words 0. The sum is the word's **score**. A product is large
-# and positive where question and word both have large numbers of the same sign. So the word with the highest score has
-# the most of what this question asks for.
+# and positive where question and word both have large numbers of the same sign. This question asks only for *thing*, so
+# its score grows with how much of a thing the word is.
 #
 # Why multiply and add? Compare three ways to look up:
 #
@@ -328,23 +328,21 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # The original transformer uses the dot product, divided by a number that depends on the width of the keys alone;
 # chapter 3 derives it.
 #
-# So lengths count:
+# So lengths count, and they count differently on the two sides:
 #
-# | longer | effect |
-# |---|---|
-# | query | All its scores are multiplied by the same number. The ranking stays; only the choice becomes sharper ([chapter 3](03_softmax.ipynb#temperature)). |
-# | key | The queries that agree with it find it more easily; those at a right angle still score 0. But it also scores higher with queries that belong to another key, so the ranking can change. |
+# - *A longer query* multiplies all its scores by the same number. The ranking stays; only the choice becomes sharper
+#   ([chapter 3](03_softmax.ipynb#temperature)).
+# - *A longer key* makes each of its own scores larger in size. A query that agrees with it scores higher, one at a
+#   right angle still scores 0, and one that points away scores lower. The other keys keep their scores, so the ranking
+#   can change.
 #
-# Coffee won only because it is longer: cut to tea's length, its score with tea is
-# $15 \sqrt{13} / \sqrt{18} \approx 12.7$, and tea's own 13 wins.
+# Is that good? Take a word that says yes to everything, $(9, 9, 9)$. For *what gets paid?* it scores 18, and the plain
+# *debts* scores 6. By the cosine it loses, 0.58 to 1: the cosine divides by the whole length, so a word pays for what
+# it says beyond the question. The dot product charges nothing for that.
 #
-# For *likeness* this is a fault: a few long vectors come near the top for many queries. In the look-up of *what gets
-# paid?*, a word $(9, 9, 9)$ says yes to everything: it beats the plain *debts*, 18 to 6, and for many other questions
-# no word scores higher. So a search for similar texts, a **nearest-neighbour search**, often uses the cosine, where
-# long vectors lose that advantage.
-#
-# In a *look-up*, length has its use: training can lengthen a key that should be found more easily. The original
-# transformer does not divide by the lengths, so training has to keep them useful.
+# Where we ask which texts are alike, we want that charge, so a **nearest-neighbour search** often uses the cosine. In a
+# *look-up*, length has its use: training can lengthen a key that should score high. The original transformer leaves the
+# lengths to training.
 
 # %% tags=["quiz"]
 longer = np.array([4, 6, 0])  # tea, twice as long
@@ -398,15 +396,13 @@ for width in widths:
 # They gather around 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0. The typical size is $1/\sqrt{D}$:
 # four times the width, half the size.
 #
-# Why $1/\sqrt D$? Scale both vectors of a pair to length 1, and turn the pair until the first is $(1, 0, \dots, 0)$.
-# The angle between them does not change, so the cosine is now the first entry of the second vector. How large is that
-# entry?
+# Why $1/\sqrt D$? The second vector is equally likely to point in any direction, because the normal density,
+# proportional to $e^{-\lVert x \rVert^2 / 2}$, depends only on the length. So it does not matter where the first vector
+# points. Let it be $(1, 0, \dots, 0)$. Scale the second to length 1 and call it $u$. Their cosine is their dot product,
+# which is $u_1$, the first entry. How large is it?
 #
-# Before the turn, every direction of the second vector was equally likely, because the normal density, proportional to
-# $e^{-\lVert x \rVert^2 / 2}$, depends only on the length. The turn was chosen without looking at the second vector, so
-# after the turn, too, each of its directions is equally likely. No axis is favoured, so all its $D$ squared entries
-# have the same mean. They sum to 1, so this mean is $1/D$. Its root, the typical size of the first entry, is
-# $1/\sqrt D$.
+# The squares $u_1^2, \dots, u_D^2$ sum to 1. No axis is favoured, so all $D$ of them have the same mean, which must be
+# $1/D$. Its root, the typical size of $u_1$, is $1/\sqrt D$.
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly **orthogonal**.
@@ -414,9 +410,6 @@ for width in widths:
 # So is 0.5 a lot? At width 2, two pairs in three go beyond 0.5 or $-0.5$. At width 64, that of queries and keys, 0.5 is
 # four times the typical size: two or three pairs in 100,000 go beyond it. At width 512 it is eleven times the typical
 # size, and so large a cosine practically never occurs between random vectors.
-#
-# Wide spaces are good for a look-up: if the keys were random, a query along one of them would have a cosine of 1 with
-# that key, and near 0 with almost all others.
 #
 # Chapter 3 will also need the typical *dot product* of two strangers. So far we scaled them to length 1. As they were
 # drawn, each has a length of about $\sqrt D$, because its squared length is a sum of $D$ squares of mean 1. So their
@@ -491,13 +484,13 @@ for word in ("tea", "debts", "python"):
 # | | cosine |
 # |---|---|
 # | two words drawn at random, typically | 0.07 |
-# | a random vector with the mean and the spread of the words, and its nearest word | about 0.29 |
+# | a meaningless vector, spread as the words are, and its nearest word | about 0.29 |
 # | **tea and coffee** | **0.44** |
 # | a word and its nearest other word, median of those we tried | 0.58 |
 #
-# The second row is the test for chance, because the best of 21,000 is high even for a vector without meaning. So 0.44
-# is more than chance, but less than usual for a nearest word. Before you call two words alike, compare their cosine
-# with those of other words from the same model.
+# But *coffee* was not drawn at random: it is the best of 21,000, and the best of so many is high even by chance. The
+# second row says how high. So 0.44 is more than chance, but less than usual for a nearest word. Before you call two
+# words alike, compare their cosine with those of other words from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -524,10 +517,9 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 #
 # $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 2 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 6 & 0 & 0 \end{pmatrix} .$$
 #
-# The first question finds *debts*, the second *always*. A loop over all pairs does as many multiplications, but a
-# matrix product runs in compiled code, which does many at a time. This is one reason to compare by dot products. A
-# small network, as in the decoder of [chapter 1](01_why_attention.ipynb#the-network-of-2014), must send a vector
-# through $\tanh$ for every pair, which no single matrix product can do.
+# The first question finds *debts*, the second *always*. One matrix product compares all pairs, which is one reason to
+# compare by dot products. A small network, as in the decoder of [chapter
+# 1](01_why_attention.ipynb#the-network-of-2014), must make a vector and send it through $\tanh$ for every pair.
 #
 # As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. For two plain matrices,
 # the code is `queries @ keys.T`. The function below also takes arrays with more axes in front, such as one for the
@@ -576,8 +568,8 @@ plt.show()
 # symmetry is right. For a look-up, two things are wrong with this matrix:
 #
 # - It is symmetric. But *hot* should find the noun that it belongs to, and that noun need not look back.
-# - Every word finds itself first, and so learns little from the others. The diagonal holds the squared lengths, here 1,
-#   and between vectors of length 1 no dot product is larger.
+# - With vectors of length 1 every word finds itself first, and so learns little from the others. The diagonal holds the
+#   squared lengths, here 1, and between vectors of length 1 no dot product is larger.
 #
 # Both faults come from using one vector as query *and* as key. So [chapter
 # 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two learned

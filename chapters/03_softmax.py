@@ -80,16 +80,19 @@ with np.errstate(all="ignore"):
 # 0.67 to 0.36. But adding 10 to every score should change nothing. Suppose that every key gets a fourth entry of 1, and
 # the query a fourth entry of 10. Then every score rises by 10, and the keys differ no more than before.
 #
-# We could subtract the lowest score first: then only differences count, and no share is negative (the lowest gets 0).
-# But now a bad key changes how two good ones share. Scores of 6 and 5 share 2 to 1 if the lowest score is 4, but 106 to
-# 105, almost equally, if the lowest is $-100$. So two demands join the first three:
+# Could we subtract the lowest score first? Then only differences count, and no share is negative. But now a bad key
+# changes how two good ones share. If the lowest score is 4, scores of 6 and 5 share 2 to 1; if it is $-100$, they share
+# 106 to 105, almost equally. So we ask for five things:
 #
-# - A common shift of all scores must not change the shares.
-# - A third key must not change the *ratio* of two other shares.
+# 1. Every share is positive.
+# 2. The shares sum to 1.
+# 3. A higher score gets a larger share.
+# 4. A common shift of all scores changes no share.
+# 5. The ratio of two shares depends on their own two scores, and on no other key.
 #
-# By the second demand, the ratio of two shares depends only on their own two scores. By the first, it depends only on
-# the difference of these scores. In short: **the ratio of two shares depends on the difference of their scores, and on
-# nothing else.**
+# Take any two keys, and shift all scores until the lower of the two is 0. By demand 4 no share changes. By demand 5 the
+# ratio then depends only on the other score, which is now the difference. In short: **the ratio of two shares depends
+# on the difference of their scores, and on nothing else.**
 #
 # This settles the formula: only the powers of a fixed number have such ratios. To see why, let $f(x)$ be the ratio that
 # belongs to the difference $x$: the share of one key, divided by the share of another key whose score is lower by $x$.
@@ -507,11 +510,12 @@ quiz.one_choice(
 # Our drinks had three entries. A query or key of the original transformer has 64. This width is written $d_k$ ($k$ for
 # key), and a score is a sum of $d_k$ products.
 #
-# What should the weights be like before anything is learned? They should not be nearly equal, or every answer is nearly
-# the plain average of the values. And no key should have nearly all, or the softmax is saturated before learning
-# starts. So how large are the scores at this point? Take random vectors that have nothing to do with each other, the
-# strangers of chapter 2. All their entries are independent and normal (bell-shaped), with mean 0 and **variance** 1.
-# The variance is the mean squared distance from the mean; if the mean is 0, it is the mean of the square.
+# Before learning starts, no key should have nearly all of the weight, or the softmax is saturated from the first step.
+# So how large are the scores at the start?
+#
+# Take random vectors that have nothing to do with each other, the strangers of chapter 2. All their entries are
+# independent and normal (bell-shaped), with mean 0 and **variance** 1. The variance is the mean squared distance from
+# the mean; if the mean is 0, it is the mean of the square.
 #
 # First take one product, $q_i k_i$. For independent numbers the mean of a product is the product of the means. So
 # $q_i k_i$ has mean 0. Its square, $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$. So $q_i k_i$ has variance 1.
@@ -559,7 +563,7 @@ for width in widths:
 # weight. At 1024 it takes 97. Divided by $\sqrt{d_k}$, the scores have variance 1 at every width, so the luckiest key
 # gets about 0.3 from width 4 on. Why not divide by $d_k$ itself? Such scores have the standard deviation
 # $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys gets about a
-# tenth, whatever the query asks.
+# tenth, and [the gradient shrinks](#what-does-saturation-cost) with the width.
 
 # %% tags=["proof"]
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
@@ -620,9 +624,10 @@ plt.show()
 # its squared length is a sum of $d_k$ squares. With scores divided by $d_k$ itself, the gradient would shrink as
 # $1/\sqrt{d_k}$: the median is 0.012 at width 64 and 0.003 at 1024.
 #
-# Does the length of the gradient matter for learning? Count the queries with more than 0.9 of the weight on the right
-# key, before and after 100 steps. Each step computes the gradient anew, multiplies it by 10, and adds it to the query;
-# the 10 is called the **learning rate**.
+# Does a short gradient hold up learning? Let the queries move. Each again has ten random keys, which stay as they are,
+# and the first is the right one. A step computes the gradient of $w_1$, multiplies it by 10, and adds it to the query;
+# the 10 is called the **learning rate**. A query succeeds if its right key has more than 0.9 of the weight. This many
+# succeed before the first step, and after 100 steps:
 #
 # | | width 64, before | after | width 1024, before | after |
 # |---|---|---|---|---|
@@ -643,12 +648,12 @@ for width, expected in ((64, 0.012), (1024, 0.003)):  # divided by d_k itself
     assert round(np.median(np.linalg.norm(slopes, axis=-1)), 3) == expected
 
 # %% [markdown]
-# Unscaled weights are so sharp that some queries *start* on the right key by luck. Of the others about half arrive at
-# width 64, and about a tenth at 1024. So at this learning rate the division makes the difference.
+# Some unscaled queries succeed before any step, by luck, because their weights are so sharp. Of the others about half
+# succeed at width 64, and about a tenth at 1024. Scaled, all succeed.
 #
-# It does not always do so. At a learning rate of 0.1 the unscaled version even leads. With smaller entries at the start
-# the gap is smaller, and with steps of a fixed length, 0.1, it is gone. [Going further](#can-a-query-still-learn) has
-# the code.
+# Is the division always needed? No. At a learning rate of 0.1 the scaled queries barely move, and the unscaled ones
+# lead. With smaller entries at the start the gap is smaller, and with steps of a fixed length, 0.1, it is gone: the
+# gradients point the right way, but are too short. [Going further](#can-a-query-still-learn) has the code.
 #
 # Could training not do the division itself? It could: in chapter 4 queries come out of a learned matrix, and this
 # matrix could shrink. But the division lets training *begin* with scores of the same size at every width. After

@@ -57,7 +57,7 @@ assert same
 # order must enter elsewhere. (A causal mask reveals some of it, because it hides later words: [chapter
 # 4](04_self_attention.ipynb#does-the-order-of-the-words-matter).)
 #
-# The simplest way is through the input vectors. Give every **position** in the sentence a vector of its own, $p_t$ for
+# One way in is through the input vectors. Give every **position** in the sentence a vector of its own, $p_t$ for
 # position $t$, counted from 0. Add it to $x_t$, the vector of the word that stands there: the model reads $x_t + p_t$.
 
 # %% tags=["quiz"]
@@ -102,10 +102,11 @@ for t in (0, 1, 10, 100):
 
 # %% [markdown]
 # **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: the number dominates every dot
-# product. Smaller steps would not save it, and neither would a column of its own, in which the number need not drown
-# the word. Either way the model reads $x_t + t \, u$ with a fixed $u$. The key is $x_t W_K + t \, (u W_K)$, so the
-# position adds $c \, t$ to the score of a query $q$, with $c = q \cdot (u W_K)$. For one query that is a straight line
-# in $t$: as far as position decides, the first or the last can win, and never one between.
+# product. Smaller steps, or a column of its own, could stop that, but a second fault remains. In all these cases the
+# model reads $x_t + t\,u$ with a fixed vector $u$; for the plain index, $u = (1, \dots, 1)$. The key is
+# $x_t W_K + t\,(u W_K)$, so the position adds $c\,t$ to the score of a query $q$, with $c = q \cdot (u W_K)$. For one
+# query $c$ is one number. If it is positive, the last position gains most, and if it is negative, the first. No
+# position between them can gain most.
 #
 # **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
 # so "the word before me" looks different every time.
@@ -136,8 +137,8 @@ assert cosine_similarity(dog, man) < 0.5
 #
 # One hand is not enough. A fast hand comes round again: with a period of 6 steps, positions 1, 7 and 13 are the same. A
 # slow hand hardly moves in one step, so neighbours are nearly the same, and a score can hardly choose between them.
-# Several hands, fast and slow, tell the time, like those for seconds, minutes and hours. Each hand moves smoothly, so
-# neighbours stay similar, but with several hands they differ enough for a score to choose.
+# Several hands, fast and slow, tell the time, like those for seconds, minutes and hours. Slow hands keep neighbours
+# similar, and fast hands keep them apart.
 #
 # The original transformer uses such hands. Each is a pair of numbers, the sine and the cosine of an angle. Sine and
 # cosine waves are called **sinusoids**. A sine alone has the same value twice in each turn; together with the cosine it
@@ -561,9 +562,10 @@ assert not same
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
-# Adding is the case $W_1 = W_2$. So side by side is more general, but it makes every vector and matrix wider. A sum
-# costs nothing of that, and can be as good: if words and positions keep out of each other's entries, as in the 384 + 32
-# above, a sum *is* a concatenation, $(x, 0) + (0, p) = (x, p)$.
+# Adding is the case $W_1 = W_2$. So side by side can do more, but it makes every vector and matrix wider. A sum keeps
+# the width. Its price is that word and position share entries and one matrix, and the price is small if they keep to
+# different directions. In the extreme, as in the 384 + 32 above, a sum *is* a concatenation:
+# $(x, 0) + (0, p) = (x, p)$.
 
 # %% [markdown]
 # ## Could the encoding be learned?
@@ -664,20 +666,24 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # Sinusoids may extrapolate. In our task, beyond position 23, they are right nearly everywhere at width 16 and 32, two
 # times out of three at 64, and hardly ever at 128.
 #
-# Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width, but training found another
-# matrix $A$. Training saw only the first 24 encodings, and in 24 steps the slow pairs hardly move. So there are
-# directions that these encodings hardly use (singular values below a thousandth of the largest), and in those training
-# hardly changes $A$ (also if $A$ starts at zero). What a later encoding has there, $A$ cannot use. As a test, confine
-# the rotation itself to the used directions. It is still right at 1 to 23, but beyond:
+# Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width. But 24 encodings do not
+# determine $A$, and training found another matrix. At width 128 the 24 encodings use only 12 directions of 128 (in the
+# others the singular value is below a thousandth of the largest). Two pairs of nearly the same frequency move almost
+# together for 24 steps; later their angles drift apart, and the encodings point in directions that training hardly
+# used. There training has hardly changed $A$ (also if $A$ starts at zero).
 #
-# | width | later squared length outside | confined rotation, right at 24–47 | trained |
+# As a test, take $R_{-1}$ and remove all that it does outside the used directions. This *confined* rotation is still
+# right at 1 to 23. The second column has the share of the squared length of encodings 24 to 47 that lies outside:
+#
+# | width | outside, 24–47 | confined rotation right, 24–47 | trained $A$ right, 24–47 |
 # |---|---|---|---|
 # | 16 | 0% | 100% | 99% |
 # | 32 | 13% | 92% | 100% |
 # | 64 | 33% | 21% | 68% |
 # | 128 | 39% | 12% | 4% |
 #
-# So this is presumably one reason; training does not fail exactly as the confined rotation does.
+# So the unused directions explain part of the failure. At 32 and 64 the trained matrix does better than the confined
+# rotation, and at 128 worse.
 
 # %% tags=["proof"]
 strong, outside, zero, confined = [], [], [], []
@@ -702,8 +708,8 @@ assert np.round(confined, 2).tolist() == [1, 0.92, 0.21, 0.12]
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
 # table 3, row E), and preferred sinusoids in the hope of longer texts.
 #
-# A note on these numbers: they are means of three runs. Each kind has the learning rate, of five, that did
-# best on positions 24 to 47 itself, which flatters both.
+# A note on these numbers: they are means of three runs. For each kind we tried five learning rates and kept the one
+# that did best on positions 24 to 47, which flatters both.
 
 # %% [markdown]
 # ## Break it: one word at a time
@@ -759,7 +765,7 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # $R_s^\top = R_{-s}$: transposing the rotation swaps the signs of its two sines, and so does negating the angle. So
 # $R_t R_s^\top = R_{t-s}$: turning back by $s$ undoes $s$ of the $t$ steps.
 #
-# **By hand.** Take one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$:
+# **By hand.** Take one pair that turns by 1 radian a position, and a query and a key that are both $(0, 1)$:
 #
 # | query at, key at | query, turned | key, turned | score |
 # |---|---|---|---|

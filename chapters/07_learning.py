@@ -114,8 +114,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # | a key with nearly all the weight | nearly 0 | the average is nearly its own gradient |
 # | all values are equal | 0 | no gradient differs from the average |
 #
-# So a **saturated** row, whose weights are near 0 and 1, recovers slowly: all that reaches $W_Q$ and $W_K$ comes through
-# these scores.
+# So a **saturated** row, whose weights are near 0 and 1, recovers slowly: all that reaches $W_Q$ and $W_K$ comes
+# through these scores.
 #
 # ### Back to query and keys
 #
@@ -169,7 +169,8 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # Why did the score of *dog* fall, when it should rise? The keys of *dog* and *man* point the same way, $(1, 0)$ and
 # $(2, 0)$, so no query can raise one of these scores and lower the other. But the lead of *man* can shrink: its score
-# fell by twice as much as that of *dog*. Of the 0.018 of weight that *man* lost, *dog* got 0.011 and *bites* 0.007.
+# fell by twice as much as that of *dog*. Of the 0.018 of weight that *man* lost, *dog* got 0.011 and *bites* 0.007
+# (before rounding).
 #
 # [Further steps](#keep-going) with all three matrices bring the loss close to 0.
 
@@ -251,11 +252,14 @@ quiz.one_choice(
 # %% [markdown]
 # ## The backward pass, for all queries
 #
-# A layer has many queries, and they share keys, values and matrices. So what reaches a shared number is a sum over the
-# queries. Take $T$ queries and $S$ keys. $A$ holds the weights and $Z$ the scaled scores, a row for each query and a
-# column for each key; $O$ has a row for each query. $dM$ is the gradient of the loss with respect to $M$, in the shape
-# of $M$. The sign $\circ$ multiplies entry by entry. $\operatorname{rowsum}$ adds up each row: [the average from
-# above](#back-through-the-softmax), one number for each query.
+# So far there was one query. A layer has many, and they share keys, values and matrices. A change of a shared number
+# reaches the loss through every query, so its gradient is a sum over the queries.
+#
+# Take $T$ queries and $S$ keys. $Z$ holds the scaled scores and $A$ the weights, a row for each query and a column for
+# each key; $O$ holds the outputs, a row for each query. $dM$ is the gradient of the loss with respect to $M$, in the
+# shape of $M$ (so $dK$ is a gradient, and $d_k$ a width). The sign $\circ$ multiplies entry by entry.
+# $\operatorname{rowsum}$ adds up each row: [the average from above](#back-through-the-softmax), one number for each
+# query.
 #
 # | back through | forwards | backwards | shapes |
 # |---|---|---|---|
@@ -592,8 +596,8 @@ class NoteModel(nn.Module):
 # The optimizer takes the fourth step. Ours is `SGD`, *stochastic gradient descent*: each step follows one random batch.
 # Chapter 11 has better ones. A learning rate of 1 is large, but here it works with most seeds.
 #
-# `F.cross_entropy` takes logits and applies the softmax itself; `flatten`
-# makes one list of the eighty questions. One step:
+# `F.cross_entropy` takes logits and applies the softmax itself; `flatten` makes one list of the eighty questions. One
+# step:
 
 # %%
 torch.manual_seed(0)
@@ -689,16 +693,21 @@ for step in (0, 80, 100, 120, 140, 1000):
 # (Each printed loss is the average over the five steps before and the five after; at step 0 it is that of the first
 # five, 2.30, and not the 2.33 of one batch.)
 #
-# So the loss falls first. Why? [A score rises](#back-through-the-softmax) if its key's value would lower the loss more
-# than the average value does. At first the output cannot read a value's digit, so there is nothing to compare.
+# So the loss falls first. Why? [A score rises](#back-through-the-softmax) if more weight on its key would lower the
+# loss more than the average. At first $W_V$ and the output are random. What they make of the digit 1 has nothing to do
+# with the answer 1, so the right name's value is hardly better than the others, and the pushes on its score mostly
+# cancel from note to note.
 #
-# 1. *Values.* $W_V$ and the output can learn to read digits without $W_Q$ and $W_K$. With even weights a question
-#    receives each digit's share of the note, so the model can bet on the digits in it. Our linear maps bring that bet to
-#    1.58 at best; [a model whose record is cut](#break-it-a-cut-in-the-record) gets about that far and no further.
-# 2. *Look-up.* Now the right name's value does lower the loss more than the average. Its score rises, the others fall,
-#    and a step on $W_Q$ and $W_K$ does this for that name in every note.
-# 3. *Suddenly.* Presumably because the query's gradient is made of keys, and each key's of queries: the larger one is,
-#    the faster the other grows. With $W_K$ frozen the weight only creeps: it is 0.4 after 400 steps. [Going
+# 1. *Values.* $W_V$ and the output can learn without a look-up. With even weights a question receives the mean of five
+#    values. That says which digits are in the note, but not which one was asked for. It is enough to bet on these
+#    digits instead of all ten. Our linear maps bring that bet to 1.58 at best; [a model whose record is
+#    cut](#break-it-a-cut-in-the-record) gets about that far and no further.
+# 2. *Look-up.* Now the value of *Cleo 1* raises the logit of 1. For the question *Cleo?* more weight on this entry
+#    helps more than the average, so its score rises and most others fall. An entry that happens to share the digit
+#    gains, too, but in the next note that is another name. The right name gains in every note, and its gains add up in
+#    $W_Q$ and $W_K$.
+# 3. *Suddenly.* Presumably because a query's gradient is made of keys, and a key's of queries: the larger one is, the
+#    faster the other grows. With $W_K$ frozen the weight only creeps: it is 0.4 after 400 steps. [Going
 #    further](#which-half-waits-for-which) asks which half delays which.
 #
 # You were also asked how large the weight would be: after 1,000 steps it is near two thirds, while all answers are
@@ -820,9 +829,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## Break it: a cut in the record
 #
-# What does a model look like whose scores get no gradient? `weights.detach()` makes one: it gives the same numbers
-# without their record, a *stop-gradient*. In a plot it is harmless. In the model it cuts the way back: values and
-# output still learn, the scores do not.
+# Suppose the scores get no gradient. What does such a model look like from outside? `weights.detach()` makes one: it
+# gives the same numbers without their record, a *stop-gradient*. In a plot it is harmless. In the model it cuts the way
+# back: values and output still learn, the scores do not.
 
 
 # %%
@@ -861,9 +870,11 @@ plt.show()
 # the cut model looks like one that learns badly. Its loss stays near 1.6, on a **plateau**: it bets on the digits in
 # the note, and never learns which of them was asked for.
 #
-# Why does the best such bet still cost 1.58 (a folded cell computes it)? Our linear maps make logits in proportion to
-# each digit's share of the note. If the five digits differ, the best softmax leaves 0.16 to the five absent ones.
-# Steeper logits would leave less, but bet too much on a digit that occurs twice.
+# Why does the best such bet still cost 1.58 (a folded cell computes it)? With even weights the model sees each digit's
+# share of the note, but not whose digit it is. If it gave each digit its share as the probability, the loss would be
+# $\ln 5 = 1.61$ when the five digits differ, and 1.35 on average, since digits often repeat. Our linear maps cannot do
+# that: they make logits in proportion to the shares, and a softmax leaves something to the digits that are absent, 0.16
+# in all if the five differ. Steeper logits would leave less, but bet too much on a digit that occurs twice.
 #
 # One check finds the reason:
 
@@ -1371,10 +1382,10 @@ assert 0.3 < creep[1] < 0.45 < whole[0].diagonal().mean()
 
 # %% [markdown]
 # With either half given, the rest is learned in fewer than 50 steps, instead of in more than 100. So each half delays
-# the other: without values that mean something there is nothing to compare, and without a look-up every value is
+# the other: without values that mean something there is nothing useful to compare, and without a look-up every value is
 # blended with four others. Which moves first, the counts do not say, but the [cut model](#break-it-a-cut-in-the-record)
-# does: values can start alone, as far as 1.6, and cannot finish without the look-up. $W_Q$ and $W_K$ alone get nowhere:
-# after 1,000 steps the loss is still 2.3.
+# suggests it: values can start alone, as far as 1.6, and cannot finish without the look-up. $W_Q$ and $W_K$ alone get
+# nowhere: after 1,000 steps the loss is still 2.3.
 
 # %% [markdown]
 # ### Where does the gradient begin?

@@ -12,8 +12,8 @@
 # transformer of 2017 has a second stack, the **decoder**, which attends to the question and to its own words so far,
 # and never to words that it has not written yet. Together they are an **encoder-decoder**, or *sequence-to-sequence*,
 # model. In training the model is given the right answer. What stops it from copying? It is asked for the *next* word,
-# and a mask hides that word. Without the mask the loss is just as low, and when the model has to write by itself,
-# almost no answer is right. By the end of this chapter the transformer of the paper is complete, in under eighty lines.
+# and a mask hides that word. Would you notice if the mask were missing? You will take it out and see. By the end of
+# this chapter the transformer of the paper is complete, in under eighty lines.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
 # 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 32 minutes to read, and 50 for the
@@ -141,9 +141,11 @@ for n, after in enumerate(next_words):
 plt.show()
 
 # %% [markdown]
-# In training, the position that is given *I* must predict *am*. But all words go in at once, and *am* is the very next
-# input. So no position may see anything to its right. Two masks are needed, both from chapter 4. A mask sets the scores
-# of hidden words to minus infinity, so that their weights are 0. In this book, **True means: may attend**.
+# In training the whole right answer is known, so one pass takes in all four tokens and makes all four predictions. That
+# is cheap, but it opens a way to cheat: the position that is given *I* must predict *am*, and *am* is the very next
+# input. If this position could attend to it, it would copy it, and learn nothing about the question. So each position
+# may see its own token and those to its left, and nothing else. Two masks are needed, both from chapter 4. A mask sets
+# the scores of hidden words to minus infinity, so that their weights are 0. In this book, **True means: may attend**.
 #
 # - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,
 #   T)$, queries by keys, and it is the same for every sentence.
@@ -351,9 +353,9 @@ plt.show()
 # %% [markdown]
 # ### Which encoder layer does the decoder ask?
 #
-# The *last* one. The idea: each encoder layer adds context to a word's vector, so the vectors that leave the last layer
-# have the most. The encoder runs to its end first, and its final output is the memory. Every decoder layer looks at
-# this same memory, with a $W_Q$, a $W_K$ and a $W_V$ of its own.
+# The *last* one. Each encoder layer adds context to every word's vector, and after the last layer a vector has the
+# most. The encoder runs to its end first, and its final output is the memory. Every decoder layer looks at this same
+# memory, with a $W_Q$, a $W_K$ and a $W_V$ of its own.
 #
 # ## The decoder layer
 #
@@ -527,9 +529,16 @@ class OneScreen(nn.Module):
 
 
 # %% [markdown]
-# Try it before any training, at the paper's size but with a small vocabulary and random tokens. The logits should have
-# the shape $(B, T, V)$. The first loss should be about $\ln V + \frac12$: the logits of a fresh model have a standard
-# deviation near 1, and for normally distributed ones that costs half a unit ([chapter
+# The output has no matrix of its own: the logit of a token is the dot product of its embedding with the decoder's final
+# vector. So the linear map in the drawing is the target's embedding matrix, used a second time: **weight tying**. The
+# two uses want different sizes. After the last norm the entries of the final vector are near 1, and with embeddings of
+# that size the logits would have a standard deviation near $\sqrt D$: a fresh model would be confidently wrong
+# ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). So embeddings start with entries of size $1/\sqrt D$. On
+# the way in these would be small beside the positions, so there they are multiplied by $\sqrt D$.
+#
+# Try the model before any training, at the paper's size but with a small vocabulary and random tokens. The logits
+# should have the shape $(B, T, V)$. The first loss should be about $\ln V + \frac12$: the logits of a fresh model have
+# a standard deviation near 1, and for normally distributed ones that costs half a unit ([chapter
 # 7](07_learning.ipynb#the-first-number-to-look-at)).
 
 # %%
@@ -557,15 +566,8 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 
 # %% [markdown]
 # 44 million of these parameters are in the layers. Neither number says anything about the masks: in code of your own
-# [the leak test](#the-leak-test) belongs here, before any training. One thing is easy to miss: the output has no matrix
-# of its own. At each position, the logit of a token is the dot product of that token's embedding with the vector that
-# the decoder returns at this position. This is **weight tying**.
-#
-# Because the embeddings also produce the logits, they start small, with entries of size $1/\sqrt D$ ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at) has the reason). On the way in they are multiplied by $\sqrt D$,
-# which makes them about as large as the position vectors.
-#
-# In two details the paper differs: its attention has no biases, and one embedding matrix serves both sides.
+# [the leak test](#the-leak-test) belongs here, before any training. In two details the paper differs: its attention has
+# no biases, and one embedding matrix serves both sides.
 #
 # ## A model that has learnt to answer
 #
@@ -648,11 +650,11 @@ assert round(-np.log(four).mean(), 2) == 0.26
 assert np.round(-np.log(four[:3]), 2).tolist() == [0.69, 0.22, 0.11]
 
 # %% [markdown]
-# When the model writes, the encoder runs once. The decoder runs once for each word, over everything written so far. The
-# loop stops when every answer has its `<eos>`, or after `longest` words; what an answer writes after its own `<eos>` is
-# cut off later. Writing each word after all before it is called **autoregressive**, and always taking the likeliest is
-# **greedy** decoding. Now the decoder receives its own words, and after its first mistake it must go on from a wrong
-# beginning, which training never showed: **exposure bias**.
+# When the model writes, the encoder runs once. The decoder runs once for each word and once for `<eos>`, each time over
+# everything written so far. The loop stops when every answer has its `<eos>`, or after `longest` words; what an answer
+# writes after its own `<eos>` is cut off later. Writing each word after all before it is called **autoregressive**, and
+# always taking the likeliest is **greedy** decoding. Now the decoder receives its own words, and after its first
+# mistake it must go on from a wrong beginning, which training never showed: **exposure bias**.
 
 
 # %%
@@ -701,8 +703,8 @@ def hold_out(seed, key=str):
 
 # %% [markdown]
 # Each step of `fit` draws 32 of the given `rows` of `questions` and `answers`, and takes one step of Adam ([chapter
-# 11](11_training.ipynb#how-large-a-step)). The learning rate rises linearly to `peak` over 50 steps (**warm-up**).
-# Given held-out rows, it prints every 50 steps what share of their answers is right:
+# 11](11_training.ipynb#how-large-a-step)). The learning rate rises linearly to `peak` over 50 steps (**warm-up**), and
+# stays there. Given held-out rows, it prints every 50 steps what share of their answers is right:
 
 
 # %%
@@ -768,8 +770,9 @@ assert share_right(wide, unseen) > 0.95
 #
 # Take *Hi, how are you?* again: six tokens, which the encoder turns into the memory. Follow one head, head 1 of the
 # cross-attention in decoder layer 2 ($d_k = 8$), and one query, that of `<bos>`. At `<bos>` the first word must be
-# predicted. The query is $W_Q$ times the vector that `<bos>` has by then, plus a bias. (A **hook**, folded, keeps what
-# each cross-attention receives: PyTorch calls it just before the module runs.)
+# predicted. The vector that `<bos>` has by then, times $W_Q$, plus a bias, gives 16 numbers, and the query of head 1 is
+# the first 8. (A **hook**, folded, keeps what each cross-attention receives: PyTorch calls it just before the module
+# runs.)
 
 # %% one head's weights and blend, and the logits tags=["hide-input"]
 hello, right = batch(["Hi , how are you ?"]), batch(["<bos> I am fine <eos>"])
@@ -830,9 +833,9 @@ print(
 assert vocabulary[best.indices[0]] == "I" and logits.softmax(-1).max() > 0.9
 
 # %% [markdown]
-# Read the row of *you*: its product is divided by $\sqrt 8$, $e$ to the result is about 28, and that is 0.54 of the
-# column's sum. Nearly all the rest goes to *are*. The last column is the first entry of each value. Of the blend's
-# 0.92, *you* contributes $0.54 \cdot 0.89 = 0.48$, and *are* 0.44.
+# Read the row of *you*. Its product is divided by $\sqrt 8$, $e$ to the power of the result is about 28, and that is
+# 0.54 of the sum of its column. Nearly all the rest goes to *are*. The last column is the first entry of each value. Of
+# the blend's 0.92, *you* contributes $0.54 \cdot 0.89 = 0.48$, and *are* 0.44.
 #
 # The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`; norm and
 # feed-forward network follow. *I* has by far the largest logit, 10.5, the dot product of its embedding with that final
@@ -875,9 +878,9 @@ with torch.no_grad():
         assert difference < 1e-5
 
 # %% [markdown]
-# They agree (the last row is the same computation twice), and this is what the causal mask buys: a thousand tokens take
-# a thousand passes to write, and one pass in a step of training. And since the earlier rows do not change when a word
-# is added, their keys and values need not be computed again: that is the **key-value cache** of [chapter
+# They agree. (The last row is the same computation twice.) This is what the causal mask buys: a thousand tokens take a
+# thousand passes to write, and only one pass to train on. And since the earlier rows do not change when a word is
+# added, their keys and values need not be computed again: that is the **key-value cache** of [chapter
 # 12](12_generation.ipynb).
 #
 # The mask stays on in writing, too. Without it, earlier words would get vectors that mix in later words, which training
@@ -886,19 +889,20 @@ with torch.no_grad():
 # ## The leak test
 #
 # All this rests on one property: *no position sees its future*. Could the future arrive by a detour, through another
-# position in a lower layer? No: in every layer row $t$ draws on rows 0 to $t$ only, which have seen nothing later.
+# position in a lower layer? No. In layer 1, row $t$ is made of words 0 to $t$ alone. In layer 2 it is made of rows 0 to
+# $t$ of layer 1, and none of these holds a later word. The same goes for every further layer.
 #
-# The property is worth a test of its own, a **leak test**: change later words, and the earlier logits must not move.
-# The test needs neither training nor data: a fresh model and random token numbers, none of them 0, will do. (With real
-# pairs, neighbours in the batch need different answers.) The function `check` runs the leak test and three others.
-# `before` are the logits of the unchanged input:
+# The property is worth a test of its own, a **leak test**: change later words, and the earlier logits must not move. It
+# needs neither training nor data: a fresh model and random token numbers, none of them 0, will do. (With real pairs,
+# neighbours in the batch need different answers.) The function `check` runs the leak test and three others, and
+# compares with `before`, the logits of the unchanged input:
 #
 # - *leaks*, the leak test: in each example the tokens of the answer from the fourth on are replaced by those of the
 #   example before it in the batch. The logits at the first three positions must not move, except for rounding.
 # - *padding*: padding is added after the question. No logit may move.
 # - *source*: the question is replaced by another. Some logit must move.
-# - *finite*: every logit of a real position is a number. Where a position may attend to nothing, it is NaN in the code
-#   on one screen.
+# - *finite*: every logit of a real position is a number. In the code on one screen, a position that may attend to
+#   nothing gets NaN.
 #
 # All run after `model.train()` and after `model.eval()`, because a mask may be missing in one of them. The other two
 # asserts guard the test itself: dropout is off, and the later words really differ.
@@ -1245,8 +1249,9 @@ print("it writes:", words(generate(leaking, batch(["Hi , how are you ?"]))[0]))
 assert loss < 0.01 and round(forced, 2) == 1 and writing < 0.1
 
 # %% [markdown]
-# Only the writing tells. In training the wanted word is the next input, and the model has learnt to copy it from there:
-# hence the low loss, and the perfect accuracy on held-out questions. When it writes, the next input is not there yet.
+# Of the three, only the writing tells. In training the wanted word is the next input, and the model has learnt to copy
+# it from there: hence the low loss, and the perfect accuracy on held-out questions. When it writes, the next input is
+# not there yet.
 #
 # So a low loss says little about the masks. Do good answers say more? Not enough: of nine wrong masks that we have
 # trained ([Going further](#nine-wrong-masks)), two answer nearly everything correctly with every seed. `check` finds
@@ -1269,7 +1274,7 @@ assert loss < 0.01 and round(forced, 2) == 1 and writing < 0.1
 # | check | bad sign | what it means |
 # |---|---|---|
 # | one batch of 32, trained alone (**overfitting one batch**), without dropout | the loss stays well above 0, even at a smaller learning rate | the model or the loop is wrong: do not start the long run |
-# | teacher-forced accuracy, on held-out data | it is low | overfitting (what was learnt holds for the training pairs only: chapter 11), too little training, or targets that are not shifted |
+# | teacher-forced accuracy, on held-out data | it is low | overfitting (what was learnt holds for the training pairs only: chapter 11), too little training, or (if it compares with `answers[:, 1:]`) targets that are not shifted in training |
 # | the loss on held-out pairs, each answer beside another's question | it hardly rises | the source is not used |
 # | writing, on held-out data | it is much worse than the accuracy allows | a future seen in training, or a generation loop that disagrees with the single pass |
 #
@@ -1626,9 +1631,9 @@ class DecoderOnly(nn.Module):
 
 # %% [markdown]
 # It is trained in the same way (here with width 32, more steps and a smaller peak), except that the loss now includes
-# the words of the question. Nobody can predict whether *she* or *you* comes next, so it does not fall to 0. The model
-# writes one token after another: the likeliest or, with a `temperature` above 0, one drawn from the `top_k` likeliest
-# ([chapter 12](12_generation.ipynb#sampling)):
+# the words of the question. Nobody can predict whether *she* or *you* comes next, so the loss does not fall to 0. The
+# model writes one token after another: the likeliest or, with a `temperature` above 0, one drawn from the `top_k`
+# likeliest ([chapter 12](12_generation.ipynb#sampling)):
 
 
 # %%
@@ -2095,12 +2100,17 @@ assert 0.2 < rates["how"] < 0.3
 
 # %% where it looks, and what it cannot do without tags=["hide-input"]
 from collections import Counter
+from itertools import combinations
 
 print("     " + "".join(f"{word:>7}" for word in question))
 print("look " + "".join(f"{weight:7.2f}" for weight in where_it_looks(model)))
 here = [chance_of_i(model, position) for position in range(6)]
 print("hide " + "".join(f"{chance:7.2f}" for chance in here))
-print(f"with are and you hidden: {chance_of_i(model, 3, 4):.2f}")
+twos = {two: chance_of_i(model, *two) for two in combinations(range(6), 2)}
+both = twos.pop((3, 4))
+print(
+    f"are and you hidden: {both:.2f}, any other two: at least {min(twos.values()):.2f}"
+)
 
 most, needs = [], []
 for row in nine:
@@ -2116,11 +2126,14 @@ for (lost, looked), count in groups.most_common():
     print(f"{count:11}   {lost:18}  {looked}")
 
 # %% [markdown]
-# Here it is hardly the reason: with *you* hidden, *I* keeps a probability of about 0.85, and with any other word hidden
-# at least 0.99. In four of the nine other models *you* gets the most attention, too, and there *I* is lost without it.
-# Three others lose *I* when either *how* or *are* is hidden, but not when *you* is. The last two keep it whatever is
-# hidden, presumably because the encoder has carried what is needed to other positions. So in six of the nine the word
-# with most attention is one that *I* needs, and in three it is not: a map alone does not say why.
+# Hide *you*, and *I* keeps a probability of about 0.85; hide any other single word, and it keeps at least 0.99. But
+# hide *are* and *you* together, and nothing is left, where any other two leave 0.8. So the two words with most
+# attention are the ones that *I* needs, and either of them is enough. Hiding one at a time does not show that.
+#
+# In four of the nine other models *you* gets the most attention, too, and there *I* is lost without it. Three others
+# lose *I* when either *how* or *are* is hidden, but not when *you* is. The last two keep it whichever single word is
+# hidden. So in six of the nine the word with most attention is one that *I* needs by itself, and in three it is not: a
+# map alone does not say why.
 #
 # [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
 
@@ -2128,6 +2141,7 @@ for (lost, looked), count in groups.most_common():
 assert int(np.argmax(where_it_looks(model))) == 4
 assert 0.75 < here[4] < 0.95
 assert min(here[:4] + here[5:]) > 0.98
+assert both < 0.1 and min(twos.values()) > 0.75
 assert (
     sum(look == "you" and n == ["you"] for look, n in zip(most, needs, strict=True))
     == 4

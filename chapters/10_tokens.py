@@ -186,8 +186,10 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | `\s+(?!\S)` | a run of white space; before a word, without the run's last character  | *a␣␣b* is cut into *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
 #
-# In the fourth part, `(?!\S)` demands that white space or the end of the text follows. So before a word, the run leaves
-# its last character, and a space stays for the word.
+# The last two parts are for white space. Take *a␣␣b*. After *a*, the first three parts fail, because each allows only
+# one space. The fourth would take both spaces, but `(?!\S)` forbids it to stop before a visible character. So it takes
+# one, and then the first part takes *␣b*. A single line break before a word has nothing to give back; there the fourth
+# part fails, and the fifth takes it.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -355,14 +357,16 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 #
 # ### The tokenizer
 #
-# Read `__init__`, `encode`, `_merge` and `decode`; the rest trains, saves, loads, or shows tokens, and `files` checks,
-# reads and writes. `symbols` lists the bytes of every symbol. `vocabulary` lists them by token ID, with no bytes for
-# special tokens, so `decode` looks up and joins.
+# Four methods matter: `__init__`, `encode`, `_merge` and `decode`. The others train, save, load, or show tokens, and
+# `files` checks, reads and writes. `symbols` lists the bytes of every symbol. `vocabulary` lists them by token ID, with
+# no bytes for special tokens, so `decode` looks up each ID and joins the bytes.
 #
-# The heart is `_merge`. The *rank* of a pair says how early it was learnt, 0 for the first. In each round `_merge`
-# looks at the pairs in the word, merges the one of lowest rank, which was learnt first, and looks again. The keys of
-# `_ranks` are all learnt pairs, and `&` keeps those that are in this word; the loop ends when there are none. The
-# result is kept in `_cache`, because frequent words come back all the time.
+# The heart is `_merge`. The *rank* of a pair says how early it was learnt, 0 for the first. By hand you went through
+# all merges in order, which is slow with thousands of merges, since a word has only a few pairs. So `_merge` looks at
+# the pairs in the word, merges the one of lowest rank, and looks again, until none of them was learnt. The result is
+# the same: a merge makes only pairs with its new symbol, and such a pair can only have been learnt later. In the code
+# `self._ranks.keys() & pairwise(symbols)` are the learnt pairs in the word, and `_cache` keeps results, because
+# frequent words come back all the time.
 
 # %% tags=["export"] module="tokens"
 from pathlib import Path
@@ -612,9 +616,9 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # %% [markdown]
 # - *Spelling.* The model gets one number for *Straßenbahn* (tram) and never sees the letters. So it can know only from
 #   training how many *a*'s the word contains, or it writes the word letter by letter first.
-# - *Arithmetic.* 12345 begins with the token *12*, because *12* is frequent. Another number may be cut elsewhere, so
-#   units, tens and hundreds of two numbers need not line up. Many newer tokenizers therefore cut numbers into single
-#   digits, or into groups of three.
+# - *Arithmetic.* 12345 begins with the token *12*, because *12* was learnt, and no merge joins it to *3*. Another
+#   number may be cut elsewhere, so units, tens and hundreds of two numbers need not line up. Many newer tokenizers
+#   therefore cut numbers into single digits, or into groups of three.
 # - *Case and spaces.* The words *␣tea*, *tea* and *␣TEA* share no token, so the model must learn that they are similar.
 #   This has a practical consequence for a *prompt*, the text that a model is to continue: do not end it with a space,
 #   because the next word usually brings its own.
@@ -626,11 +630,12 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # First, each merge adds a row to the embedding table, which must be learnt, and a score to the output layer at every
 # position.
 #
-# Second, rare tokens stay **undertrained**, because a token's row is looked up, and so mostly trained, only where the
-# token occurs. Call a token *rare* if the training text uses it fewer than 100 times, a limit of our choosing. Later
-# tokens are on the whole rarer. The other pairs were at most as frequent as the one just merged, and a new pair
-# contains the new symbol, so it cannot occur more often than that. Also, a later merge can use up an earlier symbol,
-# such as *ausend* in our number words, on the way to *tausend*. Such a symbol keeps its row.
+# Second, rare tokens stay **undertrained**: a token's row is looked up, and so mostly trained, only where the token
+# occurs. Call a token *rare* if the training text uses it fewer than 100 times, a limit of our choosing. Later tokens
+# tend to be rarer. Each merge takes the most frequent pair, so no pair that remains was more frequent, and a pair with
+# the new symbol cannot be more frequent than that symbol. So the counts never rise from merge to merge: by hand they
+# were 12, 9, 5, 3. An early token can become rare as well, when a later merge uses it up. In our number words *tausend*
+# uses up *ausend*, which keeps its row.
 #
 # How much shorter do texts become? The average number of tokens per word is called **fertility**. Here it is, counted
 # on captions that were not used to learn the merges. A word is what stands between two spaces, so *tea.* is one word
@@ -666,8 +671,8 @@ for row in captions["sizes"]:
 # 100,000 or more.
 #
 # Whatever the size, learn the merges from training text alone. If test text is among it, rare words of the test text
-# may get tokens of their own. They then look cheaper than new text is. And a token that occurs only in the test text
-# has an embedding that was never looked up in training.
+# may get tokens of their own. The test text is then cut into fewer tokens than other new text would be. And a token
+# that occurs only in the test text has an embedding that was never looked up in training.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}

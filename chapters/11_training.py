@@ -478,25 +478,26 @@ plt.show()
 #
 # $$-(0.925 \ln 0.7 + 3 \cdot 0.025 \ln 0.1) = 0.330 + 0.173 = 0.503$$
 #
-# The smoothed loss is smallest where the model's probabilities equal $q$, so where *b* has 0.925.
+# The smoothed loss is smallest where the model's probabilities equal $q$: 0.925 for *b*, and 0.025 for each other
+# token. Even there it is not 0 but 0.349 ([why](#how-small-can-a-smoothed-loss-become)). So a smoothed training loss
+# that stops above 0 is no fault.
 #
-# Even there the smoothed loss is not 0 but 0.349, so a smoothed training loss that stops above 0 is no fault
-# ([why](#how-small-can-a-smoothed-loss-become)). The plain loss does not come to 0 either. In the run above the model
-# gives the right token about 0.9 in the end, and $-\ln 0.9 = 0.105$ is the validation loss of 0.11, which is a plain
-# one.
+# The plain loss stops above 0, too. The run above was trained towards a probability of about 0.9 for each right token,
+# and $-\ln 0.9 = 0.105$. That is its validation loss of 0.11, which is a plain one.
 
 # %% [markdown]
 # ## How large a step?
 #
-# Chapter 7 subtracted from every parameter its gradient times a learning rate. But gradients differ in size, often by
+# In chapter 7 every parameter moved by its gradient times one learning rate. But gradients differ in size, often by
 # orders of magnitude. At a learning rate of 0.01 a gradient of 100 moves its parameter by 1, one of 0.001 by 0.00001.
-# And the size of a gradient says little about how far its parameter should go. Write a parameter as
-# $\theta = 1000 \, \varphi$ and train $\varphi$ instead: its gradient is a thousand times as large, though $\varphi$
-# needs to move only a thousandth as far.
 #
-# So no single learning rate suits all parameters: one that suits $\varphi$ would be a million times too small for
-# $\theta$. Adam, next, takes the size of the gradient away. What it still assumes is that all parameters have about
-# equally far to go.
+# Does a large gradient mean that its parameter should go far? No. Suppose that $\theta$ should move by 1, and that its
+# gradient is $-1$. Then a learning rate of 1 is right. Now write $\theta = 1000 \, \varphi$ and train $\varphi$. It
+# should move by only 0.001, but its gradient is $-1000$. Then a learning rate of 0.000001 is right, a million times
+# smaller, although the model is the same.
+#
+# So no single learning rate suits all parameters. Adam divides the size of the gradient out. What it still assumes is
+# that all parameters have about equally far to go.
 #
 # ### Adam
 #
@@ -506,8 +507,8 @@ plt.show()
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2 .$$
 #
-# In $m$ opposite gradients cancel, and what remains is what they agree on (**momentum**); $\sqrt v$ is their usual
-# size. With the learning rate $\eta$, the step is in essence $-\eta \, m / \sqrt v$.
+# In $m$ opposite gradients cancel, and what they agree on remains (**momentum**); $\sqrt v$ is the usual size of a
+# gradient. With the learning rate $\eta$, the step is in essence $-\eta \, m / \sqrt v$.
 #
 # How far back do $m$ and $v$ look? In $m$ a gradient that is $k$ steps old has the weight $(1 - \beta_1) \, \beta_1^k$:
 # with $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on. The latest $1 / (1 - \beta_1) = 10$ have about two thirds of
@@ -630,9 +631,9 @@ plt.show()
 # %% [markdown]
 # ### Clipping
 #
-# Warm-up protects the beginning of a run, and **gradient clipping** protects the rest. Now and then an odd sentence or
-# a steep spot in the loss gives a huge gradient. In plain gradient descent one such step can undo many good ones. Adam
-# bounds that one step, but [the steps after it suffer](#why-clip-if-adam-divides-the-size-out).
+# Warm-up protects the beginning of a run, and **gradient clipping** protects every step. Now and then an odd sentence
+# or a steep spot in the loss gives a huge gradient. In plain gradient descent one such step can undo many good ones.
+# Adam bounds that one step, but [the steps after it suffer](#why-clip-if-adam-divides-the-size-out).
 #
 # To clip, take all gradients of the model as one long vector. If its norm, the *global norm*, exceeds a limit, scale
 # the vector down to that limit: with limit 1, the vector $(3, 4)$ of norm 5 becomes $(0.6, 0.8)$. The direction stays
@@ -711,10 +712,11 @@ plt.show()
 # To be right on new numbers is to **generalise**, and this model does so on only 42.5 percent. Anything meant to
 # prevent overfitting is called **regularisation**.
 #
-# The table below compares remedies. Its row *none* is the model on the left of the figure, and each row below it is one
-# remedy. All are means of three seeds. *Right at lowest* is the share of validation numbers right at the one step where
-# the loss, averaged over the seeds, is lowest. So the first two columns of *none* are about what early stopping gives.
-# ± is the standard deviation over the seeds. All losses are plain (without smoothing).
+# The output compares remedies. Its row *none* is the model on the left of the figure, and each row below it adds one
+# remedy. All numbers are means of three seeds, and all losses are plain (without smoothing). For each row we take the
+# one step at which the validation loss, averaged over the seeds, is lowest: the first two columns have the loss and the
+# share of right numbers there, and the last two the same at the end. ± is the standard deviation over the seeds. (To
+# stop where the loss is lowest is called *early stopping*; the first two columns of *none* are about what it gives.)
 
 # %% lowest and last losses, and what is right then tags=["hide-input"]
 print(
@@ -742,7 +744,7 @@ for name in ("none", "weight decay 1"):
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
 #   the right panel of the figure: both losses fall together, and the gain is fifty points, to 92.5 percent. Here it is
 #   done by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`). For large models
-#   and long runs 0.01 to 0.1 is usual, because there the learning rates sum to far more than here.
+#   and long runs 0.01 to 0.1 is usual, where the learning rates often sum to more than here.
 # - **Dropout** zeroes entries of the activations at random, so that the model cannot rely on any single one. With
 #   dropout 0.1 the model gets 92 percent right, with 0.2 it gets 86.
 # - **Label smoothing** shows no clear change in three seeds: two get more right and one fewer. But a model that is
@@ -1554,7 +1556,7 @@ assert 4 < longer < 10
 
 # %% [markdown]
 # It is mainly the length. Short steps do little harm in either direction (they may even help), long ones much harm in
-# both. Which of the two long steps harms more differs from run to run.
+# both.
 
 # %% [markdown]
 # ### When a schedule ends too early
