@@ -925,8 +925,7 @@ assert (blank == 0).all()
 
 # %% [markdown]
 # It agrees with both, under a causal mask. In a model you call PyTorch's, which avoids storing the weights where it can
-# ([chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)). A model that always needs the causal mask makes
-# it once, in `__init__`, with `register_buffer`, so that it moves to the GPU with the module.
+# ([chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)).
 #
 # Here $d_v = d_k$. The result has that width, so it cannot be added to a word yet; [chapter
 # 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) brings it back to $D$.

@@ -480,8 +480,7 @@ print(tuple(layer(answer, see_past, memory, nothing_hidden).shape))
 # %% [markdown]
 # And the model. Read it from the bottom. `forward` encodes the source into the memory, then decodes the target.
 # `encode` and `decode` make the masks. Both go through `stack`, which looks up embeddings, adds positions and runs the
-# layers. `__init__` ends with the starting values. The argument `layer` stays `Layer` until [the
-# end](#pre-norm-on-one-screen).
+# layers. `__init__` ends with the starting values.
 
 
 # %%
@@ -565,9 +564,9 @@ with torch.no_grad():
 assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 
 # %% [markdown]
-# 44 million of these parameters are in the layers. Neither number says anything about the masks: in code of your own
-# [the leak test](#the-leak-test) belongs here, before any training. In two details the paper differs: its attention has
-# no biases, and one embedding matrix serves both sides.
+# Neither number says anything about the masks: in code of your own [the leak test](#the-leak-test) belongs here, before
+# any training. In two details the paper differs: its attention has no biases, and one embedding matrix serves both
+# sides.
 #
 # ## A model that has learnt to answer
 #

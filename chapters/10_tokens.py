@@ -351,9 +351,7 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # 257, *team* 258 and *eat* 259. *Seat* is the bytes 115, 101, 97, 116. The merge learnt first makes 115, 256, 116, and
 # the next that fits makes 115, 259. So *seat* has the IDs 118 and 262.
 #
-# A special token added in front leaves the saved merges as they are, but shifts the IDs of all bytes and merges. So
-# choose the special tokens before a model is trained. To extend a trained model, one appends the token after the last
-# merge, and a row to the embeddings; our class cannot.
+# Choose the special tokens before a model is trained, since one more would shift the IDs of all bytes and merges.
 #
 # ### The tokenizer
 #
@@ -663,12 +661,11 @@ for row in captions["sizes"]:
 # into the model's **context window**, the tokens that it can read at once. The tokenizers of large models have read
 # many languages, but unequally, and the languages that they saw least tend to cost most.
 #
-# Which size is best? Rarity is a warning and not a verdict: only training tells whether short texts or rare tokens
-# matter more. In [our trials](#which-vocabulary-is-best) with vocabularies from 300 to 16,000, the largest predicted
-# held-out text best, in part because its model is larger. In translation, on the other hand, Sennrich and Zhang found
-# that small vocabularies help small corpora. So try a few sizes, and compare the models on held-out text and by what
-# they cost. The original transformer had 37,000 tokens for English and German together; today's models often have
-# 100,000 or more.
+# Which size is best? Rarity is a warning and not a verdict. In [our trials](#which-vocabulary-is-best) with
+# vocabularies from 300 to 16,000, the largest predicted held-out text best. In translation, on the other hand, Sennrich
+# and Zhang found that small vocabularies help small corpora. So try a few sizes, and compare the models on held-out
+# text and by what they cost. The original transformer had 37,000 tokens for English and German together; today's models
+# often have 100,000 or more.
 #
 # Whatever the size, learn the merges from training text alone. If test text is among it, rare words of the test text
 # may get tokens of their own. The test text is then cut into fewer tokens than other new text would be. And a token

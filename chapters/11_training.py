@@ -738,9 +738,8 @@ for name in ("none", "weight decay 1"):
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
 #   keep the parameters that had the lowest loss, as the trainer below does. That limits the loss without removing the
-#   cause. If you care about right answers, keep the model that has the most of them instead: after the loss has turned,
-#   the share of right numbers still rises here, by some points on average. The share asks only which token is first;
-#   the loss also asks how sure the model is.
+#   cause. If you care about right answers, keep the model that has the most of them instead: the loss also asks how
+#   sure the model is, and can turn while they still rise.
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
 #   the right panel of the figure: both losses fall together, and the gain is fifty points, to 92.5 percent. Here it is
 #   done by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`). For large models
@@ -752,8 +751,7 @@ for name in ("none", "weight decay 1"):
 #   its plain loss does not turn upwards.
 #
 # The validation numbers decide. Weight decay 1, weight decay 3 and dropout 0.1 get about equally many right. Of these
-# weight decay 1 has the lowest loss, so we take it. Decay 3 has five times that loss, because it keeps the model unsure
-# even where it is right: the right token gets 0.84 there instead of 0.99. On the untouched test numbers the model with
+# weight decay 1 has the lowest loss, so we take it. On the untouched test numbers the model with
 # weight decay 1 gets 91.5 percent right, against 38.1 without a remedy.
 #
 # More data helps most: with 20,000 numbers none of this was needed. Large language models read most of their text about
@@ -880,8 +878,7 @@ def one_step(model, optimizer, parts):
 
 
 # %% [markdown]
-# How large should the effective batch be? Beyond some size a larger batch no longer saves steps, and only costs work
-# ([chapter 21](21_many_gpus.ipynb#do-more-devices-need-a-larger-batch)).
+# ([Chapter 21](21_many_gpus.ipynb#do-more-devices-need-a-larger-batch) asks how large the effective batch should be.)
 
 
 # %% tags=["quiz"]
@@ -1099,8 +1096,7 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 #    model.
 #
 # Two things are not on the list, because they can be computed again. The learning rate is a function of the step, and
-# the length of the history says which step was the last. (In the sketch below the history has one training loss for
-# each step, and nothing else.) The order of the sentences follows from seed and epoch.
+# the length of the history says which step was the last.  The order of the sentences follows from seed and epoch.
 #
 # The sketch puts the five into one dictionary, and reads them back. `save_run` writes a new file beside the old one,
 # and renames it when it is complete. So a process that is killed while saving leaves the old run or the new one, and
