@@ -201,7 +201,8 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 #
 # Using one vector in all three roles has four faults. The first and the last you have seen.
 #
-# - A word finds itself first. Leaving it out is only a patch, since a word may need its own content.
+# - A word finds itself first. Leaving it out is only a patch: it forces a word to take from others even where none of
+#   them is useful.
 # - It finds what is most like it. Above, the most similar words happened to be the useful ones. But a verb looks for
 #   something alive, and not for other verbs.
 # - Scores are symmetric. In *the snake shed its skin*, *its* must find *snake*. *Snake* needs nothing from *its*, yet
@@ -332,7 +333,8 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # - *A word finds itself first.* It need not: *bites* has a weight of 0.045 on itself, although it was not left out.
 # - *It finds what is most like it.* It need not: *bites* finds what is alive.
 # - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2.
-# - *It hands over only its own vector.* $W_V$ chooses: two of *man*'s three numbers, and nothing of *bites*.
+# - *It hands over only its own vector.* $W_V$ chooses: two of *man*'s three numbers, and nothing of *bites*. (What a
+#   word *implies* is handed over [below](#and-python).)
 #
 # The first three are gone because a score now compares two different things: what one word asks, and what the other can
 # be found by. If one matrix made both, *its* and *snake* would still have the same score in either direction
@@ -874,9 +876,9 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # %% [markdown]
 # ## The same as a PyTorch module
 #
-# From chapter 7 on this book trains models, in PyTorch. There a part of a model is a class, called a **module**: its
-# `__init__` makes the matrices, and its `forward` runs when you call the module. `nn.Linear` without bias is a matrix
-# that training can change, and `.mT` swaps the last two axes.
+# This book trains models in PyTorch: first a small layer in chapter 6, and in earnest from chapter 7 on. There a part
+# of a model is a class, called a **module**: its `__init__` makes the matrices, and its `forward` runs when you call
+# the module. `nn.Linear` without bias is a matrix that training can change, and `.mT` swaps the last two axes.
 
 # %%
 import torch
@@ -1327,8 +1329,9 @@ for used in (8, 16):
 # directions. Where words use 8 of 16 entries, the new directions do not overlap with the words' own, so nothing is
 # lost; two words that use all 16 entries do not both fit.
 #
-# One $W_V$ can also hold dozens of pairs like *import* → *programming*. With 50 random pairs of words the result still
-# has a cosine of 0.9 with its target, on average, since the first words of the pairs are nearly at right angles.
+# One $W_V$ can also hold dozens of pairs like *import* → *programming*. With 50 random pairs of the 384-wide word
+# vectors the result still has a cosine of 0.9 with its target, on average, since the first words of the pairs are
+# nearly at right angles.
 #
 # And $W_V$ can hand over nothing: *bites* had the value $(0, 0)$. A value near zero is useful because a softmax cannot
 # say *none*. A word that needs nothing must still distribute a total weight of 1, and can give nearly all of it to a
@@ -1401,7 +1404,7 @@ assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
 # %% [markdown]
 # ### A six under the root
 #
-# A slide shows scores for the six tokens of *Hi , how are you ?*, and divides them by $\sqrt 6$. What becomes of them?
+# Suppose that somebody divides scores for the six tokens of *Hi , how are you ?* by $\sqrt 6$. What becomes of them?
 
 # %%
 made_up = np.array(
@@ -1421,7 +1424,7 @@ assert (six.max(axis=1) > 0.99).sum() == 4
 # %% [markdown]
 # In four of the six rows one word has more than 0.99 of the weight: scores of this size saturate the softmax. And where
 # does the 6 come from? There are six tokens, but a score does not sum over tokens. It sums over the width of a key, so
-# the root must be that of this width, and nothing on the slide says that it is 6.
+# the root must be that of this width, and nothing says that it is 6.
 #
 # ### Is attention a filter?
 #

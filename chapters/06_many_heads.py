@@ -8,7 +8,7 @@
 # %% [markdown]
 # # 6. Why more than one head?
 #
-# *Dog bites man.* To know who bit whom, the verb needs two words, each in its place. One **head**, as in chapter 4, has
+# *Dog bites man.* To know who bit whom, the verb must tell two words apart. One **head**, as in chapter 4, has
 # one row of weights for the verb, and so gives it one average of the words. But one average does not give two numbers
 # back: with equal weights, 1 and 5 give 3, and so do 2 and 4. Take a second average, with the weights $\tfrac23$ and
 # $\tfrac13$, and they give $\tfrac73$ and $\tfrac83$: two averages tell the pairs apart. **Multi-head attention**
@@ -701,9 +701,9 @@ for size in (8, 12, 16):
 # %% [markdown]
 # Count the numbers. Two nouns of 12 are 24, and two heads hand over 16, so a third is missed. Two nouns of 16 are 32,
 # so half is missed: a tie with one head. (A hundredth above that comes from fitting on one sample and measuring on
-# another.) So in this test two heads never do worse, and they gain most where a few numbers of each word are enough.
-# Together they hand over as many numbers as one wide head, but of two words. What narrow heads give up is in the
-# comparing: each compares words by fewer numbers ([how much](#what-if-a-head-is-too-narrow)).
+# another.) So, but for that hundredth, two heads never do worse in this test, and they gain most where a few numbers of
+# each word are enough. Together they hand over as many numbers as one wide head, but of two words. What narrow heads
+# give up is in the comparing: each compares words by fewer numbers ([how much](#what-if-a-head-is-too-narrow)).
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(

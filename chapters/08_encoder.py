@@ -296,8 +296,8 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 
 # %% [markdown]
 # At twice the size, half of the gradient arrives without the sums, but with them it has grown fortyfold. At two and a
-# half times it explodes in both. So the sums cure vanishing, not exploding: either way, the size of the initial weights
-# matters.
+# half times it explodes in both. So larger weights can replace the sums, but only in a narrow range: at 1 the gradient
+# vanishes, and at 2.5 it explodes. The sums cure vanishing, not exploding; the weights must still start small enough.
 #
 # There is a price. Every layer adds to the stream, so the sum can grow from layer to layer. Call the root of the mean
 # square of a vector's entries its **size**. In [a stack of 24 attention
@@ -1007,7 +1007,7 @@ for without in (None, *PARTS):
 # - The residual connection around the feed-forward network, and the **norms**, are not needed here.
 # - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. How? The weights of attention
 #   depend on the words, so attention is no linear map, nor is a norm. Three layers of attention and norms are enough
-#   for nearly all digits, and [one is not](#can-one-layer-add-without-a-feed-forward-network).
+#   for nearly all digits, and [one is not, in 600 steps](#can-one-layer-add-without-a-feed-forward-network).
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1318,8 +1318,8 @@ for name in quick_first:
 # learns after some 2,200 to 2,600, where the quick stacks need 140 to 460. *No norm* and *no residual* have not learned
 # after 5,000.
 #
-# Smaller initial weights change this. With them post-norm is quick, and with the smallest so is the stack without any
-# norm. So it is not only the position of the norm that matters.
+# Smaller initial weights change this. With *small init* or PyTorch's, post-norm is quick, and with *small init* so is
+# the stack without any norm. So it is not only the position of the norm that matters.
 #
 # What do the four quick stacks share? The first column is the own share after the twelfth layer, *before* training. It
 # is above 0.4 in these four, and at most 0.03 in the other three, where the words have drowned before anything is
@@ -1396,10 +1396,10 @@ quiz.several_choices(
 # %% [markdown]
 # ## What does a position hold after a few layers?
 #
-# Adding keeps words apart, and yet it mixes them, layer by layer. Train three layers on *reverse*, once, for 400 steps,
-# and ask of every layer's output two things. Can the position's *own* digit be read from the vector? And can the digit
-# that the model should *output* there, the mirrored one? Reading means applying a linear map, fitted on some sequences
-# and tested on others: a **linear probe**.
+# Adding can leave each word its own part, and yet every layer mixes something of the others in. Train three layers on
+# *reverse*, once, for 400 steps, and ask of every layer's output two things. Can the position's *own* digit be read
+# from the vector? And can the digit that the model should *output* there, the mirrored one? Reading means applying a
+# linear map, fitted on some sequences and tested on others: a **linear probe**.
 
 # %% a linear probe after each layer tags=["hide-input"]
 model, _, _ = learn("reverse")
@@ -1795,7 +1795,8 @@ assert (
 # it. Fetching is not the problem, since the four heads give the mirrored position about half of their weight. Combining
 # is, as in *not bad*. With fixed weights, and without norms, each of the ten possible answers would get a number for
 # one digit plus a number for the other, and [no such scores get all 100 cases right](#why-can-a-sum-not-add-digits).
-# Norms and word-dependent weights get round this, but more slowly.
+# Norms and word-dependent weights get round this in part, as the shares after 600 steps say; we have not trained
+# longer.
 #
 # ### Why can a sum not add digits?
 #

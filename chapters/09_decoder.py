@@ -564,9 +564,61 @@ with torch.no_grad():
 assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 
 # %% [markdown]
-# Neither number says anything about the masks: in code of your own [the leak test](#the-leak-test) belongs here, before
-# any training. In two details the paper differs: its attention has no biases, and one embedding matrix serves both
+# In two details the paper differs: its attention has no biases, and one embedding matrix serves both
 # sides.
+#
+# ## The leak test
+#
+# Neither number says anything about the masks. They must ensure one property: *no position sees its future*. Could the
+# future arrive by a detour, through another position in a lower layer? No. In layer 1, row $t$ is made of words 0 to
+# $t$ alone. In layer 2 it is made of rows 0 to $t$ of layer 1, and none of these holds a later word. The same goes for
+# every further layer.
+#
+# The property is worth a test of its own, a **leak test**: change later words, and the earlier logits must not move. It
+# needs neither training nor data: a fresh model and random token numbers, none of them 0, will do. (With real pairs,
+# neighbours in the batch need different answers.) The function `check` runs the leak test and three others, and
+# compares with `before`, the logits of the unchanged input:
+#
+# - *leaks*, the leak test: in each example the tokens of the answer from the fourth on are replaced by those of the
+#   example before it in the batch. The logits at the first three positions must not move, except for rounding.
+# - *padding*: padding is added after the question. No logit may move.
+# - *source*: the question is replaced by another. Some logit must move.
+# - *finite*: every logit of a real position is a number. In the code on one screen, a position that may attend to
+#   nothing gets NaN.
+#
+# All run after `model.train()` and after `model.eval()`, because a mask may be missing in one of them. The other two
+# asserts guard the test itself: dropout is off, and the later words really differ.
+
+
+# %%
+def check(model, source, target):  # tokens of some pairs
+    drops = [m.p for m in model.modules() if isinstance(m, nn.Dropout)]
+    assert not any(drops), "build the model with dropout=0.0 for this check"
+    for mode in (True, False):
+        model.train(mode)
+        with torch.no_grad():
+            before = model(source, target)
+            changed = target.clone()
+            changed[:, 3:] = target.roll(1, dims=0)[:, 3:]
+            assert (changed != target).any(dim=1).all(), "rows must differ there"
+            leaked = model(source, changed)[:, :3]
+            padded = model(F.pad(source, (0, 2)), target)
+            other = model(source.roll(1, dims=0), target)
+        real = target != 0
+        assert before[real].isfinite().all(), "a position may attend to nothing"
+        assert torch.allclose(before[:, :3], leaked, atol=1e-4), "the future leaks"
+        assert torch.allclose(before[real], padded[real], atol=1e-4), "padding"
+        assert not torch.allclose(before, other, atol=1e-2), "source not read"
+
+
+torch.manual_seed(0)
+fresh = OneScreen(32, d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
+check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
+
+# %% [markdown]
+# The test *source* shows only that the source is connected: a *trained* model may still ignore it. And no leak test
+# sees a target that is not shifted, a mask that hides too much, or a leak that does not cross this cut, such as
+# position 5 seeing position 6: try other cuts, too.
 #
 # ## A model that has learnt to answer
 #
@@ -884,59 +936,6 @@ with torch.no_grad():
 #
 # The mask stays on in writing, too. Without it, earlier words would get vectors that mix in later words, which training
 # never showed.
-#
-# ## The leak test
-#
-# All this rests on one property: *no position sees its future*. Could the future arrive by a detour, through another
-# position in a lower layer? No. In layer 1, row $t$ is made of words 0 to $t$ alone. In layer 2 it is made of rows 0 to
-# $t$ of layer 1, and none of these holds a later word. The same goes for every further layer.
-#
-# The property is worth a test of its own, a **leak test**: change later words, and the earlier logits must not move. It
-# needs neither training nor data: a fresh model and random token numbers, none of them 0, will do. (With real pairs,
-# neighbours in the batch need different answers.) The function `check` runs the leak test and three others, and
-# compares with `before`, the logits of the unchanged input:
-#
-# - *leaks*, the leak test: in each example the tokens of the answer from the fourth on are replaced by those of the
-#   example before it in the batch. The logits at the first three positions must not move, except for rounding.
-# - *padding*: padding is added after the question. No logit may move.
-# - *source*: the question is replaced by another. Some logit must move.
-# - *finite*: every logit of a real position is a number. In the code on one screen, a position that may attend to
-#   nothing gets NaN.
-#
-# All run after `model.train()` and after `model.eval()`, because a mask may be missing in one of them. The other two
-# asserts guard the test itself: dropout is off, and the later words really differ.
-
-
-# %%
-def check(model, source, target):  # tokens of some pairs
-    drops = [m.p for m in model.modules() if isinstance(m, nn.Dropout)]
-    assert not any(drops), "build the model with dropout=0.0 for this check"
-    for mode in (True, False):
-        model.train(mode)
-        with torch.no_grad():
-            before = model(source, target)
-            changed = target.clone()
-            changed[:, 3:] = target.roll(1, dims=0)[:, 3:]
-            assert (changed != target).any(dim=1).all(), "rows must differ there"
-            leaked = model(source, changed)[:, :3]
-            padded = model(F.pad(source, (0, 2)), target)
-            other = model(source.roll(1, dims=0), target)
-        real = target != 0
-        assert before[real].isfinite().all(), "a position may attend to nothing"
-        assert torch.allclose(before[:, :3], leaked, atol=1e-4), "the future leaks"
-        assert torch.allclose(before[real], padded[real], atol=1e-4), "padding"
-        assert not torch.allclose(before, other, atol=1e-2), "source not read"
-
-
-torch.manual_seed(0)
-fresh = OneScreen(32, d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
-check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
-check(screen, questions[::41], answers[::41, :-1])  # nine of the pairs
-
-# %% [markdown]
-# The test *source* shows only that the source is connected: a *trained* model may still ignore it. And no leak test
-# sees a target that is not shifted, a mask that hides too much, or a leak on one side of the cut only: try other cuts,
-# too.
 
 
 # %% tags=["quiz"]
@@ -1164,7 +1163,7 @@ check(model, questions[::41], answers[::41, :-1])
 
 # %% [markdown]
 # It must also agree with `nn.Transformer`, which takes vectors and returns vectors. There True means *hidden*, and each
-# of the three attentions needs a padding mask. With the same parameters it does agree, in both orders of norms:
+# of the three attentions takes a padding mask. With the same parameters it does agree, in both orders of norms:
 
 # %% compare with nn.Transformer tags=["hide-input"]
 from dataclasses import replace
@@ -1254,8 +1253,8 @@ assert loss < 0.01 and round(forced, 2) == 1 and writing < 0.1
 #
 # So a low loss says little about the masks. Do good answers say more? Not enough: of nine wrong masks that we have
 # trained ([Going further](#nine-wrong-masks)), two answer nearly everything correctly with every seed. `check` finds
-# most of the nine without any training. Masks that hide too much it does not find; for these, compare with a correct
-# model.
+# most of the nine without any training. Masks that hide too much it finds only where a row is left with nothing and
+# becomes NaN; for the others, compare with a correct model.
 #
 # ### What to check, and in which order
 #
