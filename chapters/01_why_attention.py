@@ -183,7 +183,7 @@ def rnn_cell(
 
 
 # %% [markdown]
-# The LSTM is folded. Its gates and its candidate are computed together, side by side.
+# The code of the LSTM is folded below. Its gates and its candidate are computed together, side by side.
 #
 # A smaller gated cell is the **GRU** (gated recurrent unit). It has one state and two gates, and the gate that mixes
 # old and new plays the part of $f$. [Chapter 13](13_alignment.ipynb) trains one.
@@ -595,7 +595,7 @@ for back in (1, 10, 40):
 # with a small weight has little influence, too, but its score decides that, and not its distance.
 #
 # Here are influence and recall of the four recurrent networks as curves. The level line at 1, on the right, is
-# attention with the score set by hand on that word; it is drawn, not measured.
+# attention with the score set by hand on the word asked for; it is drawn, not measured.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain and LSTM fall straight, below a ten-thousandth at 20 back; the plain, orthogonal one falls less than half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all four curves are near 0 by 10 back, and attention is a level line at 1."}}
 colors = dict(
@@ -955,8 +955,8 @@ verdict
 #
 # ### Two corrections
 #
-# Two of the numbers in [How fast do they forget?](#how-fast-do-they-forget) differ a little from what the forget gate
-# or the slope alone would give.
+# Two of the numbers in [How fast do they forget?](#how-fast-do-they-forget) need an explanation: why the LSTM keeps
+# more than its forget gate, and why the slope is smaller in the orthogonal cell.
 #
 # The LSTM keeps more than its forget gate lets through, since a change in $c$ also travels on a second path: from $c$
 # through the output $h$ to the next gates. With the gate open it keeps 0.97 per step. Cut the second path, and 0.95 is

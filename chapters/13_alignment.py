@@ -271,8 +271,8 @@ axes.spines[:].set_visible(False)
 plt.show()
 
 # %% [markdown]
-# Both halves of the verb, *macht* and *auf*, are written while attending to *opens*. Now count over all 500 test
-# sentences.
+# Both halves of the verb, *macht* and *auf*, are written while the decoder attends to *opens*. Now count over all 500
+# test sentences.
 
 # %% tags=["export", "hide-input"] module="alignment"
 from collections.abc import Iterable
@@ -513,8 +513,8 @@ for where in ("its noun", "another word"):
 # - To show that the weights *explain* the word, you must also change the weights and leave the memory as it is. If
 #   quite different weights lead to the same word, the weights that you see were not needed for it.
 #
-# Whether attention explains is disputed ([Jain and Wallace, 2019](https://aclanthology.org/N19-1357/); [Wiegreffe and
-# Pinter, 2019](https://aclanthology.org/D19-1002/)).
+# Whether attention explains what a model does is disputed ([Jain and Wallace,
+# 2019](https://aclanthology.org/N19-1357/); [Wiegreffe and Pinter, 2019](https://aclanthology.org/D19-1002/)).
 #
 # So does attention point at the right word? In this model's last layer, 99 times in 100. Does that explain the word?
 # Not by itself. What decides the gender of *der* came from a word that the picture does not mark: weights show *where*
@@ -641,8 +641,9 @@ expected = torch.tensor([[0.080, 0.368, 0.552]])
 assert torch.allclose(weights, expected, atol=5e-4) and abs(context - 0.97) < 5e-3
 
 # %% [markdown]
-# The cell, which computes the next state from the one before, is PyTorch's LSTM of chapter 1 or its **GRU** (gated
-# recurrent unit), which has one state and two gates ([its formula](#what-does-a-gru-compute)).
+# The cell, which computes the next state from the one before and the word, is chapter 1's LSTM or a **GRU** (gated
+# recurrent unit), both as PyTorch has them. A GRU has one state and two gates ([its
+# formula](#what-does-a-gru-compute)).
 #
 # The whole model is folded below. This is its decoder's loop, with attention. Here `cell` is the LSTM or the GRU, and
 # `state` its state. `hidden` is the part of the new state that `readout` receives; for a GRU that is all of it.
@@ -1166,7 +1167,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# One more formula and two more experiments. Nothing later needs them.
+# One more formula and two more experiments. Later chapters use only the sign test again.
 #
 # ### What does a GRU compute?
 #
@@ -1241,11 +1242,11 @@ assert shorter == len(written) == 28 and len(written[0][0].split()) == 9
 
 # %% [markdown]
 # Both recurrent models with attention get all of the longer numbers right. So does the GRU without attention, although
-# in round 2, with scaled embeddings too, it gets a third of the grammar wrong or more. The LSTM without attention makes
-# 3 to 13 mistakes. The transformer gets 3, 9 and 16 of 120 wrong, and all 28 of its wrong translations are too short.
-# The one shown leaves out *neun und*: it says 171,960 for 171,969. It has nine words, as many as the longest that the
-# model was trained on. We have not tested why they are too short. The transformer's positions are sinusoids, which
-# [need not extrapolate](05_position.ipynb#could-the-encoding-be-learned).
+# in round 2, with scaled embeddings too, it gets a third or more of the grammar's sentences wrong. The LSTM without
+# attention makes 3 to 13 mistakes. The transformer gets 3, 9 and 16 of 120 wrong, and all 28 of its wrong translations
+# are too short. The one shown leaves out *neun und*: it says 171,960 for 171,969. It has nine words, as many as the
+# longest that the model was trained on. We have not tested why they are too short. The transformer's positions are
+# sinusoids, which [need not extrapolate](05_position.ipynb#could-the-encoding-be-learned).
 #
 # Could these differences be chance? For two trained models there is the **sign test**. Take only the numbers that one
 # model gets right and the other wrong. If neither model is better, a fair coin decides which of them gets a number

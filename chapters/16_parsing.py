@@ -306,7 +306,7 @@ quiz.number(
 
 # %% [markdown]
 # ## The translator, unchanged
-# The grammar of chapter 13 made its English sentences, so it knows the tree of each. A pair is now an English sentence,
+# The grammar of chapter 13 made its English sentences, so it knows the tree of each. A pair is now an English sentence
 # and its tree as a text. Here are three, from the test set:
 
 # %% tags=["export", "hide-input"] module="parsing"
@@ -462,7 +462,7 @@ for n in (0, fronted):
 
 # %% [markdown]
 # Not one is right, and only one text is a tree. In the first example the model opens three clauses and closes two:
-# `s sbar vp` is missing before the full stop. In the second it begins with an SBAR, as it would if *although* stood in
+# `s sbar vp` is missing before the full stop. In the second it puts an SBAR first, as it would if *although* stood in
 # front.
 #
 # Three things could be to blame: the length, the words *Anna thinks that*, or the third clause. Test the first two
@@ -515,8 +515,8 @@ assert 0.28 < like_first / len(deep) < 0.37
 # %% [markdown]
 # Neither length nor the three words do any harm here; what fails has a third clause. So the model has learned how to
 # build sentences of one clause and of two. It does not put one more clause around them. A perfect score on a test set
-# drawn like the training set does not show a grammar. What is missing is called **compositional generalization** (Kim
-# and Linzen 2020).
+# drawn like the training set does not show that a grammar was learnt. What is missing is called **compositional
+# generalization** (Kim and Linzen 2020).
 #
 # A word about the F1 of 0.6: only one of the 242 texts is a tree. If you leave out the other 241, as EVALB does, F1 is
 # 78.3. So always check how many sentences were scored.
@@ -1269,16 +1269,16 @@ behind = [f1["chart", x] - f1["translator", x] for x in results["shares"][::-1]]
 assert [round(points) for points in behind] == [35, 42, 44]
 
 # %% [markdown]
-# With more trees, the translator falls further behind the chart parser in this range, from 35 points to 44 (before
-# rounding). But look at what each parser gains when it gets four times the trees. The translator's gain grows, from 4.2
-# points at the first step of the figure to 7.0 at the second, while those of the other two shrink. Part of that may be
-# the number of training steps. The paper's result suggests that a translator can come close, with more trees and more
-# width.
+# With more trees, the translator falls further behind the chart parser in this range, from 35 points to 44 (the
+# figure's numbers are rounded). But look at what each parser gains when it gets four times the trees. The translator's
+# gain grows, from 4.2 points at the first step of the figure to 7.0 at the second, while those of the other two shrink.
+# Part of that may be the number of training steps. The paper's result suggests that a translator can come close, with
+# more trees and more width.
 #
 # In these sentences the translator often loses count of the words, and in the artificial ones it did not learn to put a
 # third clause around two. A chart has the positions built in, and a grammar's rules the nesting. What is built in is a
 # model's **inductive bias**. If the bias fits the task, a model needs less data. The weaker it is, the more the data
-# decide, and as computers grew, models with weaker biases have won time and again ([Sutton
+# decide, and as computers have grown, models with weaker biases have won time and again ([Sutton
 # 2019](http://www.incompleteideas.net/IncIdeas/BitterLesson.html)).
 #
 # ## Exercises
@@ -1600,9 +1600,9 @@ assert 0.5 < right["NP"][0] < 0.6 and right["S"][1] < 0.9
 assert min(right[label][0] for label in ("SBAR", "VP", "S")) > 0.95
 
 # %% [markdown]
-# Without its own bracket, no ADJP, few PPs and only half of the NPs are closed: for these labels, the bracket is
-# needed. An inner S is always closed without its own bracket, but in only some 85 percent when another bracket is
-# hidden. For an SBAR, a head points at the bracket every time, and yet nothing is lost when the bracket is hidden.
-# Something else must tell the decoder what to close, as for VP and S. For an SBAR that may be the symbol just written:
-# in these trees, `sbar` always comes right after the `s` of the clause inside. A map shows where a model looks. An
-# ablation shows whether it can do without what it sees there. Neither shows whether it follows a rule.
+# Without its own bracket, no ADJP, few PPs and little more than half of the NPs are closed: for these labels, the
+# bracket is needed. An inner S is always closed without its own bracket, but in only some 85 percent when another
+# bracket is hidden. For an SBAR, a head points at the bracket every time, and yet nothing is lost when the bracket is
+# hidden. Something else must tell the decoder what to close, as for VP and S. For an SBAR that may be the symbol just
+# written: in these trees, `sbar` always comes right after the `s` of the clause inside. A map shows where a model
+# looks. An ablation shows whether it can do without what it sees there. Neither shows whether it follows a rule.

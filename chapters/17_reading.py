@@ -701,9 +701,9 @@ assert 10.5 < longer["seconds"] / once < 11.5
 # ## Twenty tasks
 #
 # Our world was made to be solved. The **bAbI** tasks (Weston and others 2015) are twenty worlds. Each is made to test
-# one kind of reasoning, and has 9,000 questions to learn from and 1,000 for the test. We leave out task 3, for which we
-# have too few stories. On the other nineteen together we train a `FactTransformer`, in three minutes. We do so three
-# times, from different starts.
+# one kind of reasoning. We leave out task 3, for which we have too few stories. Each of the others has 9,000 questions
+# to learn from and 1,000 for the test. On these nineteen together we train a `FactTransformer`, in three minutes. We do
+# so three times, from different starts.
 #
 # ```bash
 # python -m dotformer train configs/babi.toml
@@ -821,7 +821,7 @@ assert most > 0.6 * sum(times for _, times in counted)
 #   always giving the same answer. In both, relations must be composed, through things that the question does not name.
 #
 # One more task looks almost solved: **who are they** (13), with 94 percent. But the rule *newest*, here the newest room
-# of the story, is right as often, and all but a few of the model's answers are that room. So the model has learned that
+# of the story, is right as often, and nearly all of the model's answers are that room. So the model has learned that
 # rule, not whom the pronoun means.
 #
 # Where rule and meaning give the same answer, the loss cannot tell them apart. Only stories in which rule and meaning
@@ -869,7 +869,8 @@ assert 0.73 < sentences["right"]["minilm"] < 0.75
 
 # %% [markdown]
 # The rule of most shared words is ahead of MiniLM and its 22 million parameters by less than two points, which could be
-# chance (sign test, p = 0.21). The rule in which rare words count more is clearly ahead of MiniLM (p = 0.00002).
+# chance ([sign test](13_alignment.ipynb#longer-than-anything-it-has-learnt), p = 0.21). The rule in which rare words
+# count more is clearly ahead of MiniLM (p = 0.00002).
 #
 # Why do the rules do so well? Whoever wrote these questions had the paragraph before them, and half of a question's
 # words are in the answer's sentence (52 percent, against 21 in any other). Where question and sentence use different
@@ -932,9 +933,9 @@ print(learn[0].source, learn[0].target, sep="\n-> ")
 #
 # Let us give it a second way to produce a word: point at it in the source, and copy it. Something that points is there
 # already: attention. So the decoder gets one more attention, the pointer, with weights $a$ on the source's positions
-# (See, Liu and Manning 2017). A **gate** decides between the two ways. It is a number $p_{\text{gen}}$ between 0 and 1,
-# a sigmoid of the decoder's state. From here on $p$ is a probability, no longer a sinusoid. The probability of the word
-# $w$ is
+# (after See, Liu and Manning 2017, who use the decoder's own attention). A **gate** decides between the two ways. It is
+# a number $p_{\text{gen}}$ between 0 and 1, a sigmoid of the decoder's state. From here on $p$ is a probability, no
+# longer a sinusoid. The probability of the word $w$ is
 #
 # $$p(w) = p_{\text{gen}} \cdot p_{\text{vocabulary}}(w) + (1 - p_{\text{gen}}) \sum_{i:\ \text{source}_i = w} a_i$$
 #
@@ -1462,7 +1463,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Two checks more. Later chapters do not need them.
+# Two more checks. Later chapters do not need them.
 #
 # ### Does attention agree?
 #
