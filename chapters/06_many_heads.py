@@ -801,6 +801,7 @@ for name, kind in kinds.items():
 by_position, _ = train_heads(seed=0, num_heads=1, only_positions=True)
 assert 0.48 < by_position < 0.53
 parted, _ = train_heads(seed=0, num_heads=2, equal="but W_O")
+print(f"{'two, equal but W_O':20} {parted:5.2f}")
 assert parted < 0.005
 
 # %% [markdown]
@@ -826,7 +827,7 @@ quiz.one_choice(
     ),
     quiz.right(
         "They part: each is corrected through its own rows of $W_O$",
-        "Yes. The folded cell above tries it: nothing of the nouns is missed. Equal rows of $W_O$ are needed to keep two heads equal.",
+        "Yes, as the last row of the output above shows: nothing of the nouns is missed. Equal rows of $W_O$ are needed to keep two heads equal.",
     ),
     quiz.wrong(
         "One of them learns, and the other stays as it was",

@@ -10,8 +10,9 @@
 #
 # One layer of attention mixes words once. The transformer of 2017 stacks six layers, later ones many more, and each
 # attention layer is surrounded by other parts: a residual connection, a norm, and a network that works on one word at a
-# time. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when one of its
-# parts is left out.
+# time. Why are they there? Stack attention alone, with random weights, and after four layers all words of a sentence
+# are practically one vector. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what
+# changes when one of its parts is left out.
 #
 # You need [chapter 7](07_learning.ipynb). This chapter takes about 30 minutes to read, and 70 for the exercises. [Going
 # further](#going-further), at the end, takes 8 more minutes.
@@ -1047,10 +1048,11 @@ assert min(slow[None]) == 1
 # %% [markdown]
 # ## What goes wrong in a deep stack?
 #
-# Three layers could do without norms. Can 24? Let words pass through 24 layers, before any training, and look at what
-# arrives. The layers hold nothing but attention, with Glorot's initialisation, so that whatever happens to the words is
-# attention's doing. The words are random vectors of width 64, 16 in a sentence, and the layers are joined in one of
-# four ways:
+# This section and the next have one finding: a deep stack learns quickly where, before any training, the words still
+# differ at its top. Three layers could do without norms. Can 24? Let words pass through 24 layers, before any training,
+# and look at what arrives. The layers hold nothing but attention, with Glorot's initialisation, so that whatever
+# happens to the words is attention's doing. The words are random vectors of width 64, 16 in a sentence, and the layers
+# are joined in one of four ways:
 #
 # | | a layer computes |
 # |---|---|
