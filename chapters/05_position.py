@@ -701,6 +701,9 @@ for d_model in (16, 32, 64, 128):
     zero.append(max(share_right(*result, 24, 48) for result in from_zero))
 assert np.allclose(zero, [1, 1, 0.7, 0], atol=0.06)
 assert strong == [8, 10, 11, 12]
+rest = rows[24:] - rows[24:] @ used.T @ used  # of width 128, by column
+slow = np.repeat(2 * np.pi / frequencies(128), 2) > 1000
+assert np.sum(rest[:, slow] ** 2) < 0.05 * np.sum(rest**2)  # not the slowest pairs
 assert np.round(outside, 2).tolist() == [0, 0.13, 0.33, 0.39]
 assert np.round(confined, 2).tolist() == [1, 0.92, 0.21, 0.12]
 

@@ -890,6 +890,8 @@ even = [
     for factor in range(1, 20)
 ]
 assert 1.57 < min(even) < 1.59
+own_share = shares.gather(1, digits)  # each digit's, (5000, 5)
+assert abs(-own_share.log().mean() - 1.35) < 0.01
 steepest = 1 + int(np.argmin(even))  # of whole numbers
 assert 0.155 < 1 / (1 + math.exp(steepest / 5)) < 0.17  # to five absent digits
 

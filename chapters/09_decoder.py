@@ -564,8 +564,7 @@ with torch.no_grad():
 assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 
 # %% [markdown]
-# In two details the paper differs: its attention has no biases, and one embedding matrix serves both
-# sides.
+# In two details the paper differs: its attention has no biases, and one embedding matrix serves both sides.
 #
 # ## The leak test
 #
@@ -822,7 +821,7 @@ assert share_right(wide, unseen) > 0.95
 # Take *Hi, how are you?* again: six tokens, which the encoder turns into the memory. Follow one head, head 1 of the
 # cross-attention in decoder layer 2 ($d_k = 8$), and one query, that of `<bos>`. At `<bos>` the first word must be
 # predicted. The vector that `<bos>` has by then, times $W_Q$, plus a bias, gives 16 numbers, and the query of head 1 is
-# the first 8. (A **hook**, folded, keeps what each cross-attention receives: PyTorch calls it just before the module
+# the first 8. (A **hook**, folded, keeps what each cross-attention receives: PyTorch calls it right before the module
 # runs.)
 
 # %% one head's weights and blend, and the logits tags=["hide-input"]

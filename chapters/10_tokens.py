@@ -795,9 +795,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 def pad_batch(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
     """Rows filled up to the longest: (B, T), int64. ValueError: one is empty."""
-    check_rows(
-        rows
-    )  # none may be empty; index() rejects what is not a whole number
+    # none may be empty; index() rejects what is not a whole number
+    check_rows(rows)
     tensors = [torch.tensor([index(token) for token in row]) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=pad_id)
 

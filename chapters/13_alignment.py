@@ -924,6 +924,8 @@ for name, settings in chosen.items():
 assert all(len(runs(name, stage)) == 3 for name in chosen for stage in stages)
 assert all(len(runs(name, "scaled", "numbers")) == 3 for name in chosen)
 with_attention = list(chosen)[:3]
+for name in with_attention[1:]:
+    assert round(chosen[name]["own learning rate"]["learning_rate"] / 0.003, 6) == 4
 assert all(sum(mistakes(name, "tuned")) <= 2 for name in with_attention)
 without = [count for name in list(chosen)[3:] for count in mistakes(name, "tuned")]
 assert (min(without), max(without)) == (133, 298)

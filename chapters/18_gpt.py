@@ -886,6 +886,7 @@ for run in two_layers:
         assert layer == 0 or after > 0.84
 
 # %% tags=["proof"]
+assert np.log([32, 4 + 5 + 6 + 7 - 1]).round(2).tolist() == [3.47, 3.04]
 for run in copying:
     rows, last = {row["step"]: row for row in run["rows"]}, run["rows"][-1]
     if "without" in run:

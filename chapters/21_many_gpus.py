@@ -752,7 +752,7 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # other, and rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the file
 # has the shape of a shard, and **any number of processes may go on from there**, whatever number began.
 #
-# The file has only rank 0's random state. The other ranks set theirs anew at the start and at every save, from the
+# The file has only rank 0's random state. The other ranks reseed at the start and at every save, from the
 # seed, the step and their rank. So dropout drops different entries on each rank, and a run resumed in as many processes
 # draws the same numbers as an uninterrupted one.
 #
@@ -1062,6 +1062,13 @@ plt.show()
 # The first function, `SumForward`, sums forward and passes gradients on unchanged: the loss is computed from the sum,
 # so each summand has the gradient of the sum. The second, `SumBackward`, does the reverse (both are folded): it passes
 # $x$ on unchanged, and sums the gradients.
+
+# %% tags=["proof"]
+x = torch.tensor(3.0, requires_grad=True)
+halves = [(x * up).relu() * down for up, down in ((1, 4), (2, 5))]
+assert [half.item() for half in halves] == [12, 30]
+back = [torch.autograd.grad(2 * half, x)[0].item() for half in halves]
+assert back == [8, 20]
 
 
 # %% the sum on the way forward tags=["hide-input"]

@@ -169,9 +169,8 @@ def pad_batch(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
 
     Defined in chapter 10, "Batches with little padding".
     """
-    check_rows(
-        rows
-    )  # none may be empty; index() rejects what is not a whole number
+    # none may be empty; index() rejects what is not a whole number
+    check_rows(rows)
     tensors = [torch.tensor([index(token) for token in row]) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=pad_id)
 
