@@ -568,10 +568,10 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 #
 # ## The leak test
 #
-# Neither number says anything about the masks. They must ensure one property: *no position sees its future*. Could the
-# future arrive by a detour, through another position in a lower layer? No. In layer 1, row $t$ is made of words 0 to
-# $t$ alone. In layer 2 it is made of rows 0 to $t$ of layer 1, and none of these holds a later word. The same goes for
-# every further layer.
+# Shapes and a first loss say nothing about the masks. These must ensure one property: *no position sees its future*.
+# Could the future arrive by a detour, through another position in a lower layer? No. In layer 1, row $t$ is made of
+# words 0 to $t$ alone. In layer 2 it is made of rows 0 to $t$ of layer 1, and none of these holds a later word. The
+# same goes for every further layer.
 #
 # The property is worth a test of its own, a **leak test**: change later words, and the earlier logits must not move. It
 # needs neither training nor data: a fresh model and random token numbers, none of them 0, will do. (With real pairs,

@@ -138,9 +138,9 @@ assert abs(total / rule - 1) < 0.1
 # One step takes ten TFLOPs. The last line is a rule of thumb: six FLOPs for each parameter and each token. For each
 # token a parameter is multiplied and added once in the forward pass, and twice in the backward pass.
 #
-# Its tokens are those of one side, 25,600, because a parameter of the encoder meets the source's tokens, and one of the
-# decoder mostly the target's. The embedding matrix counts, because it is also the output projection. The scores, few at
-# this length, are left out.
+# The rule's tokens are those of one side, 25,600, because a parameter of the encoder meets the source's tokens, and one
+# of the decoder mostly the target's. The embedding matrix counts, because it is also the output projection. The scores,
+# few at this length, are left out.
 
 # %% tags=["quiz"]
 half = training_flops(base, 400, 64, 64)["scores and sums"] / total
