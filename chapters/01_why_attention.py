@@ -53,8 +53,8 @@ transformer_map(built=1)
 # **Predict first.** After four words, how much of the first is left in $h_4$?
 #
 # The code changes one word a little (a nudge) and reads again. Then it divides how far the state has moved by the
-# nudge. This ratio is a derivative: it says how much the state depends on the word. We call it the word's
-# **influence**. The word 0 back is the latest one:
+# nudge. For a tiny nudge this ratio is the derivative (here for any nudge, since the state is a sum). It says how much
+# the state depends on the word. We call it the word's **influence**. The word 0 back is the latest one:
 
 # %%
 import numpy as np
@@ -90,8 +90,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # ## Two cells
 #
 # A real state is a vector. The function that computes the new state from the old one and the word is called a **cell**.
-# The plain cell mixes the word $x$ and the state $h$ with two matrices, and squeezes the result between −1 and 1. The
-# new state is $h'$:
+# The plain cell mixes the word $x$ and the state $h$ with two matrices, and squeezes the result between −1 and 1.
+# (Without the squeeze the state would be a weighted sum of the words.) The new state is $h'$:
 #
 # $$h' = \tanh(x W_x + h W_h + b) .$$
 #
@@ -183,10 +183,8 @@ def rnn_cell(
 
 
 # %% [markdown]
-# The code of the LSTM is folded below. Its gates and its candidate are computed together, side by side.
-#
-# A smaller gated cell is the **GRU** (gated recurrent unit). It has one state and two gates, and the gate that mixes
-# old and new plays the part of $f$. [Chapter 13](13_alignment.ipynb) trains one.
+# The code of the LSTM is folded below. Its gates and its candidate are computed together, side by side. (A smaller
+# gated cell, the **GRU**, is in [chapter 13](13_alignment.ipynb).)
 
 
 # %% tags=["export", "hide-input"] module="by_hand.recurrence"
@@ -221,8 +219,8 @@ def lstm_cell(
 # ## How fast do they forget?
 #
 # We asked how far $h_4$ moves when a word is nudged. Now ask it of real cells. Each network reads 100 random words,
-# vectors of 8 standard normal numbers. Nothing is trained: we measure where training would start, and the end of this
-# section says why that matters.
+# vectors of 8 standard normal numbers. Nothing is trained: these are weights from which training would start. Why they
+# matter comes at the end of this section.
 #
 # State and word are vectors now, so each number of the state has a derivative with respect to each number of the word.
 # Together they form a matrix, the **Jacobian**, with a row for each number of the state and a column for each number of
@@ -232,12 +230,13 @@ def lstm_cell(
 # $$\frac{\partial h_t}{\partial x_{t-k}} = \frac{\partial h_t}{\partial h_{t-1}} \cdots
 # \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \; \frac{\partial h_{t-k}}{\partial x_{t-k}} .$$
 #
-# Here $h_t$ stands for the whole state. In the plain cell these are $H = 24$ numbers. In the LSTM they are 48, the 24
-# of $h$ and the 24 of $c$ side by side.
+# Here $h_t$ stands for the whole state. In the plain cell it is $H = 24$ numbers. In the LSTM it is 48, the 24 of $h$
+# and the 24 of $c$ side by side.
 #
-# From each Jacobian we need one number. The *size* of a matrix is the root of the sum of its squared entries. The
-# influence of the word $k$ steps back is the size of its Jacobian, divided by that of the latest word. So the latest
-# word counts 1. We show the median of eight networks with different random weights.
+# From each Jacobian we need one number. The *size* of a matrix is the root of the sum of its squared entries (its
+# **Frobenius norm**). The influence of the word $k$ steps back is the size of its Jacobian, divided by the size of the
+# latest word's Jacobian. So the latest word counts 1. We show the median of eight networks with different random
+# weights.
 #
 # How weights start is called **initialisation**. We compare:
 #
@@ -320,16 +319,14 @@ for name in names:
     print(f"{name:18}", *(f"{k} back {m[k]:.1e}  " for k in (1, 5, 20, 40)))
 
 # %% [markdown]
-# Less than a ten-thousandth: the plain cell keeps about two millionths, and the LSTM about sixty millionths. A sentence
-# has about twenty words. At its end, its first word would have almost no effect any more.
+# Less than a ten-thousandth, and the LSTM does little better. A sentence has about twenty words. At its end, its first
+# word would have almost no effect any more.
 #
-# Why so little? A small change $\delta$ of the state is multiplied by two things in each step: by $W_h$ and by the
-# slope of $\tanh$.
+# Why so little? Look at one factor of the chain. It turns a small change $\delta$ of the old state into a change of the
+# new one: $\delta$ is multiplied by $W_h$, and then each entry by the slope of $\tanh$, which is $1 - h'^2$.
 #
-# First the matrix. Its entries are drawn uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$, so their variance is
-# $1/(3H)$. An entry of $\delta W_h$ is a sum of $H$ of them, each times an entry of $\delta$, so its variance is
-# $\|\delta\|^2 / (3H)$. The $H$ entries of $\delta W_h$ together have the squared length $\|\delta\|^2 / 3$. So $W_h$
-# shrinks a typical change to about $1/\sqrt 3 = 0.58$ of its length.
+# First the matrix. Its entries have the variance $1/(3H)$, and $H$ of them add up in each entry of $\delta W_h$, so it
+# shrinks a typical change to about $1/\sqrt 3 = 0.58$ of its length ([derived](#three-explanations)).
 #
 # Then the slope: it is 0.86 on average. Matrix and slope together make 0.50 a step. Measured:
 
@@ -352,24 +349,26 @@ assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
 # The measured 0.52 is a little more, mainly because the same $W_h$ serves at every step, and the directions that it
-# shrinks least come to dominate. $0.52^{20}$ is about the two millionths above.
+# shrinks least come to dominate. $0.52^{20}$ is about the $1.8 \cdot 10^{-6}$ above.
 #
-# The LSTM keeps about 0.6 per step. The sum inside its forget gate is spread around 0, so the gate stands about half
-# open, at $\sigma(0) = \frac12$. [Going further](#two-corrections) says where the rest comes from.
+# The LSTM keeps about 0.63 per step. The sum inside its forget gate is spread around 0, so the gate stands about half
+# open, at $\sigma(0) = \frac12$. [Going further](#three-explanations) says where the rest comes from.
 #
 # The last two rows start from better weights, which postpone the fading. An orthogonal $W_h$ keeps every length, so
 # only the slope of $\tanh$ is left. That slope is at most 1, and less wherever the state is not 0: some 0.8 a step
-# here. The open gate holds on: from 5 words back to 20 it keeps 0.97 per step, and from 20 to 40 more than 0.98: the
-# gate itself about 0.95, and the rest travels through $h$.
+# here. With the gate open more than 0.97 is left per step: 0.95 through the gate, and the rest on a path through $h$.
 #
 # Influence decides what can be learned. Training moves each parameter against the **gradient**, the derivative of the
 # error. Suppose that the error depends on the last state. Since the parameters serve at every step, the gradient is a
-# sum with a term for each step. The term for the step $k$ back contains the chain of Jacobians from the start of this
-# section. If that chain has shrunk to $10^{-6}$, the term is next to nothing beside the others: the **vanishing
-# gradient**. It made plain networks hard to train on **long-range dependencies**, and the LSTM was invented to overcome
-# it (at first with no forget gate, that is, $f = 1$).
+# sum with a term for each step (*backpropagation through time*). The term for the step $k$ back contains the chain of
+# Jacobians from the start of this section. If that chain has shrunk to $10^{-6}$, the term is next to nothing beside
+# the others: the **vanishing gradient**. It made plain networks hard to train on **long-range dependencies**, where the
+# right answer depends on a word far back, and the LSTM was invented to overcome it (at first with no forget gate, that
+# is, $f = 1$).
 #
-# Factors above 1 do the opposite, the **exploding gradient**: 50 steps of 1.1 make 117. Such a gradient can be clipped
+# A matrix lengthens a vector at most by its largest **singular value**. If that is below 1 for $W_h$, the gradient must
+# vanish, because the slope of $\tanh$ is never above 1. Factors above 1 do the opposite, the **exploding gradient**: 50
+# steps of 1.1 make 117. Such a gradient can be clipped
 # ([chapter 11](11_training.ipynb#clipping)).
 #
 # So a better start makes a state remember *longer*. Can it remember *more*?
@@ -388,6 +387,7 @@ assert (
     and 25 < lstm[20] / plain[20] < 40
 )
 assert round((turned[20] / turned[5]) ** (1 / 15), 1) == 0.8
+assert abs((lstm[20] / lstm[5]) ** (1 / 15) - 0.63) < 0.015
 assert open_gate[1] < 0.85
 assert round((open_gate[20] / open_gate[5]) ** (1 / 15), 2) == 0.97
 assert 0.98 <= (open_gate[40] / open_gate[20]) ** (1 / 20) < 0.99
@@ -400,12 +400,12 @@ assert round(open_gate[40], 2) == 0.35
 # %% [markdown]
 # ## How much do they hold?
 #
-# A gradient that arrives is not yet a memory. The last state *depends* on the word 40 back, but can you tell from this
-# state what the word was?
+# A gradient that arrives is not yet a memory. The last state *depends* on the word 40 steps back, but can you tell from
+# this state what the word was?
 #
 # Let each cell read 4,000 random texts of 50 words, each word of 8 independent numbers. Then predict the word $k$ back
-# from the last state, with one matrix fitted by least squares. $R^2$ is the share of a number's variance that the
-# prediction explains: 1 is perfect recall, 0 is none.
+# from the last state, with one matrix fitted by least squares (a **linear probe**). $R^2$ is the share of a number's
+# variance that the prediction explains: 1 is perfect recall, 0 is none.
 #
 # The table shows the mean $R^2$ over a word's 8 numbers. For example, 0.98 in the first row stands for
 # $0.98 \cdot 8 = 7.8$ numbers of the latest word. The last column adds up all words. This sum is the **memory
@@ -453,17 +453,17 @@ for name in names:
 
 # %% [markdown]
 # At most 24. Take a state of one number, such as $x_1 + x_2$. It explains half the variance of $x_1$ and half that of
-# $x_2$, so it recalls 1 in all. Whatever a single number mixes, its total is never more than 1. So 24 numbers recall at
-# most 24 ([proof](#why-not-more-than-24)).
+# $x_2$, so it recalls 1 in all. Whatever a single number mixes, the $R^2$ that it yields add up to at most 1. So 24
+# numbers recall at most 24 ([proof](#why-not-more-than-24)).
 #
 # Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more: 21. What
 # differs is *which* numbers. One word back, the plain cell recalls 81 percent and the orthogonal one 56; three words
 # back, 14 and 33. For the plain cell, to forget more slowly is to spread nearly the same memory over more words.
 #
-# The LSTM with its gate open recalls 2 percent of the word 40 back, although the influence of that word was 35 percent.
-# ($R^2$ goes with the square of an effect, but $0.35^2$ is still 12 percent.) Its $c$ is largely a sum in which old
-# words fade slowly. So each word moves the sum, and each explains only a little of it. In all, the open gate recalls
-# one and a half times as many numbers as PyTorch's initialisation, which leaves only 14 of 48
+# The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was 35
+# percent. Its $c$ is largely a sum in which old words fade slowly. So each word moves the sum, and each explains only a
+# little of it. (The 82 percent of the latest word come mostly from $h$, whose gate $o$ depends on that word.) In all,
+# the open gate recalls one and a half times as many numbers as PyTorch's initialisation, which leaves only 14 of 48
 # ([why](#why-only-14-of-48)).
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
@@ -484,6 +484,9 @@ assert all(sums[name] < network(name, rng)[2] for name in names)
 assert 1.4 < sums["LSTM, gate open"] / sums["LSTM"] < 1.6
 assert sums["plain"] > 18 and sums["plain, orthogonal"] > 18
 assert 0.01 < recall["LSTM, gate open"][40] < 0.03
+parts = [slice(0, 24), slice(24, 48)]  # h, c
+of_latest = [recall_by_distance("LSTM, gate open", 0, part=p)[0] for p in parts]
+assert of_latest[0] > 0.6 > 0.3 > of_latest[1]
 kept = [recall[name][[1, 3]] for name in ("plain", "plain, orthogonal")]
 assert np.round(kept, 2).tolist() == [[0.81, 0.14], [0.56, 0.33]]
 assert 1 < sums["plain, orthogonal"] - sums["plain"] < 2.5 and round(1.1**50) == 117
@@ -564,11 +567,11 @@ plt.show()
 # is $e^{\text{score}}$, divided by the sum of these over all words. This is a *softmax*; [chapter 3](03_softmax.ipynb)
 # says why the exponential.
 #
-# For *what gets paid?* give *debts* the score 9 and the other five words 0. Then *debts* gets
-# $e^9 / (e^9 + 5) = 0.9994$ of the weight, and each other word 0.0001. For *how often?* give the 9 to *always*. The
-# words stay, and only the scores change. So far this is only indexing, since we say where to look.
+# For *what gets paid?* give *debts* the score 9 (any number well above the others would do) and the other five words 0.
+# Then *debts* gets $e^9 / (e^9 + 5) = 0.9994$ of the weight, and each other word 0.0001. For *how often?* give the 9 to
+# *always*. The words stay, and only the scores change. So far this is only indexing, since we say where to look.
 #
-# Does it work at any distance? Take 50 random words, and ask for those 1, 10 and 40 back:
+# Does it work at any distance? Take 50 random words, and ask for the words 1, 10 and 40 steps back:
 
 
 # %%
@@ -591,8 +594,9 @@ for back in (1, 10, 40):
 # recurrent networks had 24 or 48.
 #
 # Influence does not fade with the distance, either. With the scores given, the derivative of the answer with respect to
-# a word is that word's weight. This is one factor, at any distance, and no product over the steps in between. A word
-# with a small weight has little influence, too, but its score decides that, and not its distance.
+# a word is that word's weight times the identity matrix. This is one factor, at any distance, and no product over the
+# steps in between. A word with a small weight has little influence, too, but its score decides that, and not its
+# distance.
 #
 # Here are influence and recall of the four recurrent networks as curves. The level line at 1, on the right, is
 # attention with the score set by hand on the word asked for; it is drawn, not measured.
@@ -648,27 +652,26 @@ quiz.one_choice(
 # %% [markdown]
 # ## The network of 2014
 #
-# The bottleneck hurt in translation. A network for translation had two parts and was called an **encoder-decoder**, or
-# *sequence to sequence*. A recurrent **encoder** read the source sentence, and a recurrent **decoder** wrote the
-# translation. From the source the decoder got only the encoder's last state. So everything had to fit into one vector
-# before the first word was written. A longer sentence has more to hold in that same vector, and its first words have
-# longer to fade. And translations did get worse with the length of the sentence ([Cho and others,
+# The bottleneck hurt in translation. A network for translation had two parts and was called an **encoder-decoder** or
+# **sequence-to-sequence** network (*seq2seq*). A recurrent **encoder** read the source sentence, and a recurrent
+# **decoder** wrote the translation. From the source the decoder got only the encoder's last state. So everything had to
+# fit into one vector before the first word was written. A longer sentence has more to hold in that same vector, and its
+# first words have longer to fade. And translations did get worse with the length of the sentence ([Cho and others,
 # 2014](https://arxiv.org/abs/1409.1259)).
 #
-# Two remedies come to mind. A vector ten times as wide means a hundred times the work in $W_h$, and only moves the
-# limit. And an encoder that reads in both directions still leaves one vector.
+# A wider vector only moves the limit, and reading in both directions still leaves one vector.
 #
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. Before the decoder writes a word, its
 # own state $s$ serves as the query. A small network compares $s$ with each $h_j$ and gives this $h_j$ a score,
-# $r_j = v \cdot \tanh(s W + h_j U)$, with learned $W$, $U$ and $v$. This is **additive attention**. Softmax turns the
-# scores into weights $\alpha_j$, which say where to look. What comes back is the weighted sum of the states. It is
-# called the **context vector** $c$, and is not the cell state of an LSTM:
+# $r_j = v \cdot \tanh(s W + h_j U)$, with learned $W$, $U$ and $v$. This is **additive attention**, also *Bahdanau
+# attention*. Softmax turns the scores into weights $\alpha_j$, which say where to look. What comes back is the weighted
+# sum of the states. It is called the **context vector** $c$, and is not the cell state of an LSTM:
 #
 # $$\alpha_j = \frac{e^{r_j}}{\sum_k e^{r_k}}, \qquad c = \sum_{j} \alpha_j \, h_j .$$
 #
-# The encoder reads in both directions (a **bidirectional** network), so each $h_j$ knows the words on both sides of its
-# own. In the figure the source sentence is *the dog bites him*, and the decoder is about to write *beißt*, German for
-# *bites*. A thicker arrow is a larger weight:
+# The encoder reads in both directions (a **bidirectional** network), so each $h_j$ depends on the words on both sides
+# of word $j$. In the figure the source sentence is *the dog bites him*, and the decoder is about to write *beißt*,
+# German for *bites*. A thicker arrow is a larger weight:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The network of 2014. Below, four encoder states, h1 to h4, one for each word of the source sentence, with arrows between neighbours in both directions. Above them the decoder's state s, which asks. From each h an arrow leads to the context vector c, the weighted sum; the one from bites is thick, the others are thin. Both c and s lead to the next state, which writes the word beißt."}}
 drawing = Diagram(6.8, 3.0)
@@ -711,11 +714,13 @@ plt.show()
 #
 # Nobody tells the decoder where to look: it learns this. Every step from the scores to the next word is differentiable,
 # so the gradient reaches the scores. Whenever more weight on a source word makes the right next word likelier, training
-# pushes that word's score up.
+# pushes that word's score up. (If the decoder took only the word with the highest score, *hard attention*, a small
+# change of a score would change nothing, and training could not tell where to look instead.)
 #
 # But is $c$ not one small vector again? Yes, but there is a new $c$ for each word that is written. With 40 source words
 # and 256 numbers in each $h_j$, every $c$ is another blend of all $40 \cdot 256 = 10{,}240$ numbers. So no single state
-# has to hold everything.
+# has to hold everything. It helped where the old network failed: trained on sentences of up to 50 words, the network of
+# 2014 got no worse on sentences of 50 words and more.
 #
 # ## The transformer: no state at all
 #
@@ -725,16 +730,15 @@ plt.show()
 # The transformer of 2017 keeps the attention and drops the recurrent network around it. It is a stack of **layers**.
 # Each layer takes a vector for every word and returns a new one. In a layer each word asks a question of its own and
 # looks at the words of its *own* sentence, as the decoder above looks at the source. This is **self-attention**. (Where
-# a translation is written, its words look at the source, too, as before.)
+# a translation is written, its words look at the source, too, as before: **cross-attention**.)
 #
 # That removes both problems. All the vectors that a word looks at are there before the layer begins. So no word waits
-# for another, and the layer computes all words at once (except while the transformer writes). And any two words are one
-# step apart. One thing is lost, the order of the words, since a weighted sum has none; [chapter 5](05_position.ipynb)
-# puts it back.
+# for another, and the layer computes all words at once. And any two words are one step apart. One thing is lost, the
+# order of the words, since a weighted sum has none; [chapter 5](05_position.ipynb) puts it back.
 #
 # In the paper, *Attention Is All You Need*, the transformer translated from English into German better than anything
-# before, ensembles of several models included. It reached 28.4 BLEU, which is more than 2 better. (BLEU is a score from
-# 0 to 100, see [chapter 14](14_translation.ipynb).) Into French it reached 41.8, after 3.5 days on eight GPUs.
+# before, ensembles of several models included: 28.4 BLEU, more than 2 above them ([chapter 14](14_translation.ipynb)
+# explains the score). It trained for 3.5 days on eight GPUs.
 #
 # ## What does it cost?
 #
@@ -746,31 +750,33 @@ plt.show()
 # - the longest path between two words, that is, the number of steps that a signal passes and along which a gradient may
 #   fade (*maximum path length*).
 #
-# Work and steps are counted for one layer; the last column is ours. To multiply a word by a $d \times d$ matrix takes
-# $d^2$ multiplications. A plain cell has two such matrices, this convolution three, one for each word that it sees, and
-# attention four, which chapters 4 and 6 introduce. Attention also works on each of the $n^2$ pairs of words: to compare
-# the two takes $d$ multiplications, and to multiply a vector by its weight $d$ more.
-#
 # | layer | work (multiplications) | sequential steps | longest path | numbers kept while reading |
 # |---|---|---|---|---|
 # | recurrent (plain cell) | $2 n d^2$ | $n$ | $n - 1$ | one state, $d$ |
 # | convolution over a word and its two neighbours | $3 n d^2$ | 1 | $n - 1$ layers | all words, $n \, d$ |
 # | attention, with its four matrices | $4 n d^2 + 2 n^2 d$ | 1 | 1 | all words, $n \, d$ |
 #
-# From word 1 to word 81 a recurrent network needs 80 steps, attention one. A convolution needs 80 layers, since a layer
-# reaches only one word to each side.
+# Work and steps are those of one layer, and the last column is not in the paper. To multiply a word by a $d \times d$
+# matrix takes $d^2$ multiplications. A plain cell has two such matrices, this convolution three, one for each word that
+# it sees, and attention four, which chapters 4 and 6 introduce. Attention also works on each of the $n^2$ pairs of
+# words: to compare the two takes $d$ multiplications, and to multiply a vector by its weight $d$ more. So its work is
+# **quadratic** in $n$. (In training a recurrent network keeps all its states, too, because the gradient goes back
+# through each of them.)
+#
+# The convolution needs $n - 1$ layers, because a layer reaches only one word to each side.
 #
 # But attention often does *more* work than a recurrent network. It does more than a plain cell at any length. At the
 # original transformer's width, 512, it does more than an LSTM from about a thousand words on ([counted
-# below](#how-much-work-is-it)).
+# below](#how-much-work-is-it)): there the pairs, $2 n^2 d$, overtake the matrices, $4 n d^2$. (The paper says less
+# whenever $n < d$, because it leaves out the four matrices.)
 #
-# What attention saves in training is the *waiting*: it computes all words at once. A plain cell must take them one
-# after another, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot be computed before $h_{t-1}$. The same holds for an
-# LSTM, whose gates are computed from $h_{t-1}$, too. (A recurrent network that is linear in its state need not wait;
-# see [Going further](#how-much-work-is-it).) Waiting is slow on a GPU, which has thousands of units that work side by
-# side. One step, with one word of each sentence, is often too little work to fill them.
+# What attention saves in training is the *waiting*: a plain cell or an LSTM needs $h_{t-1}$ before it can compute
+# $h_t$. (A recurrent network that is linear in its state need not wait; see [Going further](#how-much-work-is-it).)
+# Waiting is slow on a GPU, which has thousands of units that work side by side. One step, with one word of each
+# sentence, is often too little work to fill them.
 #
-# When attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
+# When attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)). It
+# then keeps vectors of all earlier words (the *KV cache*): a state, too, but one that grows with the text.
 #
 # ### Is attention an infinite memory?
 #
@@ -950,18 +956,24 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Answers that the chapter used without deriving them, and a mistake that makes a recurrent network read the wrong
+# Results that the chapter used without deriving them, and a mistake that makes a recurrent network read the wrong
 # memory.
 #
-# ### Two corrections
+# ### Three explanations
 #
-# Two of the numbers in [How fast do they forget?](#how-fast-do-they-forget) need an explanation: why the LSTM keeps
-# more than its forget gate, and why the slope is smaller in the orthogonal cell.
+# Three of the numbers in [How fast do they forget?](#how-fast-do-they-forget) need an explanation: why $W_h$ shrinks a
+# change to 0.58 of its length, why the LSTM keeps more than its forget gate, and why the slope is smaller in the
+# orthogonal cell.
+#
+# The entries of $W_h$ are drawn uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$, so their variance is $1/(3H)$. An
+# entry of $\delta W_h$ is a sum of $H$ of them, each times an entry of $\delta$. Variances of independent terms add up,
+# and a factor enters as its square, so the variance is $\|\delta\|^2 / (3H)$. The $H$ entries of $\delta W_h$ together
+# have the squared length $\|\delta\|^2 / 3$.
 #
 # The LSTM keeps more than its forget gate lets through, since a change in $c$ also travels on a second path: from $c$
 # through the output $h$ to the next gates. With the gate open it keeps 0.97 per step. Cut the second path, and 0.95 is
-# left. With PyTorch's initialisation it keeps about 0.6, and without the second path 0.55. That is still a little more
-# than $\frac12$, since the gates differ and the wider ones keep more.
+# left. With PyTorch's initialisation it keeps about 0.63, and without the second path 0.55. That is still a little more
+# than $\frac12$, because the gates differ, and those that are further open keep more.
 #
 # The slope of $\tanh$ is 0.86 in the plain cell, but some 0.8 in the orthogonal one. The states of the orthogonal one
 # are larger, and the $\tanh$ is flatter there.

@@ -39,13 +39,14 @@ transformer_map(built=2)
 # Multiply the question by a word, number by number, and add up. For *debts* this gives
 # $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$, for the other words 0. The sum is the word's **score**. A product is large
 # and positive where question and word both have large numbers of the same sign. This question asks only for *thing*, so
-# its score grows with how much of a thing the word is.
+# the score of a word grows with how much of a thing the word is.
 #
 # Why multiply and add? Compare three ways to look up:
 #
-# - *Equality*, as in a Python dictionary, finds only what is exactly the same, and no word is $(0, 2, 0)$.
+# - *Equality*, as in a Python dictionary, finds only what is exactly the same, and no word is $(0, 2, 0)$. Nor can it
+#   be learned by small steps: if a number changes a little, the answer stays *no*.
 # - *Distance* finds the nearest word. But let *debts* be $(0, 9, 0)$, three times as strongly a thing: now its
-#   **Euclidean distance** from the question is 7, that of *pays* only 2. So *pays* wins, which is not a thing at all.
+#   **Euclidean distance** from the question is 7, that of *pays* only 2. So *pays*, which is not a thing at all, wins.
 # - The *sum of products* gives the stronger *debts* 18 instead of 6: more of what was asked for, a higher score. And
 #   what is not asked for costs nothing, because it is multiplied by 0: a *debts* of $(0, 3, 3)$ would still score 6.
 #
@@ -88,6 +89,8 @@ plt.show()
 assert list(agreements.values()) == [0, 0, 0, 6, 18]
 assert distances["debts"] == 1 and distances["debts, stronger"] == 7
 assert distances["pays"] == 2 and question not in offers.values()
+asked = {word: offer[1] + 2 * offer[2] for word, offer in offers.items()}
+assert [*asked.values()][:4] == [0, 6, 0, 3]
 
 # %% [markdown]
 # In attention the question is called the **query**; here it is $(0, 2, 0)$. A word is compared through its **key**; for
@@ -96,22 +99,22 @@ assert distances["pays"] == 2 and question not in offers.values()
 
 # %% tags=["quiz"]
 quiz.one_choice(
-    "How does attention compare a query with a key?",
+    "Ask *what gets paid, and how often?* at once, with the query $(0, 1, 2)$. Which of the four words of the sentence scores highest?",
     quiz.wrong(
-        "It sets them side by side in one longer vector",
-        "Then something else would still have to turn that vector into a score, as the small network of chapter 1 did.",
+        "*debts*",
+        "It scores $1 \\cdot 3 = 3$. The query asks for a thing, too, but less strongly than for how often.",
     ),
     quiz.right(
-        "It multiplies them entry by entry and adds up",
-        "Yes: what both have counts, and what is not asked for costs nothing.",
+        "*always*",
+        "Yes: $2 \\cdot 3 = 6$, more than the 3 of *debts* and the 0 of the others.",
     ),
     quiz.wrong(
-        "It takes the distance between them, and the nearest key wins",
-        "Then a key that says *thing* three times as strongly would be farther away, and lose.",
+        "*pays*",
+        "Its numbers are all 0, so its score is 0, whatever the query.",
     ),
     quiz.wrong(
-        "It checks whether they are equal",
-        "That is a dictionary. No word of the example was equal to the question.",
+        "Three of them tie, since each has a single 3",
+        "Each 3 is multiplied by what the query asks of that feature: 0, 1 or 2.",
     ),
 )
 
@@ -142,7 +145,8 @@ tea, coffee, ice, train = vectors
 # Each row is a **vector**: a list of numbers in a fixed order. Its number of entries is its **dimension** or *width*
 # $D$, here 3. In the original transformer the width is 512, and it is called $d_\text{model}$, in code `d_model`. There
 # nobody chooses the features: training finds the numbers, as [chapter 7](07_learning.ipynb) shows, and the features
-# have no names.
+# have no names. (If all queries and keys are rotated in the same way, no dot product changes, so dot products alone
+# give no axis a meaning.)
 #
 # ## Multiply and add
 #
@@ -171,8 +175,8 @@ for word, vector in zip(words[1:], vectors[1:], strict=True):
     print(f"tea and {word:7}{dot(tea, vector):5.0f}")
 
 # %% [markdown]
-# Tea and ice disagree about warmth, and a product of opposite signs is negative:
-# $2 \cdot (-3) + 3 \cdot 1 + 0 \cdot 0 = -3$.
+# Tea and ice disagree about warmth: opposite signs give a negative product, and here it outweighs the positive one for
+# *drink*: $2 \cdot (-3) + 3 \cdot 1 + 0 \cdot 0 = -3$.
 
 # %% tags=["proof"]
 assert dot(tea, coffee) == 15
@@ -230,9 +234,7 @@ axes.axvline(0, color=plots.GREY, lw=0.8)
 plt.show()
 
 # %% [markdown]
-# Tea and coffee point almost the same way, and coffee goes further. Ice points away: its angle with tea is more than a
-# right angle, and its dot product with tea was negative. To see how angle and dot product belong together, we need a
-# formula.
+# Ice makes more than a right angle with tea, and its dot product with tea was negative.
 #
 # The **length** of an arrow, also called the (L2) **norm** of its vector, comes from Pythagoras. It is the root of
 # the vector's dot product with itself: $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
@@ -249,13 +251,14 @@ plt.show()
 #
 # $$a \cdot b = \|a\| \, \|b\| \cos\theta .$$
 #
-# Beyond a right angle the cosine is negative, and the dot product with it: that was tea and ice.
+# Beyond a right angle the cosine is negative, and so is the dot product, as for tea and ice.
 #
 # For the angle alone, divide by both lengths. What is left is the **cosine similarity**:
 #
 # $$\cos\theta = \frac{a \cdot b}{\|a\| \, \|b\|} .$$
 #
-# It is 1 for the same direction, 0 for a right angle, and $-1$ for opposite directions.
+# It is 1 for the same direction, 0 for a right angle, and $-1$ for opposite directions, and never beyond (the
+# *Cauchy–Schwarz inequality*).
 #
 # For tea and coffee it is $15 / \sqrt{13 \cdot 18} \approx 0.981$, an angle of about 11 degrees.
 #
@@ -263,7 +266,7 @@ plt.show()
 # product.
 
 # %%
-four = np.stack(vectors)  # the four words above, (4, 3)
+four = vectors  # the four words above, (4, 3)
 lengths = np.sqrt((four**2).sum(axis=-1, keepdims=True))  # (4, 1), a column
 units = four / lengths  # (4, 3), each row divided by its own length
 
@@ -312,33 +315,34 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # %% [markdown]
 # Now tea is most like itself.
 #
-# Two traps:
-#
-# - *No `keepdims=True`.* For $T$ vectors of width $D$ the lengths then have the shape $(T)$ and not $(T, 1)$, and NumPy
-#   lines them up with the columns: an error or, where $T = D$, wrong numbers and no error.
-# - *A vector of zeros.* It has no direction, and so no cosine. Its row would become 0/0, which is NaN (*not a number*),
-#   and so would its row and column among the cosines. `normalize` refuses it.
+# One trap: a vector of zeros has no direction, and so no cosine. Its row would become 0/0, which is NaN (*not a
+# number*), and so would its row and column among the cosines. `normalize` raises an error for it.
 #
 # ### Dot product or cosine: which does a transformer use?
 #
 # The original transformer uses the dot product, divided by a number that depends on the width of the keys alone;
 # chapter 3 derives it.
 #
-# So lengths count, and they count differently on the two sides:
+# So lengths count, and the length of a query counts differently from the length of a key:
 #
-# - *A longer query* multiplies all its scores by the same number. The ranking stays; only the choice becomes sharper
-#   ([chapter 3](03_softmax.ipynb#temperature)).
+# - *A longer query* multiplies all its scores by the same number. The ranking stays; only the gaps between the scores
+#   grow ([chapter 3](03_softmax.ipynb#temperature) shows what that does).
 # - *A longer key* makes each of its own scores larger in size. A query that agrees with it scores higher, one at a
 #   right angle still scores 0, and one that points away scores lower. The other keys keep their scores, so the ranking
 #   can change.
 #
-# Is that good? Take a word that says yes to everything, $(9, 9, 9)$. For *what gets paid?* it scores 18, and the plain
-# *debts* scores 6. By the cosine it loses, 0.58 to 1: the cosine divides by the whole length, so a word pays for what
-# it says beyond the question. The dot product charges nothing for that.
+# Distance charges a key for its squared length, because $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2\, q \cdot k$. If all keys
+# have the same length, distance, cosine and dot product rank them alike. So the choice matters only where keys differ
+# in length.
 #
-# Where we ask which texts are alike, we want that charge, so a **nearest-neighbour search** often uses the cosine. In a
-# *look-up*, length has its use: training can lengthen a key that should score high. The original transformer leaves the
-# lengths to training.
+# Should the length of a key count? Take a word that says yes to everything, $(9, 9, 9)$. For *what gets paid?* it
+# scores 18, and the plain *debts* scores 6. By the cosine it loses, 0.58 to 1: the cosine divides by the whole length,
+# so a word pays for what it says beyond the question. The dot product charges nothing for that.
+#
+# Where we ask which texts are alike, we want that charge, so a **nearest-neighbour search** (in a *vector database*,
+# say) often uses the cosine. (With dot products it is a *maximum inner product search*.) In a *look-up*, length has its
+# use: training can lengthen a key, so that it scores higher for every query that agrees with it. The original
+# transformer leaves the lengths to training.
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -371,9 +375,9 @@ quiz.number(
 #
 # Our vectors had three entries. In the original transformer the vector of a word has 512, and the queries and keys,
 # which chapter 4 makes from words, have 64. Is a cosine of 0.5 a lot there? That depends on how alike two vectors are
-# by accident. So take strangers, vectors that have nothing to do with each other: every entry is drawn from a normal
-# distribution with mean 0 and variance 1. For 10,000 pairs of each width, the code below prints the *typical size* of
-# the cosine, the root of the mean of its square (**RMS**).
+# by accident. So take strangers, vectors that have nothing to do with each other: every entry is drawn independently
+# from a normal distribution with mean 0 and variance 1. For 10,000 pairs of each width, the code below prints the
+# *typical size* of the cosine, the root of the mean of its square (**RMS**).
 #
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
@@ -390,7 +394,7 @@ print("width   typical cosine   1/sqrt(width)")
 typical = {}
 for width in widths:
     a, b = normalize(rng.standard_normal((2, 10_000, width)))  # two (10000, width)
-    cosine = (a * b).sum(axis=1)  # (10000,), one a pair
+    cosine = (a * b).sum(axis=1)  # (10000,), one for each pair
     typical[width] = np.sqrt(np.mean(cosine**2))
     print(f"{width:5}{typical[width]:17.3f}{width**-0.5:16.3f}")
 
@@ -398,10 +402,11 @@ for width in widths:
 # They gather around 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0. The typical size is $1/\sqrt{D}$:
 # four times the width, half the size.
 #
-# Why $1/\sqrt D$? The second vector is equally likely to point in any direction, because the normal density,
-# proportional to $e^{-\lVert x \rVert^2 / 2}$, depends only on the length. So it does not matter where the first vector
-# points. Let it be $(1, 0, \dots, 0)$. Scale the second to length 1 and call it $u$. Their cosine is their dot product,
-# which is $u_1$, the first entry. How large is it?
+# Why $1/\sqrt D$? The $D$ entries are independent, so their densities multiply, and the product is proportional to
+# $e^{-\lVert x \rVert^2 / 2}$. It depends only on the length, so every direction is equally likely for the second
+# vector. From wherever the first one points, the view is the same, so let the first be $(1, 0, \dots, 0)$. Scale the
+# second to length 1 and call it $u$. Their cosine is their dot product, which is $u_1$, the first entry. How large is
+# it?
 #
 # The squares $u_1^2, \dots, u_D^2$ sum to 1. No axis is favoured, so all $D$ of them have the same mean, which must be
 # $1/D$. Its root, the typical size of $u_1$, is $1/\sqrt D$.
@@ -410,8 +415,7 @@ for width in widths:
 # vectors are almost at right angles**, or nearly **orthogonal**.
 #
 # So is 0.5 a lot? At width 2, two pairs in three go beyond 0.5 or $-0.5$. At width 64, that of queries and keys, 0.5 is
-# four times the typical size: two or three pairs in 100,000 go beyond it. At width 512 it is eleven times the typical
-# size, and so large a cosine practically never occurs between random vectors.
+# four times the typical size: two or three pairs in 100,000 go beyond it. At width 512 it practically never happens.
 #
 # Chapter 3 will also need the typical *dot product* of two strangers. So far we scaled them to length 1. As they were
 # drawn, each has a length of about $\sqrt D$, because its squared length is a sum of $D$ squares of mean 1. So their
@@ -431,15 +435,15 @@ assert 87 < np.degrees(np.arccos(typical[512])) < 88
 # one word carries over, in part, to similar ones.
 #
 # Where do such vectors come from? Behind them is an old idea, the **distributional hypothesis**, which J. R. Firth put
-# in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the same kinds of sentences,
-# after *drink* and *a cup of*. Now train a model on a lot of text, for example to guess a hidden word from its
-# neighbours. It ends up with similar vectors for *tea* and *coffee*, presumably because both call for the same guesses:
-# *cup* is a good guess next to either.
+# in one line: "You shall know a word by the company it keeps". *Tea* and *coffee* stand in the same kinds of sentences,
+# after *drink* and *a cup of*. Now suppose that a model is trained on a lot of text, for example to guess a hidden word
+# from its neighbours (as *word2vec* is, and BERT by *masked language modelling*). It ends up with similar vectors for
+# *tea* and *coffee*, presumably because both call for the same guesses: *cup* is a good guess next to either.
 #
 # The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book. It
-# was trained first to imitate a larger model that guesses hidden words, then on pairs of sentences; [chapter
-# 15](15_pretrained.ipynb) runs all of it. We need only its first part, the **embedding table**: 30,522 rows of 384
-# learned numbers. Each row is the **embedding** of one **token**, which is a word, part of a word or a character.
+# was trained first to imitate a larger model that guesses hidden words (**distillation**), then on pairs of sentences;
+# [chapter 15](15_pretrained.ipynb) runs all of it. We need only its first part, the **embedding table**: 30,522 rows of
+# 384 learned numbers. Each row is the **embedding** of one **token**, which is a word, part of a word or a character.
 # Looking up a word means picking its row; multiplying the word's one-hot vector by the embedding table picks the same
 # row.
 #
@@ -456,8 +460,8 @@ rows = table[[row_of[word] for word in known]]  # (about 21,000, 384)
 
 
 def nearest(word, count=6):
-    """The words with the largest cosines to `word`, and these cosines."""
-    cosines = rows @ table[row_of[word]]  # one a row: all have length 1
+    """The words with the largest cosines to `word`, one of `known`, and these."""
+    cosines = rows @ table[row_of[word]]  # one for each row: all have length 1
     best = np.argsort(-cosines)[1 : count + 1]  # the very first is the word itself
     return [(known[n], cosines[n]) for n in best]
 
@@ -476,23 +480,22 @@ for word in ("tea", "debts", "python"):
 # belong together (*relatedness*).
 #
 # The neighbours of *python* include *snake* and *serpent* as well as *import* and *pip*: the word has several senses
-# (**polysemy**), but only one vector. No single neighbour proves much, not even *panda*, the first; what tells is that
-# three are snakes and two belong to programming. Embeddings like these are called **static**, because a word has the
-# same vector whatever the sentence. To find out which python is meant, a model has to look at the other words. That is
-# what attention is for, and with these very vectors chapter 4 does it.
+# (**polysemy**), but only one vector. No single neighbour proves much, not even *panda*, the first; what counts is that
+# three are words for snakes and two belong to programming. Embeddings like these are called **static**, because a word
+# has the same vector whatever the sentence (the opposite is *contextual*). To find out which python is meant, a model
+# has to look at the other words. That is what attention is for, and with these very vectors chapter 4 does it.
 #
 # Is a cosine of 0.44 high? Compare ([measured below](#how-high-is-high)):
 #
 # | | cosine |
 # |---|---|
 # | two words drawn at random, typically | 0.07 |
-# | a meaningless vector, spread as the words are, and its nearest word | about 0.29 |
+# | a random vector with the mean and covariance of the word vectors, and its nearest word | about 0.29 |
 # | **tea and coffee** | **0.44** |
 # | a word and its nearest other word, median of those we tried | 0.58 |
 #
-# But *coffee* was not drawn at random: it is the best of 21,000, and the best of so many is high even by chance. The
-# second row says how high. So 0.44 is more than chance, but less than usual for a nearest word. Before you call two
-# words alike, compare their cosine with those of other words from the same model.
+# The second row is what the best of 21,000 reaches by chance: 0.44 is more, but modest. Before you call two words
+# alike, compare their cosine with those of other words from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -507,25 +510,25 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # the other the key. Write the results into a matrix. In every such matrix of this book, **each query has a row and each
 # key has a column**.
 #
-# For 6 words that is 36 dot products, and for 1,000 a million. They need not be computed one by one, because every
-# entry of a matrix product is a dot product too: of a row of the first matrix with a column of the second. So stack the
-# queries $q_i$ as the rows of $Q$ and the keys $k_j$ as the rows of $K$. Transposed, $K$ has the keys as columns, and
-# all the dot products at once are
+# For 6 words that is 36 dot products, and for 1,000 a million: the cost is **quadratic** in the length. They need not
+# be computed one by one, because every entry of a matrix product is a dot product too: of a row of the first matrix
+# with a column of the second. So stack the queries $q_i$ as the rows of $Q$ and the keys $k_j$ as the rows of $K$.
+# Transposed, $K$ has the keys as columns, and all the dot products at once are
 #
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
 #
-# First by hand, with the toy vectors. The keys are the four words from the beginning, one a column; the queries are
-# two questions, *what gets paid?* and *how often?*, one a row:
+# First by hand, with the vectors of the first section. The keys are *Lannister*, *always*, *pays* and *debts*, in this
+# order, one in each column. The queries are *what gets paid?* and *how often?*, one in each row:
 #
 # $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 2 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 6 & 0 & 0 \end{pmatrix} .$$
 #
 # The first question finds *debts*, the second *always*. One matrix product compares all pairs, which is one reason to
 # compare by dot products. A small network, as in the decoder of [chapter
-# 1](01_why_attention.ipynb#the-network-of-2014), must make a vector and send it through $\tanh$ for every pair.
+# 1](01_why_attention.ipynb#the-network-of-2014), must make a vector and send it through $\tanh$ for every pair
+# (**additive attention**; ours is **dot-product attention**).
 #
 # As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. For two plain matrices,
-# the code is `queries @ keys.T`. The function below also takes arrays with more axes in front, such as one for the
-# sentences of a batch: `*#batch` allows these axes, and `swapaxes(-1, -2)` is a transpose that leaves them as they are.
+# the code is `queries @ keys.T`. The function below does the same, and allows further axes in front (a batch).
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -562,20 +565,22 @@ plots.score_map(likeness, sentence, sentence)
 plt.show()
 
 # %% [markdown]
-# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about as much as two unrelated words,
-# although tea is often hot.
+# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09.
 #
 # Now read the last column: it has the same numbers as the last row. The matrix of all dot products of a set of vectors
 # with each other, their **Gram matrix**, is always **symmetric**, because $a \cdot b = b \cdot a$. For likeness, this
 # symmetry is right. For a look-up, two things are wrong with this matrix:
 #
-# - It is symmetric. But *hot* should find the noun that it belongs to, and that noun need not look back.
-# - With vectors of length 1 every word finds itself first, and so learns little from the others. The diagonal holds the
-#   squared lengths, here 1, and between vectors of length 1 no dot product is larger.
+# - It is symmetric: *hot* can score *coffee* no higher than *coffee* scores *hot*. But *hot* should find the noun that
+#   it belongs to, and that noun need not look back. (Chapter 3 rescales each row, but not the scores.)
+# - With vectors of length 1 every word finds itself first. But it already has what it says itself; a look-up is for
+#   what other words can add. (The diagonal holds the squared lengths, here 1, and between vectors of length 1 no dot
+#   product is larger.)
 #
-# Both faults come from using one vector as query *and* as key. So [chapter
-# 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two learned
-# matrices.
+# Both faults come from using one vector as query *and* as key. One learned matrix $W$, shared by both, would not cure
+# them: $XW (XW)^\top$, with the words as rows of $X$, is again symmetric, with squared lengths on the diagonal. So
+# [chapter 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two
+# learned matrices, $X W_Q (X W_K)^\top$.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -889,9 +894,9 @@ assert luckiest.max() < 0.43
 # What is the typical size of their sum? Square the sum: the products of two different cosines are as often positive as
 # negative and cancel on average, and $n - 1$ squares remain, each $1/D$ on average. So the noise is about
 # $\sqrt{(n-1)/D}$. For a word with 20 features at width 512 that is 0.19, which looks harmless next to 1. But the
-# word's dot products with the 1,980 features that are *absent* are about as noisy. The largest of these 1,980 is 0.7,
-# as much as the smallest of the 20 dot products with features that are present (means of ten draws). So there may be
-# many features, but only a few of them can be present at a time.
+# word's dot products with the 1,980 features that are *absent* are about as noisy. The largest of these 1,980 is 0.67,
+# and so is the smallest of the 20 for features that are present (means of 40 draws). So no threshold separates the two:
+# there may be many features, but only a few of them can be present at a time.
 
 # %% tags=["proof"]
 crowd = normalize(np.random.default_rng(0).standard_normal((8000, 512)))
@@ -907,12 +912,12 @@ errors = [
 ]
 assert abs(np.std(errors) - (19 / 512) ** 0.5) < 0.02
 reads = []
-for seed in range(10):
+for seed in range(40):
     some = normalize(np.random.default_rng(seed).standard_normal((2000, 512)))
     reads.append(some @ some[:20].sum(axis=0))
 reads = np.array(reads)
-assert round(reads[:, :20].min(axis=1).mean(), 1) == 0.7
-assert round(reads[:, 20:].max(axis=1).mean(), 1) == 0.7
+assert abs(reads[:, :20].min(axis=1).mean() - 0.67) < 0.01
+assert abs(reads[:, 20:].max(axis=1).mean() - 0.67) < 0.01
 
 # %% [markdown]
 # ### King minus man plus woman

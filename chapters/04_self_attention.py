@@ -35,8 +35,8 @@ transformer_map(built=4)
 # What a model reads is cut into **tokens**; in this chapter each token is a word or a punctuation mark. The vectors of
 # the words, called **embeddings**, are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors),
 # where the nearest words to *python* were animals as well as *import* and *pip*. They are scaled to length 1, so the
-# scores are cosines. They are divided by a temperature of 0.1, so that small differences count. Here are the weights
-# that *python* gives to the words of its sentence:
+# scores are cosines. The scores are divided by a temperature of 0.1, because otherwise their small differences would
+# hardly count. Here are the weights that *python* gives to the words of its sentence:
 
 # %% the weights that python gives in two sentences tags=["hide-input"]
 import numpy as np
@@ -147,14 +147,13 @@ assert weights[-1].round(2) == 0.88
 
 # %% [markdown]
 # The same word received two different things: something close to *import* and *imported* in one sentence, close to
-# *snake* and *serpent* in the other. The weights made the difference: the plain average of the same words, the grey
-# line, is close to *with* and *you* in one, and to *are* and *the* in the other. Attention is a blend whose weights
-# are computed from the words.
+# *snake* and *serpent* in the other. Even the plain averages of the words, the grey lines, differ, since the sentences
+# hold different words. But they are close to *with* and *you*, or to *are* and *the*, which say nothing about *python*.
+# The weights pick out the word that does. Attention is a blend whose weights are computed from the words.
 #
 # Does *python* now mean a language in one sentence, and a snake in the other? Add what it received to its own vector,
-# as chapter 8 will, and compare the sum with four words that stand in neither sentence. *Imports* and *serpent* test
-# whether it has moved towards the word that it chose. *Pip* and *programming* test more: whether it has moved towards
-# what *import* implies to a programmer.
+# as chapter 8 will. Compare the sum with *imports* and *serpent*, which are like the words that it chose, and with
+# *pip* and *programming*, which belong to what *import* implies.
 
 # %% nearer to what, before and after the look-up tags=["hide-input"]
 asked = embeddings[
@@ -187,22 +186,21 @@ assert np.round([cosines[:2] for cosines in moved.values()], 2).tolist() == [
 assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 
 # %% [markdown]
-# Adding what it received has moved *python* towards *imports* in one sentence, from 0.21 to 0.53, and towards *serpent*
-# in the other, from 0.29 to 0.53. So the first test is passed. The second is not: the cosine with *pip* stays at 0.34,
-# and the cosine with *programming* falls from 0.25 to 0.21. *Python* has received mostly the word *import*, and not
+# *Python* has moved towards *imports* in one sentence and towards *serpent* in the other. But its cosine with *pip*
+# stays at 0.34, and that with *programming* falls from 0.25 to 0.21, because it has received the word *import* and not
 # what *import* implies.
 #
-# Other weights would still blend the words of the sentence as they are, and none of these words says what *import*
-# implies. A matrix can help: one that turns the vector of *import* into [the vector of what it implies](#and-python).
-# The rest of this chapter adds three matrices, the same for every word. The first two let training decide which words
-# are chosen, and the third lets it decide what these words hand over.
+# Other weights would not help, because they blend the same words as they are. A matrix can help: one that turns the
+# vector of *import* into [the vector of what it implies](#and-python). The rest of this chapter adds three matrices,
+# the same for every word. The first two let training decide which words are chosen, and the third lets it decide what
+# these words hand over.
 #
 # ## Queries, keys and values
 #
 # Using one vector in all three roles has four faults. The first and the last you have seen.
 #
-# - A word finds itself first. Leaving it out is only a patch: it forces a word to take from others even where none of
-#   them is useful.
+# - A word finds itself first: among vectors of equal length none has a larger dot product with it than it has itself.
+#   Leaving it out is only a patch: it forces a word to take from others even where none of them is useful.
 # - It finds what is most like it. Above, the most similar words happened to be the useful ones. But a verb looks for
 #   something alive, and not for other verbs.
 # - Scores are symmetric. In *the snake shed its skin*, *its* must find *snake*. *Snake* needs nothing from *its*, yet
@@ -230,9 +228,10 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 # $W_K$ have the shape $(D, d_k)$, and $W_V$ has the shape $(D, d_v)$.
 #
 # Real word vectors are too long to work through by hand, so take *dog bites man*. A word has three numbers: is it
-# *alive*, is it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$.
-# Queries and keys have two numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word
-# can be found by.
+# *alive*, is it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries
+# and keys have two numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word can be
+# found by. So $D = 3$ and $d_k = d_v = 2$. A matrix has one row for each entry of the word, and one column for each
+# entry of the result. Row 2 of $W_Q$, for example, is what an action asks for: 2 for *alive* and 0 for *action*.
 #
 # Now choose the three matrices.
 #
@@ -258,9 +257,8 @@ for i, token in enumerate(small_tokens):
     print(f"{token:6} query {q[i]}   key {k[i]}   value {v[i]}")
 
 # %% [markdown]
-# As entries of $x$ are 0 or 1, $x W_Q$ is the sum of the rows of $W_Q$ where $x$ has a 1. *Man*, $(1, 0, 1)$, takes
-# rows 1 and 3: its query is $(0, 2) + (0, 0) = (0, 2)$, and its key $(1, 0) + (1, 0) = (2, 0)$. So it is found more
-# easily than *dog*, whose key is $(1, 0)$.
+# The key of *man*, $(1, 0) + (1, 0)$, is twice that of *dog*, so *bites*, which asks for *alive*, finds *man* more
+# easily.
 #
 # We chose these matrices; a transformer learns them (chapter 7). Follow the query of *bites* along the row of *man*
 # in the figure below, from left to right:
@@ -312,8 +310,9 @@ print("bites receives", (weights @ v).round(3))
 #
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
-# It says: 95.5 percent of the verb's attention went to what is alive, and 76.8 percent to what is human. It cannot say
-# *who* bites, because that depends on the order of the words, which is not in these vectors.
+# Because these values hold only 0 and 1, each number is a share of the weight: 95.5 percent of the verb's attention
+# went to what is alive, and 76.8 percent to what is human. It cannot say *who* bites, because that depends on the order
+# of the words, which is not in these vectors.
 #
 # *Dog* and *man* look for an action and give *bites* a weight of 0.673, but its value is $(0, 0)$, so they receive
 # little. A weight says how much of a value is taken, and not whether there is anything in it.
@@ -338,7 +337,8 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 #
 # The first three are gone because a score now compares two different things: what one word asks, and what the other can
 # be found by. If one matrix made both, *its* and *snake* would still have the same score in either direction
-# ([why](#why-two-matrices-and-not-their-product)).
+# ([why](#why-two-matrices-and-not-their-product)), and with random vectors a word would still find itself first in more
+# than [nine cases of ten](#would-one-shared-matrix-do).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -377,12 +377,13 @@ quiz.one_choice(
 # | $Q$, queries | $(T, d_k)$ | what one word looks for |
 # | $K$, keys | $(S, d_k)$ | what one word can be found by |
 # | $V$, values | $(S, d_v)$ | what one word hands over |
-# | $Q K^\top$, **scores** | $(T, S)$ | how well each key matches one query |
+# | $Q K^\top$, **scores** (*logits*) | $(T, S)$ | how well each key matches one query |
 # | divided by $\sqrt{d_k}$, **scaled scores** | $(T, S)$ | the same, of similar size at every $d_k$ |
 # | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention; each row sums to 1 |
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its **context vector** |
 #
-# All of it for *dog bites man*, with the row of *bites* in red:
+# The weights are positive and sum to 1, so an output is a *convex combination* of the values: no entry can lie outside
+# their range. Here is the whole computation for *dog bites man*. The row of *bites* is red.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Self-attention for dog bites man as matrices, from left to right. X, 3 by 3, goes through W_Q, W_K and W_V to Q, K and V, each 3 by 2. Q and the transpose of K give the scores, 3 by 3: 0 2 0, 2 0 4, 0 2 0. Divided by root 2 and through the softmax they are the weights, 0.16 0.67 0.16, 0.19 0.05 0.77, 0.16 0.67 0.16. These and V give the outputs, 3 by 2: 0.33 0.16, 0.95 0.77, 0.33 0.16. The row of bites is red throughout."}}
 drawing = Diagram(5.8, 4.7)
@@ -467,7 +468,9 @@ assert np.allclose(context, attention_by_loop(q, k, v))
 # $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$. For this the code uses `swapaxes`, and not `.T`,
 # which reverses all axes.
 #
-# Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**.
+# Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**. A fully connected layer learns one fixed number
+# for each pair of positions; a head computes its weights anew from each sentence. It has $D (2 d_k + d_v)$ parameters,
+# a number without $T$, so the same head fits every length.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -501,7 +504,8 @@ quiz.one_choice(
 # weight: the gradient is nearly 0, so the query can hardly learn to look elsewhere.
 #
 # Divide the scores by $\sqrt{d_k}$, and their variance is divided by $d_k$: under these assumptions it is 1 at every
-# width. Here is the average of the largest weight among ten random keys:
+# width. (Divided by $d_k$ itself it would be $1/d_k$, and at 512 the weights would be hardly more than a plain average:
+# the largest of ten would be 0.11.) Here is the average of the largest weight among ten random keys:
 #
 # | $d_k$ | variance of a score | largest weight, undivided | divided by $\sqrt{d_k}$ |
 # |---|---|---|---|
@@ -519,6 +523,7 @@ for d_k in (4, 64, 512):
         softmax(s).max(axis=1).mean() for s in (found, found / d_k**0.5)
     ]
     assert abs(found.var() / d_k - 1) < 0.05
+assert abs(softmax(found / d_k).max(axis=1).mean() - 0.11) < 0.01  # at 512
 expected = [[0.49, 0.30], [0.87, 0.32], [0.95, 0.32]]
 assert np.allclose(list(largest.values()), expected, rtol=0, atol=0.015)
 
@@ -552,13 +557,14 @@ quiz.number(
 # others. A **mask** is a boolean matrix, with a row for each query and a column for each key. In this book, as in
 # PyTorch's `scaled_dot_product_attention`, **True means *may attend***.
 #
-# A **causal mask** hides the future: query $t$ may attend to keys $0$ to $t$ and to none that comes later. A model that
-# writes each word from the words before it is called **autoregressive**. While it writes, later words do not exist yet.
-# But in training the whole text is there, and one pass guesses the next word at every position at once. Without a mask
-# each position could look at the word that it has to guess, and copy it ([chapter 9](09_decoder.ipynb)).
+# A **causal mask** (or *look-ahead mask*) hides the future: query $t$ may attend to keys $0$ to $t$ and to none that
+# comes later. A model that writes each word from the words before it is called **autoregressive**. While it writes,
+# later words do not exist yet. But in training the whole text is there, and one pass guesses the next word at every
+# position at once. Without a mask each position could look at the word that it has to guess, and copy it ([chapter
+# 9](09_decoder.ipynb)).
 #
-# The mask is a lower triangle, with one row for each query. Where it is False, the score becomes minus infinity, and so
-# the weight becomes 0. In `attention` that takes two more lines:
+# A causal mask is a lower triangle. Wherever a mask, of any kind, is False, the score becomes minus infinity, so the
+# weight becomes 0. In `attention` that takes two more lines:
 
 
 # %%
@@ -584,12 +590,11 @@ print("masked", np.where(causal, scaled, -np.inf).round(2), sep="\n")
 print("weights", causal_weights.round(3), sep="\n")
 
 # %% [markdown]
-# *Dog* comes first and has only itself, with weight 1, so it receives its own value. *Bites* may attend to *dog* and
-# to itself. Their scaled scores 1.414 and 0 give the exponentials 4.113 and 1, and that of *man* is now 0. So the sum
-# is 5.113, and the weights are $4.113 / 5.113 = 0.804$ and 0.196. Only the last word sees every word.
+# *Bites* may attend to *dog* and to itself, so their exponentials, 4.113 and 1, are divided by 5.113. That gives 0.804
+# and 0.196. Only the last word sees every word.
 #
-# To see that a causal mask works, change one word at a time. No earlier output may move, or the future leaks. Its own
-# and every later output should, or the mask hides too much.
+# To see that a causal mask works, change one word at a time. The outputs of the words before it must not move, or the
+# future leaks. The outputs of the changed word and of all words after it should move, or the mask hides too much.
 
 # %%
 before, _ = self_attention(small, w_q, w_k, w_v, mask=causal)
@@ -604,7 +609,8 @@ for t in range(3):
 # %% [markdown]
 # A **padding mask** hides padding: no query may attend to it. The mask has one entry for each *key*, the same for all
 # queries. In `real[:, None, :]` below, `None` adds an axis of length 1 for the queries. So the shape (2, 3) becomes (2,
-# 1, 3), and broadcasting repeats the entries for every query.
+# 1, 3), and broadcasting repeats the entries for every query. (With several heads it needs [two new
+# axes](#a-mask-over-the-wrong-axis).)
 
 # %% tags=["nbval-check-output"]
 batch = np.stack([small, small])  # (2 sentences, 3 tokens, width 3)
@@ -616,9 +622,9 @@ padded_output, padded_weights = self_attention(
 print(padded_weights[1].round(3))
 
 # %% [markdown]
-# Whatever numbers the padding holds, as long as they are finite, its column of weights is 0. The padding token's own
-# *row* means nothing, so its output is left out wherever outputs or losses are averaged. To hide both the future and
-# the padding, combine the two masks with `&`.
+# Whatever the padding holds, no real word gives it any weight. (But it must be finite: 0 times NaN is NaN.) The padding
+# token's own *row* means nothing, so its output is left out wherever outputs or losses are averaged. To hide both the
+# future and the padding, combine the two masks with `&`.
 
 # %% [markdown]
 # The folded cell is the checked version that later chapters import; attention is called
@@ -696,12 +702,13 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 #
 # Multiplying the weights by the mask (third line) is only half right. They no longer sum to 1, and the hidden word
 # still decides how much is left for the others. Multiply the weights by the causal mask, for example: *bites* then
-# gives *dog* 0.187 in *dog bites man*, but 0.446 if the last word is a second *dog*. So the future leaks.
+# gives *dog* 0.187 in *dog bites man*, but 0.446 if the last word is a second *dog*. With minus infinity it is 0.804 in
+# both. So the future leaks.
 #
 # Divided by their sum (fourth line), these weights agree with the first line, and for a reason: dropping a term of
 # $\sum_j e^{s_j}$ and dividing by what remains *is* the softmax of the others. Minus infinity does it in one step, and
-# is safer: where a hidden score is far larger, the other weights have already been rounded to 0, and dividing by their
-# sum is 0/0. ([What if every key is hidden?](#a-row-with-nothing-to-attend-to))
+# is safer: where a hidden score is far larger than the others, the other weights have already been rounded to 0, and
+# dividing by their sum is 0/0. ([What if every key is hidden?](#a-row-with-nothing-to-attend-to))
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -712,6 +719,8 @@ assert np.allclose(shares, [0.1867, 0.0454], rtol=0, atol=5e-5)
 assert np.allclose(shares / shares.sum(), [0.804, 0.196], rtol=0, atol=5e-4)
 _, second_dog = self_attention(small[[0, 1, 0]], w_q, w_k, w_v)
 assert second_dog[1, 0].round(3) == 0.446
+_, masked_dog = self_attention(small[[0, 1, 0]], w_q, w_k, w_v, causal)
+assert masked_dog[1, 0].round(3) == causal_weights[1, 0].round(3) == 0.804
 assert np.finfo(np.float16).max == 65504
 assert np.allclose(softmax(np.full(3, -1e9)), 1 / 3)  # a fully hidden row
 
@@ -747,7 +756,8 @@ assert order[8] == 3  # Language, now the last
 # The output of *Language* stays the same, and it would with any matrices. Each score depends on two words alone. The
 # weights of word $i$ are the exponentials of its scaled scores, divided by their *sum*. Its output is again a *sum*,
 # over all words. And a sum does not depend on the order of its terms. So if you shuffle the words, the weights and
-# outputs are shuffled in the same way. This is called **permutation equivariance**.
+# outputs are shuffled in the same way. This is called **permutation equivariance**. In the matrix of weights the rows
+# and the columns move alike.
 #
 # So without a mask the verb receives the same in *dog bites man* and in *man bites dog*. A causal mask changes that.
 # Which words a query may see then depends on the order, and the verb sees only itself and the noun before it:
@@ -765,52 +775,34 @@ for order_of in ([0, 1, 2], [2, 1, 0]):
 assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
-# Of the nouns, the verb now sees only the biter. In *man bites dog* that is *man*, with the weight
-# $16.919 / 17.919 = 0.944$ and the value $(1, 1)$. But a word still cannot tell the order *among* the words before it,
-# at least in the first layer. So most models tell attention the positions, mask or not; the transformer of 2017 adds
-# them to the vectors ([chapter 5](05_position.ipynb)).
-
-# %% tags=["quiz"]
-quiz.several_choices(
-    "Five words are run through self-attention without positions or a mask, then in reverse order. What changes? (More than one may be right.)",
-    quiz.wrong(
-        "The output vector of the third word, the one in the middle",
-        "Its query is the same, and it sums over the same keys and values. Only the order of the terms is new.",
-    ),
-    quiz.right(
-        "The order of the output vectors",
-        "Yes. They are reversed along with the words.",
-    ),
-    quiz.right(
-        "The order of rows and columns in the matrix of weights",
-        "Yes: both are reversed. A row still holds the same numbers, in a new order.",
-    ),
-    quiz.wrong(
-        "How much weight *dog* gives to *man*, if the two are among the five",
-        "The pair keeps its score, which depends on their two vectors, and *dog*'s row still holds the same five scores.",
-    ),
-)
+# Of the nouns, the verb now sees only the biter. In *dog bites man* that is *dog*, with the weight 0.804 and the value
+# $(1, 0)$; in *man bites dog* it is *man*, with the weight $16.919 / 17.919 = 0.944$ and the value $(1, 1)$. But in the
+# first layer a word still cannot tell the order *among* the words before it, because they enter the same sum. (In a
+# second layer it can, in principle: there the vector of each word already depends on which words came before it.) So
+# most models tell attention the positions, mask or not; the transformer of 2017 adds them to the vectors ([chapter
+# 5](05_position.ipynb)).
 
 # %% [markdown]
 # ## And *python*?
 #
-# With three matrices made by hand *python* can have what it needs, and no word has to be left out any more. Which
-# matrix turns the vector $a$ of one word, of length 1, into the vector $b$ of another? It is their **outer product**
-# $a^\top b$, which holds each number of $a$ times each number of $b$. Multiply a word's vector $x$ by it:
+# With three matrices made by hand *python* can have what it needs, and no word has to be left out any more. How do you
+# make a matrix that turns the vector $a$ of one word, of length 1, into the vector $b$ of another? Take their **outer
+# product** $a^\top b$, which holds each number of $a$ times each number of $b$. Multiply a word's vector $x$ by it:
 # $x \, a^\top b = (x \cdot a) \, b$. You get the vector $b$, in proportion to how much $x$ is like $a$.
 #
 # So choose the three matrices like this:
 #
 # - $W_Q$ turns *python* into the query *import* + *snake* − *python*. The first two parts ask for words like *import*
-#   or *snake*, and the third keeps *python* from choosing itself. $W_Q$ is one outer product, so any other word asks
-#   the same, as far as it is like *python*.
+#   or *snake*, and the third keeps *python* from choosing itself. Because $W_Q$ is one outer product, every word asks
+#   this same question. It asks it the more strongly, the larger its dot product with *python*.
 # - $W_K$ is the identity: a word is found by its own vector.
-# - $W_V$ is the sum of two outer products. One turns *import* into *programming*, the other *snake* into *animal*.
+# - $W_V$ is the sum of two outer products. One turns *import* into *programming*, the other *snake* into *animal*. Each
+#   hardly disturbs the other, because *import* and *snake* have a cosine near 0.
 #
 # In the code the query has two extra factors: $\sqrt{384}$ undoes the division by $\sqrt{d_k}$, as $d_k = 384$, and 10
-# does what dividing by the temperature 0.1 did at the beginning. `row_of`, `embeddings` and `normalize` are those of
-# the first section. As there, what *python* receives is added to its own vector, and the output has the cosine of the
-# *sum* with *programming* and with *animal*. Two of the four sentences contain neither *import* nor *snake*.
+# does what dividing by the temperature 0.1 did at the beginning. As in the first section, what *python* receives is
+# added to its own vector, and the output shows the cosine of this sum with *programming* and with *animal*. Two of the
+# four sentences contain neither *import* nor *snake*.
 
 
 # %%
@@ -860,6 +852,7 @@ rise = [
 assert np.round(rise, 2).tolist() == [[0.20, 0.38], [0.34, 0.24]]
 assert vector("programming") @ vector("pip") < 0.05
 assert round(vector("import") @ vector("programming"), 2) == 0.07
+assert abs(vector("import") @ vector("snake")) < 0.12
 likeness = [
     vector(a) @ vector(b) for a, b in (("imported", "import"), ("lizard", "snake"))
 ]
@@ -867,18 +860,17 @@ assert np.round(likeness, 2).tolist() == [0.73, 0.42]
 assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 
 # %% [markdown]
-# In the company of *import*, *python* moves towards *programming*, from 0.25 to 0.79; beside *snake* towards *animal*,
-# from 0.12 to 0.74. For *imported* we made no pair, but it works almost as well, because its cosine with *import* is
-# 0.73. *Lizard*, whose cosine with *snake* is 0.42, has only a weak effect: it gets 0.43 of the weight, and the cosine
-# with *animal* rises only to 0.28. That *import* implies *programming* was our choice; these two vectors have a cosine
-# of 0.07. We made the matrices by hand, too; training has to find such matrices from examples.
+# *Python* moves towards *programming* beside *import*, and towards *animal* beside *snake*. *Imported*, for which we
+# made no pair, works almost as well, because its cosine with *import* is 0.73. *Lizard*, whose cosine with *snake* is
+# 0.42, gets less weight and hands over less. That *import* implies *programming* was our choice (their cosine is 0.07).
+# We made the matrices by hand, too; training has to find them from examples.
 
 # %% [markdown]
 # ## The same as a PyTorch module
 #
-# This book trains models in PyTorch: first a small layer in chapter 6, and in earnest from chapter 7 on. There a part
-# of a model is a class, called a **module**: its `__init__` makes the matrices, and its `forward` runs when you call
-# the module. `nn.Linear` without bias is a matrix that training can change, and `.mT` swaps the last two axes.
+# From chapter 7 on this book trains models in PyTorch, where a part of a model is a class, called a **module**: its
+# `__init__` makes the matrices, and its `forward` runs when you call the module. `nn.Linear` without bias is a matrix
+# that training can change, and `.mT` swaps the last two axes.
 
 # %%
 import torch
@@ -926,21 +918,20 @@ blank = F.scaled_dot_product_attention(
 assert (blank == 0).all()
 
 # %% [markdown]
-# It agrees with both, under a causal mask. In a model you call PyTorch's, which avoids storing the weights where it can
+# The module agrees with both under a causal mask. In a real model, call PyTorch's function, because it avoids storing
+# the weights where it can
 # ([chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)).
 #
 # Here $d_v = d_k$. The result has that width, so it cannot be added to a word yet; [chapter
 # 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) brings it back to $D$.
 #
-# Four things to watch for:
+# Two things to watch for, and a question:
 #
-# - A padding mask of shape $(B, T)$ needs a new axis, `mask[:, None]`; with several heads it needs two
-#   ([why](#a-mask-over-the-wrong-axis)).
 # - In `nn.MultiheadAttention`'s `attn_mask` and `key_padding_mask`, True means *hidden*.
-# - A mask of floats is *added* to the scores, so it must hold 0 for *may attend* and $-\infty$ for *hidden*. With 1 and
-#   0 PyTorch's function hides nothing, and raises no error.
-# - Many modules also apply *dropout* to the weights in training ([chapter 8](08_encoder.ipynb)). Then a row no longer
-#   sums to 1, so call `eval()` before you compare.
+# - A mask of floats is *added* to the scaled scores, so it must hold 0 for *may attend* and $-\infty$ for *hidden*.
+#   With 1 and 0 PyTorch's function hides nothing, and raises no error.
+# - What would a bias on the keys do? Nothing: $q_i b^\top$ is the same for every key, and a softmax does not change
+#   when the same number is added to all scores.
 
 # %% [markdown]
 # ## What does attention cost?
@@ -948,7 +939,8 @@ assert (blank == 0).all()
 # There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score, $d_v$ for its part of the
 # blend, and one stored weight. Within one text $S = T$, so the time for the pairs, and the memory where all weights are
 # stored, grow with the square of its length (they are **quadratic**): for 1,000 words a million weights, for 2,000 four
-# million.
+# million. The projections cost $T D (2 d_k + d_v)$ multiplications, which grow only with $T$. What is gained over a
+# recurrent network? Any two words are one step apart, and all queries can be computed in parallel.
 
 
 # %% [markdown]
@@ -1192,10 +1184,10 @@ verdict
 # ## In one breath
 #
 # Every word makes a query, a key and a value from its own vector, by three learned matrices. Its query is compared with
-# all keys, the scores are divided by the root of the key's width, and the softmax of these says in which proportions
-# the word receives the values. All words do so at once, and the order of the words plays no part until it is put into
-# the vectors, or a causal mask is used. So in *you import a file with python*, there are a $W_Q$ and a $W_K$ with which
-# *python* chooses *import*, and a $W_V$ that hands over *programming*.
+# all keys, the scores are divided by the root of the key's width, the softmax turns them into weights, and the word
+# receives the values in these proportions. All words do so at once, and the order of the words plays no part until it
+# is put into the vectors, or a causal mask is used. So in *you import a file with python*, there are a $W_Q$ and a
+# $W_K$ with which *python* chooses *import*, and a $W_V$ that hands over *programming*.
 #
 # **Sources.** The formula: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762). A shared matrix: [Kitaev,
 # Kaiser and Levskaya (2020)](https://arxiv.org/abs/2001.04451). The nine tokens come from a [forum
@@ -1233,9 +1225,9 @@ verdict
 # each of a column of $W_Q$ (a question) and the same column of $W_K$ (what answers it). So its rank, the number of
 # independent directions that it uses, is at most $d_k$.
 #
-# Why not train it as one $(D, D)$ matrix? Because two narrow ones are cheaper. With $D = 512$ and $d_k = 64$ they hold
-# $2 D d_k = 65{,}536$ numbers, and one would hold $D^2 = 262{,}144$. Each word's short key is computed once, and then a
-# score takes 64 multiplications instead of 512. The rank is the price, and [chapter
+# Why not train it as one $(D, D)$ matrix? Because two narrow ones are cheaper as long as $2 d_k < D$. With $D = 512$
+# and $d_k = 64$ they hold $2 D d_k = 65{,}536$ numbers, and one would hold $D^2 = 262{,}144$. Each word's short key is
+# computed once, and then a score takes 64 multiplications instead of 512. The rank is the price, and [chapter
 # 6](06_many_heads.ipynb#what-if-a-head-is-too-narrow) says what it costs.
 
 # %% [markdown]

@@ -54,7 +54,8 @@ assert same
 # %% [markdown]
 # Each score depends on what its two words *are* and not on where they stand. A weight is the exponential of one such
 # score, divided by the sum of all the exponentials, and the weighted values are then summed, in whatever order. So the
-# order must enter elsewhere. (A causal mask reveals some of it, because it hides later words: [chapter
+# order must enter elsewhere. (If the words are reordered, the outputs are reordered in the same way: attention is
+# **permutation equivariant**. A causal mask reveals some of it, because it hides later words: [chapter
 # 4](04_self_attention.ipynb#does-the-order-of-the-words-matter).)
 #
 # One way in is through the input vectors. Give every **position** in the sentence a vector of its own, $p_t$ for
@@ -102,14 +103,15 @@ for t in (0, 1, 10, 100):
 
 # %% [markdown]
 # **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: the number dominates every dot
-# product. Smaller steps, or a column of its own, could stop that, but a second fault remains. In all these cases the
-# model reads $x_t + t\,u$ with a fixed vector $u$; for the plain index, $u = (1, \dots, 1)$. The key is
-# $x_t W_K + t\,(u W_K)$, so the position adds $c\,t$ to the score of a query $q$, with $c = q \cdot (u W_K)$. For one
-# query $c$ is one number. If it is positive, the last position gains most, and if it is negative, the first. No
-# position between them can gain most.
+# product. Smaller steps could stop that, or an entry kept free for the number, where all words have a 0. But a second
+# fault remains. In each of these variants the model reads $x_t + t\,u$ with a fixed vector $u$. For the plain index it
+# is $u = (1, \dots, 1)$. The key is $x_t W_K + t\,(u W_K)$, so the position adds $c\,t$ to the score of a query $q$,
+# with $c = q \cdot (u W_K)$. For one query $c$ is one number. If it is positive, the last position gains most, and if
+# it is negative, the first. No position between them can gain most.
 #
 # **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
-# so "the word before me" looks different every time.
+# so "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in the
+# middle can gain most.
 #
 # **One-hot** tells positions apart, but makes all of them equally far apart: position 0 has the dot product 0 with
 # position 1 and with position 50. And a code of 100 columns ends at position 99.
@@ -118,8 +120,8 @@ for t in (0, 1, 10, 100):
 #
 # - every position is *different*;
 # - the numbers are *bounded*, so that a late position does not drown its word;
-# - a step of one looks *the same everywhere*, in texts of any length: the same number added, or the same matrix, takes
-#   every position to the next (a matrix is welcome, since $W_Q$ is one: attention can learn to take the step);
+# - a step of one looks *the same everywhere*, in texts of any length: adding one number, or multiplying by one matrix,
+#   takes every position to the next (a matrix will do, because $W_Q$ is one, and attention can learn it);
 # - *any* position can be the one that scores highest, not only the first or the last;
 # - neighbouring positions are *similar*, so that what is learned at one nearly holds at the next;
 # - there is *no last* position.
@@ -145,14 +147,15 @@ assert cosine_similarity(dog, man) < 0.5
 # tells where in the turn you are.
 #
 # A position gets $D$ numbers, as many as a word, so it has $D/2$ pairs, numbered $i = 0, 1, \dots$. In each step the
-# angle of pair $i$ grows by $\omega_i$, its **frequency**. The sine stands in column $2i$ of $p_t$, the cosine in
-# column $2i + 1$:
+# angle of pair $i$ grows by $\omega_i$ radians, its (angular) **frequency**; $2\pi / \omega_i$ steps are its period, or
+# *wavelength*. The sine stands in column $2i$ of $p_t$, the cosine in column $2i + 1$:
 #
 # $$p_{t, 2i} = \sin(\omega_i t), \qquad p_{t, 2i+1} = \cos(\omega_i t), \qquad \omega_i = 10000^{-2i/D} .$$
 #
-# Each pair is slower than the one before by the factor $10000^{2/D}$. The first turns by $\omega_0 = 1$ radian a step,
-# and has come full circle after $2\pi \approx 6.3$ steps. The last, for a large $D$, turns by little more than 1/10000
-# radian a step. Why 10,000? [Going further](#why-10000) compares other bases.
+# Each pair is slower than the one before by the factor $10000^{2/D}$. Equal factors spread a few pairs over periods
+# from 6 to tens of thousands of words; with equal differences nearly all pairs would be fast. The first turns by
+# $\omega_0 = 1$ radian a step, and has come full circle after $2\pi \approx 6.3$ steps. The last, for a large $D$,
+# turns by little more than 1/10000 radian a step. Why 10,000? [Going further](#why-10000) compares other bases.
 #
 # Work out $D = 4$ on paper. There are two pairs, with $\omega_0 = 1$ and $\omega_1 = 10000^{-2/4} = \frac{1}{100}$:
 #
@@ -170,7 +173,9 @@ assert cosine_similarity(dog, man) < 0.5
 #
 # Two wishes are granted already. Every entry lies between −1 and 1, so the numbers are *bounded*. And the formula takes
 # any $t$, so there is *no last* position. Besides, every encoding has the same norm, $\sqrt{D/2}$, because each pair
-# contributes $\sin^2 + \cos^2 = 1$ to the squared norm.
+# contributes $\sin^2 + \cos^2 = 1$ to the squared norm. (Bounded does not mean smaller than the word: at $D = 512$ the
+# norm is 16. [Going further](#why-multiply-the-embedding-by-the-root-of-the-width) works out how large words must be
+# beside it.)
 
 
 # %% tags=["proof"]
@@ -191,7 +196,7 @@ def position_by_loop(t, d_model):
     return row
 
 
-by_hand = [
+table_on_paper = [
     [0, 1, 0, 1],
     [0.841, 0.540, 0.010, 1.000],
     [0.909, -0.416, 0.020, 1.000],
@@ -200,7 +205,7 @@ by_hand = [
     [-0.959, 0.284, 0.050, 0.999],
 ]
 assert np.allclose(
-    [position_by_loop(t, 4) for t in range(6)], by_hand, rtol=0, atol=0.0006
+    [position_by_loop(t, 4) for t in range(6)], table_on_paper, rtol=0, atol=0.0006
 )
 
 # %% [markdown]
@@ -232,7 +237,7 @@ omega = 10_000 ** (-np.arange(0, D, 2) / D)  # (D/2,): 1 and 1/100
 angles = np.arange(T)[:, None] * omega  # (T, 1) times (D/2,) is (T, D/2)
 encoding = np.empty((T, D))
 encoding[:, 0::2], encoding[:, 1::2] = np.sin(angles), np.cos(angles)
-assert np.allclose(encoding, by_hand, rtol=0, atol=0.0006)  # as above
+assert np.allclose(encoding, table_on_paper, rtol=0, atol=0.0006)
 
 # %% [markdown]
 # The rest of the book uses three functions, folded here: `frequencies(D)` returns all the $\omega_i$,
@@ -282,7 +287,7 @@ def sinusoidal_positions(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
 
 
 # %% tags=["proof"]
-assert np.allclose(sinusoidal_positions(6, 4), by_hand, rtol=0, atol=0.0006)
+assert np.allclose(sinusoidal_positions(6, 4), table_on_paper, rtol=0, atol=0.0006)
 encodings = sinusoidal_positions(50, 32)
 assert np.allclose(
     encodings, [position_by_loop(t, 32) for t in range(50)], rtol=0, atol=1e-12
@@ -351,9 +356,9 @@ assert (
 
 # %% [markdown]
 # The curve has its peak at the position itself and falls from there, so near positions are on the whole more alike than
-# far ones. But it falls with ripples: a position 6 apart has a product of 6.445, a little more than the 6.368 of a
-# position 2 apart. So the product does not always tell which of two positions is nearer. And the curve is its own
-# mirror image: one word *before* and one word *after* give the same product. The next section tells them apart.
+# far ones. But it falls with ripples, so the product does not always tell which of two positions is nearer. And the
+# curve is its own mirror image: one word *before* and one word *after* give the same product. The next section tells
+# them apart.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -377,36 +382,17 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# Are all positions *different*, or does another come close to a given one? The formula sees only the steps between two
-# positions, and all norms are equal, so look from position 0. How long is the difference to its neighbour, and what is
-# the shortest among the next 9,999? Ideally, the neighbour is the nearest.
-
-# %%
-found = {}
-print("    D   |p_1 - p_0|   smallest |p_t - p_0|   at t")
-for d_model in (4, 8, 16, 32):
-    table = sinusoidal_positions(10_000, d_model)
-    gaps = np.linalg.norm(table[1:] - table[0], axis=1)  # t = 1, 2, ...
-    nearest, apart = 1 + gaps.argmin(), gaps.min()
-    found[d_model] = nearest
-    print(f"{d_model:5} {gaps[0]:13.2f} {apart:22.2f} {nearest:6}")
-
-# %% [markdown]
-# No two positions are equal. The first pair turns by 1 radian a step, and because $\pi$ is irrational, no whole number
-# of steps makes a whole number of turns. But that pair comes back *nearly* to where it was, so the other pairs must
-# keep positions apart, and how well they do depends on the width. With $D = 4$ or 8 some distant position is almost the
-# same; with 16 or 32 the nearest is the neighbour.
-
-# %% tags=["proof"]
-assert [found[d_model] for d_model in (4, 8, 16, 32)] == [1885, 6283, 1, 1]
-assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
+# Are all positions *different*? The first pair turns by 1 radian a step, and because $\pi$ is irrational, no whole
+# number of steps makes a whole number of turns. So no two are equal. But with $D = 4$ or 8 some distant position comes
+# very near; with 16 or 32, among the first 10,000, the nearest is the neighbour ([Going
+# further](#are-all-positions-different)).
 
 # %% [markdown]
 # ## A step is a rotation
 #
 # Look at one pair as a point in the plane, $(\sin \omega t, \cos \omega t)$. It runs around a circle, by the angle
-# $\omega$ each step. Going $r$ words further turns it by $\omega r$, wherever it was. What that does to the two numbers
-# is school trigonometry:
+# $\omega$ each step. Going $r$ words further turns it by $\omega r$, wherever it was. The *addition formulas* of school
+# trigonometry say what that does to the two numbers:
 #
 # $$\sin(\omega t + \omega r) = \sin \omega t \cos \omega r + \cos \omega t \sin \omega r ,$$
 # $$\cos(\omega t + \omega r) = \cos \omega t \cos \omega r - \sin \omega t \sin \omega r .$$
@@ -452,9 +438,9 @@ for shift in range(-49, 50):
 # Attention can use this to look "one word back". Try it first without words, on the encodings alone.
 #
 # Let $W_Q = R_{-1}$. A negative $r$ goes back, so the query of position $t$ is $p_t R_{-1} = p_{t-1}$. Let $W_K$ be the
-# identity, with $d_k = D$, so the keys are the encodings themselves. A dot product is the two norms times the cosine,
-# and all keys have the same norm. So the query of position $t$ matches the key $p_{t-1}$ best, with one matrix for all
-# positions:
+# identity, with $d_k = D$, so the keys are the encodings themselves. All keys have the same norm, so the dot product is
+# largest where the cosine is. The cosine is largest, 1, at the key that equals the query, and that is $p_{t-1}$. One
+# matrix does this for all positions:
 
 # %%
 look_back = 20 * rotation_matrix(-1, 32)  # the factor makes the choice sharper
@@ -496,8 +482,8 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # | sinusoids | yes | yes | yes | yes | yes | yes |
 #
 # One-hot grants *same step*, because one matrix can shift every code by one, and *any can win*, because a query that
-# equals a code picks that position. *No last* says only that the formula has a vector for every position; whether a
-# trained model can use it comes later.
+# equals a code picks that position. *No last* says only that the formula has a vector for every position. [A later
+# section](#could-the-encoding-be-learned) asks whether a trained model can use it.
 #
 # ### The dog and the man
 #
@@ -550,11 +536,11 @@ assert not same
 #
 # ## Does adding destroy the word?
 #
-# After adding, the model sees only the sum. Can it be taken apart? Mostly. In a wide space a random word is nearly at
-# right angles to any position ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)), so the two hardly disturb
-# each other. In [an experiment](#can-the-sum-be-taken-apart) one matrix recovers the word from every sum, at every
-# width tried. Another recovers the position from 84 percent of the sums at width 256, and from fewer at smaller widths.
-# Where it is wrong, it is mostly off by one or two, since neighbouring positions are similar.
+# After adding, the model sees only the sum. Can it be taken apart? Mostly. In a wide space two random directions are
+# nearly at right angles ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)). So word and position hardly disturb
+# each other at the start, and training can move the words away from the directions that positions use. In [an
+# experiment](#can-the-sum-be-taken-apart) one matrix recovers the word from every sum, at every width tried. Another
+# recovers the position, less often.
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**) and make the vector wider? The next
 # thing that happens to the vector is a projection. Its upper rows, $W_1$, multiply the word, and its lower rows, $W_2$,
@@ -562,9 +548,9 @@ assert not same
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
-# Adding is the case $W_1 = W_2$. So side by side can do more, but it makes every vector and matrix wider. A sum keeps
-# the width. Its price is that word and position share entries and one matrix, and the price is small if they keep to
-# different directions. In the extreme, as in the 384 + 32 above, a sum *is* a concatenation:
+# If $p$ is as wide as $x$, adding is the case $W_1 = W_2$. So side by side can do more, but it makes every vector and
+# matrix wider. A sum keeps the width. Its price is that word and position share entries and one matrix, and the price
+# is small if they keep to different directions. In the extreme, as in the 384 + 32 above, a sum *is* a concatenation:
 # $(x, 0) + (0, p) = (x, p)$.
 
 # %% [markdown]
@@ -658,54 +644,21 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 
 
 # %% [markdown]
-# At positions 1 to 23, with the first 24 to choose from, both are always right. Beyond, the learned table is no
-# better than chance: its rows there are still the random numbers they started as, since training never changed them.
-# A learned table ends where training ended. In practice PyTorch's `nn.Embedding(max_length, D)` has no rows beyond
-# it, so a longer text raises an error.
+# At positions 1 to 23, with the first 24 to choose from, both are always right. Beyond, the learned table is no better
+# than chance: its rows there are still the random numbers they started as, since training never changed them. A learned
+# table is of use only as far as training went. PyTorch's `nn.Embedding(max_length, D)` has no rows at all beyond
+# `max_length`, the model's *context length*, so a longer text raises an error.
 #
 # Sinusoids may extrapolate. In our task, beyond position 23, they are right nearly everywhere at width 16 and 32, two
 # times out of three at 64, and hardly ever at 128.
 #
 # Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width. But 24 encodings do not
-# determine $A$, and training found another matrix. At width 128 the 24 encodings use only 12 directions of 128 (in the
-# others the singular value is below a thousandth of the largest). Two pairs of nearly the same frequency move almost
-# together for 24 steps; later their angles drift apart, and the encodings point in directions that training hardly
-# used. There training has hardly changed $A$ (also if $A$ starts at zero).
-#
-# As a test, take $R_{-1}$ and remove all that it does outside the used directions. This *confined* rotation is still
-# right at 1 to 23. The second column has the share of the squared length of encodings 24 to 47 that lies outside:
-#
-# | width | outside, 24–47 | confined rotation right, 24–47 | trained $A$ right, 24–47 |
-# |---|---|---|---|
-# | 16 | 0% | 100% | 99% |
-# | 32 | 13% | 92% | 100% |
-# | 64 | 33% | 21% | 68% |
-# | 128 | 39% | 12% | 4% |
-#
-# So the unused directions explain part of the failure. At 32 and 64 the trained matrix does better than the confined
-# rotation, and at 128 worse.
-
-# %% tags=["proof"]
-strong, outside, zero, confined = [], [], [], []
-for d_model in (16, 32, 64, 128):
-    rows = sinusoidal_positions(48, d_model)
-    _, sizes, directions = np.linalg.svd(rows[:24], full_matrices=False)
-    used = directions[sizes > 1e-3 * sizes[0]]
-    strong.append(len(used))
-    outside.append(1 - np.sum((rows[24:] @ used.T) ** 2) / np.sum(rows[24:] ** 2))
-    keep, later = used.T @ used, np.arange(24, 48)
-    scores = rows @ keep @ rotation_matrix(-1, d_model) @ keep @ rows.T
-    confined.append(np.mean(scores.argmax(axis=1)[later] == later - 1))
-    assert (scores[:24, :24].argmax(axis=1)[1:] == np.arange(23)).all()
-    from_zero = [practise(rows, False, learning_rate=r, start=0) for r in RATES]
-    zero.append(max(share_right(*result, 24, 48) for result in from_zero))
-assert np.allclose(zero, [1, 1, 0.7, 0], atol=0.06)
-assert strong == [8, 10, 11, 12]
-rest = rows[24:] - rows[24:] @ used.T @ used  # of width 128, by column
-slow = np.repeat(2 * np.pi / frequencies(128), 2) > 1000
-assert np.sum(rest[:, slow] ** 2) < 0.05 * np.sum(rest**2)  # not the slowest pairs
-assert np.round(outside, 2).tolist() == [0, 0.13, 0.33, 0.39]
-assert np.round(confined, 2).tolist() == [1, 0.92, 0.21, 0.12]
+# determine $A$, and training found another matrix. They can span at most 24 of 128 directions, and 12 hold nearly all
+# of them (in the others the singular value is below a thousandth of the largest), because slow pairs, and pairs of
+# close frequency, move much alike for 24 steps. Later they move apart, and the encodings point in directions that
+# training hardly used. There it has hardly changed $A$, because the gradient is made of the 24 encodings. As a test,
+# take from $R_{-1}$ all that it does outside the used directions. At width 128 it is then right at 12 percent of
+# positions 24 to 47 ([Going further](#why-do-wide-sinusoids-fail)).
 
 # %% [markdown]
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
@@ -732,8 +685,9 @@ for t in range(4):
     print(f"word {t}: same vector? {np.allclose(at_once[t], one_by_one[t])}")
 
 # %% [markdown]
-# Each sequence of length 1 begins at position 0, so every word gets that encoding. Nothing crashes, and training
-# never reveals the mistake, since it encodes whole sentences.
+# Each sequence of length 1 begins at position 0, so every word gets that encoding. Nothing crashes, and training never
+# reveals the mistake, because there whole sentences are encoded at once. (Libraries call the positions that a model is
+# told `position_ids`.)
 #
 # The check that finds it: **one at a time must equal all at once**. Chapter 12 applies it to a whole model. The cure
 # is to say where the word stands, which is why `sinusoidal_encoding` takes positions.
@@ -750,14 +704,15 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 #
 # $$(x_t + p_t) \, M \, (x_s + p_s)^\top = x_t M x_s^\top + x_t M p_s^\top + p_t M x_s^\top + p_t M p_s^\top .$$
 #
-# One matrix must serve words and positions at once. And a phrase should usually be read alike wherever it stands, so
-# only the difference $t - s$ should count, but through the last three terms the score can depend on $t$ and $s$
-# themselves.
+# A phrase should usually be read alike wherever it stands, so only the difference $t - s$ should count, but through the
+# last three terms the score can depend on $t$ and $s$ themselves. Even the last term, $p_0 R_t M R_{-s} \, p_0^\top$,
+# depends on $t - s$ alone only for special $M$, and nothing makes training choose one.
 #
 # A sinusoid is a fixed vector turned by $R_t$: $p_t = p_0 R_t$, with $p_0 = (0, 1, 0, 1, \dots)$. **Rotary position
 # embedding** (RoPE) adds nothing to the words. It turns the query and the key themselves: each pair of entries of a
-# *query* by its angle at the query's position, and each pair of a *key* by its angle at the key's position. The angles
-# are as before, with the width of a query, $d_k$, in place of $D$.
+# *query* by its angle at the query's position, and each pair of a *key* by its angle at the key's position. A rotation
+# keeps lengths, so it cannot drown the word. The angles are as before, with the width of a query, $d_k$, in place of
+# $D$.
 #
 # So a query $q$ at position $t$ becomes $q R_t$, and a key $k$ at position $s$ becomes $k R_s$. The positions enter
 # their score by $t - s$ alone:
@@ -827,21 +782,19 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 # difference would be lost. The values are not turned, because only the scores need the positions: with turned values,
 # what a word hands over would depend on where it stands.
 #
-# Can rotary positions look *one word back*? Yes. Let every key be the same $k$ and every query $k R_{-1}$, whatever the
-# words. A constant that is added after the projection, its *bias*, can do that (where the model has one). The score is
-# $k R_{t-s-1} \, k^\top$, largest at $s = t - 1$, where nothing is turned.
-#
 # How do rotary positions differ from sinusoids?
 #
 # | | sinusoids: **absolute** | rotary: **relative** |
 # |---|---|---|
 # | what changes | the word, $x_t + p_t$ | query and key, $q R_t$ and $k R_s$ |
 # | the score depends on | the words, $t$ and $s$; $W_Q$ and $W_K$ must find the difference | the words and $t - s$ |
-# | applied | once, before the first layer; residual connections (chapter 8) carry them upwards | in every layer, so none has to remember positions |
+# | applied | once, before the first layer; residual connections (chapter 8) carry them upwards | in every layer, so no layer relies on those below to pass positions on |
+# | all words moved by ten positions | other vectors, other scores | all $t - s$ are as before, and so are all scores |
 #
-# Many open language models of today use rotary positions, among them Llama ([Touvron and others,
-# 2023](https://arxiv.org/abs/2302.13971)), and [chapter 19](19_modern.ipynb) builds such a model. [Going
-# further](#other-ways-to-encode-the-distance) has other ways to encode the distance.
+# A key is turned by its own position only, so it can be stored already turned. Many open language models of today use
+# rotary positions, among them Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)), and [chapter
+# 19](19_modern.ipynb) builds such a model. [Going further](#other-ways-to-encode-the-distance) has other ways to encode
+# the distance.
 
 # %% [markdown]
 # ## Exercises
@@ -1036,8 +989,74 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Four further points about the encoding.
+# Six further points about the encoding.
 #
+# ### Are all positions different?
+#
+# [No two positions are equal](#similar-but-different), but does another come close to a given one? The dot product
+# depends only on the distance $r$, and all norms are equal, so the length of the difference $p_{t+r} - p_t$ depends
+# only on $r$ as well. It is therefore enough to look from position 0. How long is the difference to its neighbour, and
+# what is the shortest among the next 9,999? Ideally, the neighbour is the nearest.
+
+# %%
+found = {}
+print("    D   |p_1 - p_0|   smallest |p_t - p_0|   at t")
+for d_model in (4, 8, 16, 32):
+    table = sinusoidal_positions(10_000, d_model)
+    gaps = np.linalg.norm(table[1:] - table[0], axis=1)  # t = 1, 2, ...
+    nearest, apart = 1 + gaps.argmin(), gaps.min()
+    found[d_model] = nearest
+    print(f"{d_model:5} {gaps[0]:13.2f} {apart:22.2f} {nearest:6}")
+
+# %% [markdown]
+# The first pair comes back *nearly* to where it was, so the other pairs must keep positions apart, and how well they do
+# depends on the width. With $D = 4$ or 8 some distant position is almost the same; with 16 or 32 the nearest is the
+# neighbour.
+
+# %% tags=["proof"]
+assert [found[d_model] for d_model in (4, 8, 16, 32)] == [1885, 6283, 1, 1]
+assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
+
+# %% [markdown]
+# ### Why do wide sinusoids fail?
+#
+# In [the experiment](#could-the-encoding-be-learned), training at width 128 used only 12 of the 128 directions. As a
+# test, take $R_{-1}$ and remove all that it does outside the used directions. This *confined* rotation is still right
+# at 1 to 23. The second column has the share of the squared length of encodings 24 to 47 that lies outside:
+#
+# | width | outside, 24–47 | confined rotation right, 24–47 | trained $A$ right, 24–47 |
+# |---|---|---|---|
+# | 16 | 0% | 100% | 99% |
+# | 32 | 13% | 92% | 100% |
+# | 64 | 33% | 21% | 68% |
+# | 128 | 39% | 12% | 4% |
+#
+# So the unused directions explain part of the failure. At 32 and 64 the trained matrix does better than the confined
+# rotation, and at 128 worse.
+
+# %% tags=["proof"]
+strong, outside, zero, confined = [], [], [], []
+for d_model in (16, 32, 64, 128):
+    rows = sinusoidal_positions(48, d_model)
+    _, sizes, directions = np.linalg.svd(rows[:24], full_matrices=False)
+    used = directions[sizes > 1e-3 * sizes[0]]
+    strong.append(len(used))
+    outside.append(1 - np.sum((rows[24:] @ used.T) ** 2) / np.sum(rows[24:] ** 2))
+    keep, later = used.T @ used, np.arange(24, 48)
+    scores = rows @ keep @ rotation_matrix(-1, d_model) @ keep @ rows.T
+    confined.append(np.mean(scores.argmax(axis=1)[later] == later - 1))
+    assert (scores[:24, :24].argmax(axis=1)[1:] == np.arange(23)).all()
+    from_zero = [practise(rows, False, learning_rate=r, start=0) for r in RATES]
+    zero.append(max(share_right(*result, 24, 48) for result in from_zero))
+assert np.allclose(zero, [1, 1, 0.7, 0], atol=0.06)
+assert strong == [8, 10, 11, 12]
+rest = rows[24:] - rows[24:] @ used.T @ used  # of width 128, by column
+slow = np.repeat(2 * np.pi / frequencies(128), 2) > 1000
+assert np.sum(rest[:, slow] ** 2) < 0.05 * np.sum(rest**2)  # not the slowest pairs
+assert np.round(outside, 2).tolist() == [0, 0.13, 0.33, 0.39]
+assert np.round(confined, 2).tolist() == [1, 0.92, 0.21, 0.12]
+
+# %% [markdown]
 # ### Why 10,000?
 #
 # The base sets how slow the slowest pair is. Take the similarity of two positions $r$ apart, their dot product as a
@@ -1067,8 +1086,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# The periods (wavelengths) grow by the same factor from pair to pair, from $2\pi \approx 6.3$ words for the first,
-# whatever the base, towards $2\pi$ times the base for the last.
+# The periods grow by the same factor from pair to pair, from $2\pi \approx 6.3$ words for the first (a turn of more
+# than $\pi$ a step could not be told from a slower turn backwards), whatever the base, towards $2\pi$ times the base
+# for the last.
 
 # %% mean similarity for each base tags=["hide-input"]
 left_at = {}
@@ -1098,9 +1118,9 @@ assert round(2 * np.pi * 1e4 ** (62 / 64), -3) == 47_000
 # ### Why multiply the embedding by the root of the width?
 #
 # In the paper (section 3.4) the word vectors are multiplied by $\sqrt{D}$ before the positions are added. The paper
-# shares the word vectors with its output layer, which needs them small (chapter 9), and says no more about the
-# factor. Whether the word or the position is longer at the start depends on this factor and on how the word vectors
-# are initialised.
+# shares the word vectors with its output layer, which needs them small (chapter 9). It gives no reason for the factor.
+# Whether the word or the position is longer at the start depends on this factor and on how the word vectors are
+# initialised.
 
 # %%
 D = 512
@@ -1150,12 +1170,17 @@ quiz.several_choices(
 # angles that no score has seen. So for longer texts the angles are rescaled (*position interpolation*, [Chen and
 # others, 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)).
 #
-# Rotations are not the only way to encode the distance:
+# Can rotary positions look *one word back*? Yes. Let every key be the same vector $k$ and every query $k R_{-1}$,
+# whatever the words. A model can do this if its projections add a constant vector, a *bias*: with $W_Q = W_K = 0$ only
+# the biases are left. The score is $k R_{t-s-1} \, k^\top$, largest at $s = t - 1$, where nothing is turned.
+#
+# Rotations are not the only way to encode the distance (the first in a transformer was [Shaw and others,
+# 2018](https://arxiv.org/abs/1803.02155)):
 #
 # - A **relative position bias** adds to each score a number that depends on the distance alone, $q \cdot k + b_{t-s}$:
 #   one learned for each range of distances ([T5, Raffel and others, 2020](https://arxiv.org/abs/1910.10683)), or minus
 #   a multiple of the distance ([ALiBi, Press and others, 2022](https://arxiv.org/abs/2108.12409)).
-# - *NoPE* leaves positions out where a causal mask tells the order ([chapter
+# - *NoPE* ("no positional encoding") leaves positions out where a causal mask tells the order ([chapter
 #   9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
 
 # %% [markdown]

@@ -13,7 +13,7 @@
 # and never to words that it has not written yet. Together they are an **encoder-decoder**, or *sequence-to-sequence*,
 # model. In training the model is given the right answer. What stops it from copying? It is asked for the *next* word,
 # and a mask hides that word. Would you notice if the mask were missing? You will take it out and see. By the end of
-# this chapter the transformer of the paper is complete, in under eighty lines.
+# this chapter the transformer of the paper is complete, in under eighty lines of code.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
 # 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 32 minutes to read, and 50 for the
@@ -96,13 +96,13 @@ plt.show()
 #
 # At the top of the decoder, one linear map gives every token of the vocabulary a score, its **logit**. A softmax turns
 # these $V$ logits into probabilities. At each position the *next* word should get the highest probability. `<bos>`
-# (beginning of sequence) and `<eos>` (end of sequence) are **special tokens**: the decoder starts from the first, and
-# writes the second when it is done.
+# (beginning of sequence) and `<eos>` (end of sequence), elsewhere `<s>` and `</s>`, are **special tokens**: the decoder
+# starts from the first, and writes the second when it is done.
 #
 # ## Who may see whom
 #
-# At every word the decoder must predict the next. In training it is given the right answer, shifted by one, and all
-# positions predict at once:
+# At every position the decoder must predict the next word. In training it is given the right answer, shifted by one,
+# and all positions predict at once:
 #
 # | given | `<bos>` | I | am | fine |
 # |---|---|---|---|---|
@@ -141,19 +141,20 @@ for n, after in enumerate(next_words):
 plt.show()
 
 # %% [markdown]
-# In training the whole right answer is known, so one pass takes in all four tokens and makes all four predictions. That
-# is cheap, but it opens a way to cheat: the position that is given *I* must predict *am*, and *am* is the very next
-# input. If this position could attend to it, it would copy it, and learn nothing about the question. So each position
-# may see its own token and those to its left, and nothing else. Two masks are needed, both from chapter 4. A mask sets
-# the scores of hidden words to minus infinity, so that their weights are 0. In this book, **True means: may attend**.
+# One pass is cheap, but it opens a way to cheat: the position that is given *I* must predict *am*, and *am* is the very
+# next input. If this position could attend to it, it would copy it, and learn nothing about the question. So each
+# position may see its own token and those to its left, and nothing else. Two masks are needed, both from chapter 4. A
+# mask sets the scores of hidden words to minus infinity, so that their weights are 0. In this book, **True means: may
+# attend**.
 #
-# - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,
-#   T)$, queries by keys, and it is the same for every sentence.
+# - The **causal mask** (also *look-ahead* or *subsequent mask*) is about order. Row $t$ is true up to column $t$. Its
+#   shape is $(T, T)$, queries by keys, and it is the same for every sentence.
 # - The **padding mask** says which tokens are real. Shorter sentences of a batch are filled up with `<pad>`, a token
 #   that means nothing. The mask has one entry for each key of each sentence, and all heads and queries share it:
 #   $(B, 1, 1, S)$ for the **source** (here the question), $(B, 1, 1, T)$ for the **target** (the answer).
 #
-# In code, where token number 0 is padding, the masks of an answer, and both together:
+# This code makes both masks for one answer and combines them (token number 0 is padding). `[:, None, None]` inserts two
+# axes of length 1, because all heads and all queries share the row. `&` is true where both masks are.
 
 # %%
 import torch
@@ -197,9 +198,7 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Each row is a query, each column a key, and each *yes* is a key that the query may attend to. In the second and the
-# third matrix the last column has only dashes, because nobody may attend to the padding. For the question the padding
-# mask is made in the same way, $(B, 1, 1, S)$. (The folded cell holds the book's functions.)
+# Each row is a query, each column a key, and each *yes* is a key that the query may attend to.
 
 # %% tags=["export", "hide-input"] module="decoder"
 import torch
@@ -240,7 +239,9 @@ def padding_mask(
 # | cross-attention | the answer | the memory | the question's padding, $(B, 1, 1, S)$ |
 #
 # Libraries differ in what True means. In `F.scaled_dot_product_attention` it means *may attend*, as here, and so does a
-# 1 in Hugging Face's `attention_mask`. In `nn.MultiheadAttention` and `nn.Transformer` it means *hidden*.
+# 1 in Hugging Face's `attention_mask`. In `nn.MultiheadAttention` and `nn.Transformer` (`tgt_mask`,
+# `tgt_key_padding_mask`, `memory_key_padding_mask`) a boolean True means *hidden*. A mask of floats is added to the
+# scores there (an **additive mask**): 0 shows, minus infinity hides.
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -278,10 +279,12 @@ quiz.one_choice(
 # %% [markdown]
 # ## Cross-attention: looking at the question
 #
-# The decoder also needs the question. It must predict the next word, so it is the one that asks: the queries come from
-# the decoder, one at each position, `<bos>` included. The keys and values come from the memory, the output of the
-# encoder. This is **cross-attention**, in the paper *encoder-decoder attention*. Many libraries call the memory the
-# encoder's *hidden states*.
+# The decoder also needs the question. Earlier encoder-decoders passed on one vector, the last state of a recurrence, of
+# the same width for a question of six words and for one of sixty: a **bottleneck**. Here the decoder gets one vector
+# for each word, and each position of the answer chooses anew. The decoder must predict the next word, so it is the one
+# that asks: the queries come from the decoder, one at each position, `<bos>` included. The keys and values come from
+# the memory, the output of the encoder. This is **cross-attention**, in the paper *encoder-decoder attention*. Many
+# libraries call the memory the encoder's *hidden states*.
 #
 # The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column for each
 # word of the question, $S$; with a batch and $H$ heads it is $(B, H, T, S)$.
@@ -353,9 +356,8 @@ plt.show()
 # %% [markdown]
 # ### Which encoder layer does the decoder ask?
 #
-# The *last* one. Each encoder layer adds context to every word's vector, and after the last layer a vector has the
-# most. The encoder runs to its end first, and its final output is the memory. Every decoder layer looks at this same
-# memory, with a $W_Q$, a $W_K$ and a $W_V$ of its own.
+# The *last* one. This is a choice: the encoder is trained through the decoder's loss, so its last layer learns to hold
+# what the decoder needs. Every decoder layer looks at this one memory, with a $W_Q$, a $W_K$ and a $W_V$ of its own.
 #
 # ## The decoder layer
 #
@@ -480,7 +482,8 @@ print(tuple(layer(answer, see_past, memory, nothing_hidden).shape))
 # %% [markdown]
 # And the model. Read it from the bottom. `forward` encodes the source into the memory, then decodes the target.
 # `encode` and `decode` make the masks. Both go through `stack`, which looks up embeddings, adds positions and runs the
-# layers. `__init__` ends with the starting values.
+# layers. `__init__` ends with the starting values. Xavier's (also Glorot's) suit the size of each matrix to its numbers
+# of rows and columns, so that vectors neither grow nor shrink on the way.
 
 
 # %%
@@ -529,16 +532,16 @@ class OneScreen(nn.Module):
 
 # %% [markdown]
 # The output has no matrix of its own: the logit of a token is the dot product of its embedding with the decoder's final
-# vector. So the linear map in the drawing is the target's embedding matrix, used a second time: **weight tying**. The
-# two uses want different sizes. After the last norm the entries of the final vector are near 1, and with embeddings of
-# that size the logits would have a standard deviation near $\sqrt D$: a fresh model would be confidently wrong
-# ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). So embeddings start with entries of size $1/\sqrt D$. On
-# the way in these would be small beside the positions, so there they are multiplied by $\sqrt D$.
+# vector. So the linear map in the drawing (elsewhere *output projection*, or *LM head*) is the target's embedding
+# matrix, used a second time: **weight tying**. For logits of size 1 the embeddings start with entries of size
+# $1/\sqrt D$, because the final vector comes out of a norm and has entries of size 1. On the way in they are multiplied
+# by $\sqrt D$, because beside the positions they would be small.
 #
 # Try the model before any training, at the paper's size but with a small vocabulary and random tokens. The logits
 # should have the shape $(B, T, V)$. The first loss should be about $\ln V + \frac12$: the logits of a fresh model have
 # a standard deviation near 1, and for normally distributed ones that costs half a unit ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)).
+# 7](07_learning.ipynb#the-first-number-to-look-at)). In the code, `flatten(0, 1)` makes one row for each token, because
+# `F.cross_entropy` wants rows of scores.
 
 # %%
 torch.manual_seed(0)
@@ -564,19 +567,21 @@ with torch.no_grad():
 assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 
 # %% [markdown]
-# In two details the paper differs: its attention has no biases, and one embedding matrix serves both sides.
+# An encoder layer has about $12 D^2 = 3.1$ million parameters, a decoder layer $16 D^2 = 4.2$ million, because its
+# second attention adds $4 D^2$. Six of each make 44 million, the two embedding tables one. In two details the paper
+# differs: its attention has no biases, and one embedding matrix serves both sides.
 #
 # ## The leak test
 #
 # Shapes and a first loss say nothing about the masks. These must ensure one property: *no position sees its future*.
 # Could the future arrive by a detour, through another position in a lower layer? No. In layer 1, row $t$ is made of
 # words 0 to $t$ alone. In layer 2 it is made of rows 0 to $t$ of layer 1, and none of these holds a later word. The
-# same goes for every further layer.
+# same goes for every further layer. Nothing else moves a word between rows: norms and feed-forward networks work on
+# each row alone, and the memory contains no word of the answer.
 #
 # The property is worth a test of its own, a **leak test**: change later words, and the earlier logits must not move. It
-# needs neither training nor data: a fresh model and random token numbers, none of them 0, will do. (With real pairs,
-# neighbours in the batch need different answers.) The function `check` runs the leak test and three others, and
-# compares with `before`, the logits of the unchanged input:
+# needs neither training nor data: a fresh model and random token numbers, none of them 0, will do. The function `check`
+# runs the leak test and three others, and compares with `before`, the logits of the unchanged input:
 #
 # - *leaks*, the leak test: in each example the tokens of the answer from the fourth on are replaced by those of the
 #   example before it in the batch. The logits at the first three positions must not move, except for rounding.
@@ -615,9 +620,9 @@ fresh = OneScreen(32, d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
 check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 
 # %% [markdown]
-# The test *source* shows only that the source is connected: a *trained* model may still ignore it. And no leak test
-# sees a target that is not shifted, a mask that hides too much, or a leak that does not cross this cut, such as
-# position 5 seeing position 6: try other cuts, too.
+# The test *source* shows only that the source is connected: a *trained* model may still ignore it. The leak test does
+# not notice targets that are not shifted, nor a mask that hides too much. And it tries a single cut, after the third
+# word: if position 5 saw position 6, nothing before the cut would move. Try other cuts, too.
 #
 # ## A model that has learnt to answer
 #
@@ -676,22 +681,21 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # %% [markdown]
 # The decoder receives `answers[:, :-1]`, the rows without their last token. It must predict the targets,
 # `answers[:, 1:]`, the rows without their first token. This is **next-token prediction**, and what goes in is the
-# targets *shifted right*. (In a row shorter than the longest, `<eos>` and padding go in, too. What is wanted there is
-# padding, which the loss leaves out.)
+# targets *shifted right*.
 #
 # In training, then, the decoder receives the right words even where it would have written others: this is **teacher
 # forcing**.
 #
 # The softmax of the logits gives each wanted word a probability, given all words before it, say 0.5 to *I*, 0.8 to
-# *am*, 0.9 to *fine* and 1 to `<eos>`. By the *chain rule* of probability, their product, 0.36, is the probability of
-# the whole answer $y$ to the question $x$. With $y_t$ for word $t$ of the answer, and $y_{<t}$ for the words before it:
+# *am*, 0.9 to *fine* and 1 to `<eos>`. By the chain rule of probability (not the one of chapter 7), their product,
+# 0.36, is the probability of the whole answer $y$ to the question $x$. With $y_t$ for word $t$ of the answer, and
+# $y_{<t}$ for the words before it:
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
 # The logarithm turns the product into a sum: $-\ln 0.36 = 0.69 + 0.22 + 0.11 + 0 = 1.02$. This sum is the **negative
-# log-likelihood**. Divided by the number of tokens, here four, it is the loss: 0.26, the cross-entropy of chapter 7. In
-# a batch, the sum over all answers is divided by the number of real tokens. Minimising it makes the right answers as
-# probable as possible: **maximum likelihood** training.
+# log-likelihood**. Divided by the number of tokens, here four (in a batch, all real tokens), it is the loss: 0.26, the
+# cross-entropy of chapter 7. Minimising it is **maximum likelihood** training.
 
 # %% tags=["proof"]
 four = np.array([0.5, 0.8, 0.9, 1.0])
@@ -704,7 +708,9 @@ assert np.round(-np.log(four[:3]), 2).tolist() == [0.69, 0.22, 0.11]
 # everything written so far. The loop stops when every answer has its `<eos>`, or after `longest` words; what an answer
 # writes after its own `<eos>` is cut off later. Writing each word after all before it is called **autoregressive**, and
 # always taking the likeliest is **greedy** decoding. Now the decoder receives its own words, and after its first
-# mistake it must go on from a wrong beginning, which training never showed: **exposure bias**.
+# mistake it must go on from a wrong beginning, which training never showed: **exposure bias**. (Why not train on its
+# own words? That would take a pass for each word, at first those words are noise, and no gradient passes through the
+# choice of the likeliest. Mixing some in is called *scheduled sampling*.)
 
 
 # %%
@@ -811,18 +817,17 @@ fit(wide, for_training, peak=0.001)
 assert share_right(wide, unseen) > 0.95
 
 # %% [markdown]
-# The answers are right. But how new were the questions? In this split every one has a twin among the training pairs,
-# with another greeting. If near-duplicates get into a test set by accident, it is called **contaminated** ([a harder
-# test](#does-it-combine-what-it-has-learnt)).
+# The answers are right. But every one of these questions has a twin among the training pairs, with another greeting ([a
+# harder test](#does-it-combine-what-it-has-learnt)).
 
 # %% [markdown]
 # ## One question, followed to its answer
 #
 # Take *Hi, how are you?* again: six tokens, which the encoder turns into the memory. Follow one head, head 1 of the
-# cross-attention in decoder layer 2 ($d_k = 8$), and one query, that of `<bos>`. At `<bos>` the first word must be
-# predicted. The vector that `<bos>` has by then, times $W_Q$, plus a bias, gives 16 numbers, and the query of head 1 is
-# the first 8. (A **hook**, folded, keeps what each cross-attention receives: PyTorch calls it right before the module
-# runs.)
+# cross-attention in decoder layer 2 ($d_k = 8$), and one query, that of `<bos>`, where the first word must be
+# predicted. (What can `<bos>` ask before anything is written? In layer 1 its query is the same for every question. In
+# layer 2 it depends on the question, through what layer 1 fetched.) The vector that `<bos>` has by then, times $W_Q$,
+# plus a bias, gives 16 numbers, and the query of head 1 is the first 8.
 
 # %% one head's weights and blend, and the logits tags=["hide-input"]
 hello, right = batch(["Hi , how are you ?"]), batch(["<bos> I am fine <eos>"])
@@ -831,7 +836,7 @@ hello, right = batch(["Hi , how are you ?"]), batch(["<bos> I am fine <eos>"])
 @torch.no_grad()
 def inputs_of_cross_attention(model, source, target):
     """Of each decoder layer: its cross-attention, and what that receives."""
-    seen = []
+    seen = []  # PyTorch calls a hook right before its module runs
     hooks = [
         layer.cross_attention.register_forward_pre_hook(
             lambda attention, received: seen.append((attention, *received))
@@ -907,13 +912,14 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 
 # %% [markdown]
 # Choose a layer and a head, and see what each word of the answer attends to in the question. A map shows where this
-# model looked, and not whether the answer depended on it ([tested at the end](#does-the-map-say-why)).
+# model looked, and not whether the answer depended on it ([tested at the end](#does-the-map-say-why)). And the memory
+# at the position of *you* is no longer that word alone: the encoder has mixed the others into it.
 
 # %% [markdown]
 # ## Does training run token by token?
 #
-# No, only writing does. With the causal mask, one pass over the whole answer should give, row by row, the logits that
-# the four passes of writing give. The table compares them:
+# No, only writing does. Give one pass the tokens that the model has written. Its rows should be the logits of the four
+# passes of writing, because with the causal mask row $t$ depends on the first tokens alone. The output compares them:
 
 # %% one pass beside four tags=["hide-input"]
 with torch.no_grad():
@@ -928,10 +934,10 @@ with torch.no_grad():
         assert difference < 1e-5
 
 # %% [markdown]
-# They agree. (The last row is the same computation twice.) This is what the causal mask buys: a thousand tokens take a
-# thousand passes to write, and only one pass to train on. And since the earlier rows do not change when a word is
-# added, their keys and values need not be computed again: that is the **key-value cache** of [chapter
-# 12](12_generation.ipynb).
+# They agree. (The last row is the same computation twice.) This is what teacher forcing and the causal mask buy
+# together: a thousand tokens take a thousand passes to write, and only one pass to train on. And since the earlier rows
+# do not change when a word is added, their keys and values need not be computed again: that is the **key-value cache**
+# of [chapter 12](12_generation.ipynb). (Those of the memory do not change at all, so each layer computes them once.)
 #
 # The mask stays on in writing, too. Without it, earlier words would get vectors that mix in later words, which training
 # never showed.
@@ -958,9 +964,9 @@ quiz.number(
 # %% [markdown]
 # ## The module that the book uses
 #
-# Later chapters use a module of the book's: the same parts and methods, made of chapter 8's `AddAndNorm` and `Stack`,
-# with a choice of pre-norm. Its four classes are folded here. Given the parameters of `screen`, it returns the same
-# logits.
+# Later chapters use a module of the book's, folded here. It has the parts and methods of the model on one screen, built
+# from chapter 8's `AddAndNorm` and `Stack`, with a choice of pre-norm. Given the parameters of `screen`, it returns the
+# same logits.
 
 # %% tags=["hide-input", "export"] module="decoder"
 from dotformer.attention import MultiHeadAttention
@@ -1244,39 +1250,44 @@ print("it writes:", words(generate(leaking, batch(["Hi , how are you ?"]))[0]))
 
 # %% tags=["proof"]
 assert loss < 0.01 and round(forced, 2) == 1 and writing < 0.1
+strange = [*unseen[1:], unseen[0]]  # the questions of other pairs
+
+
+@torch.no_grad()
+def of_strangers(model):
+    """Words right, forced, and the loss, with the questions of other pairs."""
+    logits, wanted = (
+        model(questions[strange], answers[unseen, :-1]),
+        answers[unseen, 1:],
+    )
+    hits = (logits.argmax(dim=-1) == wanted)[wanted != 0]
+    loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=0)
+    return hits.float().mean().item(), loss.item()
+
+
+assert of_strangers(leaking)[0] > 0.97 and of_strangers(leaking)[1] < 0.2
+assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 
 # %% [markdown]
 # Of the three, only the writing tells. In training the wanted word is the next input, and the model has learnt to copy
-# it from there: hence the low loss, and the perfect accuracy on held-out questions. When it writes, the next input is
-# not there yet.
+# it from there: hence the low loss, and the perfect accuracy on held-out questions. (Give it the question of another
+# pair, and it still gets nearly all forced words right.) When it writes, the next input is not there yet.
 #
-# So a low loss says little about the masks. Do good answers say more? Not enough: of nine wrong masks that we have
-# trained ([Going further](#nine-wrong-masks)), two answer nearly everything correctly with every seed. `check` finds
-# most of the nine without any training. Masks that hide too much it finds only where a row is left with nothing and
-# becomes NaN; for the others, compare with a correct model.
+# So a low loss says little about the masks. Good answers say little more: of [nine wrong masks](#nine-wrong-masks), two
+# answer nearly everything correctly. `check` finds most of the nine, without any training.
 #
 # ### What to check, and in which order
 #
-# Whenever you write a model with masks, run these checks. The first four need no training and take seconds:
+# Whenever you write a model with masks, run these checks. They need no training and take seconds:
 #
 # | check | finds |
 # |---|---|
 # | one pair of input and target, printed | targets that are not shifted ([a tenth mistake](#a-tenth-mistake-in-no-mask)) |
 # | the leak test, in both modes and at several cuts | masks that show the future |
 # | more padding | padding that is not hidden |
-# | a reference with the same parameters, such as `nn.Transformer`, with sentences of different lengths | all wrong masks, those that hide too much, too |
+# | a reference with the same parameters, such as `nn.Transformer`, with sentences of different lengths, in both modes, at real positions | every mask that changes a logit, also one that hides too much |
 #
-# The other four need training:
-#
-# | check | bad sign | what it means |
-# |---|---|---|
-# | one batch of 32, trained alone (**overfitting one batch**), without dropout | the loss stays well above 0, even at a smaller learning rate | the model or the loop is wrong: do not start the long run |
-# | teacher-forced accuracy, on held-out data | it is low | overfitting (what was learnt holds for the training pairs only: chapter 11), too little training, or (if it compares with `answers[:, 1:]`) targets that are not shifted in training |
-# | the loss on held-out pairs, each answer beside another's question | it hardly rises | the source is not used |
-# | writing, on held-out data | it is much worse than the accuracy allows | a future seen in training, or a generation loop that disagrees with the single pass |
-#
-# (How much worse may writing be? If each word is right with probability 0.99, independently, an answer of five words is
-# right with probability $0.99^5 \approx 0.95$.)
+# Four more need training, such as overfitting one batch ([Going further](#checks-that-need-training)).
 
 # %% [markdown]
 # ## Exercises
@@ -1563,8 +1574,8 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# A model of one stack, the other order of norms, nine wrong masks, a tenth mistake, and three questions. Later chapters
-# repeat what they need of them.
+# A model of one stack, the other order of norms, more checks, nine wrong masks, a tenth mistake, and three questions.
+# Later chapters repeat what they need of them.
 #
 # ### With one stack, or two?
 #
@@ -1753,6 +1764,20 @@ assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
 # In the same 250 steps, at the same peak, six pre-norm layers learn to answer and six post-norm layers only in part. At
 # a peak of 0.01 the post-norm layers get hardly any answer right. [Chapter 8](08_encoder.ipynb#does-training-agree) has
 # the likely reason.
+#
+# ### Checks that need training
+#
+# Run these when [the first four](#what-to-check-and-in-which-order) have passed:
+#
+# | check | bad sign | what it means |
+# |---|---|---|
+# | one batch of 32, trained alone (**overfitting one batch**), without dropout | the loss stays well above 0, even at a smaller learning rate | the model or the loop is wrong: do not start the long run |
+# | teacher-forced accuracy, on held-out data | it is low | overfitting (chapter 11), too little training, or a model trained on targets that were not shifted |
+# | the loss on held-out pairs, each answer with the question of another pair | it hardly rises | the source is not used, or the wanted words leak in |
+# | writing, on held-out data | it is much worse than the accuracy allows | a future seen in training, or a generation loop that disagrees with the single pass |
+#
+# (How much worse may writing be? If each word is right with probability 0.99, independently, an answer of five words is
+# right with probability $0.99^5 \approx 0.95$.)
 #
 # ### Nine wrong masks
 #
@@ -1951,8 +1976,8 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 #
 # **Two see too little.** *One word too few* hides each word from itself, and leaves `<bos>` nothing at all.
 #
-# Where a row sees nothing, the softmax is 0/0, which is NaN in the code on one screen, and mostly in
-# `nn.MultiheadAttention`. The book's module, which was used here, gives such a row a blend of zeros. Presumably the
+# Where a row sees nothing, the softmax is 0/0, which is NaN in the code on one screen, and in `nn.MultiheadAttention`
+# as it is called by default. The book's module, which was used here, gives such a row a blend of zeros. Presumably the
 # residual connection carries the word itself upwards. A causal mask *on cross-attention* lets row $t$ attend only to
 # the question's words 0 to $t$. Most answers are right all the same, presumably because the encoder, which sees the
 # whole question, has carried what is needed to the first positions.
@@ -1992,10 +2017,11 @@ assert loss < 0.01 and writing == 0 and forced < 0.05
 #
 # ### Does it combine what it has learnt?
 #
-# Every question that the model was tested on has a twin with another greeting. For a harder test, hold out whole
-# *topics*. A topic is a person with a mood, such as *you* with *tired*, or a person with *how*, and none of its
-# questions is in the training data. If *you* and *tired* never stood in one question, what does the model say to *why
-# are you tired*? Combining what was seen in different examples is called **compositional generalisation**.
+# Every question that the model was tested on has a twin with another greeting. (If near-duplicates get into a test set
+# by accident, it is called **contaminated**.) For a harder test, hold out whole *topics*. A topic is a person with a
+# mood, such as *you* with *tired*, or a person with *how*, and none of its questions is in the training data. If *you*
+# and *tired* never stood in one question, what does the model say to *why are you tired*? Combining what was seen in
+# different examples is called **compositional generalisation**.
 #
 # **Predict first.** What share of such answers is right? We have trained nine models with whole topics held out, and
 # nine with single questions held out as before, each with a seed and a split of its own

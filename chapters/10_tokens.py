@@ -12,8 +12,8 @@
 # for her name. By the end of this chapter you will have a **tokenizer**, which turns any text into numbers and back. It
 # decides what a model sees. One that we trained cuts *Straßenbahnhaltestelle*, German for *tram stop*, into
 # *Straßenbahn | halt | estelle*. It cuts 12345, after a space, into *12 | 3 | 4 | 5*. Such cuts hide letters and
-# misalign digits, which is thought to be one reason why models miscount and misadd. You also see how a text can attack
-# a tokenizer, and how sentences of different lengths become one batch.
+# misalign digits, which is thought to be one reason why models miscount and misadd. You also see how a text that a user
+# types can act as a command, and how sentences of different lengths become one batch.
 #
 # You need some Python and almost no mathematics. It takes about 30 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes.
@@ -53,10 +53,11 @@ print(
 assert not known & set(unseen)
 
 # %% [markdown]
-# None of the 500 is among the 9,500. They are **out of vocabulary**, although nothing in them is new: *sechsunddreißig*
-# is one of the 500, and *sechs*, *und*, *dreißig* all occur inside the 9,500. Models with such a vocabulary have one
-# token, `<unk>`, for all unknown words, so the word itself is lost. And words are many: a row of 512 numbers for each
-# of a million word forms would make an embedding table of half a billion numbers.
+# Each number has a word of its own, so none of the 500 is among the 9,500. They are **out of vocabulary**, although
+# nothing in them is new: *sechsunddreißig* is one of the 500, and *sechs*, *und*, *dreißig* all occur inside the 9,500.
+# Models with such a vocabulary have one token, `<unk>`, for all unknown words, so the word itself is lost. And words
+# are many: a row of 512 numbers for each of a million word forms would make an embedding table of half a billion
+# numbers.
 #
 # **An ID for each letter.** These words have only 21 different letters, so 21 IDs are enough. But texts become long.
 # Our words now have 32 tokens on average, ordinary English words about five, and the work of attention grows with the
@@ -111,8 +112,8 @@ for step in range(1, 5):
     print(",  ".join(" ".join(symbols) for symbols in words.values()))
 
 # %% [markdown]
-# *tea m*, five times, makes *team*; then *ea t* makes *eat*. The word *steam* is cut into *s team*, though it has
-# nothing to do with a team. The method knows what is frequent, and nothing else.
+# The word *steam* is cut into *s team*, though it has nothing to do with a team. The method knows what is frequent, and
+# nothing else.
 #
 # To encode a *new* word, apply the merges in the order in which they were learnt. Take *seat*, which begins as *s e a
 # t*. The first merge, *e a*, gives *s ea t*. The second, *t ea*, does not fit, because here the *t* comes after *ea*.
@@ -123,12 +124,13 @@ for step in range(1, 5):
 # | und | dreißig* (36), sometimes not, as in *s | eat*.
 #
 # The order of the merges matters. Take *seateam*, where a space got lost. The first merge leaves *s ea t ea m*. Now *ea
-# t* and *t ea* both want the same *t*. The merge *t ea* was learnt first, so the word becomes *s ea team*. If you
-# always took the longest token that fits, from the left, you would get *s eat ea m*.
+# t* and *t ea* both want the same *t*. The merge *t ea* was learnt first and gives *s ea tea m*; then *tea m* gives *s
+# ea team*. If you always took the longest token that fits, from the left, you would get *s eat ea m*. Nor does the
+# order give the fewest tokens: the method is **greedy**, never takes a merge back, and cuts *eateat* into *ea tea t*,
+# though *eat eat* would do.
 #
 # Why keep this order? The text on which the model is trained was cut in this order. If you cut new text in another way,
-# nothing fails, but the model sees words cut in ways that it has hardly ever seen. Counting pairs in the new text is no
-# way out: its most frequent pair may not have been learnt at all.
+# nothing fails, but the model sees words cut in ways that it has hardly ever seen.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -163,14 +165,16 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 
 # %% [markdown]
 # An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the emoji four. With bytes as the
-# first 256 symbols (**byte-level BPE**) every valid text can be encoded, and survives the round trip from text to
-# tokens and back.
+# first 256 symbols (**byte-level BPE**) every text that UTF-8 can write can be encoded, and survives the round trip
+# from text to tokens and back. The reverse is not true: the tokens *s ea t* decode to *seat*, which encodes as *s eat*.
+# And two texts that look the same can have different tokens, since Unicode can write *é* as one character or as *e* and
+# an accent. (Some tokenizers *normalise* texts first, and then cannot give them back byte for byte.)
 #
 # ### Before any merge, cut into words
 #
-# Usually no merge crosses the end of a word, as in your merging by hand. Otherwise *dog.*, *dog,* and *dog!* could each
-# become a token, and each would have to learn *dog* for itself. So the text is first cut into words. This cut is called
-# **pre-tokenization**.
+# In most tokenizers no merge crosses the end of a word, and none did in your merging by hand. If merges could cross it,
+# *dog.*, *dog,* and *dog!* could each become a token, and each would have to learn *dog* for itself. So the text is
+# first cut into words. This cut is called **pre-tokenization**.
 #
 # The cut must keep the spaces. Without them, *now here* and *nowhere* could both be *now | here*. Each space goes with
 # the word after it, so that merges can join the two. A frequent word with its space is then one token.
@@ -183,20 +187,21 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | ` ?\p{L}+` | letters of any script, with one space before them | *␣pays* |
 # | ` ?\p{N}+` | numerals, likewise | *␣2* |
 # | ` ?[^\s\p{L}\p{N}]+` | other characters, likewise | *!* |
-# | `\s+(?!\S)` | a run of white space; before a word, without the run's last character  | *a␣␣b* is cut into *a*, *␣*, *␣b* |
+# | `\s+(?!\S)` | a run of white space; if a visible character follows, all but the last of the run | *a␣␣b* is cut into *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
 #
-# The last two parts are for white space. Take *a␣␣b*. After *a*, the first three parts fail, because each allows only
-# one space. The fourth would take both spaces, but `(?!\S)` forbids it to stop before a visible character. So it takes
-# one, and then the first part takes *␣b*. A single line break before a word has nothing to give back; there the fourth
-# part fails, and the fifth takes it.
+# In *a␣␣b* the fourth part takes only one of the two spaces, because `(?!\S)`, a *negative lookahead*, forbids it to
+# stop before a visible character.
 
 # %% tags=["export"] module="tokens"
 import regex
 
 
 def pretokenize(text: str) -> list[str]:
-    """Cut a text into words, each with a space before it, punctuation and spaces."""
+    """Cut a text into words, numerals, other characters and white space.
+
+    The first three keep one space before them.
+    """
     pattern = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
     return regex.findall(pattern, text)
 
@@ -225,15 +230,14 @@ assert (
 assert pretokenize("a  b") == ["a", " ", " b"]
 
 # %% [markdown]
-# Some languages pay for this, by more bytes for each character or by bad cuts.
+# Some languages pay for bytes and for this pattern, by more bytes for each character or by bad cuts.
 #
 # - *More bytes.* Before any merge each byte is a token. So the Greek sentence starts out with nearly twice as many
-#   tokens as characters, the Hindi one with 2.7 times as many, and the Chinese one with three times as many. (It has so
-#   few characters that its bytes are still fewer than the English ones.) If a tokenizer is trained on such languages,
-#   many early merges only join bytes into whole characters.
+#   tokens as characters, the Hindi one with 2.7 times as many, and the Chinese one with three times as many. If a
+#   tokenizer is trained on such languages, many early merges only join bytes into whole characters.
 # - *Bad cuts.* Hindi writes most vowels, and the sign for no vowel, as characters attached to a consonant. The pattern
-#   does not count these characters as letters, so the first Hindi word is cut into six. Chinese has no spaces, so
-#   a whole clause is one "word", and merges can cross the ends of the real words.
+#   does not count these characters as letters, so the first Hindi word is cut into six. Chinese has no spaces, so a
+#   whole clause is one "word", and one token may hold the end of a word and the start of the next.
 #
 # ## The definition
 #
@@ -259,7 +263,7 @@ def merge_pair(word: Sequence[int], pair: tuple[int, int], new: int) -> list[int
 
 # %%
 def learn_slowly(texts, count):
-    """The merging by hand, over bytes; of equally frequent pairs, the smaller."""
+    """The merging by hand, over bytes. Of equally frequent pairs the smaller is merged."""
     words = [list(w.encode()) for text in texts for w in pretokenize(text)]
     merges = []
     for made in range(256, 256 + count):
@@ -275,9 +279,21 @@ lines = [word for word, n in counts.items() for _ in range(n)]
 as_by_hand = [(101, 97), (116, 256), (257, 109), (256, 116)]
 assert learn_slowly(lines, count=4) == as_by_hand
 
+
+def cut_by(merges, word):
+    for pair in merges:
+        word = merge_pair(word, pair, "".join(pair))
+    return word
+
+
+four = [("e", "a"), ("t", "ea"), ("tea", "m"), ("ea", "t")]
+assert cut_by(four, "eateat") == ["ea", "tea", "t"]
+assert cut_by(four, "seateam") == ["s", "ea", "team"]
+assert cut_by(four, "seat") == ["s", "eat"]
+
 # %% [markdown]
-# That is the whole method, but slow: each step counts everything again. The folded `learn_merges` counts again only the
-# words that contained the pair, and learns the same merges.
+# That is the whole method. The folded `learn_merges` learns the same merges faster, because it counts again only the
+# words that contained the pair.
 
 # %% tags=["export", "hide-input"] module="tokens"
 import heapq
@@ -337,9 +353,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # `<bos>` and `<eos>` for the beginning and the end of a sequence. In our tokenizer only the program can insert them, by
 # their numbers. Whoever types `<eos>` gets ordinary tokens.
 #
-# The merges count from the first byte, but the model's first IDs are the special tokens. So there are two numberings.
-# The merges use *symbol numbers*: first the 256 bytes, then one symbol for each merge. The model gets *token IDs*:
-# first the special tokens, then the symbols. With three special tokens, a token ID is its symbol's number plus 3.
+# So there are two numberings. The merges use *symbol numbers*, which begin with the bytes; the model gets *token IDs*,
+# which begin with the special tokens:
 #
 # | | symbol | token ID |
 # |---|---|---|
@@ -347,24 +362,23 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # | bytes | 0 to 255 | 3 to 258 |
 # | merges | from 256 on | from 259 on |
 #
-# For example, symbol 97, the letter *a*, has the ID 100. With the four merges from above, *ea* is symbol 256, *tea*
-# 257, *team* 258 and *eat* 259. *Seat* is the bytes 115, 101, 97, 116. The merge learnt first makes 115, 256, 116, and
-# the next that fits makes 115, 259. So *seat* has the IDs 118 and 262.
+# For example, *a* is byte 97 and has the ID 100. With the four merges from above *eat* is symbol 259, and has the ID
+# 262.
 #
-# Choose the special tokens before a model is trained, since one more would shift the IDs of all bytes and merges.
+# Our special tokens come first, so one more would shift the IDs of all bytes and merges: choose them before a model is
+# trained. (Many libraries put added tokens last. Then no ID changes, but the new row still has to be trained.) For the
+# same reason a trained model cannot use another tokenizer: the ID is all that it knows of a token, and with another
+# tokenizer 262 would be another piece of text.
 #
 # ### The tokenizer
 #
-# Four methods matter: `__init__`, `encode`, `_merge` and `decode`. The others train, save, load, or show tokens, and
-# `files` checks, reads and writes. `symbols` lists the bytes of every symbol. `vocabulary` lists them by token ID, with
-# no bytes for special tokens, so `decode` looks up each ID and joins the bytes.
+# Read `__init__`, `encode`, `_merge` and `decode`; the others train, save, load, or show tokens. `vocabulary` lists the
+# bytes of each token ID (none for a special token), and `decode` joins them.
 #
-# The heart is `_merge`. The *rank* of a pair says how early it was learnt, 0 for the first. By hand you went through
-# all merges in order, which is slow with thousands of merges, since a word has only a few pairs. So `_merge` looks at
-# the pairs in the word, merges the one of lowest rank, and looks again, until none of them was learnt. The result is
-# the same: a merge makes only pairs with its new symbol, and such a pair can only have been learnt later. In the code
-# `self._ranks.keys() & pairwise(symbols)` are the learnt pairs in the word, and `_cache` keeps results, because
-# frequent words come back all the time.
+# The heart is `_merge`. The *rank* of a pair says how early it was learnt, 0 for the first. `_merge` takes, again and
+# again, the learnt pair of lowest rank in the word, until there is none. The result is that of going through all merges
+# in order, but faster (exercise 2 says why). In the code `self._ranks.keys() & pairwise(symbols)` are the learnt pairs
+# in the word, and `_cache` keeps results, because frequent words come back all the time.
 
 # %% tags=["export"] module="tokens"
 from pathlib import Path
@@ -408,7 +422,7 @@ class BPETokenizer:
         return cls(learn_merges(texts, vocab_size - smallest))
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """The token IDs of a text. UnicodeEncodeError: it has a lone surrogate."""
+        """The token IDs. UnicodeEncodeError: a surrogate alone is no character."""
         shift, words = len(self.special_tokens), pretokenize(text)
         tokens = [n + shift for word in words for n in self._merge(word)]
         if add_special_tokens:
@@ -433,7 +447,7 @@ class BPETokenizer:
         return [symbol.decode(errors="backslashreplace") for symbol in symbols]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of tokens; what is not UTF-8 becomes �. ValueError: no token."""
+        """The text; what is not UTF-8 becomes �. ValueError for no token ID."""
         tokens = files.checked_tokens(tokens, len(self))
         joined = b"".join(self.vocabulary[token] for token in tokens)
         return joined.decode(errors="replace")
@@ -496,10 +510,8 @@ for name, y, height, units, sizes in rows:
 plt.show()
 
 # %% [markdown]
-# The letters of *eat* become one token. The space is still a token of its own, because our four words stood alone, so
-# no merge contains a space. A tokenizer that is trained on running text would learn *␣eat*. The letter *ë* stays two
-# tokens, one for each of its bytes, which Python writes `\xc3` and `\xab`. The model receives only the seven numbers,
-# and each picks its row of the embedding table.
+# The space is a token of its own, because our four words stood alone and no merge contains a space. A tokenizer that is
+# trained on running text would learn *␣eat*. Python writes the two bytes of *ë* as `\xc3` and `\xab`.
 #
 # A single token may be part of a character, so a program that prints tokens as they are generated must wait until a
 # character is complete (exercise 1).
@@ -539,19 +551,16 @@ assert tokenizer.tokenize("sechsunddreißig") == ["sechs", "und", "dreißig"]
 
 # %% [markdown]
 # The tokenizer has found many parts of German number words: *hundert*, *tausend*, *und*, *zig*. For *zwanzig*, 60
-# merges were too few. The 500 words that were out of vocabulary come back as they were, in 5.6 tokens each on average,
-# where letters needed 32: *sechsunddreißig* is *sechs | und | dreißig*.
+# merges were too few. The new words take 5.6 tokens each, where letters needed 32.
 #
-# What the tokenizer never met, such as *Zoë*, *Tassen* and 茶, falls apart into letters and bytes. In *Tassen* (cups)
-# only *se* is joined: *en* was learnt later, and comes too late. But nothing is lost: Zoë, for whom the last chapter
-# had no number, is four tokens.
+# What the tokenizer never met, such as *Zoë*, *Tassen* and 茶, falls apart into letters and bytes. But nothing is lost:
+# Zoë, for whom the last chapter had no number, is four tokens.
 #
 # ## A real sentence, with a vocabulary of 300 and of 8,000
 #
 # We have trained several tokenizers of this kind on the 58,000 English and German image captions of Multi30k, with
-# vocabularies from 300 to 32,000 tokens (`python -m benchmarks.tokens`). The rest of this section is about these
-# tokenizers. Here is how the ones with 300 and with 8,000 tokens cut *The dog bites the man, and the man drinks his
-# tea.* in two languages.
+# vocabularies from 300 to 32,000 tokens (`python -m benchmarks.tokens`). Here is how the ones with 300 and with 8,000
+# tokens cut *The dog bites the man, and the man drinks his tea.* in two languages.
 
 # %% how two vocabularies cut the sentence tags=["hide-input"]
 from classroom.measured import measured
@@ -590,10 +599,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# A vocabulary of 300 consists of the 3 special tokens, the 256 bytes and only 41 merges. With it about half of the
-# letters stand alone: *dog* is three tokens, and *the* is *t* and *he*. With a vocabulary of 8,000 nearly every word is
-# one token. The exceptions show what captions of photographs are about: *tea* and the form *bites* are too rare to have
-# a token of their own; German *beißt* has one, and *Tee* does not.
+# With a vocabulary of 300, which has only 41 merges, about half of the letters stand alone. With 8,000 nearly every
+# word is one token. The exceptions, *tea*, *Tee* and *bites*, are too rare in captions of photographs.
 
 # %% [markdown]
 # ### What a model does not see
@@ -616,7 +623,8 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 #   training how many *a*'s the word contains, or it writes the word letter by letter first.
 # - *Arithmetic.* 12345 begins with the token *12*, because *12* was learnt, and no merge joins it to *3*. Another
 #   number may be cut elsewhere, so units, tens and hundreds of two numbers need not line up. Many newer tokenizers
-#   therefore cut numbers into single digits, or into groups of three.
+#   therefore cut numbers into single digits, or into groups of three (which line up only if they are counted from the
+#   right).
 # - *Case and spaces.* The words *␣tea*, *tea* and *␣TEA* share no token, so the model must learn that they are similar.
 #   This has a practical consequence for a *prompt*, the text that a model is to continue: do not end it with a space,
 #   because the next word usually brings its own.
@@ -628,12 +636,10 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # First, each merge adds a row to the embedding table, which must be learnt, and a score to the output layer at every
 # position.
 #
-# Second, rare tokens stay **undertrained**: a token's row is looked up, and so mostly trained, only where the token
-# occurs. Call a token *rare* if the training text uses it fewer than 100 times, a limit of our choosing. Later tokens
-# tend to be rarer. Each merge takes the most frequent pair, so no pair that remains was more frequent, and a pair with
-# the new symbol cannot be more frequent than that symbol. So the counts never rise from merge to merge: by hand they
-# were 12, 9, 5, 3. An early token can become rare as well, when a later merge uses it up. In our number words *tausend*
-# uses up *ausend*, which keeps its row.
+# Second, rare tokens stay **undertrained**: a token's row is looked up only where the token occurs, so a rare token
+# gets few gradients. (In large models, tokens that their text hardly contained are known as *glitch tokens*.) Call a
+# token *rare* if the training text uses it fewer than 100 times, a limit of our choosing. Later tokens tend to be
+# rarer, because each merge takes the most frequent pair that is left: by hand the counts were 12, 9, 5, 3.
 #
 # How much shorter do texts become? The average number of tokens per word is called **fertility**. Here it is, counted
 # on captions that were not used to learn the merges. A word is what stands between two spaces, so *tea.* is one word
@@ -651,25 +657,20 @@ for row in captions["sizes"]:
 # %% [markdown]
 # From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third. From 8,000 to 32,000 they
 # shrink only by a tenth at most, and the last column shows the price: at 32,000, 98 percent of the merged tokens are
-# rare.
+# rare. (A token's count grows with the text. So models that are trained on far more of it can afford 100,000 tokens.)
 #
-# French was absent from the training text. The tokenizers can still encode it, but fewer merges fit. From a vocabulary
-# of 2,000 on, French needs about twice as many tokens per word as English; with 300, where few merges exist at all,
-# only a quarter more.
+# French was absent from the training text, so fewer merges fit. From a vocabulary of 2,000 on, it needs about twice as
+# many tokens per word as English. That means twice the computation or more, and half as many words in the model's
+# **context window**, the tokens that it can read at once. The tokenizers of large models have read many languages, but
+# unequally, and the languages that they saw least tend to cost most.
 #
-# Twice the tokens for each word mean about twice the computation or more. They also mean that half as many words fit
-# into the model's **context window**, the tokens that it can read at once. The tokenizers of large models have read
-# many languages, but unequally, and the languages that they saw least tend to cost most.
+# Which size is best? In [our trials](#which-vocabulary-is-best) with vocabularies from 300 to 16,000, the largest
+# predicted held-out text best. In translation, on the other hand, Sennrich and Zhang found that small vocabularies help
+# small corpora. So try a few sizes, and compare the models on held-out text and by what they cost. The original
+# transformer had 37,000 tokens for English and German together; today's models often have 100,000 or more.
 #
-# Which size is best? Rarity is a warning and not a verdict. In [our trials](#which-vocabulary-is-best) with
-# vocabularies from 300 to 16,000, the largest predicted held-out text best. In translation, on the other hand, Sennrich
-# and Zhang found that small vocabularies help small corpora. So try a few sizes, and compare the models on held-out
-# text and by what they cost. The original transformer had 37,000 tokens for English and German together; today's models
-# often have 100,000 or more.
-#
-# Whatever the size, learn the merges from training text alone. If test text is among it, rare words of the test text
-# may get tokens of their own. The test text is then cut into fewer tokens than other new text would be. And a token
-# that occurs only in the test text has an embedding that was never looked up in training.
+# Whatever the size, learn the merges from training text alone. Otherwise the test text is cut into fewer tokens than
+# other new text, and some of its tokens have rows that were never trained.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -720,8 +721,8 @@ quiz.number(
 # %% [markdown]
 # ## Break it: text that acts as a command
 #
-# Suppose special tokens are recognised in the text, by a regular expression that looks for `<eos>`. It is convenient:
-# one can write them into training texts by hand. Then somebody types one.
+# Suppose that `encode` looks for `<eos>` in the text, with a regular expression, and turns it into the special token.
+# That is convenient, because you can write special tokens into training texts by hand. Then somebody types one.
 
 
 # %%
@@ -754,16 +755,16 @@ assert convenient.eos_id in convenient.encode(message)
 assert convenient.decode(convenient.encode(message)) != message
 
 # %% [markdown]
-# With the convenient tokenizer, the user has put an end token into a sentence. Decoding does not show this token, since
-# a special token stands for no text; only the two spaces around it are left. A program that cuts its input at end
-# tokens loses the rest of the sentence. Where special tokens separate the speakers of a chat, a user can speak in
-# another's name, a form of **prompt injection**.
+# With the convenient tokenizer, the user has put an end token into a sentence. Decoding does not show this token; only
+# the two spaces around it are left. A program that cuts its input at end tokens loses the rest of the sentence. Where
+# special tokens separate the speakers of a chat, a user can speak in another's name, a form of **prompt injection**.
 #
 # Tests on ordinary texts do not find this fault. So check this: whatever the text, `encode` must make no special token
 # from it. Only the program itself may add some.
 #
-# Libraries differ. Hugging Face's tokenizers recognise special tokens in a text unless told otherwise; tiktoken raises
-# an error. Know what yours does before you hand it what users type.
+# Libraries differ. Hugging Face's tokenizers recognise special tokens in a text unless told otherwise
+# (`encode_special_tokens`); tiktoken raises an error unless told (`allowed_special`, `disallowed_special`). Know what
+# yours does before you hand it what users type.
 
 # %% [markdown]
 # ## Batches with little padding
@@ -776,13 +777,13 @@ assert convenient.decode(convenient.encode(message)) != message
 # easiest token to predict, and the mean loss would fall as padding is added.
 #
 # Padding takes as much computation as any token, so in batches of mixed lengths much of the work is wasted.
-# **Bucketing** reduces this waste in two steps. First, sort the sentences by length. For a pair of source and target,
-# the longer of the two counts. Second, fill the batches in this order, and limit each by its tokens, not by its
-# sentences. The size of a batch is its number of sentences times the length of the longest, so padding counts. If one
-# more sentence would exceed the limit, it starts the next batch.
+# **Bucketing** reduces this waste: sort the sentences by length, and fill the batches in this order. For a pair of
+# source and target, the longer of the two counts. We also limit each batch by its tokens, not by its sentences, because
+# memory and time follow the tokens: 20 sentences of 5 tokens are 100, and 20 of 127 are 2,540. The size of a batch is
+# its number of sentences times the length of the longest, so padding counts. If one more sentence would exceed the
+# limit, it starts the next batch.
 #
-# The sorting saves padding. The limit in tokens makes nearly all training steps about the same size. The price is that
-# a batch is no longer a random sample of all lengths.
+# The price is that a batch is no longer a random sample of all lengths.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -860,9 +861,9 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# In random batches nearly half of the tokens are padding; sorted by length, one or two percent. (A few more with the
-# limit, but then all steps are about the same size.) Every sentence is in exactly one batch. The order of the batches
-# is random, or the model would get all short sentences first. Here are sixteen of the texts in batches of four:
+# In random batches nearly half of the tokens are padding; sorted by length, one or two percent. (Two with the limit,
+# because a batch of the shortest sentences then holds many, of different lengths.) The order of the batches is random,
+# or the model would get all short sentences first. Here are sixteen of the texts in batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: about as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)
@@ -1233,7 +1234,8 @@ assert 2.8 < seconds[16_000] / seconds[2000] < 3.5
 # **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords
 # and drops those whose removal lowers the likelihood of the training text least; a new word gets its most probable
 # segmentation. It can also draw one of several at random while a model is trained (**subword regularisation**);
-# *BPE-dropout* does that with merges.
+# *BPE-dropout* does that with merges. **SentencePiece** is a program that trains BPE or Unigram on text with its
+# spaces, without cutting it into words first; with *byte fallback* an unknown character becomes bytes.
 
 # %% [markdown]
 # ### Is it the same as the library's?

@@ -35,11 +35,12 @@ transformer_map(built=11)
 # enough to be a task for attention.
 #
 # A **corpus**, a collection of texts, is split into three parts. The model learns from the *training set*. The
-# *validation set* is for choosing when to stop and which settings to use. The *test set* is never used to choose
-# anything, because it must tell how good the result is on new text. No number occurs in more than one part.
-# `number_words` spells numbers from 1 to 999,999 in both languages, favouring short ones.
+# *validation set* is for choosing when to stop and which settings (**hyperparameters**) to use. The *test set* is never
+# used to choose anything, because it must tell how good the result is on new text. No number occurs in more than one
+# part, or the result would be too good (**data leakage**). We draw numbers from 1 to 999,999, short ones more often,
+# and `number_words` spells them in both languages.
 #
-# German writes a number as one word; we cut it into its parts, so that we can see later where the model looks for each.
+# German writes a number as one word; we cut it into its parts.
 
 # %% the corpus, and four of its test pairs tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -54,7 +55,7 @@ everything = [*corpus.train, *corpus.validation, *corpus.test]
 assert len({pair.source for pair in everything}) == len(everything) == 21_000
 
 # %% [markdown]
-# Read the last two lines aloud: every pair of tens and units crosses over.
+# Read the last pair aloud: wherever tens and units meet, they cross over.
 #
 # Each side gets its own tokenizer ([chapter 10](10_tokens.ipynb#the-definition)). There are so few different words
 # that merging until no pair is left makes every word one token, with the space before it. There are 332 and 334
@@ -94,13 +95,17 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 #
 # Training needs a number that is small when the model is good, the **loss**. A good model gives the right translation
 # $y$ of a source $x$ a high probability. That probability is a product with one factor for each of the $T$ tokens of
-# $y$: the probability of this token, given the source and the tokens before it, $y_{<t}$.
+# $y$: the probability of this token, given the source and the tokens before it, $y_{<t}$. The end token `<eos>` is one
+# of the $T$, because the model must also learn where to stop; `<bos>` is given and does not count.
 #
 # For a long text the product is too small to compute with (it **underflows**). Its logarithm is a sum, and is largest
 # where the product is largest. So training makes minus the logarithm small, the **negative log-likelihood**. Divided by
 # the number of tokens, so that long and short texts can be compared, it is the loss:
 #
 # $$\text{loss} = -\frac1T \ln p(y \mid x) = -\frac1T \sum_{t=1}^{T} \ln p(y_t \mid y_{<t}, x) .$$
+#
+# Parameters that minimise it make the training texts as probable as possible (**maximum likelihood**). Where several
+# continuations are right, no model reaches 0. Here each number has one translation, so 0 can be approached.
 #
 # **By hand.** A vocabulary of four tokens, and a target of two, *b c*, then padding. The model gives these
 # probabilities:
@@ -116,13 +121,13 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 # is the natural one. The *perplexity* is $e^{0.871} = 2.39$: the model is as unsure as if it guessed among 2.39 equally
 # likely tokens.
 #
-# Only the right token's probability counts, however the model spreads the rest over the other tokens. If the right
-# token had $\frac14$ at every position, the perplexity would be $e^{\ln 4} = 4$. The second row is a model that knows
-# nothing: every token gets the same probability. Among $V$ tokens such a model has the loss $\ln V$, here $\ln 4$, and
-# that is the first loss to expect ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
+# Only the right token's probability counts, however the model spreads the rest over the others. In the second row the
+# model knows nothing and gives every token the same probability. Among $V$ tokens such a model has the loss $\ln V$ and
+# the perplexity $V$, here $\ln 4$ and 4. This is the first loss to expect ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)).
 #
-# Why not maximise the share of right tokens instead? A small change of a parameter hardly ever changes which token is
-# first, so that share has a gradient of zero nearly everywhere. It also ignores how sure the model is.
+# Why not maximise the share of right tokens instead? A small change of a parameter hardly ever changes which token
+# scores highest, so that share has a gradient of zero nearly everywhere. It also ignores how sure the model is.
 #
 # PyTorch's `F.cross_entropy` computes the loss, and its `ignore_index` leaves the padding out. The folded
 # `cross_entropy` is the same without the division: it returns the sum and the number of targets, needed
@@ -203,8 +208,10 @@ quiz.number(
 
 # No. Give the model the true words as its input (teacher forcing), and look for its first mistake. If there is none,
 # the model would write the same words by itself. If the first mistake is at position 5, the model alone would have
-# written the true words up to there. So it would have read the same input, and made the same mistake. One pass
+# written the true words 1 to 4. So at position 5 it would have read the same input, and made the same mistake. One pass
 # therefore tells which sentences the model would get right by *greedy decoding*, always taking the likeliest token.
+# (After its first mistake a model reads input of a kind it was never trained on, which is called **exposure bias**.
+# *Exact* does not see that, because it stops at the first mistake.)
 #
 # The folded function `evaluate` computes all three numbers in this way.
 
@@ -342,7 +349,7 @@ def train(model, data, watch, steps=600, peak=3e-3, warmup=100, device="cpu"):
         for group in optimizer.param_groups:  # the learning rate is kept here
             group["lr"] = peak * min(up, down)
         source, target = source.to(device), target.to(device)
-        model.train()  # training mode, whatever `watch` has left
+        model.train()  # dropout is on again: `watch` switched it off
         logits = model(source, target[:, :-1])  # (B, T, V), from all but the last
         wanted = target[:, 1:]  # (B, T), all but the first
         loss = F.cross_entropy(  # the mean over the targets that are not 0
@@ -407,63 +414,10 @@ for step in (0, 50, 100, 150, 600):
 assert history[-1]["written"].strip() == corpus.validation[1].target
 
 # %% [markdown]
-# The loss begins a little above $\ln 334 = 5.81$, since the first scores are random and not equal. That it ends near
-# 0.11, and not near 0, is intended: [label smoothing](#label-smoothing) explains it.
+# The loss begins a little above $\ln 334 = 5.81$, since the first scores are random and not equal. [Label
+# smoothing](#label-smoothing) explains why it ends near 0.11, and not near 0.
 
 # %% [markdown]
-# ### Where does it look?
-#
-# Take the test number *sixty three thousand six hundred and forty nine*, and record the cross-attention of the last
-# decoder layer, the mean of its four heads. Each row is labelled with the word that the model writes next. Its query
-# comes from the word before that one, which through self-attention has read all earlier words. **Predict first**: what
-# does the picture look like where units and tens cross?
-
-# %% the last cross-attention, averaged tags=["hide-input"]
-from dotformer.support.recording import record_weights
-
-model.eval()
-
-
-def looked_at(pair):
-    """The last cross-attention's weights (T, S), heads averaged."""
-    [(source, target)] = encode_pairs([pair])
-    with record_weights(model) as weights, torch.no_grad():
-        model(torch.tensor([source]), torch.tensor([target]))
-    return weights["decoder.layers.1.cross_attention"][0].mean(dim=0)
-
-
-shown = next(
-    p
-    for p in corpus.test
-    if len(p.source.split()) == 8 and len(p.target.split()) == 9
-)
-weights = looked_at(shown)
-row, column = shown.target.split().index, shown.source.split().index
-assert weights[row("drei")].argmax() == column("three")
-assert weights[row("sechzig")].argmax() == column("sixty")
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Matrix of weights. Rows are the parts of a German number about to be written, columns the English words. Most rows have one dark cell. It moves from left to right, but where tens and units meet, the row of the units is dark one column further right and the row of the tens steps back to the left."}}
-figure, axes = plt.subplots(figsize=(6.4, 4.4))
-words, parts = shown.source.split(), [*shown.target.split(), "<eos>"]
-axes.pcolormesh(
-    weights[: len(parts)], cmap=plots.WEIGHTS, vmin=0, vmax=1, ec="white", lw=1.5
-)
-axes.set_xticks(np.arange(len(words)) + 0.5, words, rotation=45, ha="right")
-axes.set_yticks(np.arange(len(parts)) + 0.5, parts)
-axes.set(
-    xlabel="key, an English word",
-    ylabel="query, about to write",
-    ylim=(len(parts), 0),
-)
-axes.tick_params(length=0)
-axes.spines[:].set_visible(False)
-plt.show()
-
-# %% [markdown]
-# In the row of *drei* the darkest cell lies under *three*; in the row of *sechzig* it lies under *sixty*. So the model
-# looks first at the column on the right, and then at its left neighbour. [Chapter 13](13_alignment.ipynb) counts how
-# often the darkest cell is the right word.
-#
 # ## Label smoothing
 #
 # The loss so far, from here on the *plain* loss, always falls further if the right token's logit grows. So a model
@@ -478,26 +432,25 @@ plt.show()
 #
 # $$-(0.925 \ln 0.7 + 3 \cdot 0.025 \ln 0.1) = 0.330 + 0.173 = 0.503$$
 #
-# The smoothed loss is smallest where the model's probabilities equal $q$: 0.925 for *b*, and 0.025 for each other
-# token. Even there it is not 0 but 0.349 ([why](#how-small-can-a-smoothed-loss-become)). So a smoothed training loss
-# that stops above 0 is no fault.
+# Even the best smoothed loss is [above 0](#how-small-can-a-smoothed-loss-become).
 #
 # The plain loss stops above 0, too. The run above was trained towards a probability of about 0.9 for each right token,
-# and $-\ln 0.9 = 0.105$. That is its validation loss of 0.11, which is a plain one.
+# and $-\ln 0.9 = 0.105$. This is the validation loss of 0.11 above: `evaluate` measures the plain loss.
 
 # %% [markdown]
 # ## How large a step?
 #
 # In chapter 7 every parameter moved by its gradient times one learning rate. But gradients differ in size, often by
-# orders of magnitude. At a learning rate of 0.01 a gradient of 100 moves its parameter by 1, one of 0.001 by 0.00001.
+# orders of magnitude.
 #
 # Does a large gradient mean that its parameter should go far? No. Suppose that $\theta$ should move by 1, and that its
 # gradient is $-1$. Then a learning rate of 1 is right. Now write $\theta = 1000 \, \varphi$ and train $\varphi$. It
 # should move by only 0.001, but its gradient is $-1000$. Then a learning rate of 0.000001 is right, a million times
 # smaller, although the model is the same.
 #
-# So no single learning rate suits all parameters. Adam divides the size of the gradient out. What it still assumes is
-# that all parameters have about equally far to go.
+# So no single learning rate suits all parameters. Adam divides the size of the gradient out. In the example it would
+# need the learning rates 1 and 0.001, a thousand apart instead of a million: it still assumes that all parameters have
+# about equally far to go.
 #
 # ### Adam
 #
@@ -512,7 +465,9 @@ plt.show()
 #
 # How far back do $m$ and $v$ look? In $m$ a gradient that is $k$ steps old has the weight $(1 - \beta_1) \, \beta_1^k$:
 # with $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on. The latest $1 / (1 - \beta_1) = 10$ have about two thirds of
-# the weight. In $v$, with the transformer paper's $\beta_2 = 0.98$, the latest 50 have that share.
+# the weight. In $v$, with the transformer paper's $\beta_2 = 0.98$, the latest 50 have that share. Why should $v$ look
+# further back? A huge gradient must not be forgotten in $v$ before it is gone from $m$, or $m / \sqrt v$ would grow
+# long after it.
 #
 # But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$. At step $n$ the
 # weights of all gradients so far sum to $1 - \beta^n$, and not to 1. So $m$ and $v$ are each divided by their sum of
@@ -536,17 +491,15 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # correction divides them by 0.1 and 0.02, and what is left is $g / \sqrt{g^2}$, which is 1 or −1. Adam has seen one
 # gradient, and steps by its sign alone, whether that gradient is signal or noise.
 #
-# From the second step on it matters whether gradients agree. If they are 1 and then −1, $m$ is
-# $0.9 \cdot 0.1 - 0.1 = -0.01$. Bias correction divides it by $1 - 0.9^2 = 0.19$, which makes −0.05; $v$, corrected
-# likewise, is 1. So the second step is only 0.05 learning rates long. If both gradients are 1, the second step is a
-# whole learning rate long.
+# From the second step on it matters whether gradients agree. After 1 and then 1 the second step is again a whole
+# learning rate long, after 1 and then −1 only 0.05 of one.
 #
 # ### Warm-up and schedule
 #
-# So Adam's first step is a whole learning rate long and rests on a single batch, and the next steps rest on few
-# batches. Bias correction does not help: it corrects the size of the means, not their noise. So the first steps can
-# overshoot. The remedy is *warm-up*: the learning rate begins near 0 and grows. Later the learning rate should shrink
-# again, since a model that keeps jumping by the same distance does not settle. The paper's **schedule** does both:
+# So Adam's first steps are long and rest on few batches. Bias correction does not help: it corrects the size of the
+# means, not their noise. So the first steps can overshoot. The remedy is *warm-up*: the learning rate begins near 0 and
+# grows. Later the learning rate should shrink again, since a model that keeps jumping by the same distance does not
+# settle. The paper's **schedule** does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
@@ -645,7 +598,8 @@ plt.show()
 # (`python -m benchmarks.recipes`). **Predict first:** which can be left out here, Adam, warm-up, clipping, a learning
 # rate that falls all the way to 0, or label smoothing?
 #
-# Each of them can be left out here, if the others stay ([all figures](#what-was-needed-in-figures)):
+# Each of them can be left out here at a cost of about one percent at most, if the others stay and the optimiser has a
+# learning rate that suits it ([all figures](#what-was-needed-in-figures)):
 #
 # | recipe, 600 steps | test numbers right |
 # |---|---|
@@ -658,10 +612,12 @@ plt.show()
 # | a tenth of the learning rate | 83% |
 # | ten times the learning rate | 0% |
 #
-# What matters most here is the learning rate.
+# What matters most here is the learning rate. To find one, try values a factor of 3 apart in short runs, and choose on
+# the validation numbers. If it is too low, the loss falls smoothly but slowly; if it is too high, the loss jumps, or
+# stays near that of guessing.
 #
-# That the five are not needed *here* does not make them useless. Already here warm-up saves steps if the learning rate
-# is twice as high. Larger tasks often need warm-up and Adam; [Xiong and others
+# That the five are not needed *here* does not make them useless. Larger tasks often need warm-up and Adam; [Xiong and
+# others
 # (2020)](https://arxiv.org/abs/2002.04745), for one, found warm-up essential for full-size post-norm models.
 #
 # So the loop works, if there is enough data, enough memory and no power cut. The rest of the chapter takes these three
@@ -672,7 +628,8 @@ plt.show()
 #
 # First the data. With 20,000 numbers to learn from, the model gets new ones right. What if there are only 150? Then 600
 # steps are no longer three epochs but 300. We tried that with the recipe of [the loop](#a-loop-that-learns), but
-# without label smoothing (`python -m benchmarks.overfitting`, ten minutes).
+# without label smoothing, since it is itself one of the remedies to be compared (`python -m benchmarks.overfitting`,
+# ten minutes).
 #
 # The figure shows training and validation loss, three seeds each, with a dot at the lowest validation loss. On the left
 # is this recipe. On the right is the same recipe with a remedy, **weight decay** 1: each step also shrinks every
@@ -704,19 +661,18 @@ plt.show()
 
 # %% [markdown]
 # What you see on the left is **overfitting**. After some 150 steps the training loss is near 0: the model has memorised
-# these 150 numbers. From there it mostly becomes surer, also where it is wrong. Take the validation tokens that it gets
-# wrong. It gives its wrong guess a probability of 0.80 at step 150, and of 0.88 at the end. That leaves less for the
-# right token, so the loss on these tokens grows, and with it the validation loss turns upwards: at the end 98 percent
-# of it comes from these wrong tokens.
+# these 150 numbers. From there it mostly becomes surer, also where it is wrong. On the validation tokens that it gets
+# wrong, its guess has a probability of 0.80 at step 150 and of 0.88 at the end. That leaves less for the right token,
+# so the validation loss turns upwards.
 #
-# To be right on new numbers is to **generalise**, and this model does so on only 42.5 percent. Anything meant to
-# prevent overfitting is called **regularisation**.
+# To be right on new numbers is to **generalise**, and this model does so on only 42.5 percent. (The distance between
+# training and validation loss is the *generalisation gap*.) Anything meant to prevent overfitting is called
+# **regularisation**.
 #
-# The output compares remedies. Its row *none* is the model on the left of the figure, and each row below it adds one
-# remedy. All numbers are means of three seeds, and all losses are plain (without smoothing). For each row we take the
-# one step at which the validation loss, averaged over the seeds, is lowest: the first two columns have the loss and the
-# share of right numbers there, and the last two the same at the end. ± is the standard deviation over the seeds. (To
-# stop where the loss is lowest is called *early stopping*; the first two columns of *none* are about what it gives.)
+# The output compares remedies: *none* is the left panel, and each row below adds one. All losses are plain, and all
+# numbers are means of three seeds, with ± their standard deviation. The first two columns belong to the step with the
+# lowest mean validation loss, the last two to the end. (To stop where the loss is lowest is called *early stopping*;
+# the first two columns of *none* are about what it gives.)
 
 # %% lowest and last losses, and what is right then tags=["hide-input"]
 print(
@@ -737,22 +693,21 @@ for name in ("none", "weight decay 1"):
 # The remedies, one by one:
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
-#   keep the parameters that had the lowest loss, as the trainer below does. That limits the loss without removing the
-#   cause. If you care about right answers, keep the model that has the most of them instead: the loss also asks how
-#   sure the model is, and can turn while they still rise.
+#   keep the parameters that had the lowest loss, as the trainer below does. That treats the symptom. If you care about
+#   right answers, keep the model with the most of them, because their number can still rise after the loss has turned.
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
 #   the right panel of the figure: both losses fall together, and the gain is fifty points, to 92.5 percent. Here it is
-#   done by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`). For large models
-#   and long runs 0.01 to 0.1 is usual, where the learning rates often sum to more than here.
+#   done by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`). Decay 3 gets as
+#   many right at a higher loss, presumably because weights held so small cannot make the model sure: a loss of 0.207 is
+#   a probability of 0.81 per right token, and 0.041 is one of 0.96.
 # - **Dropout** zeroes entries of the activations at random, so that the model cannot rely on any single one. With
 #   dropout 0.1 the model gets 92 percent right, with 0.2 it gets 86.
-# - **Label smoothing** shows no clear change in three seeds: two get more right and one fewer. But a model that is
-#   rewarded for some doubt is less sure of its mistakes: at the end it gives its wrong guesses 0.61 instead of 0.88. So
-#   its plain loss does not turn upwards.
+# - **Label smoothing** shows no clear change in what is right, but the model is less sure of its mistakes: at the end
+#   its wrong guesses have 0.61 instead of 0.88. So its plain loss does not turn upwards.
 #
-# The validation numbers decide. Weight decay 1, weight decay 3 and dropout 0.1 get about equally many right. Of these
-# weight decay 1 has the lowest loss, so we take it. On the untouched test numbers the model with
-# weight decay 1 gets 91.5 percent right, against 38.1 without a remedy.
+# Weight decay 1, weight decay 3 and dropout 0.1 get about equally many validation numbers right. We take weight decay
+# 1, for its lowest mean loss; three seeds do not tell it from dropout 0.1. On the untouched test numbers it gets 91.5
+# percent right, against 38.1 without a remedy.
 #
 # More data helps most: with 20,000 numbers none of this was needed. Large language models read most of their text about
 # once, so they hardly overfit, and usually go without dropout and label smoothing.
@@ -810,15 +765,16 @@ assert doubting[-1] < doubting.min() + 0.001  # it turns upwards no more
 # Next, the memory. The larger a batch, the less noisy its gradient, but the fewer steps for the same work. And the
 # batch that you want may not fit into memory. Then send several smaller ones (**micro-batches**) through the model in
 # turn, add up their gradients, and step once. This is **gradient accumulation**. Together the micro-batches form the
-# *effective batch*. A step takes the time of all of them, but the memory for the activations of only one. Without
-# dropout the step should be *the same* as with one large batch.
+# *effective batch*. A step takes the time of all of them, but the memory for the activations of only one, because each
+# backward pass frees those of its micro-batch. (Clip after the last: the limit is meant for the gradient of the whole
+# batch.) Without dropout the step should be *the same* as with one large batch, up to rounding.
 #
 # ### Break it: the mean of means
 #
-# Each batch has its mean loss. May we take the mean of these means? Two sentences, with 3 and 9 targets (the end token
-# counts), are one batch, or two batches combined in two ways: each summed loss divided by 12, the number of all
-# targets, or the mean of the two mean losses. *Away* is the length of the difference from the large batch's gradient,
-# divided by that gradient's length.
+# Each batch has its mean loss. May we take the mean of these means? Take two sentences, with 3 and 9 targets (the end
+# token counts), first as one batch and then as two. Combine the two in two ways: divide each summed loss by 12, the
+# number of all targets, and add; or take the mean of the two mean losses. *Away* is the length of the difference from
+# the large batch's gradient, divided by that gradient's length.
 
 # %% two batches, and two ways to divide tags=["hide-input"]
 torch.manual_seed(0)
@@ -856,13 +812,13 @@ for name, scale in [
     assert (away < 1e-12) == name.startswith("each sum")
 
 # %% [markdown]
-# Divided by 12, the total number of targets, the two gradients add up to that of the whole batch. In a mean of means
-# a target of the short sentence counts $\frac12 \cdot \frac13$ and one of the long sentence $\frac12 \cdot \frac19$,
-# a third of that. So the gradient turns away from the right one.
+# Divided by 12, the total number of targets, the two gradients add up to that of the whole batch. In a mean of means a
+# target of the short sentence counts $\frac12 \cdot \frac13$ and one of the long sentence $\frac12 \cdot \frac19$, a
+# third of that.
 #
-# A model that is trained on the mean of means does learn, so the mistake is easy to miss: until October 2024 Hugging
-# Face's `transformers` [did so](https://huggingface.co/blog/gradient_accumulation) when it accumulated gradients over
-# batches with different numbers of targets. So count all targets first; our `cross_entropy` returns the sum:
+# Such a model does learn, so the mistake is easy to miss: Hugging Face's `transformers` [made
+# it](https://huggingface.co/blog/gradient_accumulation) until October 2024. So count all targets first; our
+# `cross_entropy` returns the sum:
 
 
 # %%
@@ -905,14 +861,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## The trainer
 #
-# Last, the power cut. A long run must survive a stop. The book's `Trainer` takes the same steps as the loop above.
-# These are the parts that you need here:
-#
-# - `model` and `optimizer`;
-# - `config`, a `TrainingConfig` with all settings; `config.learning_rate_at(step)` is the schedule;
-# - the method `train`, which is the loop;
-# - the method `train_step(batches, learning_rate)`, which is one step of the loop, on a list of batches that count as
-#   one. It returns their summed loss and number of targets.
+# Last, the power cut. A long run must survive a stop. The book's `Trainer` takes the same steps as the loop above. It
+# has a `model`, an `optimizer`, and a `config` whose `learning_rate_at(step)` is the schedule. Its `train` is the loop,
+# and `train_step(batches, learning_rate)` is one step, on a list of batches that count as one; it returns their summed
+# loss and number of targets.
 
 # %% tags=["hide-input", "export"] module="training"
 from dataclasses import dataclass
@@ -1095,12 +1047,12 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 # 5. The history of losses: without it the run would not know its lowest validation loss, and could overwrite the best
 #    model.
 #
-# Two things are not on the list, because they can be computed again. The learning rate is a function of the step, and
-# the length of the history says which step was the last.  The order of the sentences follows from seed and epoch.
+# Learning rate and order of the sentences are not on the list, because both can be computed again: the learning rate
+# from the step, which is the length of the history, and the order from seed and epoch.
 #
 # The sketch puts the five into one dictionary, and reads them back. `save_run` writes a new file beside the old one,
-# and renames it when it is complete. So a process that is killed while saving leaves the old run or the new one, and
-# never half of one:
+# and renames it when it is complete. Renaming is **atomic**: it happens wholly or not at all. So a process that is
+# killed while saving leaves the old run or the new one, and never half of one:
 
 # %%
 import tempfile
@@ -1119,7 +1071,7 @@ def save_run(path, trainer, position, history):
 
 
 def load_run(path, trainer):
-    run = torch.load(path, weights_only=True)  # or a file could run code
+    run = torch.load(path, weights_only=True)  # without it, a file could run code
     trainer.model.load_state_dict(run["parameters"])
     trainer.optimizer.load_state_dict(run["optimizer"])
     torch.set_rng_state(run["random"])
@@ -1176,17 +1128,15 @@ print("same parameters:", same, " same losses:", found == history)
 assert same and found == history
 
 # %% [markdown]
-# Ten steps in one go give the same parameters as five, a stop and five more, to the last bit. This holds on the same
-# machine with the same software, if its operations are **deterministic**: some GPU operations do not repeat to the last
-# bit.
+# They agree to the last bit. This holds on the same machine with the same software, if its operations are
+# **deterministic**: some GPU operations do not repeat to the last bit, because they add in an order that varies.
 #
 # The `Trainer` does the same. It keeps the five things and the configuration in one file, the **checkpoint**. To
 # survive a power cut, it forces this file onto the disk before renaming it. Beside the checkpoint it keeps the model
 # with the lowest validation loss.
 #
-# A folded cell tests the `Trainer`. One that saves every five steps is stopped as step 13 begins, and another starts on
-# the same folder. Steps 11 and 12, done since the last save, are lost and done again. The parameters at the end are
-# those of a run that never stopped.
+# A folded cell stops one `Trainer` as step 13 begins, and starts another on its folder. It goes on from step 10, where
+# the first was last saved, and ends with the parameters of a run that never stopped.
 
 
 # %% a power cut at step 13, and the run resumed tags=["hide-input"]
@@ -1225,12 +1175,9 @@ assert all(torch.equal(one, other) for one, other in both)
 # %% [markdown]
 # ### Break it: the parameters are enough
 #
-# Some scripts keep the parameters and nothing else. Then the count of steps begins again at 1, so warm-up and peak come
-# a second time, in a model that may have nearly settled, and the data start again from the beginning. At least the
-# second warm-up makes the first steps small.
-#
-# Now suppose that somebody sets schedule and data to the right step by hand. Then only Adam's state is lost, but no
-# warm-up makes the first steps small.
+# Some scripts keep the parameters and nothing else. Then the steps count from 1 again: the warm-up comes a second time,
+# which at least makes the first steps small, and the data start from the beginning. If somebody now sets schedule and
+# data to the right step by hand, Adam's state is still lost, and no warm-up protects the first steps.
 #
 # **Predict first.** Take a run of 600 steps, without dropout, that has come to step 190 and gets more than nine in
 # ten of the validation numbers right. What will one step with a new Adam change?
@@ -1274,10 +1221,9 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 
 # %% [markdown]
-# One step, and many of its right answers are gone. The new Adam knows a single gradient. So, as in [Adam's first
-# step](#adam), it moves every parameter that has a gradient by the whole learning rate, and that learning rate has long
-# been warmed up. With the state kept, most parameters move by far less, in directions averaged over many batches. [Is
-# it the length of the step or its direction?](#a-new-adam-length-or-direction)
+# One step, and many right answers are gone. The new Adam knows a single gradient, so it moves every parameter by the
+# whole learning rate, as in [Adam's first step](#adam). With the state kept, most move by far less. [Is it the length
+# of the step that does the harm, or its direction?](#a-new-adam-length-or-direction)
 
 # %% [markdown]
 # Losing the RNG state or the position may not show in the curve at all: dropout draws other numbers, or some
@@ -1471,7 +1417,61 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Five additions and a question. No later chapter depends on them.
+# Six additions and a question. No later chapter depends on them.
+
+# %% [markdown]
+# ### Where does it look?
+#
+# Take the test number *sixty three thousand six hundred and forty nine*, and record the cross-attention of the last
+# decoder layer, the mean of its four heads. Each row is labelled with the word that the model writes next. Its query
+# comes from the word before that one, which through self-attention has read all earlier words. **Predict first**: what
+# does the picture look like where units and tens cross?
+
+# %% the last cross-attention, averaged tags=["hide-input"]
+from dotformer.support.recording import record_weights
+
+model.eval()
+
+
+def looked_at(pair):
+    """The last cross-attention's weights (T, S), heads averaged."""
+    [(source, target)] = encode_pairs([pair])
+    with record_weights(model) as weights, torch.no_grad():
+        model(torch.tensor([source]), torch.tensor([target]))
+    return weights["decoder.layers.1.cross_attention"][0].mean(dim=0)
+
+
+shown = next(
+    p
+    for p in corpus.test
+    if len(p.source.split()) == 8 and len(p.target.split()) == 9
+)
+weights = looked_at(shown)
+row, column = shown.target.split().index, shown.source.split().index
+assert weights[row("drei")].argmax() == column("three")
+assert weights[row("sechzig")].argmax() == column("sixty")
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Matrix of weights. Rows are the parts of a German number about to be written, columns the English words. Most rows have one dark cell. It moves from left to right, but where tens and units meet, the row of the units is dark one column further right and the row of the tens steps back to the left."}}
+figure, axes = plt.subplots(figsize=(6.4, 4.4))
+words, parts = shown.source.split(), [*shown.target.split(), "<eos>"]
+axes.pcolormesh(
+    weights[: len(parts)], cmap=plots.WEIGHTS, vmin=0, vmax=1, ec="white", lw=1.5
+)
+axes.set_xticks(np.arange(len(words)) + 0.5, words, rotation=45, ha="right")
+axes.set_yticks(np.arange(len(parts)) + 0.5, parts)
+axes.set(
+    xlabel="key, an English word",
+    ylabel="query, about to write",
+    ylim=(len(parts), 0),
+)
+axes.tick_params(length=0)
+axes.spines[:].set_visible(False)
+plt.show()
+
+# %% [markdown]
+# In the row of *drei* the darkest cell lies under *three*; in the row of *sechzig* it lies under *sixty*. So the model
+# looks first at the column on the right, and then at its left neighbour. [Chapter 13](13_alignment.ipynb) counts how
+# often the darkest cell is the right word.
 #
 # ### How small can a smoothed loss become?
 #
@@ -1522,7 +1522,8 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # shrink a parameter to $e^{-0.9} = 0.41$ of its size, and decay 0.1 only to 0.91.
 #
 # Most of today's language models are trained with AdamW, often with $\beta_2 = 0.95$, usually without decay of biases
-# and norms. The paper mentions no weight decay, and our trainer has none.
+# and norms. The usual strength is 0.01 to 0.1, where the learning rates often sum to more than here. The paper mentions
+# no weight decay, and our trainer has none.
 
 # %% [markdown]
 # ### A new Adam: length or direction?

@@ -9,11 +9,10 @@
 # # 12. How does it write?
 #
 # A trained model says which words are likely to come next. That is not a sentence yet, and two questions are open.
-# First, which word should be chosen? You can always take the best one, follow several beginnings and keep the best, or
-# draw a word at random. The likeliest sentence is not a safe choice: for a good translation model it is often the empty
-# one. Second, how can writing be made faster? For the first question this chapter has three answers. For the second it
-# builds a cache, so that nothing is computed again at every word, and it lets a small model write ahead for a large
-# one.
+# First, which word should be chosen? There are three answers: take the best one each time, follow several beginnings
+# and keep the best, or draw a word at random. The likeliest sentence is not a safe choice: for a good translation model
+# it is often the empty one. Second, how can writing be made faster? A cache keeps what has been computed, and a small
+# model can write ahead for a large one.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
 # learnt something. It takes about 31 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
@@ -41,8 +40,9 @@ transformer_map(built=12)
 # | *this* | *tea* 0.6, *cup* 0.4 |
 # | *cup*, *pot* or *tea* | `<eos>` |
 #
-# Writing is a loop: ask what may come next, choose a token, append it, and go on until `<eos>` is chosen. Always taking
-# the token with the highest probability is *greedy decoding*.
+# Writing is a loop: ask what may come next, choose a token, append it, and go on until `<eos>` is chosen. (A model that
+# reads what it has written, to write on, is called **autoregressive**.) Always taking the token with the highest
+# probability is *greedy decoding*.
 #
 # **Predict first.** Which sentence is the likeliest, and which one does greedy decoding write?
 
@@ -153,28 +153,29 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
 # This is **length normalisation**. A negative sum divided by a larger number comes closer to 0, so in spite of its name
-# the penalty favours *long* hypotheses, the more the larger $\alpha$ is; $\alpha = 0$ divides nothing. The original
-# transformer takes $\alpha = 0.6$.
+# the penalty favours *long* hypotheses, the more the larger $\alpha$ is; with $\alpha = 0$ it is 1 and changes nothing.
+# The original transformer takes $\alpha = 0.6$.
 #
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
 #
-# Hypotheses of one step are equally long, so the penalty matters only where those that have ended are compared.
+# All hypotheses of one step are equally long, so the penalty does not change which of them are kept. It decides between
+# hypotheses that end at different steps.
 #
-# Two rules deal with endings (`beam` is the number of hypotheses kept):
+# **When does an ending count?** It must compete with all continuations: it is set aside only if it is among the step's
+# best `beam` results (`beam` is the number of hypotheses kept). Every hypothesis can end at every step, with at least a
+# tiny probability. If all these endings counted, even the empty sentence would be set aside at the first step, and
+# could win in the end, as the next section shows. ([When does the search stop?](#when-does-beam-search-stop))
 #
-# - **When does an ending count?** It must compete with all continuations: it is set aside only if it is among the
-#   step's best `beam` results. Every hypothesis can end at every step, with at least a tiny probability. If all these
-#   endings counted, a very short one could win in the end, as the next section shows.
-# - **When does the search stop?** It stops after `max_length` tokens, or earlier if `beam` hypotheses have ended (so
-#   that there are that many to return) and no live one can still beat the best of them. (If none has ended, the live
-#   ones are returned.) That can be known, because a live hypothesis's sum can only fall: its score is at most its
-#   present sum divided by $\text{lp}$ of `max_length`.
+# What does a beam cost? With a beam of $K$ and $V$ words, each step runs $K$ rows through the model and ranks $K V$
+# continuations, where all sentences of $n$ words would be $V^n$. With $\alpha = 0$ a beam of 1 is greedy decoding, and
+# a beam that drops nothing is **exhaustive search**.
 
 # %% [markdown]
 # ## Should one search harder?
 #
-# A real model can write far too many sentences to list them all. But with a cleverer search, [Stahlberg and Byrne
+# A real model can write far too many sentences to list them all. But by a cleverer search, which is *exact* without
+# being exhaustive, [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found, for each source, the sentence to which a trained translation model
 # gives the highest score (without a length penalty). For more than half of the sources it was the *empty* sentence.
 #
@@ -189,16 +190,20 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # if it is among the best `beam` results.
 #
 # - A beam of 4 therefore never sets the empty sentence aside, and writes the translation.
-# - A beam of 100 does set it aside, with 0.001. By its twentieth factor the translation's product has fallen below that
-#   ($0.7^{20} = 0.0008$), so the empty sentence wins.
+# - A beam of 100 does set it aside, with 0.001. The whole translation has only 0.0006, so the empty sentence wins.
 #
 # So a better search can make worse translations. This is the *beam search curse* (an early report: [Koehn and Knowles,
 # 2017](https://arxiv.org/abs/1706.03872)). The length penalty repairs this one error, at this length: with
 # $\alpha = 0.6$ the translation has $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence only
-# $\ln 0.001 / \text{lp}(1) = -6.9$.
+# $\ln 0.001 / \text{lp}(1) = -6.9$. (From 120 tokens on it no longer helps.)
+#
+# Another way out is to change the goal. **Minimum Bayes risk decoding** draws many translations and takes the one that
+# is most like all the others, so that a single odd sentence cannot win.
 
 # %% tags=["proof"]
-assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
+assert round(0.7**21, 4) == 0.0006
+whole = [n * math.log(0.7) / ((5 + n) / 6) ** 0.6 for n in (119, 120)]
+assert whole[0] > math.log(0.001) > whole[1]
 assert round(math.log(0.001), 1) == -6.9
 assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 
@@ -207,8 +212,9 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 #
 # So far the model was a list of probabilities, and it wrote one sentence. A transformer writes a batch, one sentence a
 # row. The loop of [chapter 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer) always took the best token. Here a
-# function `choose` turns logits $(B, V)$ into tokens $(B)$: greedy decoding passes argmax, sampling will pass a draw.
-# Rows of finished sentences are dropped, and beam search repeats a row, to continue one sentence in two ways.
+# function `choose` turns logits $(B, V)$ into tokens $(B)$: greedy decoding gives the loop argmax, sampling will give
+# it a function that draws. Rows of finished sentences are dropped, and beam search repeats a row, to continue one
+# sentence in two ways.
 #
 # The same loop should serve a transformer with and without a cache. So it asks for four things only. Whatever offers
 # these four is called a **state**: the model together with the sentences that it is writing.
@@ -221,7 +227,8 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # | `state.special_ids` | the numbers of padding, begin and end; the first two are never written |
 #
 # `Table`, folded, is such a state for the little model above: its logits are the logarithms of the probabilities. In
-# the loop, `Decoding` is the type of all states, and the `decoding.check…` calls raise an error if something is wrong.
+# the code a state has the type `Decoding`, an interface: any class with these four will do. The `decoding.check…` calls
+# raise an error if something is wrong.
 
 
 # %% the interface over these probabilities tags=["hide-input"]
@@ -320,7 +327,10 @@ class Recompute:
 # %% [markdown]
 # `beam_search`, folded, does for a batch what the code above did for one sentence, with the length penalty. To the
 # model each hypothesis is a row. After each step `select` gets the rows that the kept hypotheses came from: in the
-# example `select([1, 0])`, since *the tea* came from row 1 and *a cup* from row 0.
+# example `select([1, 0])`, since *the tea* came from row 1 and *a cup* from row 0. Without it *the tea* would go on
+# reading the past of *a cup*, and nothing would crash. (Argmax can do with logits. A beam compares words after
+# different beginnings, so it needs log-probabilities: to all logits of a row one may add the same number, so those of
+# two rows cannot be compared.)
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -386,12 +396,10 @@ def beam_search(
     return [sorted(found, key=lambda h: -h.score)[:beam] for found in finished]
 
 
-# %% two hypotheses and their scores tags=["hide-input"]
+# %% tags=["proof"]
 import numpy as np
 
 [hypotheses] = beam_search(Table(), max_length=5, beam=2)
-for hypothesis in hypotheses:
-    print(f"{text_of(hypothesis.tokens):10} score {hypothesis.score:.3f}")
 assert text_of(hypotheses[0].tokens) == "the tea"
 assert np.isclose(hypotheses[0].score, np.log(0.36) / (8 / 6) ** 0.6)
 assert np.allclose(
@@ -400,19 +408,14 @@ assert np.allclose(
 
 
 # %% [markdown]
-# Both have three tokens, `<eos>` included: the sums above, divided by $\text{lp}(3)$.
-
-# %% [markdown]
 # ## A model that has learnt a little
 #
-# Does a beam help a trained model? And if its output is wrong, is the search at fault or the model? Take the number
-# model of chapter 11, which writes English numbers in German. It is trained without label smoothing, for 110 steps
-# instead of 600, so that it still makes mistakes, and three times, with different seeds. The beam ranks with
-# $\alpha = 0.6$.
+# Does a beam help a trained model? Take the number model of chapter 11, which writes English numbers in German. It is
+# trained without label smoothing, and for 110 steps instead of 600, so that it still makes mistakes. This is done three
+# times, with different seeds. The beam ranks with $\alpha = 0.6$.
 #
 # Each column is one seed, each entry the share of 500 numbers with every token right (*exact* in [chapter
-# 11](11_training.ipynb#how-good-is-it)). The teacher-forcing row, where the model is given the right words so far, is a
-# check of the greedy loop.
+# 11](11_training.ipynb#how-good-is-it)).
 
 # %% three models, trained, without a cache tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -475,7 +478,6 @@ def best(state, beam, alpha=0.6):
 
 
 shares = {
-    "teacher forcing": forced,
     "greedy": [exact(greedy(Recompute(m, sources), 40)) for m in models],
     "beam 4": [exact(best(Recompute(m, sources), 4)) for m in models],
 }
@@ -530,11 +532,9 @@ assert np.allclose(
 )
 
 # %% [markdown]
-# Greedy decoding and teacher forcing agree, as they must. Up to its first mistake, greedy decoding reads what teacher
-# forcing reads. So if one makes no mistake, neither does the other. A beam of four gets a few more numbers right with
-# every seed, at the cost of four times as many rows. A beam of sixteen gains nothing more, and does no harm: among the
-# first hundred numbers it gets as many right, even without a length penalty. So the curse of the wide beam does not
-# show here, where no output is longer than some ten tokens.
+# A beam of four gets a few more numbers right with every seed, at the cost of four times as many rows. A beam of
+# sixteen gets no more, and no fewer: where an output has a dozen tokens at most, the curse of the wide beam does not
+# show.
 #
 # Is a wrong output the fault of the search or of the model? Compare two scores, both with the length penalty: that of
 # the right sentence and that of the sentence that was written. If the right sentence scores higher, the search has
@@ -579,7 +579,7 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # A translation is tied closely to its source, and a narrow beam with a length penalty usually finds a good one. A story
 # can go on in thousands of ways, and the likeliest is not the one that you want to read. [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
-# over and over (**degeneration**). Two reasons are given:
+# over and over (**degeneration**). There are two reasons:
 #
 # 1. With each repetition the model found the next one likelier.
 # 2. The likeliest text is not a typical one. Toss a coin that shows heads with probability 0.6. The likeliest run of a
@@ -587,9 +587,10 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 #
 #
 #
-# So draw each word at random with the model's probabilities. This is called **sampling**. It has a weakness of its own,
-# the **tail**: thousands of words that have a tiny probability each. If together they have 5 percent, a text of twenty
-# words has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can mislead all that follow.
+# So draw each word at random with the model's probabilities. This is called **sampling** (unfiltered, *ancestral
+# sampling*). It has a weakness of its own, the **tail**: thousands of words that have a tiny probability each. If
+# together they have 5 percent, a text of twenty words has at least one of them with probability $1 - 0.95^{20} = 0.64$,
+# and one odd word can mislead all that follow.
 #
 # Four options control how random the draw is; the last three cut off the tail:
 #
@@ -597,11 +598,11 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # |---|---|---|
 # | **temperature** | divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)) | towards 0 greedy decoding; above 1 flatter than the model's |
 # | **top-k** | keeps the $k$ likeliest words; $k = 1$ is greedy decoding | always $k$: too many where one word fits, too few where hundreds do |
-# | **top-p**, nucleus sampling | keeps the fewest whose probabilities sum to at least $p$; $p = 1$ cuts nothing | one word where it is sure, many where it is unsure |
-# | **min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) | keeps words with at least a given share of the likeliest word's probability | few where it is sure; where it is unsure the limit is low, and many stay |
+# | **top-p**, nucleus sampling | keeps the fewest whose probabilities sum to at least $p$; $p = 1$ cuts nothing | one word where the model is sure, many where it is unsure |
+# | **min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) | keeps words with at least a given share of the likeliest word's probability | few where the model is sure; where it is unsure the limit is low, and many stay |
 #
 # What is left is divided by its sum, so that it adds up to 1 again. The code below applies temperature, then top-k,
-# then top-p.
+# then top-p. (Min-p is left out; it would be one more comparison.)
 #
 # **By hand**, the same five probabilities under each option:
 #
@@ -614,8 +615,9 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # | top-p, $p = 0.8$ | 0.556 | 0.278 | 0.167 | 0 | 0 |
 # | min-p, 0.4 (here 0.4 · 0.5 = 0.2) | 0.667 | 0.333 | 0 | 0 | 0 |
 #
-# At temperature 0.5 the logits are doubled, so the probabilities are squared, and then divided by their sum. Top-p
-# with $p = 0.8$ needs three words, as $0.5 + 0.25$ is not enough.
+# At temperature 0.5 the logits are doubled, so the probabilities are squared, and then divided by their sum. Top-p with
+# $p = 0.8$ needs three words, as $0.5 + 0.25$ is not enough. The order of the options matters: after temperature 0.5
+# the first two words have 0.917 together, so top-p would keep two, and after temperature 2 it needs four.
 
 # %% tags=["proof"]
 assert round(1 - 0.95**20, 2) == 0.64
@@ -674,6 +676,7 @@ hot = filter_logits(scores, temperature=2.0).softmax(-1)
 assert np.allclose(cold, [[0.734, 0.183, 0.066, 0.014, 0.003]], atol=6e-4)
 assert np.allclose(hot, [[0.348, 0.246, 0.191, 0.130, 0.085]], atol=6e-4)
 assert hot[0, :3].sum() < 0.8 < hot[0, :4].sum()  # top-p after temperature 2
+assert cold[0, :2].sum().round(decimals=3) == 0.917
 
 generator = torch.Generator().manual_seed(0)
 drawn = sample(Table(1000), max_length=5, generator=generator)
@@ -716,13 +719,11 @@ for options in (
 # %% [markdown]
 # Without any option, about a fifth are right. A number is right only if all its tokens are, and wherever the model is
 # unsure, a draw may take another word. Every option that makes the draw less random brings the share nearer to that of
-# greedy decoding. So sampling is for tasks with many good answers; where only one answer is right, a single draw is a
-# poor way to find it.
+# greedy decoding. (The � in a sample is a token from the tail, one byte that is no whole character.) So sampling is for
+# tasks with many good answers; where only one answer is right, a single draw is a poor way to find it.
 #
-# Never sample without a filter from a model trained with label smoothing. Such a model has learnt to leave about a
-# tenth of the probability to other tokens, at every token. So even a perfect one would draw the nine tokens of a
-# typical number right only $0.9^9 = 39$ percent of the time. Trained like ours, but with smoothing, a model draws fewer
-# than one number in eight right instead of one in five, although greedily it gets half.
+# After training with label smoothing, unfiltered draws are worse still
+# ([why](#why-are-draws-after-label-smoothing-so-poor)).
 
 # %% tags=["proof"]
 smoothed, _ = trained(0, smoothing=0.1)
@@ -762,10 +763,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## What has been computed before
 #
-# You now know how to choose a word. The other question is the cost: each new word needs a pass through the decoder. At
-# step $t$ the decoder has $t$ tokens. The simplest way to get the logits for the next one is to send all $t$ through
-# the model and use the last row. But most of what such a pass computes is already known. **By hand:** for 100 tokens,
-# $1 + 2 + \dots + 100 = 5050$ token vectors go through the model, of which 100 are new; all others are computed again.
+# You now know how to choose a word. The other question is the cost. At step $t$ `Recompute` sends all $t$ tokens
+# through the decoder and uses the last row. Most of that is already known. **By hand:** for 100 tokens,
+# $1 + 2 + \dots + 100 = 5050$ token vectors go through the model, of which 100 are new.
 #
 # **Predict first.** Which results for the first $t - 1$ tokens could be kept?
 #
@@ -812,6 +812,8 @@ plt.show()
 # |---|---|---|
 # | token vectors | $n(n+1)/2$, so $O(n^2)$ | $n$ |
 # | attention scores | $n(n+1)(n+2)/6$, so $O(n^3)$ | $n(n+1)/2$, so $O(n^2)$ |
+#
+# A step with the cache still gets slower as the text grows, because its one query is compared with all $t$ keys.
 
 # %% [markdown]
 # For one head, and a new token `x` of shape $(1, D)$, the idea is four lines:
@@ -1042,9 +1044,8 @@ axes.set(xlabel="tokens written", ylabel="seconds, 4 sentences", ylim=(0, None))
 plt.show()
 
 # %% [markdown]
-# Without the cache 32,896 token vectors go through the model for each sentence, and with it 256, 128 times fewer. The
-# gain in time is smaller, because a step must load every parameter and start every operation, whether for one token or
-# for many.
+# The gain is smaller than the 128 times by which the token vectors shrink (32,896 to 256), because a step must load
+# every parameter and start every operation, whether for one token or for many.
 #
 # The price is storage, which grows with every token. For each layer and head, the cache keeps a key and a value of each
 # token. For $n$ tokens of $B$ sequences these are
@@ -1053,7 +1054,8 @@ plt.show()
 #
 # numbers, where $\text{heads} \cdot d_k$ is the model's width $D$. The paper's base model has 6 layers of width 512. At
 # 4 bytes a number the keys and values of self-attention take $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes for each
-# token of each sentence. With a beam, each hypothesis counts as a sentence.
+# token of each sentence. With a beam, each hypothesis counts as a sentence. (Cross-attention takes as much for each
+# *source* token, and does not grow.)
 #
 # Models with 7 billion parameters commonly have 32 layers of width 4,096. At 2 bytes a number the parameters take 14
 # GB, and the cache half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than the parameters do.
@@ -1129,7 +1131,7 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # | *elf* | *tausend* | *tausend* | kept |
 # | *tausend* | *sieben* | *acht* | replaced by *sieben* |
 # | *acht* | any | *hundert* | dropped, right or not: its row continues a text that no longer exists |
-# | *hundert* | any | none | not used; if all four were right, a fifth token for free |
+# | *hundert* | any | none | not used here; had all four drafted tokens been right, a fifth token for free |
 #
 # That makes three tokens from one pass. But drafting costs time, too: for our small models, where four passes of the
 # draft model cost about as much as two or three of the large one, there is [little gain, or
@@ -1372,7 +1374,21 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Six points about writing. Later chapters repeat what they need of them.
+# Eight points about writing. Later chapters repeat what they need of them.
+
+# %% [markdown]
+# ### When does beam search stop?
+#
+# It stops after `max_length` tokens, or earlier if `beam` hypotheses have ended and no live one can still beat the best
+# of them. You can tell, because a live hypothesis's sum can only fall, so its score is at most its present sum divided
+# by $\text{lp}$ of `max_length`. If none has ended by then, the live ones are returned.
+#
+# ### Why are draws after label smoothing so poor?
+#
+# A model trained with label smoothing has learnt to leave about a tenth of the probability to other tokens, at every
+# token. So even a perfect one would draw the nine tokens of a typical number right only $0.9^9 = 39$ percent of the
+# time. Trained like ours, but with smoothing, a model draws fewer than one number in eight right instead of one in
+# five, although greedily it gets half. Sample from such a model only with a filter.
 
 # %% [markdown]
 # ### Why one sentence is slow

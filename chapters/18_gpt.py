@@ -12,8 +12,8 @@
 # **decoder-only** model, a **GPT** (*generative pre-trained transformer*). Most language models of today are of this
 # kind.
 #
-# By the end of this chapter you have written one, counted GPT-2's parameters to the last one, seen a small one learn
-# to write documentation, and found, in a still smaller one, the heads that copy what the model has read.
+# By the end of this chapter you have written one, counted GPT-2's parameters exactly, seen a small one learn to write
+# documentation, and found, in a still smaller one, the heads that copy what the model has read.
 #
 # You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 29
 # minutes to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
@@ -49,15 +49,19 @@ transformer_map(built=18)
 # | question and answer have | parameters of their own | the same parameters |
 #
 # The question can even be left out. In any text each word comes after others, so a model can learn from any text as it
-# is. Nobody has to translate or label it: this is **self-supervised** learning. A model that gives a probability to
-# every next token of a text is a **language model**.
+# is. Nobody has to translate or label the text, because its own tokens are the targets. Such learning is called
+# **self-supervised**. A model that gives a probability to every next token of a text is a **language model**.
 #
-# Most language models of today have only a decoder. Three things speak for it:
+# Why only a decoder? There are two more reasons:
 #
-# - Any text will do: in plain text every token after the first is a target.
-# - Question and answer share their parameters, so all of them learn from both.
+# - Question and answer share their parameters, so what is learned about language from one serves the other.
 # - A conversation only grows at its end. Earlier tokens never see new ones, so their keys and values in chapter 12's
-#   cache stay valid. An encoder would read everything again.
+#   cache stay valid. In an encoder every token attends to every other, so each new token would change the vectors of
+#   all.
+#
+# (Could the words of a prompt not see each other in both directions? They could: a mask that is open inside the prompt
+# and causal after it gives a **prefix LM**. But plain text has no natural prefix, and when a conversation grows, the
+# old keys and values would no longer be valid.)
 #
 # **Predict first.** Back to a question with its answer. The model reads the nine tokens from *why* to *much*. Of the 81
 # scores of a head, how many does the causal mask leave? And how many targets are there to learn from, if only the
@@ -136,7 +140,8 @@ class GPTConfig(LayerConfig):
 # Now the model. It takes two arguments, `prompt` (above, the question) and `text` (above, `<bos>` and the answer), and
 # joins them into one sequence. It must know where the text begins, because only the text is scored: row $t$ of the
 # result says what may follow the prompt and the text up to its token $t$. Row 0 belongs to `<bos>`, so it scores the
-# first word.
+# first word. For plain text the prompt is empty, with no columns. The longest sequence, `max_length`, is the **context
+# window**: GPT-2 cannot read a 1,025th token, because no position vector was learned for it.
 
 
 # %% tags=["export"] module="gpt"
@@ -209,14 +214,18 @@ class GPT(nn.Module):
 
 # %% [markdown]
 # Shorter prompts of a batch are padded on the left, so that all prompts end in the same column and the text follows
-# directly. The padding is masked, and it must not shift the positions: in `embed`, `cumsum` counts the real tokens
-# alone, so that two pads and three tokens get 0 0 0 1 2. (The row of a pad before the text may attend to nothing at
-# all. Our attention gives it zeros, and nobody reads it.)
+# directly. Shorter texts are padded on the right, and the loss leaves the padding out. (GPT-2 itself has no padding
+# token: its documents are joined by `<|endoftext|>` and cut into blocks of 1,024, which is called **packing**.) The
+# padding is masked, and it must not shift the positions: in `embed`, `cumsum` counts the real tokens alone, so that two
+# pads and three tokens get 0 0 0 1 2.
 #
-# The initial weights, in `initialise`, are a fourth choice of GPT-2. A model of $L$ layers has $2L$ sublayers, and each
-# adds its result to the [residual stream](08_encoder.ipynb#add-what-each-part-returns). The last matrix of each
-# sublayer, which writes this result, is divided by $\sqrt{2L}$. At the start the results are nearly independent, so
-# their variances add up: the sum of all $2L$ is no larger in a deeper model.
+# The initial weights, in `initialise`, follow GPT-2 too, with one change: GPT-2 draws with deviation 0.02 at every
+# width, and we enlarge it for narrower models, because a narrower vector adds fewer products. A model of $L$ layers has
+# $2L$ sublayers, and each adds its result to the [residual stream](08_encoder.ipynb#add-what-each-part-returns). The
+# last matrix of each sublayer, which writes this result, is divided by $\sqrt{2L}$. Each sublayer reads normalised
+# vectors, so at the start all results are about equally large, and the division divides the variance of each by $2L$.
+# They are nearly independent, because their matrices are drawn independently, so their variances add up: the sum of all
+# $2L$ has about the variance of one undivided result, however deep the model is.
 
 # %% [markdown]
 # Is it the same model as the published one? The library `transformers` has GPT-2. Make a small GPT-2 there, with random
@@ -252,9 +261,6 @@ assert torch.allclose(no_prompt, theirs, atol=1e-5)
 assert torch.allclose(with_prompt, theirs[:, 7:], atol=1e-5)
 
 # %% [markdown]
-# They are identical, to the last digit.
-
-# %% [markdown]
 # ## GPT-2, counted
 #
 # **By hand**, with $D = 768$, twelve layers, 50,257 tokens and 1,024 positions:
@@ -275,6 +281,8 @@ with torch.device("meta"):  # shapes, and no numbers
 count = sum(parameter.numel() for parameter in gpt2.parameters())
 print(f"{count:,} parameters")
 assert count == 124_439_808
+assert round(50_257 * 768 / count, 2) == 0.31
+assert round(96 * 12 * 12_288**2 / 1e9) == 174
 layer = gpt2.stack.layers[0].parameters()
 assert sum(parameter.numel() for parameter in layer) == 7_087_872
 
@@ -283,11 +291,12 @@ assert sum(parameter.numel() for parameter in layer) == 7_087_872
 # says 117 million, which is a miscount; the [published code](https://github.com/openai/gpt-2) says 124M.
 #
 # GPT-3 has nearly the same design, with $D = 12{,}288$ and 96 layers ([Brown and others
-# 2020](https://arxiv.org/abs/2005.14165)).
+# 2020](https://arxiv.org/abs/2005.14165)). The embeddings are 31 percent of the smallest GPT-2. In GPT-3 the layers
+# alone have 174 of the 175 billion parameters, because they grow with $D^2$ and the embeddings with $D$.
 
 # %% tags=["quiz"]
 quiz.number(
-    "A decoder layer of 2017 has $d_{ff} = 4 D$. Leaving out cross-attention takes away what share of its matrices' numbers, in percent?",
+    "A decoder layer of the 2017 paper has $d_{ff} = 4 D$. Leaving out cross-attention takes away what share of its matrices' numbers, in percent?",
     100 * 4 / (4 + 4 + 8),
     tolerance=0.5,
     feedback="Yes: $4 D^2$ of $16 D^2$. Self-attention has as many, and the feed-forward network twice that.",
@@ -318,7 +327,8 @@ print("prompt:", found["example"]["name"], "\n")
 print(found["example"]["text"])
 
 # %% [markdown]
-# There are 12,880 such pairs. Most have several paragraphs; what exceeds 600 characters is cut after a paragraph.
+# There are 12,880 such pairs. Most have several paragraphs; a text of more than 600 characters is cut at the end of a
+# paragraph.
 #
 # ### A small one, here
 #
@@ -381,8 +391,8 @@ for step, loss in losses.items():
 assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 
 # %% [markdown]
-# In 120 steps the loss falls from 6.4 to 4.2. That is a [perplexity](11_training.ipynb#the-loss) of 67: the model is as
-# unsure as if it chose among 67 tokens, all equally likely.
+# A guess costs 6.4 nats a token; after 120 steps the model pays 4.2. That is a [perplexity](11_training.ipynb#the-loss)
+# of 67: the model is as unsure as if it chose among 67 tokens, all equally likely.
 
 # %% [markdown]
 # ### A million parameters
@@ -397,9 +407,9 @@ assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 # - one gives every token the same probability, and pays $\ln 2000 = 7.6$ nats a token (in the output, *uniform
 #   entropy*);
 # - one knows how often each token occurs in the training texts, and pays the **unigram entropy**;
-# - one also knows how often each token follows each other one, and pays the **bigram entropy**, the lowest loss that
-#   counting can reach with one token of context. You compute it in [exercise
-#   1](#exercise-1-how-much-does-counting-tell).
+# - one also knows how often each token follows each token, and pays the **bigram entropy**, which you compute in
+#   [exercise 1](#exercise-1-how-much-does-counting-tell). (Both entropies are those of the training texts themselves.
+#   On new texts counting would do worse, so the comparison favours the guessers.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Validation loss of three seeds over 1,500 steps, from 5.9 at step 50 to 3.1. Three horizontal lines: a guess 7.6, unigrams 6.2, bigrams 4.0. The curves are below unigrams by step 50, and cross the line of bigrams near step 370."}}
 runs = [run for run in found["runs"] if run["corpus"] == "model"]
@@ -448,9 +458,7 @@ for run in runs:
 # After 50 steps the model has beaten the unigrams, and between steps 300 and 400 it passes the bigrams. It ends at 3.1
 # nats a token. ([Going further](#larger-models) compares models of four sizes.)
 #
-# At the start it writes random subwords. After 200 steps it writes words and brackets of documentation, in no order. At
-# the end it writes sections with their headings and dashes, an array with a shape, and sentences that have the rhythm
-# of English and mean nothing.
+# At the end it has the form of documentation, headings, dashes and shapes, and sentences that mean nothing.
 
 # %% [markdown]
 # ## It writes
@@ -458,8 +466,8 @@ for run in runs:
 # In each layer, [chapter 12](12_generation.ipynb#what-has-been-computed-before)'s cache kept two kinds of keys and
 # values, those of the source and those of the target. A GPT has one sequence, so its cache keeps one kind. Writing
 # begins with the **prefill**: the whole prompt goes through all layers at once. After that, one token at a time goes
-# through them. The method `read`, in the folded cell, does both. A new token attends to all tokens in the cache, and to
-# the new tokens up to itself.
+# through them. The class in the folded cell wraps the model and its cache, and its method `read` does both. A new token
+# attends to all tokens in the cache, and to the new tokens up to itself.
 
 # %% tags=["export", "hide-input"] module="gpt"
 from dotformer.generation import KVAttention
@@ -517,7 +525,7 @@ class GPTCache:
 
 
 # %% [markdown]
-# Chapter 12's functions call two other methods of the cell, `step` and `select`. So greedy decoding, beam search and
+# Chapter 12's functions call two other methods of this class, `step` and `select`. So greedy decoding, beam search and
 # sampling need no new line. Does the model with a cache write the same as without one? And does a text depend on its
 # neighbours in a batch? Take the small model of NetworkX, and forty prompts of different lengths, padded on the left:
 
@@ -554,17 +562,9 @@ assert all(same) and together == alone and apart < 1e-4
 assert 1 < len(set(map(tuple, alone))) < 10
 
 # %% [markdown]
-# On the command line, the model of 1.2 million parameters is trained and writes like this:
+# (The logits differ in the sixth decimal only, because the same sums are taken in another order. [Going
+# further](#train-it-yourself) has the commands that train the larger model and let it write.)
 #
-# ```bash
-# python -m dotformer train configs/gpt-docstrings.toml      # ten minutes on one core
-# python -m dotformer write runs/gpt-docstrings numpy.linalg.triangular_norm
-# ```
-#
-# `python -m benchmarks.docstrings` trains it with three seeds, and measures all that this chapter reports of it, in
-# half an hour.
-
-# %% [markdown]
 # ## Break it: the position of padding
 #
 # Suppose that the code masks the padding on the left, but counts it, so that positions are the columns of the batch.
@@ -601,9 +601,12 @@ assert not any(
 )
 
 # %% [markdown]
-# Fifteen or so of the forty change (with few pads, the same tokens may still be the likeliest). The two lines show one
-# of them, and whoever sees only the second takes it for a weak model's text. What finds the mistake is the previous
-# section's check: each prompt alone, and all in a batch, must give the same.
+# Fifteen or so of the forty change. The others survive perhaps because they have few pads, perhaps because this model
+# has learned little about positions ([Going further](#does-a-causal-model-need-positions)). With rotated queries and
+# keys ([chapter 5](05_position.ipynb#rotary-positions-turning-instead-of-adding)) the mistake would change nothing,
+# because the shift is the same for all tokens of a row. The two lines show one of them, and whoever sees only the
+# second takes it for a weak model's text. What finds the mistake is the previous section's check: each prompt alone,
+# and all in a batch, must give the same.
 #
 # The library `transformers` had this mistake in GPT-2's generation until
 # [2020](https://github.com/huggingface/transformers/pull/7552), and *nnsight*, built on it, [until
@@ -632,9 +635,9 @@ quiz.one_choice(
 # After training the parameters no longer change. And yet in a sense the model goes on learning: a token is easier to
 # predict if the model has seen more of the text. This is **in-context learning** in the wide sense of the word.
 #
-# Take test texts of at least 160 tokens, and measure the loss on tokens 144 to 159 alone. Before them always stand the
-# right name and 144 tokens, but only the last $n$ of the 144 are the text's own; the others are taken from another
-# text. Let $n$ grow from 0 to 144:
+# Take test texts of at least 160 tokens, and measure the loss on tokens 144 to 159 alone. In front always stand the
+# right name and 144 tokens. The first $144 - n$ of these come from another text, and the last $n$, which stand directly
+# before the measured tokens, are the text's own. Let $n$ grow from 0 to 144:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Mean loss of tokens 144 to 159, against the number of tokens before them that are the text's own, for three seeds. 4.4 with none, 3.5 with 16, 3.0 with all 144; every step helps."}}
 figure, axes = plt.subplots(figsize=(5.8, 3))
@@ -655,10 +658,9 @@ assert round(np.mean([each[5] for each in contexts]), 1) == 3.5
 assert round(np.mean([each[-1] for each in contexts]), 1) == 3.0
 
 # %% [markdown]
-# With none of their own text before them these tokens cost 4.4 nats each, with all 144 only 3.0. Part of this gain is
-# plain grammar, for which the last few words are enough. But from 16 own tokens to all 144 the loss still falls by half
-# a nat, and grammar can hardly explain that. The tokens farther back tell the subject, the names of the arguments and
-# the layout of this text. (In part, with few own tokens, the other text may mislead.)
+# Part of the gain is plain grammar, for which the last few words are enough. But from 16 own tokens to all 144 the loss
+# still falls by half a nat, and grammar explains little of that. Part of it may be that with few own tokens the other
+# text misleads; the rest must come from farther back: the subject, the names of the arguments, the layout.
 #
 # ### What does predicting the next token have to do with answering?
 #
@@ -668,7 +670,7 @@ assert round(np.mean([each[-1] for each in contexts]), 1) == 3.0
 #
 # We test the second, since our data hold the right answers. Take a test text and four names of its package, its own and
 # three others, and put each in front of the text. Which name gives the text the highest probability? For comparison, a
-# method without a model counts the words that name and text share, rare ones more (*tf-idf*).
+# method without a model counts the words that the name and the text share, and gives rare words more weight (*tf-idf*).
 
 # %% names found by model and by words tags=["hide-input"]
 print("right name found   by the model   by comparing words")
@@ -691,16 +693,18 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # Often *in-context learning* means only this, the narrow sense: a task is learnt from examples in the prompt ([chapter
 # 19](19_modern.ipynb#learning-from-examples-in-the-prompt)).
 #
-# Training on plain text, with the next token as the only task, is called **pre-training**, and its result a **base
-# model**. A base model continues text; it does not answer. After *What is the capital of France?* it may well go on
-# with *What is the capital of Spain?* There are two ways to an answer:
+# Training first on a great deal of plain text, before any particular task, is called **pre-training**; for a GPT its
+# only task is the next token. The result is a **base model**. A base model continues text; it does not answer. After
+# *What is the capital of France?* it may well go on with *What is the capital of Spain?* There are two ways to an
+# answer:
 #
 # - Write a prompt whose continuation is the answer: *The capital of France is*. (Leave out the space at the end: it
 #   belongs to the next token.)
 # - **Fine-tune** the base model, that is, train it further, on prompts with good answers. The loss is that of this
-#   chapter, which counts the answer's tokens alone. This is called **instruction tuning**. Often a second stage
-#   follows, in which people's preferences between two answers decide: **RLHF** ([Ouyang and others
-#   2022](https://arxiv.org/abs/2203.02155)) or **DPO** ([Rafailov and others 2023](https://arxiv.org/abs/2305.18290)).
+#   chapter, which counts the answer's tokens alone. This is called **instruction tuning**, or *supervised fine-tuning*
+#   (SFT). Often a second stage follows, in which people's preferences between two answers decide: **RLHF**
+#   (*reinforcement learning from human feedback*, [Ouyang and others 2022](https://arxiv.org/abs/2203.02155)) or
+#   **DPO** (*direct preference optimization*, [Rafailov and others 2023](https://arxiv.org/abs/2305.18290)).
 
 # %% [markdown]
 # ## How does it copy?
@@ -824,9 +828,31 @@ quiz.one_choice(
 # uses.
 #
 # Such a text might begin *qxab* m *rtuzc* k *qxab* s. The first *qxab* cannot be known. After the second *q*, the
-# letters *x*, *a*, *b* are known to a reader who looks back. Three numbers help to read the loss on such letters. A
-# reader who knows nothing pays $\ln 32 = 3.47$ nats a letter. One who knows the 22 letters but not their order pays
-# $\ln 21 = 3.04$, since the present letter does not come next. One who copies pays nearly nothing.
+# letters *x*, *a*, *b* are known to a reader who looks back.
+#
+# It does. Here is a head of each layer of a trained model, on one text, queries as rows:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two maps of 48 queries by 48 keys. On the left, a head of layer 1: a band below the diagonal that fades after some letters. On the right, a head of layer 2: short dark diagonal lines far below the main diagonal, each as long as a word: a query attends to what followed its letter earlier."}}
+copying = measured("copying")["runs"]
+two_layers = [run for run in copying if "without" in run]
+one = np.array(two_layers[0]["example"]["thousandths"])  # (layers, H, T, T)
+figure, panels = plt.subplots(1, 2, figsize=(7.6, 3.9))
+for layer, axes in enumerate(panels):
+    weights = one[layer, 1] / 1000
+    axes.imshow(weights, cmap=plots.WEIGHTS, vmin=0, vmax=1, interpolation="none")
+    axes.set(title=f"layer {layer + 1}, head 2", xlabel="key")
+panels[0].set_ylabel("query")
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# On the right, each line below the diagonal is a word that comes again: letter by letter, the head attends to what
+# followed the first time. Call a head's total weight on the letters that followed earlier occurrences of the query's
+# letter its weight on **what came after**.
+#
+# Three numbers help to read the loss on such letters. A reader who knows nothing pays $\ln 32 = 3.47$ nats a letter.
+# One who knows the 22 letters but not their order pays $\ln 21 = 3.04$, since the present letter does not come next.
+# One who copies pays nearly nothing.
 #
 # For comparison, train also models of one layer, and models of two layers without positions, three seeds of each kind.
 # (`python -m benchmarks.copying` does it in ten minutes.)
@@ -834,7 +860,6 @@ quiz.one_choice(
 # **Predict first.** Measure the loss only on letters that can be known, like these *x*, *a*, *b*. Will it fall evenly?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels over 2,000 steps. Above, the loss on repeated letters: three models of two layers sink from 3.47 to 3.25 until step 250, fall to between 0.4 and 0.7 by step 450, and end below 0.2; three models of one layer stay above 3.1; three of two layers without positions sink slowly, to 1.1 or 1.2. Below, the largest weight of a head of layer 2 on what came after: 0.04 until step 250, between 0.6 and 0.9 at step 450, 0.86 to 0.95 in the end."}}
-copying = measured("copying")["runs"]
 figure, (above, below) = plt.subplots(2, 1, figsize=(6.4, 4.8), sharex=True)
 for run in copying:
     steps = [row["step"] for row in run["rows"]]
@@ -855,24 +880,22 @@ plt.show()
 # %% [markdown]
 # It does not. Take the three full models, those of two layers with positions. For 250 steps little happens. Within the
 # next 200 the loss falls from over 3.2 to under 0.7, and at the same steps the stronger head of layer 2 turns to what
-# came after: its weight of less than 0.05 becomes more than 0.6. Such a sudden turn is called a **phase change**.
-# Perhaps the layers need each other: the second finds nothing until the first has written what came before, and writing
-# it gains little until the second looks for it.
+# came after: its weight there, less than 0.05 before, becomes more than 0.6. Such a sudden turn is called a **phase
+# change**. Perhaps the layers need each other: the second finds nothing until the first has written what came before,
+# and writing it gains little until the second looks for it.
 #
 # Now the models for comparison. Those of one layer have not learnt to copy at the end: their loss is 3.1 to 3.2, close
 # to that of a reader who knows the letters and not their order. Those of two layers without positions learn it slowly,
-# and not well in 2,000 steps: 1.1 to 1.2. In [the model of documentation](#does-the-model-of-documentation-copy) we
-# found no copying.
+# and not well in 2,000 steps: 1.1 to 1.2.
 #
 # [Olsson and others (2022)](https://arxiv.org/abs/2209.11895) found such a turn in language models of two and more
 # layers, at which induction heads form and in-context learning improves abruptly.
 #
-# Here is a row for each head of the three full models. *Before* is its mean weight on the previous letter, *after*
-# its total weight on the letters that followed earlier occurrences of the query's letter. The last column is the loss
-# with this head removed. All are measured at letters whose next one is known.
+# Here is a row for each head of the three full models. *Before* is its mean weight on the previous letter, *after* that
+# on what came after. A weight says where a head looks, not whether the output uses what it finds; so the last column is
+# the loss with this head removed (**ablation**). All are measured at letters whose next one is known.
 
 # %% each head, and the loss without it tags=["hide-input"]
-two_layers = [run for run in copying if "without" in run]
 print("seed  layer head  before  after  loss without it   (with all heads)")
 for run in two_layers:
     last = run["rows"][-1]
@@ -913,23 +936,6 @@ for run in runs:
 # some three times an even share, and the rest on many letters, more on near ones than on far ones. These figures do not
 # say how a letter's vector comes to tell which letter stood before it. But the heads of layer 1 are needed: without one
 # of them the loss is 0.6 to 2.3 instead of 0.16 to 0.18.
-#
-# Here is a head of each layer in the first of the full models, on one text, queries as rows.
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Two maps of 48 queries by 48 keys. On the left, a head of layer 1: a band below the diagonal that fades after some letters. On the right, a head of layer 2: short dark diagonal lines far below the main diagonal, each as long as a word: a query attends to what followed its letter earlier."}}
-one = np.array(two_layers[0]["example"]["thousandths"])  # (layers, H, T, T)
-figure, panels = plt.subplots(1, 2, figsize=(7.6, 3.9))
-for layer, axes in enumerate(panels):
-    weights = one[layer, 1] / 1000
-    axes.imshow(weights, cmap=plots.WEIGHTS, vmin=0, vmax=1, interpolation="none")
-    axes.set(title=f"layer {layer + 1}, head 2", xlabel="key")
-panels[0].set_ylabel("query")
-figure.tight_layout()
-plt.show()
-
-# %% [markdown]
-# On the right, each line below the diagonal is a word that comes again: letter by letter, the head attends to what
-# followed the first time.
 
 # %% [markdown]
 # ## Exercises
@@ -1109,7 +1115,19 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Four questions about a GPT. Chapter 19 repeats what it needs of them.
+# Four questions about a GPT, and the commands. Chapter 19 repeats what it needs of them.
+#
+# ### Train it yourself
+#
+# On the command line, the model of 1.2 million parameters is trained and writes like this:
+#
+# ```bash
+# python -m dotformer train configs/gpt-docstrings.toml      # ten minutes on one core
+# python -m dotformer write runs/gpt-docstrings numpy.linalg.triangular_norm
+# ```
+#
+# `python -m benchmarks.docstrings` trains it with three seeds, and measures all that this chapter reports of it, in
+# half an hour.
 #
 # ### Does a causal model need positions?
 #

@@ -105,9 +105,10 @@ by_formula = x / (x.square().mean(dim=-1, keepdim=True) + 1e-5).sqrt() * gain
 assert torch.allclose(by_formula, nn.functional.rms_norm(x, (8,), gain, 1e-5))
 
 # %% [markdown]
-# Why may the mean go? A norm is there to keep vectors from growing too long for the next sublayer, and the division
-# alone does that. Zhang and Sennrich's models were as good without the mean, and took 7 to 64 percent less time,
-# depending on the model.
+# Why may the mean go? A norm makes the next sublayer independent of how long the vector has grown, and the division
+# alone does that: RMSNorm of $10 x$ is RMSNorm of $x$ (*re-scaling invariance*). LayerNorm also gives the same for
+# $x + c$ (*re-centring invariance*), and that seems not to be needed. Zhang and Sennrich's models were as good without
+# the mean, and took 7 to 64 percent less time, depending on the model.
 #
 # ## SwiGLU: one map opens the gate for another
 #
@@ -126,8 +127,9 @@ assert torch.allclose(by_formula, nn.functional.rms_norm(x, (8,), gain, 1e-5))
 # than 1, or slightly below 0. The unit is a *product* of two sums of $x$, one of them through SiLU: what up finds
 # counts only where the gate finds something, too.
 #
-# A third matrix makes half as many parameters again. So $d_{ff}$ becomes two thirds of what it was, and the number of
-# parameters stays the same: three matrices of two thirds of the size are as much as two, $3 \cdot \frac{2}{3} = 2$.
+# With a third matrix there are half as many parameters again. So $d_{ff}$ becomes two thirds of what it was, and the
+# number of parameters stays the same: three matrices of two thirds of the size are as much as two,
+# $3 \cdot \frac{2}{3} = 2$.
 #
 # [Shazeer (2020)](https://arxiv.org/abs/2002.05202) compared several gated units at equal size. One of them is
 # **GeGLU**, with GELU in place of SiLU. He found them better than ReLU and GELU, and gave no reason: he attributes
@@ -194,13 +196,14 @@ quiz.number(
 # and keys* instead, each by its own position. This is the **rotary position embedding**, **RoPE**, which chapter 5
 # computed [by hand](05_position.ipynb#rotary-positions-turning-instead-of-adding).
 #
-# Write $R_t$ for the rotation at position $t$. It turns pair $i$ by $t$ times the angle of chapter 5,
+# Write $R_t$ for the rotation at position $t$. It turns pair $i$, counted from 0, by $t$ times the angle of chapter 5,
 # $10000^{-2i/d_k}$, where 10,000 is called the *base*. Query and key are rows, so their score is
 #
 # $$(q R_t) (k R_s)^\top = q \, R_t R_s^\top k^\top = q \, R_{t-s} \, k^\top .$$
 #
 # $R_s^\top$ turns back by $s$, and to turn by $t$ and back by $s$ is to turn by $t - s$. So a score depends on the
-# query, the key *and how far apart they stand*, and not on where they stand.
+# query, the key *and how far apart they stand, and in which order*, and not on where they stand. And a rotation keeps
+# lengths, so no position makes a query or a key longer.
 #
 # Each pair adds its own part to the score. The first pairs turn by up to 1 radian a step, so they tell neighbours
 # apart. The last hardly turn at all, and compare what the words *are*.
@@ -288,10 +291,10 @@ assert [round(angle) for angle in slowest] == [63, 7]
 #
 # Three things follow from turning queries and keys alone:
 #
-# - No position is mixed into what a word passes on, because values are not turned. And no position is added to the
-#   residual stream.
+# - Values are not turned, so the rotation decides how much a word passes on, and not what. And no position is added to
+#   the residual stream, so each layer has to turn its queries and keys anew.
 # - There is no embedding table of positions to run out of. That alone does not make a model read longer texts well, as
-#   you can see [at the end](#does-it-read-farther-than-it-has-learnt).
+#   you can see [at the end](#does-it-read-texts-longer-than-those-it-was-trained-on).
 # - Keys can still be cached, after the turn, since a key's position never changes.
 #
 # Programs differ in two conventions:
@@ -302,10 +305,8 @@ assert [round(angle) for angle in slowest] == [63, 7]
 #   3) against (0, 2), (1, 3).
 #
 # Before training either will do, since no entry means anything yet. After training, $W_Q$ and $W_K$ contain the choice,
-# and for the other pairing their entries must be reordered. (In the weight of an `nn.Linear` each row makes one entry.
-# So with $d_k = 4$ you exchange rows 1 and 2 of each head, counted from 0; exercise 2 does it for any $d_k$.) If you
-# forget, all shapes still fit, and no error appears. [Later](#break-it-it-still-says-paris) you make that mistake on
-# purpose.
+# and for the other pairing their entries must be reordered (exercise 2 does it). If you forget, all shapes still fit,
+# and no error appears. [Later](#break-it-it-still-says-paris) you make that mistake on purpose.
 #
 # ## Heads that share keys and values
 #
@@ -321,10 +322,13 @@ assert [round(angle) for angle in slowest] == [63, 7]
 # - In **multi-query attention** ([Shazeer 2019](https://arxiv.org/abs/1911.02150)) all heads share one set.
 # - In **grouped-query attention**, **GQA** ([Ainslie and others 2023](https://arxiv.org/abs/2305.13245)), the heads of
 #   a group share one set. With three groups, 11,520 numbers are left. One set for all saves most and costs most in
-#   quality; GQA lies between.
+#   quality; GQA lies between. (A trained model can be converted: average the matrices of each group, and train on for a
+#   short time.)
 #
-# A smaller cache makes writing faster, since writing often waits for the cache to be read. Training gains little: it
-# has no cache, and computes as many scores as before.
+# Why not have fewer heads? Each query would still have its own pattern of attention if it shared keys and values, and
+# with fewer heads those patterns would be lost. A smaller cache makes writing faster where the cache is large, for long
+# texts or many at once: for each token a machine reads all weights, once for all texts of a batch, and the cache of
+# each text. Training gains little: it has no cache, and computes as many scores as before.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three ways to share, drawn as boxes. Left: nine queries above, nine pairs of keys and values below, each connected with its own. Middle, grouped: nine queries, three pairs below, each connected with three queries that stand side by side. Right, multi-query: nine queries, all connected with one pair."}}
 drawing = Diagram(8.6, 1.75)
@@ -353,7 +357,7 @@ for left, kv_heads, label in (
 plt.show()
 
 # %% [markdown]
-# Everything that fixes the model's shape stands in one configuration, a `ModernConfig`:
+# All numbers that fix the model's shape are in one configuration, a `ModernConfig`:
 
 # %% tags=["export", "hide-input"] module="modern"
 from dataclasses import dataclass
@@ -459,7 +463,7 @@ class KeptHeads:
 
 # %% [markdown]
 # Four heads that share two pairs of keys and values must return what ordinary attention does, if each group's $W_K$ and
-# $W_V$ are copied to both its heads:
+# $W_V$ are copied, once for each of the group's two heads:
 
 # %% shared heads beside copied ones tags=["hide-input"]
 from dotformer.attention import MultiHeadAttention
@@ -509,10 +513,11 @@ quiz.number(
 # (2022)](https://arxiv.org/abs/2204.02311) found that large models train more steadily without them.
 #
 # The second: most large models do not **tie** their output to the embedding table, but give the output a matrix of its
-# own. Small models go on tying, because there it saves much. SmolLM2, which you load further down, has 135 million
-# parameters, and 28 million of them are the embedding table.
+# own. In the embedding table a token's row says what the token brings into the model, and in the output matrix after
+# which contexts it comes; a tied matrix has to do both. Small models go on tying, because there it saves much. SmolLM2,
+# which you load further down, has 135 million parameters, and 28 million of them are the embedding table.
 #
-# Dropout has mostly gone, too: in one reading of much text there is little to overfit.
+# Dropout has mostly gone, too: a model that reads each text only once has little chance to overfit.
 #
 # So much for the parts. A layer of 2017 and one of today, two lines each:
 #
@@ -551,9 +556,9 @@ class ModernLayer(nn.Module):
 # The model is a stack of such layers. Two things are the same for all layers, so `run` computes them once: the mask,
 # which hides padding and later tokens, and the angles by which queries and keys are turned.
 #
-# With a cache, `run` receives only the last T of S tokens; the keys and values of the others are in the cache. The
-# argument `real` says which of the S tokens are not padding. A token's position is the number of real tokens before it,
-# so padding in front does not count.
+# Say that the text so far has S tokens. Without a cache, `run` reads all of them, and T = S. With a cache it reads only
+# the last T; the keys and values of the others are in the cache already. The argument `real` says which of the S tokens
+# are not padding. A token's position is the number of real tokens before it, so padding in front does not count.
 
 
 # %% tags=["export"] module="modern"
@@ -604,7 +609,8 @@ class ModernGPT(GPT):
 
 
 # %% [markdown]
-# When the model writes, a cache holds the keys and values of the tokens so far, and only the new ones are read:
+# When the model writes, a `ModernCache` holds the keys and values of the tokens so far. It is made from the prompt; its
+# `step` reads one new token and returns the logits for the next:
 
 
 # %% tags=["hide-input", "export"] module="modern"
@@ -631,8 +637,6 @@ class ModernCache(GPTCache):
 
 
 # %% [markdown]
-# That is all. Whatever is not shown here comes from the classes of chapter 18.
-#
 # Is it a Llama? The library `transformers` has a Llama of its own, written independently of ours. The code makes a
 # small one, puts our numbers into it, and compares the logits of both. Theirs pairs entries by halves, and ours pairs
 # neighbours. So `named_as_theirs` renames our matrices and reorders their rows. The second line of the output shows
@@ -684,12 +688,9 @@ assert torch.allclose(last, expected[:, -1], atol=1e-5)
 # documentation of [chapter 18](18_gpt.ipynb#text-that-nobody-had-to-label), its texts cut after 64 tokens, for 300
 # steps. The first model has the parts of 2017, and each further model has one change more.
 #
-# Each model is trained with three seeds, at its own best learning rate. To find it, by the validation loss, a grid was
-# widened until the best no longer lay at its edge. (`python -m benchmarks.modern` does all this, in some hours of one
-# core.)
-#
-# In the table below, *numbers cached* are those kept for each token. The last row, *SwiGLU, no pos.*, is no further
-# step: it is the model *SwiGLU* without any positions.
+# Each model is trained with three seeds, at its own best learning rate by validation loss, on a grid that was widened
+# until the best no longer lay at its edge. (`python -m benchmarks.modern` does all this, in some hours of one core.) In
+# the output below, *numbers cached* are those kept for each token.
 #
 # **Predict first.** Which of these changes does most?
 
@@ -728,21 +729,27 @@ axes.set_yticks(range(len(changes)), [changes[0], *(f"+ {c}" for c in changes[1:
 plt.show()
 
 # %% losses, parameters and cached numbers tags=["hide-input"]
-print("                 test loss,                                      numbers")
-print("model            three seeds     learning rate  parameters    cached")
-for model in [*changes, "no positions"]:
-    runs = runs_of(model)
-    seeds = " ".join(f"{run['test_loss']:.2f}" for run in runs)
-    one = runs[0]
-    name = "SwiGLU, no pos." if model == "no positions" else model
-    print(
-        f"{name:16} {seeds}      {chosen[model]['judged']['learning_rate']:<12g}"
-        f" {one['parameters']:10,} {one['kept_numbers']:9}"
-    )
+
+
+def print_models(*models):
+    print(f"{'':17}test loss,{'':38}numbers")
+    print("model            three seeds     learning rate  parameters    cached")
+    for model in models:
+        runs = runs_of(model)
+        seeds = " ".join(f"{run['test_loss']:.2f}" for run in runs)
+        one = runs[0]
+        print(
+            f"{model:16} {seeds}      {one['settings']['learning_rate']:<12g}"
+            f" {one['parameters']:10,} {one['kept_numbers']:9}"
+        )
+
+
+print_models(*changes)
 
 # %% tags=["proof"]
 losses = {model: [run["test_loss"] for run in runs_of(model)] for model in chosen}
 mean = {model: np.mean(three) for model, three in losses.items()}
+assert [mean[name].round(2) for name in ("no positions", "RoPE")] == [3.96, 3.82]
 steps = -np.diff([mean[model] for model in changes])
 assert np.allclose(steps, [0.34, 0.03, 0.11, 0.26, -0.01, -0.08, 0.28], atol=0.007)
 for before, after in (
@@ -762,25 +769,22 @@ post = sorted(
 assert round(post[0], 2) == 4.19 and post[1] > 4.7
 assert found["steps"] // 20 == 15 and found["steps"] == 300
 sizes = [runs_of(model)[0]["parameters"] for model in ("grouped heads", "untied")]
-assert round(sizes[1] / sizes[0], 1) == 1.4
+assert round(sizes[1] / sizes[0], 2) == 1.41
+whole = runs_of("no biases")[0]["parameters"]
+assert round(sizes[0] / whole, 2) == 0.95
 
 # %% [markdown]
-# Three changes are worth most, about 0.3 nats each: pre-norm (0.34), an output matrix of its own (0.28, for 40 percent
-# more parameters) and RoPE (0.26). SwiGLU is worth 0.11, at the same size. In each of these four steps all three seeds
-# are better than the three before (with SwiGLU only just).
+# Three changes are worth most, about 0.3 nats each: pre-norm (0.34), an output matrix of its own (0.28) and RoPE
+# (0.26). SwiGLU is worth 0.11, at the same size. In each of these four steps all three seeds are better than the three
+# before (with SwiGLU only just).
 #
 # RMSNorm and leaving out the biases do not change the loss, as far as three seeds can tell. They save some arithmetic
-# and some parameters. Shared heads cost 0.08, though the seeds overlap, and they halve what the cache keeps.
+# and some parameters. Shared heads cost 0.08, though the seeds overlap, and they halve what the cache keeps. Two steps
+# also change the size: shared heads lose 5 percent of the parameters, and the untied model has 41 percent more. So 0.28
+# is not the worth of untying alone.
 #
-# Where does RoPE's 0.26 come from? RoPE does two things: it drops the sinusoids, and it turns queries and keys. The
-# last row does only the first, and is already 0.12 better than *SwiGLU*. As in [chapter
-# 18](18_gpt.ipynb#does-a-causal-model-need-positions), so short a run does better with no positions than with positions
-# that are added. Turning brings the rest, from 3.96 to 3.81.
-#
-# Where does pre-norm's 0.34 come from? Presumably pre-norm can bear larger steps. The model of 2017, with post-norm,
-# does best at a learning rate of 0.003, and all the others at 0.012. At 0.006, one seed of the post-norm model comes to
-# 4.19, as good as pre-norm, but the other two stay above 4.7. All models have 15 steps of warm-up; [a longer
-# warm-up](08_encoder.ipynb#does-it-need-warm-up) might help post-norm.
+# Nearly half of RoPE's 0.26 comes from dropping the added sinusoids, and pre-norm bears a learning rate four times as
+# large ([Going further](#where-do-the-two-gains-come-from) takes both apart).
 #
 # This is one order of the changes, one size and 300 steps. Do not carry the numbers over to a large model; what carries
 # over is how to ask.
@@ -788,22 +792,8 @@ assert round(sizes[1] / sizes[0], 1) == 1.4
 # %% [markdown]
 # ## Published weights
 #
-# Now the classes above get somebody else's numbers. Begin with the smallest model, *stories260K* ([Karpathy
-# 2023](https://github.com/karpathy/llama2.c)). It has 260,032 parameters and five layers, and its eight heads share
-# four sets of keys and values. It was trained on stories that a four-year-old understands. Karpathy also published a
-# test: the text that the model must write if it always takes the likeliest token. The program
-# `python -m benchmarks.published` loads the weights into `ModernGPT` and lets it write:
-
-# %% the story that it writes tags=["hide-input"]
-import textwrap
-
-published = measured("published")
-for line in published["story"].splitlines():
-    print(textwrap.fill(line, 78))
-assert len(published["story"]) == 464
-
-# %% [markdown]
-# These are the 464 characters of that test, to the last one.
+# Now the classes above get somebody else's numbers. (They also write, to the last character, the story that a smaller
+# published model [must write](#a-story-to-the-last-character).)
 #
 # ### SmolLM2
 #
@@ -812,14 +802,14 @@ assert len(published["story"]) == 464
 # of 100,000, and a tied embedding table of 49,152 tokens.
 #
 # It comes with this book's installation as one file in the format *GGUF*. Almost all matrices in this file are
-# **quantised**: every block of 32 numbers shares a scale $s$ and a minimum $m$, and each number is one of the sixteen
-# values $m + s \cdot q$, with $q$ in four bits. For each block, $s$ and $m$ take 16 bits each. So a number takes
-# $(32 \cdot 4 + 2 \cdot 16) / 32 = 5$ bits instead of 16; in the embedding table it takes eight and a half. The whole
-# file has 98 megabytes, where 16 bits a number would need 269. What you load is a coarser copy of the model that was
-# trained.
+# **quantised** (after training: *post-training quantisation*): every block of 32 numbers shares a scale $a$ and a
+# minimum $b$, of 16 bits each. Of each number only an integer $n$ from 0 to 15 is kept, in four bits, and it stands for
+# $b + a n$. So a number takes five bits instead of 16; in the embedding table it takes eight and a half. The blocks are
+# small because one large number widens the steps of all that share its scale. The whole file has 98 megabytes, where 16
+# bits a number would need 269. What you load is a coarser copy of the model that was trained.
 #
-# The library `gguf` computes the numbers from $s$, $m$ and $q$. The configuration stands in the file, too. And the
-# weights for queries and keys are stored for pairs of neighbours, as ours are.
+# The library `gguf` computes the numbers. The weights for queries and keys are stored for pairs of neighbours, as ours
+# are.
 
 # %% tags=["hide-input", "export"] module="modern"
 from pathlib import Path
@@ -872,14 +862,13 @@ assert (shape.num_layers, shape.num_heads, shape.num_kv_heads) == (30, 9, 3)
 assert (shape.vocab_size, shape.rope_base, shape.max_length) == (49_152, 1e5, 8192)
 
 # %% compared with transformers tags=["hide-input"]
-same, pace = published["compared"], published["tokens_a_second"]
+published = measured("published")
+same = published["compared"]
 print(
     f"next token the same after {same['same_next_token']} of {same['prompts']} prompts"
 )
 share = same["difference"] / same["largest"]
 print(f"logits differ by {share:.0e} of the largest")
-rates = {name: f"{np.median(rates):.0f}" for name, rates in pace.items()}
-print("tokens a second of one core:", rates, "ratio", published["ratio"])
 assert same["same_next_token"] == same["prompts"] == 100 and share < 1e-5
 
 # %% [markdown]
@@ -895,6 +884,8 @@ assert same["same_next_token"] == same["prompts"] == 100 and share < 1e-5
 # the model sees:
 
 # %%
+import textwrap
+
 from dotformer.support.chat import Chat
 from dotformer.support.llama_files import rendered
 
@@ -917,15 +908,12 @@ answer = "".join(chat().reply("What is the dot product?", length=50))
 print(textwrap.fill(answer, 78))
 
 # %% [markdown]
-# Your own classes produced this, from parts that you have built by hand once, from the dot product up. Read it as you
-# would a student's answer. Similarity and alignment are right; a cosine is in it, too; but a dot product is the
-# *product* of the two lengths and the cosine, or the sum of the products of the entries, and here the two are mixed up.
-# A model of this size is fluent before it is right.
+# Your own classes produced this. Read it as you would a student's answer: similarity and alignment are right, and so is
+# the cosine, but it mixes two definitions, the *product* of both lengths and the cosine, and the sum of the products of
+# the entries. A model of this size is fluent before it is right.
 #
-# One more thing about `Chat`: it refuses messages that contain special tokens. With such tokens, text from outside
-# could pass for somebody else's message. This is one kind of **prompt injection**.
-#
-# In a terminal it looks like this, and runs until you press Ctrl-D:
+# You can chat in a terminal, too; Ctrl-D ends the conversation. (`Chat` refuses messages that contain [special
+# tokens](10_tokens.ipynb#break-it-text-that-acts-as-a-command).)
 #
 # ```bash
 # python -m dotformer chat
@@ -945,18 +933,18 @@ print("new:  ", new)
 assert "tulip" in talk.messages[-1]["content"] and "tulip" not in new
 
 # %% [markdown]
-# The first conversation has the word *tulip* in its text, and attention finds it there. The second conversation does
-# not have it, and no parameter has changed in between. So what the model "remembers" is the text of the present
-# conversation, here kept as keys and values. It remembers at most the 8,192 tokens of its **context window**. Whatever
-# a chat program seems to know of you from last week, it has written into the prompt.
+# The first conversation contains the word *tulip*, and attention finds it there. The second does not, and no parameter
+# has changed in between. So what the model "remembers" is the text of the present conversation, at most the 8,192
+# tokens of its **context window**, here kept as keys and values. Whatever a chat program seems to know of you from last
+# week, it has written into the prompt.
 
 # %% [markdown]
 # ### Learning from examples in the prompt
 #
-# [Chapter 18](18_gpt.ipynb#learning-while-it-reads) promised examples in the prompt (*few-shot*). Here is such a
-# prompt, of three lines: *hot -> cold*, *tall -> short*, *big ->*. The first two are examples of opposites, and the
-# third is a question. How often is SmolLM2's next token the opposite? Copying alone cannot find it, since *small*
-# stands nowhere in the prompt.
+# [Chapter 18](18_gpt.ipynb#learning-while-it-reads) promised examples in the prompt (*few-shot*, or *in-context
+# learning*). Here is such a prompt, of three lines: *hot -> cold*, *tall -> short*, *big ->*. The first two are
+# examples of opposites, and the third is a question. How often is SmolLM2's next token the opposite? Copying alone
+# cannot find it, since *small* stands nowhere in the prompt.
 #
 # Does the model read the answers of the examples, or only their form? To see that, do the same with the answers
 # exchanged, so that they belong to other words: *hot -> short*, and so on.
@@ -1104,10 +1092,8 @@ assert ["Paris" in text for _, text in looks.values()] == [True] * 4 + [False]
 # Only the last mistake produces noise. Its loss, almost 15 nats, is worse than that of a guess among all 49,152 tokens,
 # 10.8. With each of the other three mistakes the model still says Paris. With pairs by halves it goes on in good
 # English, and could pass for healthy. With the other two it repeats itself, but small models do that anyway. The loss
-# gives all three away, if you know what it should be: it rises by about 0.9, 1.6 and 1.4. Why does the model survive
-# these three? Presumably because a wrong rotation spoils only part of a score: about half of the entries turn slowly in
-# training and in use, and values are not touched. With heads shared wrongly, most queries meet keys and values of a
-# group that they were not trained with.
+# gives all three away, if you know what it should be: it rises by about 0.9, 1.6 and 1.4. With heads shared wrongly,
+# six of nine queries meet keys and values of another group.
 #
 # The check that finds all four mistakes is [the comparison with the library](#the-whole-model): the same tokens,
 # another implementation, equal logits. It needs several tokens. The first token stands at position 0 and sees only
@@ -1318,6 +1304,38 @@ verdict
 #
 # More about the models of today. Later chapters repeat what they need of them.
 #
+# ### Where do the two gains come from?
+#
+# Where does RoPE's 0.26 come from? RoPE does two things: it drops the sinusoids, and it turns queries and keys. A model
+# without any positions does only the first, and is already 0.12 better than *SwiGLU*:
+
+# %% the model SwiGLU, with sinusoids and with no positions tags=["hide-input"]
+print_models("SwiGLU", "no positions")
+
+# %% [markdown]
+# As in [chapter 18](18_gpt.ipynb#does-a-causal-model-need-positions), so short a run does better with no positions than
+# with positions that are added. Turning brings the rest, from 3.96 to 3.82.
+#
+# Where does pre-norm's 0.34 come from? Presumably pre-norm can bear larger steps. The model of 2017, with post-norm,
+# does best at a learning rate of 0.003, and all the others at 0.012. At 0.006, one seed of the post-norm model comes to
+# 4.19, as good as pre-norm, but the other two stay above 4.7. All models have 15 steps of warm-up; [a longer
+# warm-up](08_encoder.ipynb#does-it-need-warm-up) might help post-norm.
+#
+# ### A story, to the last character
+#
+# A smaller published model is *stories260K* ([Karpathy 2023](https://github.com/karpathy/llama2.c)). It has 260,032
+# parameters and five layers, and its eight heads share four sets of keys and values. It was trained on stories that a
+# four-year-old understands. Karpathy also published a test: the text that the model must write if it always takes the
+# likeliest token. The program `python -m benchmarks.published` loads the weights into `ModernGPT` and lets it write:
+
+# %% the story that it writes tags=["hide-input"]
+for line in published["story"].splitlines():
+    print(textwrap.fill(line, 78))
+assert len(published["story"]) == 464
+
+# %% [markdown]
+# These are the 464 characters of that test, to the last one.
+#
 # ### Is temperature 0 deterministic?
 #
 # Temperature 0 means always taking the likeliest token. That leaves nothing to chance, and the same call on the same
@@ -1380,7 +1398,7 @@ assert 1.7 < took[2] / took[1] < 2.2
 # head was 0.9 BLEU worse than eight, and with 32 the score fell again.)
 
 # %% [markdown]
-# ### Does it read farther than it has learnt?
+# #### Does it read texts longer than those it was trained on?
 #
 # Four models learnt from texts cut after 64 tokens. Let them read texts of 160 tokens. Three of them come from [the
 # comparison](#what-is-each-change-worth): *SwiGLU*, which has sinusoids, *RoPE*, and *SwiGLU, no pos.* The fourth has
@@ -1627,7 +1645,7 @@ assert np.allclose(
 # numbers, 0.4 percent. One of the two starts at 0, so that training begins at the model as it was. Afterwards $W + AB$
 # is one matrix again. (**QLoRA** keeps $W$ in four bits meanwhile.)
 #
-# For writing fast: **speculative decoding** stands in [chapter
+# For writing fast: **speculative decoding** is in [chapter
 # 12](12_generation.ipynb#several-tokens-for-the-price-of-one).
 #
 # A **paged cache** (PagedAttention, [Kwon and others 2023](https://arxiv.org/abs/2309.06180)) keeps keys and values in
@@ -1702,7 +1720,7 @@ plt.show()
 # | Llama 1 | RMSNorm | SwiGLU | 32 (32) | | | |
 # | SmolLM3 | RMSNorm | SwiGLU | 16 (4) | | | no RoPE in every fourth layer (*NoPE*) |
 # | OLMo 3 | RMSNorm, of what a sublayer returns | SwiGLU | 32 (32) | 24 of 32 | | QK-norm |
-# | Gemma 4 | RMSNorm | GeGLU | 8 (4) | 25 of 30 | | QK-norm |
+# | Gemma 4 | RMSNorm, before and after a sublayer | GeGLU | 8 (4) | 25 of 30 | | QK-norm |
 # | Ministral 3 | RMSNorm | SwiGLU | 32 (8) | | | |
 # | gpt-oss | RMSNorm | a variant of SwiGLU | 64 (8) | 18 of 36 | 4 of 128 | sinks, biases |
 # | MiniMax-M2 | RMSNorm | SwiGLU | 48 (8) | | 8 of 256 | QK-norm |

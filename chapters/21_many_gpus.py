@@ -55,8 +55,8 @@ transformer_map(built=21)
 #
 # Each process has a **rank**, counted from 0, and how many there are is the **world size**. Each takes some rows of the
 # batch, its **shard**: `rows.tensor_split(world_size)[rank]`, of source and target (`shard_batch`, folded). A process
-# for which no rows are left must still take part, because the others wait for its gradients. It gets a target without
-# real tokens.
+# for which no rows are left must still take part, because the others wait for its gradients. Its target is padding
+# alone, so its gradient is zero.
 
 # %% tags=["export", "hide-input"] module="distributed"
 import torch
@@ -117,8 +117,8 @@ assert answers == [(n, [6.0, 30.0]) for n in range(3)]
 
 # %% [markdown]
 # Such an operation is a **collective**: all ranks must call it, in the same order, and if one leaves it out, the others
-# wait for it (they **hang**). Messages travel over the group's **backend**: here `gloo`, between CPUs; between NVIDIA's
-# GPUs `nccl`.
+# wait for it (they **hang**, in a *deadlock*). The library that carries the messages is the group's **backend**: here
+# `gloo`, between CPUs; between NVIDIA's GPUs `nccl`.
 #
 # ### Break it: each divides by its own
 #
@@ -151,7 +151,7 @@ def gradient_of(batch, divisor=None):
 
 # %%
 def two_halves():
-    """The sum, divided by the targets of all, and the mean, each by its own."""
+    """The summed gradient, with the common divisor, and the averaged one."""
     shard = shard_batch(batch, dist.get_rank(), dist.get_world_size())
     tokens = (shard[1][:, 1:] != 0).sum()
     dist.all_reduce(tokens)
@@ -200,7 +200,8 @@ quiz.one_choice(
 # ## How is a sum made?
 #
 # If each of $N$ processes sent its whole gradient to all others, each would receive $N - 1$ of them. For the paper's
-# base model (63 million numbers of 4 bytes) and 8 devices that is 1.8 gigabytes a step. It can be done with less.
+# base model (63 million numbers of 4 bytes) and 8 devices that is 1.8 gigabytes a step. A server that collects all
+# gradients (a **parameter server**) would receive as many at its one connection. It can be done with less.
 #
 # Put the processes into a ring, and cut the gradient into $N$ chunks. In the first round, process $p$ sends chunk $p$
 # to the next process, which adds it to its own chunk $p$. In every later round, each process passes on the chunk to
@@ -278,7 +279,8 @@ plt.show()
 # **By hand.** Follow the first numbers, the left column of each block. Round 1: rank 0 sends its 1 to rank 1, which has
 # 11 now. Round 2: rank 1 sends 11 to rank 2, which has 111: complete. Round 3: rank 2 sends it to rank 0, which keeps
 # it instead of its own. Round 4: rank 0 hands it on to rank 1. The other two numbers do the same, each starting one
-# rank further on.
+# rank further on. Each chunk is completed on one rank and then copied, so all ranks have the same bits; one process
+# adds in another order, and may differ in the last digit.
 #
 # **Predict first.** In each round a process sends one $N$-th of its gradient. How much does it send in all, if there
 # are 2 processes? If there are 100?
@@ -298,8 +300,10 @@ for n in (2, 8, 100):
 # %% [markdown]
 # In each of the two phases a process sends $(N - 1) / N$ times the gradient. So in an all-reduce of two processes each
 # sends its gradient once, and with more processes never quite twice, however many there are. That is one reason why
-# training scales so far. What does grow is the number of rounds. Each round takes a fixed **latency**, however small
-# the chunk, plus its bytes divided by the **bandwidth** of the connection.
+# training scales so far, and no sum that the processes make themselves can send less ([Patarasuk and Yuan,
+# 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)). What does grow is the number of rounds. (A *tree* needs only about
+# $2 \log_2 N$, so for small messages it is preferred.) Each round takes a fixed **latency**, however small the chunk,
+# plus its bytes divided by the **bandwidth** of the connection.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -378,13 +382,14 @@ plt.show()
 # %% [markdown]
 # While the device computes with one layer, the network already gathers the next, or carries gradients away. So if the
 # network is fast enough, only the first all-gather of each pass and the last reduce-scatter keep the device waiting. In
-# a step of one batch, at most two layers lie whole in its memory at once, besides the embeddings, which stay gathered.
+# a step of one batch, at most two layers lie whole in its memory at once, besides the embeddings: they belong to no
+# layer, so they stay gathered through both passes.
 #
 # Training takes 16 bytes for each parameter: 4 for itself, 4 for its gradient and 8 for the moments ([chapter
-# 20](20_one_gpu.ipynb#what-if-it-does-not-fit)). With FSDP a process keeps about $16 / N$ of them. A model of 8 billion
-# parameters needs 128 GB, more than a GPU of 80 GB holds. Spread over eight GPUs, it needs 16 GB on each, with one
-# batch a step (more: [below](#what-does-accumulation-cost-under-fsdp)), besides activations and the currently gathered
-# layers.
+# 20](20_one_gpu.ipynb#what-if-it-does-not-fit)). With FSDP a process keeps about $16 / N$ bytes for each parameter. A
+# model of 8 billion parameters needs 128 GB, more than a GPU of 80 GB holds. Spread over eight GPUs it needs
+# $128 / 8 = 16$ GB on each. To this come the layers that are gathered at the moment, and the activations, which FSDP
+# does not shard. (Steps of several batches need [more](#what-does-accumulation-cost-under-fsdp).)
 #
 # Adam can work on one shard alone, but clipping cannot, because it needs the norm of the whole gradient. So the
 # processes add up the squares of their shards' norms, and take the root. PyTorch's `clip_grad_norm_` does that.
@@ -393,8 +398,8 @@ plt.show()
 # ### What lies where?
 #
 # FSDP shards all it can. One can also shard less. The **Zero Redundancy Optimizer** (ZeRO; [Rajbhandari and others,
-# 2020](https://arxiv.org/abs/1910.02054)) has three stages: ZeRO-1 shards Adam's moments, ZeRO-2 the gradients as
-# well, and ZeRO-3, which FSDP is, the parameters, too. Of the 16 bytes for each parameter, each of four devices
+# 2020](https://arxiv.org/abs/1910.02054)) has three stages: ZeRO-1 shards Adam's moments, ZeRO-2 the gradients as well,
+# and ZeRO-3, which is what FSDP does, the parameters, too. Of the 16 bytes for each parameter, each of four devices
 # keeps:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Bytes for each parameter that one of four devices keeps. DDP: parameters 4, gradients 4, moments 8, together 16. ZeRO-1: 4, 4 and 2, together 10. ZeRO-2: 4, 1 and 2, together 7. ZeRO-3, FSDP: 1, 1 and 2, together 4."}}
@@ -427,10 +432,10 @@ plt.show()
 assert list(bytes_kept.values()) == [16, 10, 7, 4]
 
 # %% [markdown]
-# With one batch a step, the first two stages cost no communication beyond that of DDP. The gradients are
-# reduce-scattered, so that each device has the complete sum of its quarter; it updates that quarter, and the new
-# parameters are all-gathered. These are the two phases of the all-reduce that DDP makes anyway. Only ZeRO-3
-# communicates more, because it gathers the parameters twice.
+# With one batch a step, the first two stages send no more bytes than DDP. The gradients are reduce-scattered, so that
+# each device has the complete sum of its quarter; it updates that quarter, and the new parameters are all-gathered.
+# These are the two phases of the all-reduce that DDP makes anyway. (The second can no longer hide behind the backward
+# pass, because it waits for the update.) Only ZeRO-3 communicates more, because it gathers the parameters twice.
 
 # %% [markdown]
 # ### The trainer
@@ -444,10 +449,9 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # parameters, so DDP first sends those of rank 0 to the others (a **broadcast**). Otherwise equal gradients would move
 # different models, and no error would say so.
 #
-# Our function `shard` wraps a model in FSDP (here parameters are sharded, not rows). Such a model may be too large to
-# be built on one device. So rank 0 builds it in the computer's own memory, and the others on the **meta device**, where
-# a tensor has a shape and no memory. Then rank 0 sends the values, one tensor at a time, and each process keeps its
-# part.
+# Our function `shard` wraps a model in FSDP (here parameters are sharded, not rows). Because the model may not fit on
+# one device, rank 0 builds it in the computer's own memory, the others on the **meta device**, without values, and rank
+# 0 sends each its part.
 
 # %% tags=["hide-input", "export"] module="distributed"
 from collections.abc import Iterable, Iterator
@@ -566,15 +570,8 @@ def evaluate_together(
 
 # %% [markdown]
 # The trainer needs few changes. `DistributedTrainer` is [chapter 20](20_one_gpu.ipynb#a-trainer-that-does-not-wait)'s
-# `FastTrainer` with the model in an engine and three methods changed:
-#
-# - `train_step` counts the targets of the whole batch, which every process reads, and passes on only the process's own
-#   rows.
-# - `count_targets` returns that count.
-# - `accumulate_gradients` divides by an $N$-th of all targets, so that the engine's mean is the sum. (`all_reduce`,
-#   folded, returns the sum, here of the losses.)
-#
-# The loop stays as it is.
+# `FastTrainer` with the model in an engine and three methods changed. The docstrings say what each does. `all_reduce`,
+# folded, returns the sum, here of the losses. The loop stays as it is.
 
 
 # %% tags=["export"] module="distributed"
@@ -628,10 +625,10 @@ class DistributedTrainer(FastTrainer):
 
 # %% [markdown]
 # Do both engines compute what one process computes, and what do they send? With each engine, two processes make a step
-# of a small model, once from one batch and once from four. Each process takes half of every batch. The table below has
-# these rows, all but *error* in multiples of the parameters' bytes in float32:
+# of a small model, and each process takes half of the batch. The output below has these rows, all but *error* in
+# multiples of the parameters' bytes in float32:
 #
-# - *allreduce*, *allgather* and *reducescatter* are how much is all-reduced, gathered and scattered.
+# - *allreduce*, *allgather* and *reducescatter* count the whole tensor of each call, and not one process's part.
 # - *kept* is what one process keeps of the parameters.
 # - *sent* is what one process would send in a ring. With $N = 2$ that is $2 (N - 1) / N = 1$ times what is all-reduced,
 #   and $(N - 1) / N = 1/2$ of what is gathered or scattered.
@@ -690,59 +687,62 @@ def one_step(count=1, **options):
     return moved | {"kept": kept / full}, torch.cat(gradients)
 
 
-[(single, gradient)] = launch(one_step, 1)
+[(single, whole_gradient)] = launch(one_step, 1)
 engines = {
     "DDP": {},
     "FSDP": {"sharded": True},
     "FSDP in bf16": {"sharded": True, "dtype": torch.bfloat16},
 }
-rows, apart = {}, {}
-for count in (1, 4):
+traffic, errors_of = {}, {}
+
+
+def show_engines(count):
+    """Print what a step of `count` batches moves with each engine."""
     for name, options in engines.items():
         (row, other), _ = launch(partial(one_step, count, **options), 2)
-        rows[name, count] = row
-        apart[name, count] = ((other - gradient).norm() / gradient.norm()).item()
-for row in rows.values():
-    one_way = row["allgather"] + row["reducescatter"]
-    row["sent"] = (2 * row["allreduce"] + one_way) / 2
+        one_way = row["allgather"] + row["reducescatter"]
+        row["sent"] = (2 * row["allreduce"] + one_way) / 2
+        traffic[name, count] = row
+        errors_of[name, count] = (
+            (other - whole_gradient).norm() / whole_gradient.norm()
+        ).item()
+    batches = f"{count} batches a step" if count > 1 else ""
+    print(f"{batches:16}" + "".join(f"{name:>14}" for name in engines))
+    for name in traffic["DDP", count]:
+        found = [traffic[engine, count][name] for engine in engines]
+        print(f"{name:16}" + "".join(f"{share:14.2f}" for share in found))
+    errors = "".join(f"{errors_of[engine, count]:14.0e}" for engine in engines)
+    print(f"{'error':16}{errors}")
+
+
 print("multiples of the parameters' bytes; error as a share of the gradient")
-for count in (1, 4):
-    print(
-        f"{count} batch{'es' if count > 1 else ''} a step".ljust(16)
-        + "".join(f"{name:>14}" for name in engines)
-    )
-    for name in rows["DDP", count]:
-        found = [rows[engine, count][name] for engine in engines]
-        print(f"  {name:14}" + "".join(f"{share:14.2f}" for share in found))
-    errors = "".join(f"{apart[engine, count]:14.0e}" for engine in engines)
-    print(f"  {'error':14}{errors}")
+show_engines(1)
+
 
 # %% tags=["proof"]
-for count, gathered in ((1, 1.65), (4, 3.58)):
-    moved, whole = rows["FSDP", count], rows["DDP", count]
+def check_engines(count, gathered):
+    """A step of `count` batches moves what the text says."""
+    moved, full = traffic["FSDP", count], traffic["DDP", count]
     assert round(moved["allgather"], 2) == gathered
-    assert round(moved["reducescatter"], 2) == round(whole["allreduce"], 2) == 1
-    assert count > 1 or round(moved["sent"], 2) == 1.32
-    assert round(moved["kept"], 2) == 0.5 and whole["allgather"] == 0
-    half = rows["FSDP in bf16", count]
+    assert round(moved["reducescatter"], 2) == round(full["allreduce"], 2) == 1
+    assert round(moved["kept"], 2) == 0.5 and full["allgather"] == 0
+    half = traffic["FSDP in bf16", count]
     assert half["reducescatter"] == moved["reducescatter"]
     assert round(moved["allgather"] / half["allgather"], 3) == 2
-    assert max(apart["DDP", count], apart["FSDP", count]) < 1e-6
-    assert apart["FSDP in bf16", count] < 0.06
+    assert max(errors_of["DDP", count], errors_of["FSDP", count]) < 1e-6
+    assert errors_of["FSDP in bf16", count] < 0.06
+
+
+check_engines(1, 1.65)
+assert round(traffic["FSDP", 1]["sent"], 2) == 1.32
 
 # %% [markdown]
-# With one batch a step, DDP sums every gradient once. FSDP gathers each layer twice. The embeddings, 35.5 percent of
-# this model, belong to no layer: they stay gathered through both passes, so they are gathered once. That makes
-# $2 \cdot 0.645 + 0.355 = 1.65$.
+# DDP sums every gradient once. FSDP gathers each layer twice. The embeddings, 35.5 percent of this model, belong to no
+# layer: they stay gathered through both passes, so they are gathered once. That makes $2 \cdot 0.645 + 0.355 = 1.65$.
 #
 # In a ring, FSDP therefore sends $(1.65 + 1) / 2 = 1.32$ times the model, where DDP sends it once. With small
 # embeddings it would be 1.5. In return each process keeps only half of everything. In bfloat16 FSDP gathers half as
-# many bytes, while gradients are still summed in float32. With one batch it then sends 0.91, even less than DDP in
-# float32.
-#
-# With 4 batches a step, whose gradients are added up ([gradient
-# accumulation](11_training.ipynb#one-step-from-several-batches)), FSDP gathers the layers five times and sends 2.29
-# times the model ([why](#what-does-accumulation-cost-under-fsdp)).
+# many bytes, while gradients are still summed in float32. It then sends 0.91, even less than DDP in float32.
 
 # %% [markdown]
 # ## What goes into a checkpoint?
@@ -752,9 +752,8 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # other, and rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the file
 # has the shape of a shard, and **any number of processes may go on from there**, whatever number began.
 #
-# The file has only rank 0's random state. The other ranks reseed at the start and at every save, from the
-# seed, the step and their rank. So dropout drops different entries on each rank, and a run resumed in as many processes
-# draws the same numbers as an uninterrupted one.
+# Each rank draws its own numbers for dropout, and a run resumed in as many processes draws the same ones as an
+# uninterrupted one: at the start and at every save, ranks other than 0 reseed from the seed, the step and their rank.
 #
 # ### Do they train the same model?
 #
@@ -828,8 +827,10 @@ for name in histories:
 #
 # ### What if one of them dies?
 #
-# All devices wait for the slowest, the **straggler**. And the more there are, the more often one fails. On
-# 16,384 of them the training of Llama 3 was interrupted unexpectedly 419 times in 54 days, once every three hours
+# All devices wait for the slowest, the **straggler**. (If each updated without waiting, in *asynchronous* training, it
+# would use gradients of parameters already replaced, *stale* ones, and the run would no longer be that of one process.)
+# And the more there are, the more often one fails. On 16,384 of them the training of Llama 3 was interrupted
+# unexpectedly 419 times in 54 days, once every three hours
 # ([Grattafiori and others, 2024](https://arxiv.org/abs/2407.21783), section 3.3.4). A process that is killed says
 # nothing. The others find a connection closed, or wait. So somebody has to watch: when one dies, stop the rest, start
 # all again, and let them go on from the last checkpoint.
@@ -851,14 +852,14 @@ for name in ("1 process", "2, one of them killed"):
 # %% [markdown]
 # No farther than the other runs. Steps 11 and 12 were made twice, and nobody can tell.
 #
-# A process that hangs goes unnoticed until those that wait for it give up, with our settings after ten minutes (three
-# hours before the first step, when rank 0 may have to fetch the data, and at the very end). Then all are stopped, and
-# started again if you allow it. Meanwhile `py-spy dump` shows where each one is.
+# A process that hangs closes no connection. The others wait for it, with our settings ten minutes, and then all are
+# stopped, and started again if you allow it. (Meanwhile `py-spy dump` shows where each one is.)
 #
-# How often should you save? If saving takes $c$ minutes and something fails every $M$ minutes on average, much more
-# than $c$, Young and Daly's rule says: every $\sqrt{2 c M}$ minutes. It weighs the time that saving takes against the
-# work that is lost: with one minute to save and a failure every three hours, every
-# $\sqrt{2 \cdot 1 \cdot 180} \approx 19$ minutes.
+# How often should you save? Let a save take $c$ minutes and a failure come every $M$ minutes on average, with $M$ much
+# larger than $c$. Saving every $T$ minutes costs a share $c / T$ of the time, and a failure loses half an interval on
+# average, a share $T / (2M)$. Their sum is smallest where the two are equal, at $T = \sqrt{2 c M}$ (**Young and Daly's
+# rule**). With one minute to save and a failure every three hours that is $\sqrt{2 \cdot 1 \cdot 180} \approx 19$
+# minutes.
 #
 # ## The same command
 #
@@ -879,9 +880,6 @@ for name in ("1 process", "2, one of them killed"):
 #
 # `max_tokens` stays the size of the *whole* batch. So the result does not depend on the number of processes, except for
 # rounding and dropout.
-#
-# `torchrun` gives each process one thread on the CPU: it sets `OMP_NUM_THREADS=1` unless you do. With two threads each,
-# processes that have one core each would fight for the cores.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -892,7 +890,7 @@ quiz.one_choice(
     ),
     quiz.right(
         "It has 24,000 tokens, and every GPU takes half of what it took",
-        "Yes, so the run computes the same. But each device has less to compute between two rounds of communication.",
+        "Yes, so the run computes the same, except for rounding and dropout. But each device has less to compute between two rounds of communication.",
     ),
     quiz.wrong(
         "It has 24,000 tokens, and the gradient is half as large",
@@ -904,8 +902,9 @@ quiz.one_choice(
 # ## Are two twice as fast?
 #
 # Here each process gets one core, and computes the gradient of a model of 4 million parameters: one process from a
-# whole batch, then two from a half each. So the total batch is fixed, which is called **strong scaling**. In practice
-# one more often keeps the batch per process, so that the total grows with the world size: **weak scaling**.
+# whole batch, then two from a half each. So the total batch is fixed, which is called **strong scaling**. Where the
+# batch per process is kept instead, so that the total grows with the world size, it is **weak scaling**. The speed-up
+# divided by the number of processes is the **scaling efficiency**.
 #
 # The two do it in three ways: without communication; with an all-reduce when the backward pass is done; and in
 # **buckets**, where the gradients of the last layers are sent as soon as there are 5 megabytes of them.
@@ -971,13 +970,15 @@ assert (
 # not 167.
 #
 # Even without communication, two are only 1.31 times as fast as one. Part of a step takes as long for few sentences as
-# for many: some 8 ms, by the straight line through one process's two times. Such a part limits any speed-up (**Amdahl's
-# law**). But this part alone would allow $50 / (8 + 21) = 1.7$. We have not found what accounts for the rest.
+# for many, some 8 of the 50 ms, by the straight line through one process's two times. If a share $s$ of the time cannot
+# be divided, no number of devices makes it more than $1 / s$ times as fast (**Amdahl's law**), here about 6. (For two
+# this allows $50 / (8 + 42 / 2) = 1.7$; we have not found what accounts for the rest.)
 #
 # Between an all-reduce at the end and one in buckets there is no clear difference here, presumably because overlap of
 # communication and computation needs free hardware, and both cores compute.
 #
-# How long does an all-reduce take by itself?
+# How long does an all-reduce take by itself? We timed it on another machine than the steps above, so compare its rows
+# only with each other.
 
 
 # %% an all-reduce, timed tags=["hide-input"]
@@ -1021,7 +1022,9 @@ assert round(grew) == 22
 # 2019](https://arxiv.org/abs/1909.08053)).
 #
 # Take the feed-forward network, $\operatorname{relu}(x W_1) \, W_2$. Cut $W_1$ between columns (**column-parallel**):
-# each device then computes half of the hidden numbers, and applies the ReLU to them by itself. Cut $W_2$ between rows
+# each device then computes half of the hidden numbers, and applies the ReLU to them by itself. (Cut between rows, it
+# would give each device only a summand of every hidden number, and the ReLU of a sum is not the sum of the ReLUs.) Cut
+# $W_2$ between rows
 # (**row-parallel**), so that each multiplies only the hidden numbers that it has. That gives two summands of the
 # output:
 #
@@ -1051,8 +1054,9 @@ plt.show()
 
 # %% [markdown]
 # Once in each. The summands of the output are added up on the way forward. Both devices have used $x$, so on the way
-# back each has only its part of the gradient of $x$, and these parts are added up. That takes two autograd functions,
-# one for each direction.
+# back each has only its part of the gradient of $x$, and these parts are added up. PyTorch does not know these sums, so
+# we write two functions, each with a backward pass of its own (subclasses of `torch.autograd.Function`, called with
+# `.apply`).
 #
 # **By hand.** Let $x = 3$, $W_1 = (1, 2)$ and $W_2 = (4, 5)^\top$. The first device computes $3 \cdot 1 \cdot 4 = 12$
 # and the second $3 \cdot 2 \cdot 5 = 30$; their sum, 42, is the output. Back, let the gradient at the output be 2. The
@@ -1154,16 +1158,21 @@ assert all(torch.equal(*pair) for pair in zip(left[:2], right[:2], strict=True))
 # sends parameters, and each device computes whole layers for its own rows of the batch. Here activations are sent, and
 # all devices share the same rows, so the batch need not grow.)
 #
+# ### Share the layers, or the positions
+#
 # There are two more ways to cut. In **pipeline parallelism** ([Huang and others,
-# 2019](https://arxiv.org/abs/1811.06965)) each device has some of the *layers*, and only activations at the borders
-# are sent, and on the way back their gradients. To keep all busy, a batch is cut into $m$ micro-batches that follow
-# one another. At the beginning and at the end some devices still wait, a share of $(N - 1) / (m + N - 1)$ of the
-# time, the **bubble**. With 3 devices and 4 micro-batches, as in the picture, that is a third.
+# 2019](https://arxiv.org/abs/1811.06965)) each device has some of the *layers*, and only activations at the borders are
+# sent, and on the way back their gradients. To keep all busy, a batch is cut into $m$ micro-batches that follow one
+# another. At the beginning and at the end some devices still wait, a share of $(N - 1) / (m + N - 1)$ of the time, the
+# **bubble**. With 3 devices and 4 micro-batches, as in the picture, that is a third; with 30 micro-batches it would be
+# 6 percent. But small micro-batches use a device badly, and the activations of all must be kept until their backward
+# pass. A schedule that starts each backward pass as early as it can (*1F1B*, one forward, one backward) keeps at most
+# $N$ of them.
 #
 # In **context parallelism** each device has some of the *positions*. In *ring attention* ([Liu and others,
-# 2023](https://arxiv.org/abs/2310.01889)) the keys and values then go around a ring, while each blends what it has seen
-# so far, as [chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)'s attention without the score matrix
-# does.
+# 2023](https://arxiv.org/abs/2310.01889)) the keys and values then go around a ring, while each device keeps the
+# queries of its own positions, and a running weighted mean of the values that have passed, as in [chapter
+# 20](20_one_gpu.ipynb#attention-without-the-score-matrix). So no device ever holds all keys.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Left: pipeline parallelism, three devices as rows, time as columns. Four micro-batches, numbered 1 to 4, pass through the devices one step later each; two cells of every row are empty, the bubble. Right: context parallelism, four devices in a ring, each with a quarter of the positions; keys and values are passed on to the next."}}
 figure, (pipe, ring_axes) = plt.subplots(
@@ -1206,49 +1215,53 @@ for axes in (pipe, ring_axes):
 plt.show()
 
 # %% [markdown]
-# Which one, and when? Try them in this order:
+# ### Which one, and when?
+#
+# Try them in this order:
 #
 # | what you see | what to share |
 # |---|---|
 # | everything fits | the batch (data parallel) |
-# | memory is short | moments and gradients, too (ZeRO-2, at no cost), then the parameters (FSDP) |
+# | memory is short | moments and gradients, too (ZeRO-2, with no more bytes), then the parameters (FSDP) |
 # | a layer is too large for a device, or a device has so few tokens that sending its gradients takes longer than its backward pass | each layer (tensor parallel), within a machine, if the layer is wide enough |
 # | the stack of layers still does not fit, or links are slow | the stack of layers (pipeline parallel) |
 # | one sequence is too long | its positions (context parallel) |
 #
-# Where each begins to be bound by communication is [computed below](#when-does-communication-take-longer).
+# Tensor parallelism helps in the second case of its row because devices that share a layer count as one. With the same
+# devices there are fewer shards of the batch, so each has more tokens, and only its part of the gradients to send.
+# Where each way begins to be bound by communication is [computed below](#when-does-communication-take-longer).
 #
 # Large models combine these ways. The eight devices of one machine, joined by fast links (NVLink), share each layer; a
 # width of 8,192 is enough for that. Batches are dealt out among machines. With a pipeline besides, this is called **3D
 # parallelism**. In a [mixture of experts](19_modern.ipynb#experts-more-parameters-at-the-same-price) the experts can be
-# dealt out as well, and each token travels to the devices of its experts: **expert parallelism**.
+# dealt out as well, and each token travels to the devices of its experts, in an *all-to-all*: **expert parallelism**.
 
 # %% [markdown]
 # ## Do more devices need a larger batch?
 #
-# If the batch stays as it is, every further device leaves less for each. On one H200 of [chapter
-# 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) the training of the paper's base model would take an estimated 65
-# minutes, and on 64 still 9, since a 64th of the batch is too little to keep a device busy ([estimated
-# below](#what-would-it-cost-today)).
+# If the batch stays as it is, every further device leaves less for each: on 64 H200s the paper's base model would train
+# only [some 7 times as fast](#what-would-it-cost-today) as on one, by our estimate.
 #
-# So whoever uses more devices usually gives them a larger batch, to keep them busy. But that is another training: it
-# has fewer steps, and its learning rate and the rest must be searched for again. Two rules say where to begin the
-# search, for $k$ times the batch. For SGD, take $k$ times the learning rate, after a warm-up ([Goyal and others,
-# 2017](https://arxiv.org/abs/1706.02677)). For Adam, take $\sqrt k$ times the learning rate, and divide Adam's
-# $\epsilon$ by $\sqrt k$. Replace Adam's $\beta_1$ and $\beta_2$ by $1 - k (1 - \beta_1)$ and $1 - k (1 - \beta_2)$, as
-# long as these are above 0 ([Malladi and others, 2022](https://arxiv.org/abs/2205.10287)). Beyond some size, a larger
-# batch no longer saves steps ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
+# So whoever uses more devices usually gives them a larger batch, to keep them busy. But that is another training: for
+# the same data it makes fewer steps, and its learning rate and Adam's settings must be searched for again. Two rules
+# say where to begin the search, for $k$ times the batch. For SGD, take $k$ times the learning rate, after a warm-up
+# ([Goyal and others, 2017](https://arxiv.org/abs/1706.02677)). For Adam, take $\sqrt k$ times the learning rate, and
+# divide Adam's $\epsilon$ by $\sqrt k$. Replace Adam's $\beta_1$ and $\beta_2$ by $1 - k (1 - \beta_1)$ and
+# $1 - k (1 - \beta_2)$, as long as the new values are above 0 ([Malladi and others,
+# 2022](https://arxiv.org/abs/2205.10287)). The noise of a mean over $k$ times as many targets is $\sqrt k$ times
+# smaller; once it is small beside the gradient itself, a larger batch no longer saves steps. That size is the
+# **critical batch size** ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
-    "You go from 32 devices to 64 and keep the size of the whole batch. Suppose that a step then computes in half the time. What happens to the time for sending the gradients around the ring?",
+    "You go from 32 devices to 64 and keep the size of the whole batch. Suppose that a step then computes in half the time. Leave latency out. What happens to the time for sending the gradients around the ring?",
     quiz.wrong(
         "It halves as well",
         "The gradient is as large as before. Everyone sends 2 (N - 1) / N of it, which hardly changes.",
     ),
     quiz.right(
         "It stays nearly the same",
-        "Yes: 2 (N - 1) / N goes from 1.94 to 1.97. So its share of the step grows.",
+        "Yes: 2 (N - 1) / N goes from 1.94 to 1.97. So its share of the step grows. (The rounds go from 62 to 126, so with latency it even grows itself.)",
     ),
     quiz.wrong(
         "It doubles",
@@ -1605,6 +1618,17 @@ assert (abs(said / taken - 1) < 0.8).all() and latency > 0 and per_byte > 0
 #
 # ### What does accumulation cost under FSDP?
 #
+# When a step adds up the gradients of several batches ([gradient
+# accumulation](11_training.ipynb#one-step-from-several-batches)), FSDP sends more. Here are the engines' bytes for
+# four:
+#
+
+# %% one step from four batches, counted tags=["hide-input"]
+show_engines(4)
+check_engines(4, 3.58)
+assert round(traffic["FSDP", 4]["sent"], 2) == 2.29
+
+# %% [markdown]
 # Gradients are sent only with the last of the four batches. A layer is gathered before the first forward pass and
 # before each of the four backward passes; after a backward pass it stays gathered for the next forward pass. So the
 # layers are gathered five times: $5 \cdot 0.645 + 0.355 = 3.58$. The price is memory: until the last batch each process
@@ -1614,8 +1638,8 @@ assert (abs(said / taken - 1) < 0.8).all() and latency > 0 and per_byte > 0
 #
 # ### When does communication take longer?
 #
-# Of each [way to share](#share-a-layer), ask when communication takes longer than computation, for a device of $F$
-# FLOP/s whose connections have the bandwidth $\beta$.
+# For each [way to share](#which-one-and-when), ask when communication takes longer than computation, for a device of
+# $F$ FLOP/s whose connections have the bandwidth $\beta$.
 #
 # - **Data parallel**, with $b$ tokens a device: a model of $P$ parameters takes $6 P b / F$ seconds for forward and
 #   backward pass, and its gradients of 4 bytes take $2 \frac{N - 1}{N} \, 4 P / \beta$ around a ring of $N$. They can
@@ -1630,12 +1654,12 @@ assert (abs(said / taken - 1) < 0.8).all() and latency > 0 and per_byte > 0
 #   for their sum (unless products or batches are cut into parts). They take longer than the products where $D <
 #   \frac{N - 1}{3} F / \beta$, whatever the batch.
 # - **Pipeline**: at a border $2 b D$ bytes, against $24 b D^2$ FLOPs in each layer of a device. With $L$ layers each
-#   they hide where $D > F / (12 L \beta)$.
+#   they hide where $D > F / (12 L \beta)$, while the device computes the next micro-batch.
 # - **Context**, with $b$ positions a device: keys and values, $4 b D$ bytes, against $4 b^2 D$ FLOPs for their scores
 #   and sums. They hide if $b > F / \beta$. A causal mask halves the FLOPs, and then it takes $b > 2 F / \beta$.
 #
 # Everything is a multiple of $F / \beta$: the FLOPs that a device can do while it sends one byte. For $F$ take 271
-# TFLOP/s, which the H200 of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) reached with the paper's base model
+# TFLOP/s, which the H200 of [chapter 20](20_one_gpu.ipynb#all-rungs-on-a-gpu) reached with the paper's base model
 # and its largest batch (27 percent of the maker's 989). For $\beta$ take three values. Within a machine, an H100's
 # links have 450 GB/s in one direction ([NVIDIA](https://www.nvidia.com/en-us/data-center/h100/) gives 900 for both).
 # Between machines, one network card has 50. Eight cards have 400, of which we count half, 200: an assumption, since

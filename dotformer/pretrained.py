@@ -157,7 +157,8 @@ def search(
 ) -> list[list[tuple[float, int]]]:
     """For each question the passages nearest in meaning, the best first.
 
-    A passage is its cosine and its number. Raises what `encoder.encode` does.
+    Each hit is a cosine and the number of a passage. Raises what `encoder.encode`
+    does.
 
     Defined in chapter 15, "Search by meaning".
     """

@@ -21,7 +21,9 @@ from dotformer.support.checks import check_rows
 
 
 def pretokenize(text: str) -> list[str]:
-    """Cut a text into words, each with a space before it, punctuation and spaces.
+    """Cut a text into words, numerals, other characters and white space.
+
+    The first three keep one space before them.
 
     Defined in chapter 10, "Before any merge, cut into words".
     """
@@ -124,7 +126,7 @@ class BPETokenizer:
         return cls(learn_merges(texts, vocab_size - smallest))
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """The token IDs of a text. UnicodeEncodeError: it has a lone surrogate."""
+        """The token IDs. UnicodeEncodeError: a surrogate alone is no character."""
         shift, words = len(self.special_tokens), pretokenize(text)
         tokens = [n + shift for word in words for n in self._merge(word)]
         if add_special_tokens:
@@ -149,7 +151,7 @@ class BPETokenizer:
         return [symbol.decode(errors="backslashreplace") for symbol in symbols]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of tokens; what is not UTF-8 becomes �. ValueError: no token."""
+        """The text; what is not UTF-8 becomes �. ValueError for no token ID."""
         tokens = files.checked_tokens(tokens, len(self))
         joined = b"".join(self.vocabulary[token] for token in tokens)
         return joined.decode(errors="replace")
