@@ -26,8 +26,7 @@ plots.book_style()
 transformer_map(built=1)
 
 # %% [markdown]
-# This is what the book builds. None of it is built yet: this chapter shows what attention replaced, and then the idea
-# of attention.
+# This is what the book builds. This chapter shows what attention replaced, and then the idea of attention.
 #
 # ## Which word would you keep?
 #
@@ -53,8 +52,8 @@ transformer_map(built=1)
 # **Predict first.** After four words, how much of the first is left in $h_4$?
 #
 # The code changes one word a little (a nudge) and reads again. Then it divides how far the state has moved by the
-# nudge. For a tiny nudge this ratio is the derivative (here for any nudge, since the state is a sum). It says how much
-# the state depends on the word. We call it the word's **influence**. The word 0 back is the latest one:
+# nudge. For a tiny nudge this ratio is the derivative: it says how much the state depends on the word. We call it the
+# word's **influence**. The word 0 back is the latest one:
 
 # %%
 import numpy as np
@@ -78,26 +77,24 @@ print("moved by the word 0, 1, 2, 3 back:", np.round(influence, 3))
 assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 
 # %% [markdown]
-# An eighth is left. You can check it on paper. Starting from $h_0 = 0$,
-# $h_4 = x_4 + 0.5 \, x_3 + 0.25 \, x_2 + 0.125 \, x_1$. The word $k$ steps back has the factor $0.5^k$, and that factor
-# is its influence: $\partial h_4 / \partial x_{4-k} = 0.5^k$.
+# An eighth is left. Starting from $h_0 = 0$, $h_4 = x_4 + 0.5 \, x_3 + 0.25 \, x_2 + 0.125 \, x_1$. The word $k$ steps
+# back has the factor $0.5^k$, and that factor is its influence: $\partial h_4 / \partial x_{4-k} = 0.5^k$.
 #
 # Why not multiply by 1? Then nothing fades, but after a thousand words the state is the sum of all thousand, and no
-# single one can be read off. With more than 1 the oldest word would drown the newest, and the derivative would grow
-# without end. Whatever the factor, one number of limited precision cannot hold a thousand: a memory of fixed size is a
-# *bottleneck*. So we ask how fast it forgets, and how much it holds.
+# single one can be read off. With more than 1 the oldest word would drown the newest. Whatever the factor, one number
+# of limited precision cannot hold a thousand: a memory of fixed size is a *bottleneck*. So we ask how fast it forgets,
+# and how much it holds.
 #
 # ## Two cells
 #
 # A real state is a vector. The function that computes the new state from the old one and the word is called a **cell**.
 # The plain cell mixes the word $x$ and the state $h$ with two matrices, and squeezes the result between −1 and 1.
-# (Without the squeeze the state would be a weighted sum of the words.) The new state is $h'$:
+# Without the squeeze the state would be a weighted sum of the words. The new state is $h'$:
 #
 # $$h' = \tanh(x W_x + h W_h + b) .$$
 #
 # Vectors are rows in this book, so they stand left of a matrix. The same $W_x$, $W_h$ and $b$ (the **bias**) serve at
-# every step. So the number of parameters does not depend on the length of the sequence, and the cell reads texts of any
-# length.
+# every step. So the number of parameters does not depend on the length of the sequence.
 #
 # In the plain cell, each step multiplies a small change of the state by $W_h$, the same matrix whatever the word, and
 # by the slope of $\tanh$. The **LSTM** (long short-term memory) adds a second state, the **cell state** $c$, whose path
@@ -183,8 +180,7 @@ def rnn_cell(
 
 
 # %% [markdown]
-# The code of the LSTM is folded below. Its gates and its candidate are computed together, side by side. (A smaller
-# gated cell, the **GRU**, is in [chapter 13](13_alignment.ipynb).)
+# The code of the LSTM is folded below. A smaller gated cell, the **GRU**, is in [chapter 13](13_alignment.ipynb).
 
 
 # %% tags=["export", "hide-input"] module="by_hand.recurrence"
@@ -219,8 +215,7 @@ def lstm_cell(
 # ## How fast do they forget?
 #
 # We asked how far $h_4$ moves when a word is nudged. Now ask it of real cells. Each network reads 100 random words,
-# vectors of 8 standard normal numbers. Nothing is trained: these are weights from which training would start. Why they
-# matter comes at the end of this section.
+# vectors of 8 standard normal numbers. Nothing is trained: these are weights from which training would start.
 #
 # State and word are vectors now, so each number of the state has a derivative with respect to each number of the word.
 # Together they form a matrix, the **Jacobian**, with a row for each number of the state and a column for each number of
@@ -230,8 +225,8 @@ def lstm_cell(
 # $$\frac{\partial h_t}{\partial x_{t-k}} = \frac{\partial h_t}{\partial h_{t-1}} \cdots
 # \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \; \frac{\partial h_{t-k}}{\partial x_{t-k}} .$$
 #
-# Here $h_t$ stands for the whole state. In the plain cell it is $H = 24$ numbers. In the LSTM it is 48, the 24 of $h$
-# and the 24 of $c$ side by side.
+# Here $h_t$ stands for the whole state: $H = 24$ numbers in the plain cell, and 48 in the LSTM, the 24 of $h$ and the
+# 24 of $c$.
 #
 # From each Jacobian we need one number. The *size* of a matrix is the root of the sum of its squared entries (its
 # **Frobenius norm**). The influence of the word $k$ steps back is the size of its Jacobian, divided by the size of the
@@ -248,7 +243,7 @@ def lstm_cell(
 #
 # **Predict first.** In the plain cell with PyTorch's initialisation, how much influence does the word 20 steps back
 # have, compared with the latest: about a fifth, a hundredth, or less than a ten-thousandth? (In the output, 1.0e-02 is
-# a hundredth; the latest word counts 1.)
+# a hundredth.)
 
 
 # %% cells to compare, and a Jacobian by nudging tags=["hide-input"]
@@ -319,16 +314,16 @@ for name in names:
     print(f"{name:18}", *(f"{k} back {m[k]:.1e}  " for k in (1, 5, 20, 40)))
 
 # %% [markdown]
-# Less than a ten-thousandth, and the LSTM does little better. A sentence has about twenty words. At its end, its first
-# word would have almost no effect any more.
+# Less than a ten-thousandth, and the LSTM does little better. A sentence has about twenty words, so at its end its
+# first word would have almost no effect.
 #
-# Why so little? Look at one factor of the chain. It turns a small change $\delta$ of the old state into a change of the
-# new one: $\delta$ is multiplied by $W_h$, and then each entry by the slope of $\tanh$, which is $1 - h'^2$.
+# Why so little? Look at one factor of the chain. It multiplies a small change $\delta$ of the old state by $W_h$, and
+# then each entry by the slope of $\tanh$, which is $1 - h'^2$.
 #
 # First the matrix. Its entries have the variance $1/(3H)$, and $H$ of them add up in each entry of $\delta W_h$, so it
 # shrinks a typical change to about $1/\sqrt 3 = 0.58$ of its length ([derived](#three-explanations)).
 #
-# Then the slope: it is 0.86 on average. Matrix and slope together make 0.50 a step. Measured:
+# Then the slope: it is 0.86 on average. Together they make 0.50 a step. Measured:
 
 # %% matrix, slope and both, along 200 texts tags=["hide-input"]
 slopes, shrinks = [], []
@@ -355,16 +350,15 @@ assert abs(a_step - 0.52) < 0.01
 # open, at $\sigma(0) = \frac12$. [Going further](#three-explanations) says where the rest comes from.
 #
 # The last two rows start from better weights, which postpone the fading. An orthogonal $W_h$ keeps every length, so
-# only the slope of $\tanh$ is left. That slope is at most 1, and less wherever the state is not 0: some 0.8 a step
-# here. With the gate open more than 0.97 is left per step: 0.95 through the gate, and the rest on a path through $h$.
+# only the slope of $\tanh$ is left. That slope is below 1 wherever the state is not 0: some 0.8 a step here. With the
+# gate open more than 0.97 is left per step: 0.95 through the gate, and the rest on a path through $h$.
 #
 # Influence decides what can be learned. Training moves each parameter against the **gradient**, the derivative of the
 # error. Suppose that the error depends on the last state. Since the parameters serve at every step, the gradient is a
 # sum with a term for each step (*backpropagation through time*). The term for the step $k$ back contains the chain of
-# Jacobians from the start of this section. If that chain has shrunk to $10^{-6}$, the term is next to nothing beside
-# the others: the **vanishing gradient**. It made plain networks hard to train on **long-range dependencies**, where the
-# right answer depends on a word far back, and the LSTM was invented to overcome it (at first with no forget gate, that
-# is, $f = 1$).
+# Jacobians. If that chain has shrunk to $10^{-6}$, the term is next to nothing beside the others: the **vanishing
+# gradient**. It made plain networks hard to train on **long-range dependencies**, where the right answer depends on a
+# word far back, and the LSTM was invented to overcome it.
 #
 # A matrix lengthens a vector at most by its largest **singular value**. If that is below 1 for $W_h$, the gradient must
 # vanish, because the slope of $\tanh$ is never above 1. Factors above 1 do the opposite, the **exploding gradient**: 50
@@ -408,8 +402,7 @@ assert round(open_gate[40], 2) == 0.35
 # variance that the prediction explains: 1 is perfect recall, 0 is none.
 #
 # The table shows the mean $R^2$ over a word's 8 numbers. For example, 0.98 in the first row stands for
-# $0.98 \cdot 8 = 7.8$ numbers of the latest word. The last column adds up all words. This sum is the **memory
-# capacity**.
+# $0.98 \cdot 8 = 7.8$ numbers of the latest word. The last column adds up all words: the **memory capacity**.
 #
 # **Predict first.** A word has 8 numbers, and the state of a plain cell 24. How many numbers can a linear fit recall
 # from that state, at most? Halves count: two numbers with an $R^2$ of 0.5 make one.
@@ -456,28 +449,27 @@ for name in names:
 # $x_2$, so it recalls 1 in all. Whatever a single number mixes, the $R^2$ that it yields add up to at most 1. So 24
 # numbers recall at most 24 ([proof](#why-not-more-than-24)).
 #
-# Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more: 21. What
-# differs is *which* numbers. One word back, the plain cell recalls 81 percent and the orthogonal one 56; three words
-# back, 14 and 33. For the plain cell, to forget more slowly is to spread nearly the same memory over more words.
+# Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more: 21. It
+# spreads nearly the same memory over more words: one word back, the plain cell recalls 81 percent and the orthogonal
+# one 56; three words back, 14 and 33.
 #
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was 35
-# percent. Its $c$ is largely a sum in which old words fade slowly. So each word moves the sum, and each explains only a
-# little of it. (The 82 percent of the latest word come mostly from $h$, whose gate $o$ depends on that word.) In all,
-# the open gate recalls one and a half times as many numbers as PyTorch's initialisation, which leaves only 14 of 48
+# percent. Its $c$ is largely a sum in which old words fade slowly, so each word moves the sum but explains little of
+# it. The 82 percent of the latest word come mostly from $h$, whose gate $o$ depends on that word. In all, the open gate
+# recalls one and a half times as many numbers as PyTorch's initialisation, which leaves only 14 of 48
 # ([why](#why-only-14-of-48)).
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.
 #
 # Training may bring the total nearer to $N$, and choose what is worth keeping on average, *Lannister* rather than *a*.
-# A gate can choose which words stay. But training and gate both choose before the question comes, and neither lets a
-# linear fit recall more than the bound.
+# A gate can choose which words stay. But both choose before the question comes, and neither lifts the bound.
 #
 # Why not a larger state, then? It holds more, at a price: 50 words of 8 need 400 numbers, so a step takes more than
 # $400^2$ multiplications, and the 51st word pushes out another.
 #
-# Real words are not independent numbers. They depend on one another, so more of them fit, and a nonlinear fit can
-# recover more. What remains is that the state stays as wide as it is, however long the text.
+# Real words depend on one another, so more of them fit, and a nonlinear fit can recover more. What remains is that the
+# state stays as wide as it is, however long the text.
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)
@@ -567,9 +559,9 @@ plt.show()
 # is $e^{\text{score}}$, divided by the sum of these over all words. This is a *softmax*; [chapter 3](03_softmax.ipynb)
 # says why the exponential.
 #
-# For *what gets paid?* give *debts* the score 9 (any number well above the others would do) and the other five words 0.
-# Then *debts* gets $e^9 / (e^9 + 5) = 0.9994$ of the weight, and each other word 0.0001. For *how often?* give the 9 to
-# *always*. The words stay, and only the scores change. So far this is only indexing, since we say where to look.
+# For *what gets paid?* give *debts* the score 9 and the other five words 0. Then *debts* gets
+# $e^9 / (e^9 + 5) = 0.9994$ of the weight, and each other word 0.0001. For *how often?* give the 9 to *always*. The
+# words stay, and only the scores change. So far this is only indexing, since we say where to look.
 #
 # Does it work at any distance? Take 50 random words, and ask for the words 1, 10 and 40 steps back:
 
@@ -594,12 +586,11 @@ for back in (1, 10, 40):
 # recurrent networks had 24 or 48.
 #
 # Influence does not fade with the distance, either. With the scores given, the derivative of the answer with respect to
-# a word is that word's weight times the identity matrix. This is one factor, at any distance, and no product over the
-# steps in between. A word with a small weight has little influence, too, but its score decides that, and not its
-# distance.
+# a word is that word's weight times the identity matrix. This is one factor, and no product over the steps in between.
+# A word with a small weight has little influence, too, but its score decides that, not its distance.
 #
 # Here are influence and recall of the four recurrent networks as curves. The level line at 1, on the right, is
-# attention with the score set by hand on the word asked for; it is drawn, not measured.
+# attention with the score set by hand; it is drawn, not measured.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain and LSTM fall straight, below a ten-thousandth at 20 back; the plain, orthogonal one falls less than half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all four curves are near 0 by 10 back, and attention is a level line at 1."}}
 colors = dict(
@@ -655,17 +646,17 @@ quiz.one_choice(
 # The bottleneck hurt in translation. A network for translation had two parts and was called an **encoder-decoder** or
 # **sequence-to-sequence** network (*seq2seq*). A recurrent **encoder** read the source sentence, and a recurrent
 # **decoder** wrote the translation. From the source the decoder got only the encoder's last state. So everything had to
-# fit into one vector before the first word was written. A longer sentence has more to hold in that same vector, and its
-# first words have longer to fade. And translations did get worse with the length of the sentence ([Cho and others,
+# fit into one vector before the first word was written. A longer sentence has more to hold, and its first words have
+# longer to fade. And translations did get worse with the length of the sentence ([Cho and others,
 # 2014](https://arxiv.org/abs/1409.1259)).
 #
-# A wider vector only moves the limit, and reading in both directions still leaves one vector.
+#
 #
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. Before the decoder writes a word, its
 # own state $s$ serves as the query. A small network compares $s$ with each $h_j$ and gives this $h_j$ a score,
 # $r_j = v \cdot \tanh(s W + h_j U)$, with learned $W$, $U$ and $v$. This is **additive attention**, also *Bahdanau
 # attention*. Softmax turns the scores into weights $\alpha_j$, which say where to look. What comes back is the weighted
-# sum of the states. It is called the **context vector** $c$, and is not the cell state of an LSTM:
+# sum of the states, the **context vector** $c$ (not the cell state of an LSTM):
 #
 # $$\alpha_j = \frac{e^{r_j}}{\sum_k e^{r_k}}, \qquad c = \sum_{j} \alpha_j \, h_j .$$
 #
@@ -714,8 +705,8 @@ plt.show()
 #
 # Nobody tells the decoder where to look: it learns this. Every step from the scores to the next word is differentiable,
 # so the gradient reaches the scores. Whenever more weight on a source word makes the right next word likelier, training
-# pushes that word's score up. (If the decoder took only the word with the highest score, *hard attention*, a small
-# change of a score would change nothing, and training could not tell where to look instead.)
+# pushes that word's score up. If the decoder took only the word with the highest score, *hard attention*, a small
+# change of a score would change nothing, and training could not tell where to look instead.
 #
 # But is $c$ not one small vector again? Yes, but there is a new $c$ for each word that is written. With 40 source words
 # and 256 numbers in each $h_j$, every $c$ is another blend of all $40 \cdot 256 = 10{,}240$ numbers. So no single state
@@ -729,16 +720,16 @@ plt.show()
 #
 # The transformer of 2017 keeps the attention and drops the recurrent network around it. It is a stack of **layers**.
 # Each layer takes a vector for every word and returns a new one. In a layer each word asks a question of its own and
-# looks at the words of its *own* sentence, as the decoder above looks at the source. This is **self-attention**. (Where
-# a translation is written, its words look at the source, too, as before: **cross-attention**.)
+# looks at the words of its *own* sentence, as the decoder above looks at the source. This is **self-attention**. Where
+# a translation is written, its words look at the source, too, as before: **cross-attention**.
 #
-# That removes both problems. All the vectors that a word looks at are there before the layer begins. So no word waits
-# for another, and the layer computes all words at once. And any two words are one step apart. One thing is lost, the
-# order of the words, since a weighted sum has none; [chapter 5](05_position.ipynb) puts it back.
+# That removes both problems. All the vectors that a word looks at are there before the layer begins, so the layer
+# computes all words at once. And any two words are one step apart. One thing is lost, the order of the words, since a
+# weighted sum has none; [chapter 5](05_position.ipynb) puts it back.
 #
 # In the paper, *Attention Is All You Need*, the transformer translated from English into German better than anything
 # before, ensembles of several models included: 28.4 BLEU, more than 2 above them ([chapter 14](14_translation.ipynb)
-# explains the score). It trained for 3.5 days on eight GPUs.
+# explains the score).
 #
 # ## What does it cost?
 #
@@ -760,19 +751,16 @@ plt.show()
 # matrix takes $d^2$ multiplications. A plain cell has two such matrices, this convolution three, one for each word that
 # it sees, and attention four, which chapters 4 and 6 introduce. Attention also works on each of the $n^2$ pairs of
 # words: to compare the two takes $d$ multiplications, and to multiply a vector by its weight $d$ more. So its work is
-# **quadratic** in $n$. (In training a recurrent network keeps all its states, too, because the gradient goes back
-# through each of them.)
+# **quadratic** in $n$.
 #
 # The convolution needs $n - 1$ layers, because a layer reaches only one word to each side.
 #
-# But attention often does *more* work than a recurrent network. It does more than a plain cell at any length. At the
-# original transformer's width, 512, it does more than an LSTM from about a thousand words on ([counted
-# below](#how-much-work-is-it)): there the pairs, $2 n^2 d$, overtake the matrices, $4 n d^2$. (The paper says less
-# whenever $n < d$, because it leaves out the four matrices.)
+# But attention does *more* work than a plain cell at any length. At the original transformer's width, 512, it does more
+# than an LSTM from about a thousand words on ([counted below](#how-much-work-is-it)): there the pairs, $2 n^2 d$,
+# overtake the matrices, $4 n d^2$.
 #
 # What attention saves in training is the *waiting*: a plain cell or an LSTM needs $h_{t-1}$ before it can compute
-# $h_t$. (A recurrent network that is linear in its state need not wait; see [Going further](#how-much-work-is-it).)
-# Waiting is slow on a GPU, which has thousands of units that work side by side. One step, with one word of each
+# $h_t$. Waiting is slow on a GPU, which has thousands of units that work side by side. One step, with one word of each
 # sentence, is often too little work to fill them.
 #
 # When attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)). It

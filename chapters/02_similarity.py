@@ -14,7 +14,7 @@
 # *tea*, *debts* and *python*.
 #
 # You need Python with a little NumPy, the product of two matrices, the law of cosines, and, from statistics, the
-# mean, the variance and the normal distribution (covariance only at the end). It takes about 23 minutes to read, and
+# mean, the variance and the normal distribution (covariance only at the end). It takes about 22 minutes to read, and
 # 30 for the exercises. [Going further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
@@ -94,8 +94,8 @@ assert [*asked.values()][:4] == [0, 6, 0, 3]
 
 # %% [markdown]
 # In attention the question is called the **query**; here it is $(0, 2, 0)$. A word is compared through its **key**; for
-# *debts* that is $(0, 3, 0)$. What the word hands over is its **value**, which must wait for chapter 4. This chapter is
-# about the comparison of query and key.
+# *debts* that is $(0, 3, 0)$. What the word hands over is its **value**, which must wait for chapters 3 and 4. This
+# chapter is about the comparison of query and key.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -122,9 +122,9 @@ quiz.one_choice(
 # ## A word as a row of numbers
 #
 # What does the sum of products measure? To learn that, leave the look-up for a moment and compare words with words.
-# There common sense knows the answer: *tea* is more like *coffee* than like *train*. So the query is now a word itself.
-# We describe *tea* and three other words by three new features: how *warm* is it, how *drinkable*, how fast does it
-# *move*? The numbers are our own rough judgement.
+# There common sense knows the answer: *tea* is more like *coffee* than like *train*. We describe *tea* and three other
+# words by three new features: how *warm* is it, how *drinkable*, how fast does it *move*? The numbers are our own rough
+# judgement.
 
 # %%
 import numpy as np
@@ -145,8 +145,7 @@ tea, coffee, ice, train = vectors
 # Each row is a **vector**: a list of numbers in a fixed order. Its number of entries is its **dimension** or *width*
 # $D$, here 3. In the original transformer the width is 512, and it is called $d_\text{model}$, in code `d_model`. There
 # nobody chooses the features: training finds the numbers, as [chapter 7](07_learning.ipynb) shows, and the features
-# have no names. (If all queries and keys are rotated in the same way, no dot product changes, so dot products alone
-# give no axis a meaning.)
+# have no names.
 #
 # ## Multiply and add
 #
@@ -201,7 +200,7 @@ print("tea and coffee ", dot(tea, coffee))
 # ## Direction and length
 #
 # A drawing separates what a vector says from how loudly it says it. Tea, coffee and ice have 0 as their third number,
-# so their first two numbers are enough to draw them as arrows.
+# so the first two are enough to draw them as arrows.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Arrows for tea (2, 3), coffee (3, 3) and ice (-3, 1) in the plane of warm and drink. Tea and coffee point almost the same way, 11 degrees apart, and coffee is longer. Ice points to the other side, more than a right angle away from tea."}}
 figure, axes = plt.subplots(figsize=(6, 3.6))
@@ -234,19 +233,19 @@ axes.axvline(0, color=plots.GREY, lw=0.8)
 plt.show()
 
 # %% [markdown]
-# Ice makes more than a right angle with tea, and its dot product with tea was negative.
+#
 #
 # The **length** of an arrow, also called the (L2) **norm** of its vector, comes from Pythagoras. It is the root of
 # the vector's dot product with itself: $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
 #
 # What does the dot product have to do with the angle $\theta$ between two arrows $a$ and $b$? However wide the vectors,
 # two arrows lie in one plane. There they span a triangle, whose third side is $a - b$. Compute the squared length of
-# this third side in two ways. First with the dot product, which is symmetric and distributes over sums, so that the
-# brackets expand as with ordinary numbers:
+# this side in two ways. First with the dot product, which is symmetric and distributes over sums, so that the brackets
+# expand as with ordinary numbers:
 #
 # $$\|a - b\|^2 = (a - b) \cdot (a - b) = \|a\|^2 + \|b\|^2 - 2\, a \cdot b .$$
 #
-# Second, by the law of cosines, which is Pythagoras for any angle: the same squared length is
+# Second, by the law of cosines, which is Pythagoras for any angle, it is
 # $\|a\|^2 + \|b\|^2 - 2\, \|a\| \, \|b\| \cos\theta$. The two results are equal, so
 #
 # $$a \cdot b = \|a\| \, \|b\| \cos\theta .$$
@@ -271,7 +270,7 @@ lengths = np.sqrt((four**2).sum(axis=-1, keepdims=True))  # (4, 1), a column
 units = four / lengths  # (4, 3), each row divided by its own length
 
 # %% [markdown]
-# The folded cell has this as `normalize`, with a check of the input, and `cosine_similarity`, which uses it.
+# The folded cell has this as `normalize`, which `cosine_similarity` uses.
 
 
 # %% tags=["export", "hide-input"] module="by_hand.similarity"
@@ -316,20 +315,17 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # Now tea is most like itself.
 #
 # One trap: a vector of zeros has no direction, and so no cosine. Its row would become 0/0, which is NaN (*not a
-# number*), and so would its row and column among the cosines. `normalize` raises an error for it.
+# number*). `normalize` raises an error for it.
 #
 # ### Dot product or cosine: which does a transformer use?
 #
 # The original transformer uses the dot product, divided by a number that depends on the width of the keys alone;
-# chapter 3 derives it.
-#
-# So lengths count, and the length of a query counts differently from the length of a key:
+# chapter 3 derives it. So lengths count, but a query's differently from a key's:
 #
 # - *A longer query* multiplies all its scores by the same number. The ranking stays; only the gaps between the scores
 #   grow ([chapter 3](03_softmax.ipynb#temperature) shows what that does).
-# - *A longer key* makes each of its own scores larger in size. A query that agrees with it scores higher, one at a
-#   right angle still scores 0, and one that points away scores lower. The other keys keep their scores, so the ranking
-#   can change.
+# - *A longer key* makes each of its own scores larger in size: higher for a query that agrees with it, lower for one
+#   that points away. The other keys keep their scores, so the ranking can change.
 #
 # Distance charges a key for its squared length, because $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2\, q \cdot k$. If all keys
 # have the same length, distance, cosine and dot product rank them alike. So the choice matters only where keys differ
@@ -340,9 +336,9 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # so a word pays for what it says beyond the question. The dot product charges nothing for that.
 #
 # Where we ask which texts are alike, we want that charge, so a **nearest-neighbour search** (in a *vector database*,
-# say) often uses the cosine. (With dot products it is a *maximum inner product search*.) In a *look-up*, length has its
-# use: training can lengthen a key, so that it scores higher for every query that agrees with it. The original
-# transformer leaves the lengths to training.
+# say) often uses the cosine; with dot products it is a *maximum inner product search*. In a *look-up*, length has its
+# use: a longer key scores higher for every query that agrees with it. The original transformer leaves the lengths to
+# training.
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -373,11 +369,10 @@ quiz.number(
 # %% [markdown]
 # ## How alike are strangers?
 #
-# Our vectors had three entries. In the original transformer the vector of a word has 512, and the queries and keys,
-# which chapter 4 makes from words, have 64. Is a cosine of 0.5 a lot there? That depends on how alike two vectors are
-# by accident. So take strangers, vectors that have nothing to do with each other: every entry is drawn independently
-# from a normal distribution with mean 0 and variance 1. For 10,000 pairs of each width, the code below prints the
-# *typical size* of the cosine, the root of the mean of its square (**RMS**).
+# In the original transformer the vector of a word has 512 entries, and the queries and keys, which chapter 4 makes from
+# words, have 64. Is a cosine of 0.5 a lot there? That depends on how alike two vectors are by accident. So take
+# strangers: every entry is drawn independently from a normal distribution with mean 0 and variance 1. For 10,000 pairs
+# of each width, the code below prints the *typical size* of the cosine, the root of the mean of its square (**RMS**).
 #
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
@@ -405,8 +400,7 @@ for width in widths:
 # Why $1/\sqrt D$? The $D$ entries are independent, so their densities multiply, and the product is proportional to
 # $e^{-\lVert x \rVert^2 / 2}$. It depends only on the length, so every direction is equally likely for the second
 # vector. From wherever the first one points, the view is the same, so let the first be $(1, 0, \dots, 0)$. Scale the
-# second to length 1 and call it $u$. Their cosine is their dot product, which is $u_1$, the first entry. How large is
-# it?
+# second to length 1 and call it $u$. Their cosine is now their dot product, $u_1$.
 #
 # The squares $u_1^2, \dots, u_D^2$ sum to 1. No axis is favoured, so all $D$ of them have the same mean, which must be
 # $1/D$. Its root, the typical size of $u_1$, is $1/\sqrt D$.
@@ -414,13 +408,12 @@ for width in widths:
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly **orthogonal**.
 #
-# So is 0.5 a lot? At width 2, two pairs in three go beyond 0.5 or $-0.5$. At width 64, that of queries and keys, 0.5 is
-# four times the typical size: two or three pairs in 100,000 go beyond it. At width 512 it practically never happens.
+# So is 0.5 a lot? At width 2, two pairs in three go beyond 0.5 or $-0.5$. At width 64, 0.5 is four times the typical
+# size: two or three pairs in 100,000 go beyond it. At width 512 it practically never happens.
 #
-# Chapter 3 will also need the typical *dot product* of two strangers. So far we scaled them to length 1. As they were
-# drawn, each has a length of about $\sqrt D$, because its squared length is a sum of $D$ squares of mean 1. So their
-# dot product, the cosine times both lengths, has the typical size
-# $\frac{1}{\sqrt D} \cdot \sqrt D \cdot \sqrt D = \sqrt D$.
+# Chapter 3 will also need the typical *dot product* of two strangers. Before the scaling, each has a length of about
+# $\sqrt D$, because its squared length is a sum of $D$ squares of mean 1. So their dot product, the cosine times both
+# lengths, has the typical size $\frac{1}{\sqrt D} \cdot \sqrt D \cdot \sqrt D = \sqrt D$.
 
 # %% tags=["proof"]
 assert all(abs(typical[width] * width**0.5 - 1) < 0.03 for width in widths)
@@ -434,18 +427,17 @@ assert 87 < np.degrees(np.arccos(typical[512])) < 88
 # be as unlike *coffee* as it is unlike *train*. Better are vectors that can be alike: then what a model learns about
 # one word carries over, in part, to similar ones.
 #
-# Where do such vectors come from? Behind them is an old idea, the **distributional hypothesis**, which J. R. Firth put
-# in one line: "You shall know a word by the company it keeps". *Tea* and *coffee* stand in the same kinds of sentences,
-# after *drink* and *a cup of*. Now suppose that a model is trained on a lot of text, for example to guess a hidden word
-# from its neighbours (as *word2vec* is, and BERT by *masked language modelling*). It ends up with similar vectors for
-# *tea* and *coffee*, presumably because both call for the same guesses: *cup* is a good guess next to either.
+# Where do such vectors come from? Behind them is the **distributional hypothesis**, which J. R. Firth put in one line:
+# "You shall know a word by the company it keeps". *Tea* and *coffee* stand in the same kinds of sentences, after
+# *drink* and *a cup of*. Now suppose that a model is trained on a lot of text, for example to guess a hidden word from
+# its neighbours (as *word2vec* is, and BERT by *masked language modelling*). It ends up with similar vectors for *tea*
+# and *coffee*, presumably because both call for the same guesses, such as *cup*.
 #
 # The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book. It
 # was trained first to imitate a larger model that guesses hidden words (**distillation**), then on pairs of sentences;
 # [chapter 15](15_pretrained.ipynb) runs all of it. We need only its first part, the **embedding table**: 30,522 rows of
 # 384 learned numbers. Each row is the **embedding** of one **token**, which is a word, part of a word or a character.
-# Looking up a word means picking its row; multiplying the word's one-hot vector by the embedding table picks the same
-# row.
+# Looking up a word means picking its row; multiplying its one-hot vector by the embedding table does the same.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -472,18 +464,16 @@ for word in ("tea", "debts", "python"):
     )
 
 # %% [markdown]
-# Out of some 21,000 words of three or more letters, the nearest to *tea* is *coffee*. No label told the model which
-# words are drinks.
+# Of some 21,000 words, the nearest to *tea* is *coffee*, and no label told the model which words are drinks.
 #
-# Two of these lists deserve a second look. The neighbours of *debts* include *creditors* and *owed*, words that go with
-# debts but do not mean the same. So a high cosine can mean that two words are alike (*similarity*), or only that they
-# belong together (*relatedness*).
+# The neighbours of *debts* include *creditors* and *owed*, words that go with debts but do not mean the same. So a high
+# cosine can mean that two words are alike (*similarity*), or only that they belong together (*relatedness*).
 #
-# The neighbours of *python* include *snake* and *serpent* as well as *import* and *pip*: the word has several senses
-# (**polysemy**), but only one vector. No single neighbour proves much, not even *panda*, the first; what counts is that
-# three are words for snakes and two belong to programming. Embeddings like these are called **static**, because a word
-# has the same vector whatever the sentence (the opposite is *contextual*). To find out which python is meant, a model
-# has to look at the other words. That is what attention is for, and with these very vectors chapter 4 does it.
+# Of the neighbours of *python*, three are words for snakes and two, *import* and *pip*, belong to programming: the word
+# has several senses (**polysemy**), but only one vector. No single neighbour proves much, not even *panda*, the first.
+# Embeddings like these are called **static**, because a word has the same vector whatever the sentence (the opposite is
+# *contextual*). To find out which python is meant, a model has to look at the other words. That is what attention is
+# for, and with these very vectors chapter 4 does it.
 #
 # Is a cosine of 0.44 high? Compare ([measured below](#how-high-is-high)):
 #
@@ -507,8 +497,8 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # ## A whole sentence at once
 #
 # Now compare every word of a sentence with every other, and with itself. In each comparison one word is the query and
-# the other the key. Write the results into a matrix. In every such matrix of this book, **each query has a row and each
-# key has a column**.
+# the other the key. In the matrix of results, as everywhere in this book, **each query has a row and each key has a
+# column**.
 #
 # For 6 words that is 36 dot products, and for 1,000 a million: the cost is **quadratic** in the length. They need not
 # be computed one by one, because every entry of a matrix product is a dot product too: of a row of the first matrix
@@ -517,8 +507,8 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 #
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
 #
-# First by hand, with the vectors of the first section. The keys are *Lannister*, *always*, *pays* and *debts*, in this
-# order, one in each column. The queries are *what gets paid?* and *how often?*, one in each row:
+# First by hand, with the vectors of the first section. The keys are *Lannister*, *always*, *pays* and *debts*, one in
+# each column. The queries are *what gets paid?* and *how often?*, one in each row:
 #
 # $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 2 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 6 & 0 & 0 \end{pmatrix} .$$
 #
@@ -527,8 +517,8 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # 1](01_why_attention.ipynb#the-network-of-2014), must make a vector and send it through $\tanh$ for every pair
 # (**additive attention**; ours is **dot-product attention**).
 #
-# As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. For two plain matrices,
-# the code is `queries @ keys.T`. The function below does the same, and allows further axes in front (a batch).
+# As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. In code this is
+# `queries @ keys.T`. The function below does the same, and allows further axes in front (a batch).
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -565,17 +555,14 @@ plots.score_map(likeness, sentence, sentence)
 plt.show()
 
 # %% [markdown]
-# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09.
-#
-# Now read the last column: it has the same numbers as the last row. The matrix of all dot products of a set of vectors
-# with each other, their **Gram matrix**, is always **symmetric**, because $a \cdot b = b \cdot a$. For likeness, this
-# symmetry is right. For a look-up, two things are wrong with this matrix:
+# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09. The last column has the same numbers. The
+# matrix of all dot products of a set of vectors with each other, their **Gram matrix**, is always **symmetric**,
+# because $a \cdot b = b \cdot a$. For likeness, this symmetry is right; for a look-up, two things are wrong:
 #
 # - It is symmetric: *hot* can score *coffee* no higher than *coffee* scores *hot*. But *hot* should find the noun that
-#   it belongs to, and that noun need not look back. (Chapter 3 rescales each row, but not the scores.)
-# - With vectors of length 1 every word finds itself first. But it already has what it says itself; a look-up is for
-#   what other words can add. (The diagonal holds the squared lengths, here 1, and between vectors of length 1 no dot
-#   product is larger.)
+#   it belongs to, and that noun need not look back.
+# - Every word finds itself first, because the diagonal holds the squared lengths, here 1, and between vectors of length
+#   1 no dot product is larger. But a look-up is for what other words can add.
 #
 # Both faults come from using one vector as query *and* as key. One learned matrix $W$, shared by both, would not cure
 # them: $XW (XW)^\top$, with the words as rows of $X$, is again symmetric, with squared lengths on the diagonal. So

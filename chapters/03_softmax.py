@@ -13,7 +13,7 @@
 # from the best match. And it shows why transformers divide their scores by the square root of the width of the keys.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. The chapter
-# takes about 26 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 6 more
+# takes about 25 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 6 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
@@ -30,9 +30,9 @@ transformer_map(built=3)
 #
 # A hard look-up scores every key with a dot product and takes the best.
 #
-# Each key has a **value**, and the look-up returns the value of the key that wins. The key says what an entry is found
-# by, and the value what it hands over: what makes a drink findable need not be what you want to know. Here a value is a
-# price and a number of litres.
+# Each key has a **value**: the key says what an entry is found by, and the value what the look-up hands over if that
+# key wins. What makes a drink findable need not be what you want to know. Here a value is a price and a number of
+# litres.
 
 # %% tags=["nbval-check-output"]
 import numpy as np
@@ -50,21 +50,19 @@ print("scores:", scores)
 print("the best match is", drinks[best], "with price and litres", values[best])
 
 # %% [markdown]
-# Coffee wins with 6. The entry for tea, with its score of 5, is discarded, although it fits nearly as well: that is one
-# fault.
+# Coffee wins with 6. Tea, with 5, is discarded, although it fits nearly as well: that is one fault.
 #
 # There is a worse fault. Turn the query slowly: the answer does not move, and then it jumps. With the query
 # $(0.01, 1, 0)$ coffee still wins, 3.03 to 3.02. With $(-0.01, 1, 0)$ tea wins. Now a machine that learns asks: "If I
-# change this number of the query a little, does the answer get better?" With a hard look-up the reply is nearly always
-# "nothing happens", so the machine cannot find a better query in small steps.
+# change the query a little, does the answer get better?" With a hard look-up the answer nearly always stays the same,
+# so the machine cannot find a better query in small steps.
 #
-# Both faults have the same cure. Give every key a *share*, and let the answer be a blend of all values. Then every
-# score counts a little.
+# Both faults have the same cure: give every key a *share*, and let the answer be a blend of all values. Then every
+# score counts.
 #
 # ## From scores to shares
 #
-# Shares must be positive, they must sum to 1, and a higher score must get a larger share. Why not divide each score by
-# the sum of all scores?
+# Why not divide each score by the sum of all scores?
 #
 # **Predict first.** What goes wrong with `scores / scores.sum()` for the scores $-1, 0, 1$? And do the shares of
 # $0, 1, 2$ change when 10 is added to every score?
@@ -77,9 +75,9 @@ with np.errstate(all="ignore"):
 # %% [markdown]
 # In the third line the sum of the scores is 0. In the last line, which is our list, ice gets a negative share.
 #
-# The second line shows another fault. Its scores are those of the first line plus 10, and the winner's share falls from
-# 0.67 to 0.36. But adding 10 to every score should change nothing. Suppose that every key gets a fourth entry of 1, and
-# the query a fourth entry of 10. Then every score rises by 10, and the keys differ no more than before.
+# The second line shows another fault: with 10 added to the scores of the first line, the winner's share falls from 0.67
+# to 0.36. But such a shift should change nothing. If every key gets a fourth entry of 1, and the query one of 10, then
+# every score rises by 10, and the keys differ no more than before.
 #
 # Could we subtract the lowest score first? Then only differences count, and no share is negative. But now a bad key
 # changes how two good ones share. If the lowest score is 4, scores of 6 and 5 become 2 and 1, and share 2 to 1; if it
@@ -92,27 +90,27 @@ with np.errstate(all="ignore"):
 # 5. The ratio of two shares depends on their own two scores, and on no other key.
 #
 # Why positive, and not at least 0? A key with the share 0 could be lost for good: later in the chapter you see that no
-# small change of a score then changes its share. And why 1? So that the answer stays among the values: three equal
-# values must blend to that value, and so must three hundred.
+# small change of a score then changes its share. And why 1? So that the answer stays among the values: equal values,
+# however many, must blend to the same value.
 #
 # Take any two keys, and shift all scores until the lower of the two is 0. By demand 4 no share changes. By demand 5 the
 # ratio then depends only on the other score, which is now the difference. In short: **the ratio of two shares depends
 # on the difference of their scores, and on nothing else.**
 #
 # This settles the formula: only the powers of a fixed number have such ratios. To see why, let $f(x)$ be the ratio that
-# belongs to the difference $x$: the share of one key, divided by the share of another key whose score is lower by $x$.
+# belongs to the difference $x$: the share of one key, divided by that of another whose score is lower by $x$.
 #
-# Take three keys, each 1 ahead of the next. The first gets $f(1)$ times the share of the second, and the second gets
-# $f(1)$ times the share of the third. So the first gets $f(1) f(1)$ times the share of the third. But the first is 2
-# ahead of the third, so $f(2) = f(1)^2$. In the same way $f(x + y) = f(x) f(y)$ for any two differences.
+# Take three keys, each 1 ahead of the next. The first gets $f(1)$ times the share of the second, and the second $f(1)$
+# times that of the third. But the first is 2 ahead of the third, so $f(2) = f(1)^2$. In the same way
+# $f(x + y) = f(x) f(y)$ for any two differences.
 #
 # Write $a$ for $f(1)$; it is above 1, since a higher score must get more. Then $f(3) = a^3$, and
 # $f(\tfrac12) = \sqrt a$, since $f(\tfrac12)^2 = f(1)$. The same reasoning works for every fraction, and a short step
 # more for every other $x$ ([Going further](#why-only-powers)): $f(x) = a^x$ for all differences.
 #
-# To get such ratios, raise $a$ to the power of each score, and divide each result by the sum of all the results. The
-# shares are positive and sum to 1, like the probabilities of a **distribution**. We take $a = e$, the base with the
-# simplest derivative; another base would only rescale the scores ($a^s = e^{s \ln a}$). For the scores 0, 1, 2:
+# To get such ratios, raise $a$ to the power of each score, and divide each result by the sum of them all. The shares
+# are positive and sum to 1, like the probabilities of a **distribution**. We take $a = e$, the base with the simplest
+# derivative; another base would only rescale the scores ($a^s = e^{s \ln a}$). For the scores 0, 1, 2:
 #
 # | score | $e^{\text{score}}$ | share |
 # |---|---|---|
@@ -121,8 +119,7 @@ with np.errstate(all="ignore"):
 # | 2 | 7.389 | 7.389 / 11.107 = 0.665 |
 # | sum | 11.107 | 1 |
 #
-# A score that is one point higher than another gets $e \approx 2.718$ times the share of the other, whether both are
-# high or low.
+# A key one point ahead of another gets $e \approx 2.718$ times its share, whether both scores are high or low.
 #
 # As a loop in Python:
 
@@ -155,9 +152,10 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 # If you add a number $c$ to every score, no weight changes: $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ cancels.
 # This is called **shift invariance**. So with two keys a weight depends only on $x$, its score minus the other's.
 # Divide numerator and denominator by the exponential of its own score: what is left is $1 / (1 + e^{-x})$, the
-# **sigmoid**, or *logistic function*. If the scores are 4 apart, the better key gets 0.982. The function below uses
-# shift invariance and subtracts from each row its largest score, `highest`. [Break it](#break-it-scores-of-a-thousand)
-# shows why.
+# **sigmoid**, or *logistic function*.
+#
+# The function below uses shift invariance and subtracts from each row its largest score, `highest`. [Break
+# it](#break-it-scores-of-a-thousand) shows why.
 
 # %% tags=["export"] module="by_hand.softmax"
 import numpy as np
@@ -210,8 +208,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## The blend
 #
-# Now use the weights: multiply each value by its weight and add up. Here is the whole look-up, for the drinks and their
-# prices:
+# Now multiply each value by its weight, and add up. For the drinks and their prices:
 #
 # | | score | $e^{\text{score}}$ | weight | price | weight · price |
 # |---|---|---|---|---|---|
@@ -225,8 +222,8 @@ quiz.one_choice(
 # the answer lies between the smallest and the largest number in its column of the values.
 #
 # Now take $T$ queries at once, and $S$ keys whose values have the width $D$. The weights are a matrix $W$ of shape
-# $(T, S)$, with a row for each query. The values are a matrix $V$ of shape $(S, D)$, with a row for each key. Then the
-# answers are one more matrix product $O$, and its row $O_i$ is the answer to query $i$:
+# $(T, S)$, with a row for each query, and the values a matrix $V$ of shape $(S, D)$, with a row for each key. Row $O_i$
+# of their product $O$ is the answer to query $i$:
 #
 # $$O = W V , \qquad O_i = \sum_{j=1}^{S} W_{ij} \, V_j .$$
 #
@@ -269,14 +266,14 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
     assert drinks[(keys @ [first, 1, 0]).argmax()] == drink
 
 # %% [markdown]
-# The answer costs 2.91, a price that is not on the list: it is a blend, mostly coffee and about a quarter tea. The
-# train has less than half a percent of the weight, and its price of 40 still puts 0.20 into the answer: but for
-# rounding, every finite score gets some weight, however small.
+# The answer costs 2.91, a price that is not on the list: it is mostly coffee and about a quarter tea. Even the train,
+# with less than half a percent of the weight, puts 0.20 into the answer: but for rounding, every finite score gets some
+# weight.
 
 # %% [markdown]
 # Does the blend still jump when the query turns? Ask with $(x, 1, 0)$, let $x$ run from $-2$ to 2, and look at the
-# litres. The hard look-up answers with the 0.1 litres of ice, then with the 0.3 of tea, then with the 0.2 of coffee.
-# The blend, called *soft* in the figure, has no jumps:
+# litres. The hard look-up jumps from the 0.1 litres of ice to the 0.3 of tea, and then to the 0.2 of coffee. The blend,
+# called *soft* in the figure, has no jumps:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The litres of the answer against the first entry of the query, from -2 to 2. Hard: steps, 0.1 (ice) below -0.4, 0.3 (tea) up to 0, then 0.2 (coffee). Soft: a smooth curve from 0.1 up to 0.24 at 0.2 and down to 0.21."}}
 from dotformer.by_hand.similarity import similarity_matrix
@@ -298,16 +295,16 @@ axes.set(xlabel="x, in the query (x, 1, 0)", ylabel="litres", ylim=(0, 0.35))
 plt.show()
 
 # %% [markdown]
-# Scores, softmax, weighted average: together they are a **soft look-up**. Turn the query a little, and the answer moves
-# a little. The answer has a slope at every query: the look-up is **differentiable**. A hard choice has a slope of 0,
-# and none at all at its jumps. So in a soft look-up queries and keys can be learned by following the slope (**gradient
-# descent**, chapter 7). Attention is this look-up, *soft attention*.
+# Scores, softmax, weighted average: together they are a **soft look-up**. Its answer has a slope at every query: the
+# look-up is **differentiable**. A hard choice has a slope of 0, and none at all at its jumps. So in a soft look-up
+# queries and keys can be learned by following the slope (**gradient descent**, chapter 7). Attention is this look-up,
+# *soft attention*.
 #
-# Nobody buys a blended price. But attention blends word vectors. Take two vectors of the same length, at right angles
-# to each other, and add half of each. The sum has a cosine of 0.71 with both, where an unrelated vector has about 0. So
-# in a wide space a blend of two words is near *both*, and sometimes near to what lies between them. Blend 0.6 of
-# *account* and 0.4 of *river*, in the vectors of [chapter 2](02_similarity.ipynb#real-vectors). Which of its 21,000
-# words are nearest?
+# Nobody buys a blended price. But attention blends word vectors. Take two vectors of the same length, at right angles,
+# and add half of each. The sum has a cosine of 0.71 with both, where an unrelated vector has about 0. So in a wide
+# space a blend of two words is near *both*, and sometimes near to what lies between them. Blend 0.6 of *account* and
+# 0.4 of *river*, in the vectors of [chapter 2](02_similarity.ipynb#real-vectors). Which of its 21,000 words are
+# nearest?
 
 # %% the words nearest to a blend tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize
@@ -328,8 +325,8 @@ assert (
 )
 
 # %% [markdown]
-# First come the two words and their plurals. Then comes *bank*, which is nearer to the blend than to *account* (0.31)
-# or to *river* (0.25). We chose the pair and the shares; for most pairs nothing so neat appears.
+# After the two words and their plurals comes *bank*, which is nearer to the blend than to *account* (0.31) or to
+# *river* (0.25). We chose the pair and the shares; for most pairs nothing so neat appears.
 
 # %% [markdown]
 # ## Break it: scores of a thousand
@@ -342,13 +339,12 @@ with np.errstate(all="ignore"):
 print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 
 # %% [markdown]
-# The loop returns `nan`, "not a number", three times. Python's `float`, which NumPy calls float64, ends near
-# $e^{709.8}$. The power $e^{1000}$ is larger, so it **overflows** to infinity, and infinity over infinity is undefined.
+# The loop returns `nan`, "not a number". Python's `float`, which NumPy calls float64, ends near $e^{709.8}$. The power
+# $e^{1000}$ is larger, so it **overflows** to infinity, and infinity over infinity is undefined.
 #
 # The function `softmax` subtracts the largest score from all scores, which is allowed, since only differences count.
-# The largest exponential is then $e^0 = 1$, so none can overflow. The sum is at least 1, so you never divide by 0,
-# however low the scores are. And the weights are the same. Very small exponentials may round to 0. This is called
-# **underflow**, and exercise 2 deals with it.
+# The largest exponential is then $e^0 = 1$, so none can overflow. The sum is at least 1, so you never divide by 0. Very
+# small exponentials may still round to 0. This is called **underflow**, and exercise 2 deals with it.
 #
 # A score of minus infinity gets the weight 0, exactly. Chapter 4 leaves words out in this way, with a **mask**.
 
@@ -358,8 +354,8 @@ assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
 # %% [markdown]
 # ## Temperature
 #
-# How sharp should the choice be? Divide the scores by a positive number $\tau$ before the softmax, and you can set it.
-# The number is called **temperature**.
+# To set how sharp the choice is, divide the scores by a positive number $\tau$, the **temperature**, before the
+# softmax.
 #
 # **Predict first.** Raise $\tau$ until it is very large. Where do the weights of the four entries go?
 
@@ -387,23 +383,22 @@ plt.show()
 
 # %% [markdown]
 # All go to one quarter, because scores divided by a large $\tau$ are all near 0. The answer is then the plain average
-# of the values. At $\tau = 1$ you find the weights of the blend, 0.27 for tea and 0.73 for coffee. On the left edge, at
-# low temperature, coffee has everything, because it is 1 ahead of tea and gets $e^{1/\tau}$ times as much: 2.7 times at
-# $\tau = 1$, 22,026 times at 0.1.
+# of the values. At low temperature coffee has everything, because it is 1 ahead of tea and gets $e^{1/\tau}$ times as
+# much: 2.7 times at $\tau = 1$, 22,026 times at 0.1.
 #
 # As $\tau$ goes to 0, the softmax becomes the hard choice again; keys that tie for the highest score share the weight.
 # A longer query does the same as a lower temperature: its direction says what is sought, and its length says how
 # sharply.
 #
-# Set the temperature yourself: where does tea, one point behind, come close to coffee, and where does it vanish?
+# Set the temperature yourself: where does tea come close to coffee, and where does it vanish?
 
 # %% tags=["plot"]
 movable.temperature(drinks, scores)
 
 # %% [markdown]
-# How sharp must the softmax be? That depends on the number of keys, because small weights add up. Suppose that one of
-# 10,000 keys has the score 6, and all others have 0. At $\tau = 1$ this key gets only $e^6 / (e^6 + 9{,}999) = 0.04$ of
-# the weight, and at $\tau = 0.5$ it gets 0.94.
+# How sharp the softmax must be depends on the number of keys, because small weights add up. Suppose that one of 10,000
+# keys has the score 6, and all others have 0. At $\tau = 1$ this key gets only $e^6 / (e^6 + 9{,}999) = 0.04$ of the
+# weight, and at $\tau = 0.5$ it gets 0.94.
 
 # %% tags=["proof"]
 crowd = np.eye(1, 10_000)[0] * 6  # one key with the score 6 among 10,000
@@ -418,7 +413,7 @@ assert scores.argmax() == 1 and scores[1] - scores[0] == 1
 assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 
 # %% [markdown]
-# Which temperature is right? A very sharp softmax has a hidden cost. To see it, ask how far the weights move.
+# But a very sharp softmax has a hidden cost. To see it, ask how far the weights move.
 
 # %% [markdown]
 # ## How far do weights move?
@@ -427,9 +422,8 @@ assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 # derivative*. Learning in small steps follows these derivatives, so where all of them are nearly 0, learning nearly
 # stops.
 #
-# Write $Z$ for the sum of the exponentials, so that $w_i = e^{s_i} / Z$. The derivative of the numerator with respect
-# to $s_i$ is $e^{s_i}$. The derivative of $Z$ is $e^{s_i}$ as well, since this is the only term of $Z$ that contains
-# $s_i$. The quotient rule gives
+# Write $Z$ for the sum of the exponentials, so that $w_i = e^{s_i} / Z$. With respect to $s_i$ the numerator has the
+# derivative $e^{s_i}$, and so has $Z$, since this is its only term that contains $s_i$. The quotient rule gives
 #
 # $$\frac{\partial w_i}{\partial s_i} = \frac{e^{s_i} Z - e^{s_i} e^{s_i}}{Z^2} = \frac{e^{s_i}}{Z} \cdot \frac{Z - e^{s_i}}{Z} = w_i (1 - w_i) .$$
 #
@@ -445,9 +439,9 @@ assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 # |---|---|---|---|
 # | weight 3 | $-0.665 \cdot 0.090 = -0.060$ | $-0.665 \cdot 0.245 = -0.163$ | $0.665 \cdot (1 - 0.665) = 0.223$ |
 #
-# $J$ is symmetric, so this is also its last column, which says what the last score does to every weight. When the last
-# score rises by a small amount, its own weight gains 0.223 times this amount, and the other two weights lose 0.060 and
-# 0.163 times this amount. So the total stays 1.
+# $J$ is symmetric, so this is also its last column, which says what the last score does to every weight. When this
+# score rises by a small amount, its own weight gains 0.223 times this amount, and the other two lose 0.060 and 0.163
+# times as much. So the total stays 1.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -480,10 +474,10 @@ for j in range(3):
     assert np.allclose((up - down) / (2 * nudge), jacobian[:, j], rtol=0, atol=1e-9)
 
 # %% [markdown]
-# When are these derivatives small? On the diagonal, $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at both
-# ends, 0 and 1. With the weights 0.99, 0.005 and 0.005 no entry of $J$ is larger than 0.01 in absolute value. **A
-# softmax that is sure of itself has stopped listening**: nudge its scores, and the weights hardly move. Such a softmax
-# is called **saturated**. (Equal weights on $S$ keys make small derivatives as well, but only as small as $\frac1S$.)
+# When are these derivatives small? On the diagonal, $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and 1.
+# With the weights 0.99, 0.005 and 0.005 no entry of $J$ is larger than 0.01 in absolute value. **A softmax that is sure
+# of itself has stopped listening**: nudge its scores, and the weights hardly move. Such a softmax is called
+# **saturated**.
 
 # %% tags=["proof"]
 sure = np.array([0.99, 0.005, 0.005])
@@ -521,29 +515,28 @@ quiz.one_choice(
 #
 # A network starts from random numbers (its **initialisation**), chosen so that the entries of its vectors have a size
 # of about 1, and its queries and keys come from different random matrices. So a fair model of the start are the
-# strangers of chapter 2: vectors whose entries are all independent, with mean 0 and **variance** 1. (The experiments
-# draw them from the normal distribution; the argument does not need that.) The variance is the mean squared distance
-# from the mean; if the mean is 0, it is the mean of the square.
+# strangers of chapter 2: vectors whose entries are all independent, with mean 0 and **variance** 1.  The variance is
+# the mean squared distance from the mean; if the mean is 0, it is the mean of the square.
 #
 # First take one product, $q_i k_i$. For independent numbers the mean of a product is the product of the means. So
-# $q_i k_i$ has mean 0. Its square, $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$. So $q_i k_i$ has variance 1.
+# $q_i k_i$ has mean 0, and its square, $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$, which is the variance.
 #
 # Now take the score, the sum of all $d_k$ products. It has mean 0, too, so its variance is the mean of its square.
-# Multiply this square out. Two different terms make a product such as $q_1 k_1 q_2 k_2$. Its four numbers are
-# independent, so its mean is 0. Only the squares of the $d_k$ terms remain, each with mean 1:
+# Multiply this square out. Two different terms make a product such as $q_1 k_1 q_2 k_2$, with mean 0, since its four
+# numbers are independent. Only the squares of the $d_k$ terms remain, each with mean 1:
 #
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
-# So the standard deviation of a score, its typical distance from 0, is $\sqrt{d_k}$. For $d_k = 64$ it is 8.
+# So the standard deviation of a score, its typical distance from 0, is $\sqrt{d_k}$: 8 for $d_k = 64$.
 #
 # How far apart are the scores of two keys $k$ and $k'$? Their difference is $q \cdot (k - k')$, and each entry of
-# $k - k'$ has variance 2, since the variances of independent numbers add. So the difference is a sum of 64 products of
-# variance 2, and its standard deviation is $\sqrt{128} \approx 11$. The two scores can easily differ by 10, and then
-# one key gets $e^{10}$ times the weight of the other.
+# $k - k'$ has variance 2, since the variances of independent numbers add. So at width 64 the standard deviation of the
+# difference is $\sqrt{64 \cdot 2} \approx 11$. The two scores can easily differ by 10, and then one key gets $e^{10}$
+# times the weight of the other.
 #
 # The cure is a division. Dividing the scores by $c$ divides their variance by $c^2$, so $c = \sqrt{d_k}$ leaves a
-# variance of 1 at every width. This $c$ is a temperature that the width sets. The variance need not be exactly 1. What
-# counts is that it is of this order, and the same at every width.
+# variance of 1 at every width. This $c$ is a temperature that the width sets. What counts is that the variance is of
+# the order of 1, and the same at every width.
 #
 # **Predict first.** One query, ten keys, all random, undivided scores. How much weight does the luckiest of the ten
 # get at width 64? At width 1024?
@@ -580,16 +573,15 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # %% [markdown]
 # ### What does saturation cost?
 #
-# The paper that introduced the transformer ([Vaswani and others, 2017](https://arxiv.org/abs/1706.03762)) only suspects
-# that large scores slow learning: "we suspect that for large values of $d_k$, the dot products grow large in magnitude,
-# pushing the softmax function into regions where it has extremely small gradients". Let us test the suspicion.
+# The paper that introduced the transformer ([Vaswani and others, 2017](https://arxiv.org/abs/1706.03762)) says only:
+# "we suspect that for large values of $d_k$, the dot products grow large in magnitude, pushing the softmax function
+# into regions where it has extremely small gradients". Let us test the suspicion.
 #
-# Call the first key the right one. Learning should then raise its weight, $w_1$, by changing the query. How does $w_1$
-# respond to the query $q$? Write $k_j$ for the whole vector of key $j$. Its score is $q \cdot k_j / \tau$, where $\tau$
-# is $\sqrt{d_k}$, or 1 without the division. The derivatives of $w_1$ with respect to the entries of $q$ make a vector,
-# the **gradient** of $w_1$. The query acts on $w_1$ through all scores, and the gradient of score $j$,
-# $q \cdot k_j / \tau$, is $k_j / \tau$. So the chain rule gives a sum over all scores, with the first row of the
-# Jacobian:
+# Call the first key the right one. Learning should then raise its weight, $w_1$, by changing the query $q$. Write $k_j$
+# for the whole vector of key $j$. Its score is $q \cdot k_j / \tau$, where $\tau$ is $\sqrt{d_k}$, or 1 without the
+# division. The derivatives of $w_1$ with respect to the entries of $q$ make a vector, the **gradient** of $w_1$. The
+# query acts on $w_1$ through all scores, and the gradient of score $j$ is $k_j / \tau$. So the chain rule gives a sum
+# over all scores, with the first row of the Jacobian:
 #
 # $$\frac{\partial w_1}{\partial q} = \frac1\tau \sum_j J_{1j} \, k_j = \frac{w_1}{\tau} \bigl(k_1 - \bar k\bigr), \qquad \bar k = \sum_j w_j k_j .$$
 #
@@ -599,7 +591,7 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # When the softmax is saturated, one key has nearly all the weight. If that is another key, $w_1$ is nearly 0. If it is
 # the first, $\bar k$ is nearly $k_1$. Either way the gradient is nearly 0: a **vanishing gradient**.
 #
-# How long is this gradient at the start? Draw a query and ten keys at random, and take the gradient of $w_1$.
+# How long is this gradient at the start, for a query and ten keys drawn at random?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two histograms of the lengths of 2,000 gradients, on a logarithmic axis. Width 64: the scaled ones lie in a narrow hump around 0.07, the unscaled ones are spread from 3 down to 1e-18, with a median below 0.0001. Width 1024: the scaled ones are where they were, and the unscaled ones reach from 11 to below 1e-30."}}
 lengths = {}
@@ -625,17 +617,15 @@ panels[0].text(-5, 400, "unscaled", color=plots.RED, ha="right")
 plt.show()
 
 # %% [markdown]
-# Without the division half of the gradients are below 0.0001 at width 64, and at 1024 half are below $10^{-18}$. With
-# the division the median is about 0.07 at both widths. Why is it not smaller for wider keys, although the gradient
-# contains $1/\tau = 1/\sqrt{d_k}$? Because $k_1 - \bar k$ gets longer: its squared length is a sum of $d_k$ squares, so
-# its length grows as $\sqrt{d_k}$, and the two cancel. With scores divided by $d_k$ itself, the gradient would shrink
-# as $1/\sqrt{d_k}$: the median is 0.012 at width 64 and 0.003 at 1024. A larger learning rate would make up for that,
-# but a different one for every width.
+# Without the division half of the gradients are below 0.0001 at width 64, and below $10^{-18}$ at 1024. With the
+# division the median is about 0.07 at both widths. It is not smaller for wider keys, although the gradient contains
+# $1/\tau = 1/\sqrt{d_k}$, because $k_1 - \bar k$ gets longer: its squared length is a sum of $d_k$ squares, so its
+# length grows as $\sqrt{d_k}$, and the two cancel. With scores divided by $d_k$ itself, the gradient would shrink as
+# $1/\sqrt{d_k}$: the median is 0.012 at width 64 and 0.003 at 1024.
 #
-# Does a short gradient hold up learning? Let the queries move. Each again has ten random keys, which stay as they are,
-# and the first is the right one. A step computes the gradient of $w_1$, multiplies it by 10, and adds it to the query;
-# the 10 is called the **learning rate**. A query succeeds if its right key has more than 0.9 of the weight. This many
-# succeed before the first step, and after 100 steps:
+# Does a short gradient hold up learning? Let the queries move, each again with ten random keys, which stay as they are.
+# A step adds 10 times the gradient of $w_1$ to the query; the 10 is called the **learning rate**. A query succeeds if
+# its right key has more than 0.9 of the weight. This many succeed before the first step, and after 100 steps:
 #
 # | | width 64, before | after | width 1024, before | after |
 # |---|---|---|---|---|
@@ -662,9 +652,8 @@ for width, expected in ((64, 0.012), (1024, 0.003)):  # divided by d_k itself
 # percent of the unscaled queries succeed at width 64, and 29 at 1024. [Going further](#can-a-query-still-learn) has the
 # code, and shows [when the division matters less](#when-does-it-matter-less).
 #
-# Could training not do the division itself? It could: in chapter 4 queries come out of a learned matrix, and this
-# matrix could shrink. But the division lets training *begin* with scores of the same size at every width. After
-# training, queries and keys are no longer independent, and scores can grow where the task wants a sharp choice.
+# Could training not do the division itself, by shrinking the matrix that makes the queries? It could, but the division
+# lets training *begin* with scores of the same size at every width.
 
 # %% [markdown]
 # ### Scaled dot-product attention
@@ -684,9 +673,9 @@ def attention(queries, keys, values):  # (T, d_k), (S, d_k), (S, D) -> (T, D)
 print(attention(query[None], keys, values).round(2))  # [None]: a matrix of one row
 
 # %% [markdown]
-# Here $d_k = 3$, and the train's weight rises from 0.005 to 0.034. The answer now costs 3.91, more than coffee alone,
-# because the softer choice lets the train in. Is that an improvement? No: our hand-made scores were not too large, so
-# here the division only softens. The division is meant for wide vectors with entries of about 1.
+# Here $d_k = 3$. The softer choice raises the train's weight from 0.005 to 0.034, so the answer costs 3.91, more than
+# coffee alone. That is no improvement, because our hand-made scores were not too large: the division is meant for wide
+# vectors with entries of about 1.
 
 # %% tags=["proof"]
 shares = softmax(keys @ query / np.sqrt(3))
@@ -697,9 +686,8 @@ assert round((shares @ values)[0], 2) == 3.91
 # ### Which d is under the root?
 #
 # The number $d_k$ is the width of one key, which is the number of products in one score. A transformer runs several
-# attentions side by side, called **heads** (chapter 6). Each head has narrow keys of its own, and their narrow width is
-# $d_k$. Many libraries call it `head_dim`. So $d_k$ is not the width of a word's vector, which is 512 in the original
-# paper.
+# attentions side by side, called **heads** (chapter 6). Each head has narrow keys of its own, and their width is $d_k$.
+# Many libraries call it `head_dim`. So $d_k$ is not the width of a word's vector, which is 512 in the original paper.
 
 # %% tags=["quiz"]
 d_model, num_heads, words = 768, 12, 100
@@ -900,11 +888,11 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# The softmax turns scores into weights that are not negative and sum to 1 and depend only on differences between
-# scores; a weighted average of the values with these weights is a look-up that never has to choose. A temperature sets
-# how sharp it is. Where it is too sharp, its derivatives are nearly 0, and a query that follows them can get stuck. Dot
-# products of vectors with independent entries of mean 0 and variance 1 have size $\sqrt{d_k}$, so they are divided by
-# that, and at the start the weights are about equally sharp at every width.
+# The softmax turns scores into weights that are not negative, sum to 1 and depend only on differences between scores; a
+# weighted average of the values with these weights is a look-up that never has to choose. A temperature sets how sharp
+# it is. Where it is too sharp, its derivatives are nearly 0, and a query that follows them can get stuck. Dot products
+# of vectors with independent entries of mean 0 and variance 1 have size $\sqrt{d_k}$, so they are divided by that, and
+# at the start the weights are about equally sharp at every width.
 #
 # **Sources.** The softmax in a learning machine, and its name: [Bridle
 # (1990)](https://doi.org/10.1007/978-3-642-76153-9_28). A temperature to soften a network's answers: [Hinton, Vinyals

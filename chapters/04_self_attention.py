@@ -12,7 +12,7 @@
 # words. By the end of this chapter you will have a function of seven lines that lets every word of a sentence look at
 # all of them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
 #
-# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 30 minutes to read, and 45 for the
+# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 28 minutes to read, and 45 for the
 # exercises. [Going further](#going-further), at the end, takes 9 more minutes. If you are here to *write* a
 # transformer, take [the route of an afternoon](../index.md#how-to-read-it).
 
@@ -28,15 +28,14 @@ transformer_map(built=4)
 # %% [markdown]
 # ## One look-up, with its numbers
 #
-# In a look-up, queries ask, keys are compared with them, and values are blended (chapters 2 and 3). Start with the
-# simplest choice: let a word's vector play all three roles. *Python* asks its sentence: the query is the vector of
-# *python*, the keys are the vectors of all the words, and so are the values.
+# In a look-up, queries ask, keys are compared with them, and values are blended. Start with the simplest choice: let a
+# word's vector play all three roles. *Python* asks its sentence: the query is the vector of *python*, and the keys and
+# the values are the vectors of all the words.
 #
 # What a model reads is cut into **tokens**; in this chapter each token is a word or a punctuation mark. The vectors of
-# the words, called **embeddings**, are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors),
-# where the nearest words to *python* were animals as well as *import* and *pip*. They are scaled to length 1, so the
-# scores are cosines. The scores are divided by a temperature of 0.1, because otherwise their small differences would
-# hardly count. Here are the weights that *python* gives to the words of its sentence:
+# the words, called **embeddings**, are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors).
+# They are scaled to length 1, so the scores are cosines. The scores are divided by a temperature of 0.1, because
+# otherwise their small differences would hardly count. Here are the weights that *python* gives in its two sentences:
 
 # %% the weights that python gives in two sentences tags=["hide-input"]
 import numpy as np
@@ -70,10 +69,9 @@ for sentence in ("you import a file with python", "a python is a large snake"):
     assert weights.max() > 0.99
 
 # %% [markdown]
-# *Python* attends to itself and to hardly anything else: its cosine with itself is 1, far above any other, and at so
-# low a temperature such a gap decides everything. So leave the word itself out: give it the score minus infinity, and
-# as $e^{-\infty} = 0$ its weight is 0. Here is the whole look-up. (`softmax` is chapter 3's; `embeddings`, one row a
-# word, and `row_of`, a word's row number, come from the folded cell above.)
+# *Python* attends to hardly anything but itself, because its cosine with itself is 1, far above any other. So leave it
+# out: give it the score minus infinity, and as $e^{-\infty} = 0$ its weight is 0. In the look-up below, `softmax` is
+# chapter 3's; `embeddings`, one row a word, and `row_of`, a word's row number, come from the folded cell above.
 
 # %%
 import numpy as np
@@ -146,10 +144,10 @@ assert nearest(received)[:3] == ["snake", "snakes", "serpent"]
 assert weights[-1].round(2) == 0.88
 
 # %% [markdown]
-# The same word received two different things: something close to *import* and *imported* in one sentence, close to
-# *snake* and *serpent* in the other. Even the plain averages of the words, the grey lines, differ, since the sentences
-# hold different words. But they are close to *with* and *you*, or to *are* and *the*, which say nothing about *python*.
-# The weights pick out the word that does. Attention is a blend whose weights are computed from the words.
+# The same word received two different things: something close to *import* and *imported* in one sentence, and to
+# *snake* and *serpent* in the other. The plain averages of the words, the grey lines, are close to *with* and *you*, or
+# to *are* and *the*, which say nothing about *python*. The weights pick out the word that does. Attention is a blend
+# whose weights are computed from the words.
 #
 # Does *python* now mean a language in one sentence, and a snake in the other? Add what it received to its own vector,
 # as chapter 8 will. Compare the sum with *imports* and *serpent*, which are like the words that it chose, and with
@@ -186,35 +184,31 @@ assert np.round([cosines[:2] for cosines in moved.values()], 2).tolist() == [
 assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 
 # %% [markdown]
-# *Python* has moved towards *imports* in one sentence and towards *serpent* in the other. But its cosine with *pip*
-# stays at 0.34, and that with *programming* falls from 0.25 to 0.21, because it has received the word *import* and not
-# what *import* implies.
+# *Python* has moved towards *imports* in one sentence and *serpent* in the other. But it has come no nearer to *pip* or
+# *programming*, because it has received the word *import* and not what *import* implies.
 #
 # Other weights would not help, because they blend the same words as they are. A matrix can help: one that turns the
 # vector of *import* into [the vector of what it implies](#and-python). The rest of this chapter adds three matrices,
-# the same for every word. The first two let training decide which words are chosen, and the third lets it decide what
-# these words hand over.
+# the same for every word. Two let training decide which words are chosen, and the third what they hand over.
 #
 # ## Queries, keys and values
 #
-# Using one vector in all three roles has four faults. The first and the last you have seen.
+# Using one vector in all three roles has four faults.
 #
 # - A word finds itself first: among vectors of equal length none has a larger dot product with it than it has itself.
 #   Leaving it out is only a patch: it forces a word to take from others even where none of them is useful.
-# - It finds what is most like it. Above, the most similar words happened to be the useful ones. But a verb looks for
-#   something alive, and not for other verbs.
+# - It finds what is most like it. But a verb looks for something alive, and not for other verbs.
 # - Scores are symmetric. In *the snake shed its skin*, *its* must find *snake*. *Snake* needs nothing from *its*, yet
 #   the score is the same both ways.
-# - A word can hand over only its own vector. It can hand over neither a part of it nor what it implies: *import* could
-#   not hand over *programming*.
+# - A word can hand over only its own vector, and neither a part of it nor what it implies: *import* could not hand over
+#   *programming*.
 #
 # Think of searching for a video. What you type is the query: what you are looking for. The title of each video is its
-# key: what it can be found by. The video itself is its value: what is handed over when it is found. A sentence
-# differs in three ways. Every word asks *and* is found. Nobody writes the titles: the matrices that make queries and
-# keys are learned together, so that the two come to match. And what comes back is a blend of all the videos.
+# key: what it can be found by. The video itself is its value: what is handed over when it is found. In a sentence,
+# every word asks *and* is found, and what comes back is a blend of all the videos. Nobody writes the titles: the
+# matrices that make queries and keys are learned together, so that the two come to match.
 #
-# So give every word three vectors, one for each role. They are computed from the word's vector $x_i$ by three
-# matrices:
+# So give every word three vectors, one for each role, computed from its own vector $x_i$ by three matrices:
 #
 # $$q_i = x_i W_Q , \qquad k_i = x_i W_K , \qquad v_i = x_i W_V .$$
 #
@@ -223,15 +217,15 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 # a query and a key is written $q_i k_j^\top$.
 #
 # A projection may change the width. Let a word vector have $D$ numbers; papers call this width $d_\text{model}$.
-# Queries and keys have $d_k$ numbers each, the same because they meet in a dot product. Values have $d_v$ numbers. You
-# may choose $d_v$ freely, because values are only weighted and added, and mostly $d_v = d_k$ is chosen. So $W_Q$ and
-# $W_K$ have the shape $(D, d_k)$, and $W_V$ has the shape $(D, d_v)$.
+# Queries and keys have $d_k$ numbers each, the same because they meet in a dot product. Values have $d_v$ numbers, a
+# free choice because values are only weighted and added; mostly $d_v = d_k$. So $W_Q$ and $W_K$ have the shape
+# $(D, d_k)$, and $W_V$ has the shape $(D, d_v)$.
 #
 # Real word vectors are too long to work through by hand, so take *dog bites man*. A word has three numbers: is it
 # *alive*, is it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries
-# and keys have two numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word can be
-# found by. So $D = 3$ and $d_k = d_v = 2$. A matrix has one row for each entry of the word, and one column for each
-# entry of the result. Row 2 of $W_Q$, for example, is what an action asks for: 2 for *alive* and 0 for *action*.
+# and keys have two numbers, *alive* and *action*. So $D = 3$ and $d_k = d_v = 2$. A matrix has one row for each entry
+# of the word, and one column for each entry of the result. Row 2 of $W_Q$, for example, is what an action asks for: 2
+# for *alive* and 0 for *action*.
 #
 # Now choose the three matrices.
 #
@@ -257,18 +251,14 @@ for i, token in enumerate(small_tokens):
     print(f"{token:6} query {q[i]}   key {k[i]}   value {v[i]}")
 
 # %% [markdown]
-# The key of *man*, $(1, 0) + (1, 0)$, is twice that of *dog*, so *bites*, which asks for *alive*, finds *man* more
-# easily.
-#
-# We chose these matrices; a transformer learns them (chapter 7). Follow the query of *bites* along the row of *man*
-# in the figure below, from left to right:
+# Follow the query of *bites* along the row of *man* in the figure below:
 #
 # 1. The score is the dot product of query and key: $2 \cdot 2 + 0 \cdot 0 = 4$.
 # 2. The score is divided by $\sqrt{d_k} = \sqrt 2$: $4 / 1.414 = 2.828$. As in chapter 3, this root takes the place
 #    of the temperature.
 # 3. The softmax computes $e^{2.828} = 16.919$, and divides it by the sum of the three words' exponentials, 22.032. The
 #    weight is 0.768.
-# 4. The value of each word is multiplied by its weight, and the three products are added up.
+# 4. Each value is multiplied by its weight, and the three products are added up.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The query of bites, the row 2, 0, on the left. Three rows, one for each word. dog: key 1, 0; score 2; divided by root 2, 1.414; e to that power, 4.113; weight 0.187; value 1, 0. bites: key 0, 1; score 0; 0; 1; weight 0.045; value 0, 0. man: key 2, 0; score 4; 2.828; 16.919; weight 0.768; value 1, 1. Below: the sum of the powers, 22.032, and the output, 0.955, 0.768."}}
 drawing = Diagram(6.8, 2.75)
@@ -314,8 +304,7 @@ print("bites receives", (weights @ v).round(3))
 # went to what is alive, and 76.8 percent to what is human. It cannot say *who* bites, because that depends on the order
 # of the words, which is not in these vectors.
 #
-# *Dog* and *man* look for an action and give *bites* a weight of 0.673, but its value is $(0, 0)$, so they receive
-# little. A weight says how much of a value is taken, and not whether there is anything in it.
+#
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -329,16 +318,15 @@ assert weights[[0, 2], 1].round(3).tolist() == [0.673, 0.673]
 # %% [markdown]
 # ### Are the four faults gone?
 #
-# - *A word finds itself first.* It need not: *bites* has a weight of 0.045 on itself, although it was not left out.
+# - *A word finds itself first.* It need not: *bites* has a weight of 0.045 on itself.
 # - *It finds what is most like it.* It need not: *bites* finds what is alive.
 # - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2.
-# - *It hands over only its own vector.* $W_V$ chooses: two of *man*'s three numbers, and nothing of *bites*. (What a
-#   word *implies* is handed over [below](#and-python).)
+# - *It hands over only its own vector.* $W_V$ chooses: two of *man*'s three numbers, and nothing of *bites*, so *dog*
+#   and *man*, which give it a weight of 0.673, receive little.
 #
 # The first three are gone because a score now compares two different things: what one word asks, and what the other can
-# be found by. If one matrix made both, *its* and *snake* would still have the same score in either direction
-# ([why](#why-two-matrices-and-not-their-product)), and with random vectors a word would still find itself first in more
-# than [nine cases of ten](#would-one-shared-matrix-do).
+# be found by. One matrix for both would keep the [symmetry](#why-two-matrices-and-not-their-product), and with random
+# vectors mostly [the first fault](#would-one-shared-matrix-do).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -364,13 +352,13 @@ quiz.one_choice(
 # %% [markdown]
 # ## The definition
 #
-# Write the queries, keys and values of all words as the rows of three matrices $Q$, $K$ and $V$. Then
+# With the queries, keys and values of all words as the rows of $Q$, $K$ and $V$,
 #
 # $$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
 #
 # Where all three are computed from the same words, this is **self-attention**. In **cross-attention** the queries come
-# from one sequence, and keys and values from another (exercise 1 builds it). The shapes below are for both: $T$
-# queries, and $S$ keys with one value each. In self-attention $S = T$.
+# from one sequence, and keys and values from another. The shapes below are for $T$ queries, and $S$ keys with one value
+# each; in self-attention $S = T$.
 #
 # | | shape | one row is |
 # |---|---|---|
@@ -448,7 +436,7 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
 # The middle row is the one that we worked out by hand. To find mistakes in a function, compute the same in a second
-# way. This loop needs no matrix product and takes one query after the other:
+# way, here with a loop that takes one query after the other:
 
 
 # %%
@@ -464,9 +452,8 @@ def attention_by_loop(q, k, v):
 assert np.allclose(context, attention_by_loop(q, k, v))
 
 # %% [markdown]
-# `attention` works on the last two axes, so a whole batch of $B$ sentences can go through at once: queries
-# $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$. For this the code uses `swapaxes`, and not `.T`,
-# which reverses all axes.
+# Because `swapaxes` swaps only the last two axes, a whole batch of $B$ sentences can go through `attention` at once:
+# queries $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$.
 #
 # Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**. A fully connected layer learns one fixed number
 # for each pair of positions; a head computes its weights anew from each sentence. It has $D (2 d_k + d_v)$ parameters,
@@ -500,12 +487,11 @@ quiz.one_choice(
 # [measured](03_softmax.ipynb#can-a-query-still-learn) how much learning suffers without it. In short, a score sums
 # $d_k$ products. If the entries of query and key are independent, with mean 0 and variance 1, the variance of that sum
 # is $d_k$. So scores of wide queries and keys lie further apart, and one word gets nearly all the weight before
-# anything has been learned. Where one word has nearly all the weight, changing a score a little hardly changes any
-# weight: the gradient is nearly 0, so the query can hardly learn to look elsewhere.
+# anything has been learned. Then changing a score a little hardly changes any weight: the gradient is nearly 0, so the
+# query can hardly learn to look elsewhere.
 #
-# Divide the scores by $\sqrt{d_k}$, and their variance is divided by $d_k$: under these assumptions it is 1 at every
-# width. (Divided by $d_k$ itself it would be $1/d_k$, and at 512 the weights would be hardly more than a plain average:
-# the largest of ten would be 0.11.) Here is the average of the largest weight among ten random keys:
+# Dividing the scores by $\sqrt{d_k}$ divides their variance by $d_k$, so under these assumptions it is 1 at every
+# width. Here is the average of the largest weight among ten random keys:
 #
 # | $d_k$ | variance of a score | largest weight, undivided | divided by $\sqrt{d_k}$ |
 # |---|---|---|---|
@@ -557,14 +543,13 @@ quiz.number(
 # others. A **mask** is a boolean matrix, with a row for each query and a column for each key. In this book, as in
 # PyTorch's `scaled_dot_product_attention`, **True means *may attend***.
 #
-# A **causal mask** (or *look-ahead mask*) hides the future: query $t$ may attend to keys $0$ to $t$ and to none that
-# comes later. A model that writes each word from the words before it is called **autoregressive**. While it writes,
-# later words do not exist yet. But in training the whole text is there, and one pass guesses the next word at every
-# position at once. Without a mask each position could look at the word that it has to guess, and copy it ([chapter
-# 9](09_decoder.ipynb)).
+# A **causal mask** (or *look-ahead mask*) hides the future: query $t$ may attend only to keys $0$ to $t$. A model that
+# writes each word from the words before it is called **autoregressive**. While it writes, later words do not exist yet.
+# But in training the whole text is there, and every position guesses its next word at once. Without a mask it could
+# look at that word, and copy it ([chapter 9](09_decoder.ipynb)).
 #
-# A causal mask is a lower triangle. Wherever a mask, of any kind, is False, the score becomes minus infinity, so the
-# weight becomes 0. In `attention` that takes two more lines:
+# A causal mask is a lower triangle. Wherever a mask is False, the score becomes minus infinity, so the weight
+# becomes 0. In `attention` that takes two more lines:
 
 
 # %%
@@ -590,11 +575,10 @@ print("masked", np.where(causal, scaled, -np.inf).round(2), sep="\n")
 print("weights", causal_weights.round(3), sep="\n")
 
 # %% [markdown]
-# *Bites* may attend to *dog* and to itself, so their exponentials, 4.113 and 1, are divided by 5.113. That gives 0.804
-# and 0.196. Only the last word sees every word.
+# *Bites* may attend only to *dog* and to itself, so their exponentials, 4.113 and 1, are divided by 5.113.
 #
 # To see that a causal mask works, change one word at a time. The outputs of the words before it must not move, or the
-# future leaks. The outputs of the changed word and of all words after it should move, or the mask hides too much.
+# future leaks. Those of the changed word and of all words after it should move, or the mask hides too much.
 
 # %%
 before, _ = self_attention(small, w_q, w_k, w_v, mask=causal)
@@ -607,10 +591,9 @@ for t in range(3):
     assert (moved == (np.arange(3) >= t)).all()
 
 # %% [markdown]
-# A **padding mask** hides padding: no query may attend to it. The mask has one entry for each *key*, the same for all
-# queries. In `real[:, None, :]` below, `None` adds an axis of length 1 for the queries. So the shape (2, 3) becomes (2,
-# 1, 3), and broadcasting repeats the entries for every query. (With several heads it needs [two new
-# axes](#a-mask-over-the-wrong-axis).)
+# A **padding mask** hides padding: no query may attend to it. The mask has one entry for each *key*. In
+# `real[:, None, :]` below, `None` makes the shape (2, 3) into (2, 1, 3), and broadcasting repeats the entries for every
+# query. With several heads it needs [two new axes](#a-mask-over-the-wrong-axis).
 
 # %% tags=["nbval-check-output"]
 batch = np.stack([small, small])  # (2 sentences, 3 tokens, width 3)
@@ -622,13 +605,13 @@ padded_output, padded_weights = self_attention(
 print(padded_weights[1].round(3))
 
 # %% [markdown]
-# Whatever the padding holds, no real word gives it any weight. (But it must be finite: 0 times NaN is NaN.) The padding
-# token's own *row* means nothing, so its output is left out wherever outputs or losses are averaged. To hide both the
-# future and the padding, combine the two masks with `&`.
+# Whatever finite numbers the padding holds, no real word gives it any weight. The padding token's own *row* means
+# nothing, so its output is left out wherever outputs or losses are averaged. To hide both the future and the padding,
+# combine the two masks with `&`.
 
 # %% [markdown]
-# The folded cell is the checked version that later chapters import; attention is called
-# `scaled_dot_product_attention` there, as in PyTorch.
+# The folded cell is the checked version that later chapters import; attention is called `scaled_dot_product_attention`
+# there.
 
 # %% tags=["export", "hide-input"] module="by_hand.attention"
 import numpy as np
@@ -683,7 +666,7 @@ assert (w_q @ w_k.T).tolist() == [[0, 2, 0], [2, 0, 2], [0, 0, 0]]
 # %% [markdown]
 # ### Why minus infinity?
 #
-# Where the mask is False, `attention` puts minus infinity, before the softmax. Compare what else one might do:
+# Minus infinity goes in before the softmax. Compare what else one might do:
 
 # %% tags=["nbval-check-output"]
 scaled = np.array([1.0, 2.0, 3.0])
@@ -701,14 +684,13 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # so the hidden word still gets 0.09.
 #
 # Multiplying the weights by the mask (third line) is only half right. They no longer sum to 1, and the hidden word
-# still decides how much is left for the others. Multiply the weights by the causal mask, for example: *bites* then
-# gives *dog* 0.187 in *dog bites man*, but 0.446 if the last word is a second *dog*. With minus infinity it is 0.804 in
-# both. So the future leaks.
+# still decides how much is left for the others. So under a causal mask the future leaks: *bites* gives *dog* 0.187 in
+# *dog bites man*, but 0.446 if the last word is a second *dog*. With minus infinity it is 0.804 in both.
 #
-# Divided by their sum (fourth line), these weights agree with the first line, and for a reason: dropping a term of
-# $\sum_j e^{s_j}$ and dividing by what remains *is* the softmax of the others. Minus infinity does it in one step, and
-# is safer: where a hidden score is far larger than the others, the other weights have already been rounded to 0, and
-# dividing by their sum is 0/0. ([What if every key is hidden?](#a-row-with-nothing-to-attend-to))
+# Divided by their sum (fourth line), these weights agree with the first line, because dropping a term of
+# $\sum_j e^{s_j}$ and dividing by what remains *is* the softmax of the others. Minus infinity is safer: where a hidden
+# score is far larger than the others, their weights have already been rounded to 0, and dividing by their sum is 0/0.
+# [What if every key is hidden?](#a-row-with-nothing-to-attend-to)
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -753,14 +735,13 @@ assert np.allclose(shuffled_weights, weights[order][:, order], rtol=0, atol=1e-1
 assert order[8] == 3  # Language, now the last
 
 # %% [markdown]
-# The output of *Language* stays the same, and it would with any matrices. Each score depends on two words alone. The
-# weights of word $i$ are the exponentials of its scaled scores, divided by their *sum*. Its output is again a *sum*,
-# over all words. And a sum does not depend on the order of its terms. So if you shuffle the words, the weights and
-# outputs are shuffled in the same way. This is called **permutation equivariance**. In the matrix of weights the rows
-# and the columns move alike.
+# The output of *Language* stays the same, and it would with any matrices. Each score depends on two words alone, the
+# softmax divides by a *sum* over all words, and an output is again such a *sum*. A sum does not depend on the order of
+# its terms. So if you shuffle the words, the weights and outputs are shuffled in the same way. This is called
+# **permutation equivariance**.
 #
-# So without a mask the verb receives the same in *dog bites man* and in *man bites dog*. A causal mask changes that.
-# Which words a query may see then depends on the order, and the verb sees only itself and the noun before it:
+# So without a mask the verb receives the same in *dog bites man* and in *man bites dog*. A causal mask changes that,
+# because which words a query may see then depends on the order:
 
 # %%
 dog_bites, _ = self_attention(small[[0, 1, 2]], w_q, w_k, w_v)
@@ -775,34 +756,30 @@ for order_of in ([0, 1, 2], [2, 1, 0]):
 assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
-# Of the nouns, the verb now sees only the biter. In *dog bites man* that is *dog*, with the weight 0.804 and the value
-# $(1, 0)$; in *man bites dog* it is *man*, with the weight $16.919 / 17.919 = 0.944$ and the value $(1, 1)$. But in the
-# first layer a word still cannot tell the order *among* the words before it, because they enter the same sum. (In a
-# second layer it can, in principle: there the vector of each word already depends on which words came before it.) So
-# most models tell attention the positions, mask or not; the transformer of 2017 adds them to the vectors ([chapter
+# Of the nouns, the verb now sees only the biter: *dog*, whose value $(1, 0)$ gets the weight 0.804, or *man*, whose
+# value $(1, 1)$ gets 0.944. But in the first layer a word still cannot tell the order *among* the words before it,
+# because they enter the same sum. So most models tell attention the positions, mask or not ([chapter
 # 5](05_position.ipynb)).
 
 # %% [markdown]
 # ## And *python*?
 #
-# With three matrices made by hand *python* can have what it needs, and no word has to be left out any more. How do you
-# make a matrix that turns the vector $a$ of one word, of length 1, into the vector $b$ of another? Take their **outer
-# product** $a^\top b$, which holds each number of $a$ times each number of $b$. Multiply a word's vector $x$ by it:
-# $x \, a^\top b = (x \cdot a) \, b$. You get the vector $b$, in proportion to how much $x$ is like $a$.
+# With three matrices made by hand *python* can have what it needs. How do you make a matrix that turns the vector $a$
+# of one word, of length 1, into the vector $b$ of another? Take their **outer product** $a^\top b$, which holds each
+# number of $a$ times each number of $b$. Multiply a word's vector $x$ by it: $x \, a^\top b = (x \cdot a) \, b$. You
+# get the vector $b$, in proportion to how much $x$ is like $a$.
 #
 # So choose the three matrices like this:
 #
 # - $W_Q$ turns *python* into the query *import* + *snake* − *python*. The first two parts ask for words like *import*
-#   or *snake*, and the third keeps *python* from choosing itself. Because $W_Q$ is one outer product, every word asks
-#   this same question. It asks it the more strongly, the larger its dot product with *python*.
+#   or *snake*, and the third keeps *python* from choosing itself.
 # - $W_K$ is the identity: a word is found by its own vector.
 # - $W_V$ is the sum of two outer products. One turns *import* into *programming*, the other *snake* into *animal*. Each
 #   hardly disturbs the other, because *import* and *snake* have a cosine near 0.
 #
-# In the code the query has two extra factors: $\sqrt{384}$ undoes the division by $\sqrt{d_k}$, as $d_k = 384$, and 10
-# does what dividing by the temperature 0.1 did at the beginning. As in the first section, what *python* receives is
-# added to its own vector, and the output shows the cosine of this sum with *programming* and with *animal*. Two of the
-# four sentences contain neither *import* nor *snake*.
+# In the code the query has two extra factors: $\sqrt{384}$ undoes the division by $\sqrt{d_k}$, and 10 does what
+# dividing by 0.1 did at the beginning. What *python* receives is again added to its own vector, and the output shows
+# the cosine of this sum with *programming* and *animal*.
 
 
 # %%
@@ -862,8 +839,8 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # %% [markdown]
 # *Python* moves towards *programming* beside *import*, and towards *animal* beside *snake*. *Imported*, for which we
 # made no pair, works almost as well, because its cosine with *import* is 0.73. *Lizard*, whose cosine with *snake* is
-# 0.42, gets less weight and hands over less. That *import* implies *programming* was our choice (their cosine is 0.07).
-# We made the matrices by hand, too; training has to find them from examples.
+# 0.42, gets less weight and hands over less. That *import* implies *programming* was our choice, like the matrices;
+# training has to find them from examples.
 
 # %% [markdown]
 # ## The same as a PyTorch module
@@ -899,7 +876,7 @@ triangle = torch.ones(5, 5, dtype=torch.bool).tril()
 print(tuple(layer(sentences, triangle).shape))  # (B, T, d_k)
 
 # %% [markdown]
-# Two checks: PyTorch's own function, and ours in NumPy.
+# Two checks under a causal mask: PyTorch's own function, and ours in NumPy.
 
 # %%
 query, key, value = (w(sentences) for w in (layer.w_q, layer.w_k, layer.w_v))
@@ -918,29 +895,27 @@ blank = F.scaled_dot_product_attention(
 assert (blank == 0).all()
 
 # %% [markdown]
-# The module agrees with both under a causal mask. In a real model, call PyTorch's function, because it avoids storing
-# the weights where it can
-# ([chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)).
+# In a real model, call PyTorch's function, because it avoids storing the weights where it can ([chapter
+# 20](20_one_gpu.ipynb#attention-without-the-score-matrix)).
 #
-# Here $d_v = d_k$. The result has that width, so it cannot be added to a word yet; [chapter
+# The result has the width $d_k$, so it cannot be added to a word yet; [chapter
 # 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) brings it back to $D$.
 #
-# Two things to watch for, and a question:
+# Two things to watch for:
 #
 # - In `nn.MultiheadAttention`'s `attn_mask` and `key_padding_mask`, True means *hidden*.
 # - A mask of floats is *added* to the scaled scores, so it must hold 0 for *may attend* and $-\infty$ for *hidden*.
 #   With 1 and 0 PyTorch's function hides nothing, and raises no error.
-# - What would a bias on the keys do? Nothing: $q_i b^\top$ is the same for every key, and a softmax does not change
-#   when the same number is added to all scores.
+#
 
 # %% [markdown]
 # ## What does attention cost?
 #
 # There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score, $d_v$ for its part of the
 # blend, and one stored weight. Within one text $S = T$, so the time for the pairs, and the memory where all weights are
-# stored, grow with the square of its length (they are **quadratic**): for 1,000 words a million weights, for 2,000 four
-# million. The projections cost $T D (2 d_k + d_v)$ multiplications, which grow only with $T$. What is gained over a
-# recurrent network? Any two words are one step apart, and all queries can be computed in parallel.
+# stored, are **quadratic**: they grow with the square of its length. For 1,000 words there are a million weights, for
+# 2,000 four million. The projections cost $T D (2 d_k + d_v)$ multiplications, which grow only with $T$. What is gained
+# over a recurrent network? Any two words are one step apart, and all queries can be computed in parallel.
 
 
 # %% [markdown]
@@ -1185,9 +1160,9 @@ verdict
 #
 # Every word makes a query, a key and a value from its own vector, by three learned matrices. Its query is compared with
 # all keys, the scores are divided by the root of the key's width, the softmax turns them into weights, and the word
-# receives the values in these proportions. All words do so at once, and the order of the words plays no part until it
-# is put into the vectors, or a causal mask is used. So in *you import a file with python*, there are a $W_Q$ and a
-# $W_K$ with which *python* chooses *import*, and a $W_V$ that hands over *programming*.
+# receives the values in these proportions. All words do so at once, and their order plays no part until it is put into
+# the vectors, or a causal mask is used. So in *you import a file with python*, there are a $W_Q$ and a $W_K$ with which
+# *python* chooses *import*, and a $W_V$ that hands over *programming*.
 #
 # **Sources.** The formula: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762). A shared matrix: [Kitaev,
 # Kaiser and Levskaya (2020)](https://arxiv.org/abs/2001.04451). The nine tokens come from a [forum

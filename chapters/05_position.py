@@ -11,9 +11,9 @@
 # "Dog bites man" is not news; "man bites dog" is. The attention of [chapter 4](04_self_attention.ipynb) cannot tell the
 # two apart. A recurrent network reads the words one after another, so order is built in. Attention reads all of them at
 # once and sums, and a sum has no order. At the end of this chapter each word carries its position, in a **positional
-# encoding**, and the verb can tell which word stands before it: in these two sentences, who bites.
+# encoding**, and the verb can tell who bites.
 #
-# You need chapter 4, and sine and cosine. It takes about 26 minutes to read, and 45 for the exercises. [Going
+# You need chapter 4, and sine and cosine. It takes about 25 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One attention block is built. This chapter adds the two boxes named positions, under the encoder and under the decoder."}}
@@ -52,11 +52,10 @@ print("the verb receives the same from both:", same)
 assert same
 
 # %% [markdown]
-# Each score depends on what its two words *are* and not on where they stand. A weight is the exponential of one such
-# score, divided by the sum of all the exponentials, and the weighted values are then summed, in whatever order. So the
-# order must enter elsewhere. (If the words are reordered, the outputs are reordered in the same way: attention is
-# **permutation equivariant**. A causal mask reveals some of it, because it hides later words: [chapter
-# 4](04_self_attention.ipynb#does-the-order-of-the-words-matter).)
+# Each score depends on what its two words *are* and not on where they stand. The weights are made of these scores, and
+# the weighted values are then summed, in whatever order. If the words are reordered, the outputs are reordered in the
+# same way: without a mask, attention is **permutation equivariant** ([chapter
+# 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)). So the order must enter elsewhere.
 #
 # One way in is through the input vectors. Give every **position** in the sentence a vector of its own, $p_t$ for
 # position $t$, counted from 0. Add it to $x_t$, the vector of the word that stands there: the model reads $x_t + p_t$.
@@ -103,11 +102,11 @@ for t in (0, 1, 10, 100):
 
 # %% [markdown]
 # **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: the number dominates every dot
-# product. Smaller steps could stop that, or an entry kept free for the number, where all words have a 0. But a second
-# fault remains. In each of these variants the model reads $x_t + t\,u$ with a fixed vector $u$. For the plain index it
-# is $u = (1, \dots, 1)$. The key is $x_t W_K + t\,(u W_K)$, so the position adds $c\,t$ to the score of a query $q$,
-# with $c = q \cdot (u W_K)$. For one query $c$ is one number. If it is positive, the last position gains most, and if
-# it is negative, the first. No position between them can gain most.
+# product. Smaller steps could stop that, but a second fault would remain.
+#
+# The model reads $x_t + t\,u$ with a fixed vector $u$, for the plain index $u = (1, \dots, 1)$. The key is
+# $x_t W_K + t\,(u W_K)$, so the position adds $c\,t$ to the score of a query $q$, with $c = q \cdot (u W_K)$. If $c$ is
+# positive, the last position gains most, and if it is negative, the first. No position between them can gain most.
 #
 # **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
 # so "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in the
@@ -121,7 +120,7 @@ for t in (0, 1, 10, 100):
 # - every position is *different*;
 # - the numbers are *bounded*, so that a late position does not drown its word;
 # - a step of one looks *the same everywhere*, in texts of any length: adding one number, or multiplying by one matrix,
-#   takes every position to the next (a matrix will do, because $W_Q$ is one, and attention can learn it);
+#   which $W_Q$ can learn to be, takes every position to the next;
 # - *any* position can be the one that scores highest, not only the first or the last;
 # - neighbouring positions are *similar*, so that what is learned at one nearly holds at the next;
 # - there is *no last* position.
@@ -135,12 +134,12 @@ assert cosine_similarity(dog, man) < 0.5
 #
 # A point on a circle grants several wishes at once. Think of a clock hand of length 1 that moves on with every
 # position. The dot product of two hands is the cosine of the angle between them, largest where they agree and lower on
-# both sides. So a query that points to three o'clock finds three, and any other time can be found in the same way.
+# both sides. So a query that points to three o'clock finds three, and likewise any other time.
 #
 # One hand is not enough. A fast hand comes round again: with a period of 6 steps, positions 1, 7 and 13 are the same. A
 # slow hand hardly moves in one step, so neighbours are nearly the same, and a score can hardly choose between them.
-# Several hands, fast and slow, tell the time, like those for seconds, minutes and hours. Slow hands keep neighbours
-# similar, and fast hands keep them apart.
+# Several hands tell the time, like those for seconds, minutes and hours: slow ones keep neighbours similar, and fast
+# ones keep them apart.
 #
 # The original transformer uses such hands. Each is a pair of numbers, the sine and the cosine of an angle. Sine and
 # cosine waves are called **sinusoids**. A sine alone has the same value twice in each turn; together with the cosine it
@@ -152,10 +151,10 @@ assert cosine_similarity(dog, man) < 0.5
 #
 # $$p_{t, 2i} = \sin(\omega_i t), \qquad p_{t, 2i+1} = \cos(\omega_i t), \qquad \omega_i = 10000^{-2i/D} .$$
 #
-# Each pair is slower than the one before by the factor $10000^{2/D}$. Equal factors spread a few pairs over periods
-# from 6 to tens of thousands of words; with equal differences nearly all pairs would be fast. The first turns by
-# $\omega_0 = 1$ radian a step, and has come full circle after $2\pi \approx 6.3$ steps. The last, for a large $D$,
-# turns by little more than 1/10000 radian a step. Why 10,000? [Going further](#why-10000) compares other bases.
+# Each pair is slower than the one before by the factor $10000^{2/D}$, so a few pairs cover periods from 6 to tens of
+# thousands of words. The first turns by $\omega_0 = 1$ radian a step, and has come full circle after $2\pi \approx 6.3$
+# steps. The last, for a large $D$, turns by little more than 1/10000 radian a step. Why 10,000? [Going
+# further](#why-10000) compares other bases.
 #
 # Work out $D = 4$ on paper. There are two pairs, with $\omega_0 = 1$ and $\omega_1 = 10000^{-2/4} = \frac{1}{100}$:
 #
@@ -173,9 +172,8 @@ assert cosine_similarity(dog, man) < 0.5
 #
 # Two wishes are granted already. Every entry lies between −1 and 1, so the numbers are *bounded*. And the formula takes
 # any $t$, so there is *no last* position. Besides, every encoding has the same norm, $\sqrt{D/2}$, because each pair
-# contributes $\sin^2 + \cos^2 = 1$ to the squared norm. (Bounded does not mean smaller than the word: at $D = 512$ the
-# norm is 16. [Going further](#why-multiply-the-embedding-by-the-root-of-the-width) works out how large words must be
-# beside it.)
+# contributes $\sin^2 + \cos^2 = 1$ to the squared norm. At $D = 512$ that is 16, and [Going
+# further](#why-multiply-the-embedding-by-the-root-of-the-width) works out how large words must be beside it.
 
 
 # %% tags=["proof"]
@@ -209,7 +207,7 @@ assert np.allclose(
 )
 
 # %% [markdown]
-# For a longer look, here are the four sines of $D = 8$. The last has hardly begun when a sentence is over:
+# Here are the four sines of $D = 8$. The last has hardly begun when a sentence is over:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Four waves over positions 0 to 63 for width 8, with a dot at each position. The first has a period of 6.3 positions and goes round ten times, the second a period of 63 and goes round once, the third, of period 628, rises slowly, and the fourth, of period 6,283, is nearly flat."}}
 figure, rows = plt.subplots(4, 1, figsize=(6.4, 3.6), sharex=True, sharey=True)
@@ -325,8 +323,7 @@ quiz.number(
 # ## Similar, but different
 #
 # Take the dot product of two encodings, $r$ positions apart. A pair with the angles $a$ and $b$ contributes
-# $\sin a \sin b + \cos a \cos b = \cos(a - b)$. The two angles of pair $i$ differ by $\omega_i r$, whatever $t$ is, so
-# the position itself drops out:
+# $\sin a \sin b + \cos a \cos b = \cos(a - b)$. The two angles of pair $i$ differ by $\omega_i r$, whatever $t$ is:
 #
 # $$p_t \cdot p_{t+r} = \sum_i \bigl( \sin \omega_i t \, \sin \omega_i (t + r) + \cos \omega_i t \, \cos \omega_i (t + r) \bigr) = \sum_i \cos \omega_i r .$$
 #
@@ -355,10 +352,9 @@ assert (
 )
 
 # %% [markdown]
-# The curve has its peak at the position itself and falls from there, so near positions are on the whole more alike than
-# far ones. But it falls with ripples, so the product does not always tell which of two positions is nearer. And the
-# curve is its own mirror image: one word *before* and one word *after* give the same product. The next section tells
-# them apart.
+# The curve has its peak at the position itself and falls from there with ripples, so near positions are on the whole
+# more alike than far ones. But the curve is its own mirror image: one word *before* and one word *after* give the same
+# product. The next section tells them apart.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -383,22 +379,21 @@ quiz.one_choice(
 
 # %% [markdown]
 # Are all positions *different*? The first pair turns by 1 radian a step, and because $\pi$ is irrational, no whole
-# number of steps makes a whole number of turns. So no two are equal. But with $D = 4$ or 8 some distant position comes
-# very near; with 16 or 32, among the first 10,000, the nearest is the neighbour ([Going
-# further](#are-all-positions-different)).
+# number of steps makes a whole number of turns. So no two are equal. But in a narrow encoding, with $D = 4$ or 8, some
+# distant position comes very near ([Going further](#are-all-positions-different)).
 
 # %% [markdown]
 # ## A step is a rotation
 #
-# Look at one pair as a point in the plane, $(\sin \omega t, \cos \omega t)$. It runs around a circle, by the angle
-# $\omega$ each step. Going $r$ words further turns it by $\omega r$, wherever it was. The *addition formulas* of school
-# trigonometry say what that does to the two numbers:
+# Look at one pair as a point in the plane, $(\sin \omega t, \cos \omega t)$. Going $r$ words further turns it around
+# the circle by the angle $\omega r$, wherever it was. The *addition formulas* of school trigonometry say what that does
+# to the two numbers:
 #
 # $$\sin(\omega t + \omega r) = \sin \omega t \cos \omega r + \cos \omega t \sin \omega r ,$$
 # $$\cos(\omega t + \omega r) = \cos \omega t \cos \omega r - \sin \omega t \sin \omega r .$$
 #
-# Each new number is the old sine times a number plus the old cosine times a number, and these factors depend on $r$ and
-# not on $t$. So you can write the step as a row times a matrix:
+# The factors of the old sine and cosine depend on $r$ and not on $t$, so you can write the step as a row times a
+# matrix:
 #
 # $$\bigl(\sin \omega (t + r),\; \cos \omega (t + r)\bigr) = \bigl(\sin \omega t,\; \cos \omega t\bigr) \begin{pmatrix} \cos \omega r & -\sin \omega r \\ \sin \omega r & \cos \omega r \end{pmatrix} .$$
 #
@@ -435,12 +430,11 @@ for shift in range(-49, 50):
     assert np.allclose(rotation @ rotation.T, np.eye(32))  # lengths and angles stay
 
 # %% [markdown]
-# Attention can use this to look "one word back". Try it first without words, on the encodings alone.
+# Attention can use this to look "one word back". Try it first on the encodings alone.
 #
 # Let $W_Q = R_{-1}$. A negative $r$ goes back, so the query of position $t$ is $p_t R_{-1} = p_{t-1}$. Let $W_K$ be the
 # identity, with $d_k = D$, so the keys are the encodings themselves. All keys have the same norm, so the dot product is
-# largest where the cosine is. The cosine is largest, 1, at the key that equals the query, and that is $p_{t-1}$. One
-# matrix does this for all positions:
+# largest where the cosine is, at the key that equals the query, $p_{t-1}$. One matrix does this for all positions:
 
 # %%
 look_back = 20 * rotation_matrix(-1, 32)  # the factor makes the choice sharper
@@ -462,12 +456,12 @@ assert round(20 / 32**0.5, 1) == 3.5
 assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 
 # %% [markdown]
-# At $D = 32$ each position from 2 on gives 0.85 to the one before it, all by the same matrix. Position 0 looks for
-# position −1 and finds itself, the nearest. The factor 20 in the code is needed because neighbours' scores differ by
-# little: without it no weight exceeds about 0.21.
+# At $D = 32$ each position from 2 on gives 0.85 to the one before it. Position 0 looks for position −1 and finds
+# itself, the nearest. The factor 20 is needed because neighbours' scores differ by little: without it no weight exceeds
+# about 0.21.
 #
 # With $R_1$ in place of $R_{-1}$ each position looks one word ahead, with $R_{-r}$ it looks $r$ words back. So *any*
-# position can win. And before and after are told apart, although the dot products of the encodings alone are the same.
+# position can win. And before and after are told apart.
 #
 # All this needs pairs. With sines alone there is no matrix $R_r$, because at $t = 0$ all the sines are 0, and 0 times
 # any matrix is 0.
@@ -521,7 +515,7 @@ for sentence in ("dog bites man", "man bites dog"):
 
 # %% [markdown]
 # So far words and positions had entries of their own. Now let them share the *same* 16 entries. Take the random words
-# and matrices from the beginning of the chapter, with which the verb received the same in both orders:
+# and matrices from the beginning of the chapter:
 
 # %%
 p = sinusoidal_positions(3, 16)
@@ -539,18 +533,17 @@ assert not same
 # After adding, the model sees only the sum. Can it be taken apart? Mostly. In a wide space two random directions are
 # nearly at right angles ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)). So word and position hardly disturb
 # each other at the start, and training can move the words away from the directions that positions use. In [an
-# experiment](#can-the-sum-be-taken-apart) one matrix recovers the word from every sum, at every width tried. Another
-# recovers the position, less often.
+# experiment](#can-the-sum-be-taken-apart) one matrix recovers the word from every sum, and another the position, less
+# often.
 #
-# Would it not be cleaner to put word and position side by side (**concatenation**) and make the vector wider? The next
-# thing that happens to the vector is a projection. Its upper rows, $W_1$, multiply the word, and its lower rows, $W_2$,
-# the position:
+# Would it not be cleaner to put word and position side by side (**concatenation**) and make the vector wider? The
+# vector goes into a projection next. Its upper rows, $W_1$, multiply the word, and its lower rows, $W_2$, the position:
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
 # If $p$ is as wide as $x$, adding is the case $W_1 = W_2$. So side by side can do more, but it makes every vector and
-# matrix wider. A sum keeps the width. Its price is that word and position share entries and one matrix, and the price
-# is small if they keep to different directions. In the extreme, as in the 384 + 32 above, a sum *is* a concatenation:
+# matrix wider. The price of a sum is that word and position share entries and one matrix, and the price is small if
+# they keep to different directions. In the extreme, as in the 384 + 32 above, a sum *is* a concatenation:
 # $(x, 0) + (0, p) = (x, p)$.
 
 # %% [markdown]
@@ -559,9 +552,9 @@ assert not same
 # A model could also start with a random vector for every position and train it, like the word vectors. BERT and GPT-2
 # have such **learned position embeddings**.
 #
-# Take a small task: every position must attend to the one before it. There are no words. The encodings are the rows of
-# a matrix $E$, and the scores are $E A E^\top$, where a learned matrix $A$ takes the place of $W_Q W_K^\top$. We
-# compare two kinds of $E$:
+# Take a small task without words: every position must attend to the one before it. The encodings are the rows of a
+# matrix $E$, and the scores are $E A E^\top$, where a learned matrix $A$ takes the place of $W_Q W_K^\top$. We compare
+# two kinds of $E$:
 #
 # - *Sinusoids* are fixed, and $A = R_{-1}$ would solve the task.
 # - A *learned encoding* starts at random and is trained along with $A$ ([chapter 7](07_learning.ipynb) says how).
@@ -644,35 +637,32 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 
 
 # %% [markdown]
-# At positions 1 to 23, with the first 24 to choose from, both are always right. Beyond, the learned table is no better
-# than chance: its rows there are still the random numbers they started as, since training never changed them. A learned
-# table is of use only as far as training went. PyTorch's `nn.Embedding(max_length, D)` has no rows at all beyond
-# `max_length`, the model's *context length*, so a longer text raises an error.
+# At positions 1 to 23, with the first 24 to choose from, both are always right. Beyond, the learned encoding is no
+# better than chance: its rows there are random numbers that training never changed. PyTorch's
+# `nn.Embedding(max_length, D)` has no rows at all beyond `max_length`, the model's *context length*, so a longer text
+# raises an error.
 #
-# Sinusoids may extrapolate. In our task, beyond position 23, they are right nearly everywhere at width 16 and 32, two
-# times out of three at 64, and hardly ever at 128.
+# Sinusoids may extrapolate: in our task they do at width 16 and 32, in part at 64, and hardly at 128.
 #
 # Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width. But 24 encodings do not
-# determine $A$, and training found another matrix. They can span at most 24 of 128 directions, and 12 hold nearly all
-# of them (in the others the singular value is below a thousandth of the largest), because slow pairs, and pairs of
-# close frequency, move much alike for 24 steps. Later they move apart, and the encodings point in directions that
-# training hardly used. There it has hardly changed $A$, because the gradient is made of the 24 encodings. As a test,
-# take from $R_{-1}$ all that it does outside the used directions. At width 128 it is then right at 12 percent of
-# positions 24 to 47 ([Going further](#why-do-wide-sinusoids-fail)).
+# determine $A$, and training found another matrix. Of 128 directions, 12 hold nearly all of the encodings, because slow
+# pairs, and pairs of close frequency, move much alike for 24 steps. Later they move apart, and the encodings point in
+# directions in which training has hardly changed $A$, because the gradient is made of the 24 encodings. [Going
+# further](#why-do-wide-sinusoids-fail) tests how much this explains.
 
 # %% [markdown]
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
 # table 3, row E), and preferred sinusoids in the hope of longer texts.
 #
-# A note on these numbers: they are means of three runs. For each kind we tried five learning rates and kept the one
-# that did best on positions 24 to 47, which flatters both.
+# Our numbers are means of three runs, each kind at the one of five learning rates that did best on positions 24 to 47,
+# which flatters both.
 
 # %% [markdown]
 # ## Break it: one word at a time
 #
-# A model that generates text produces its words one at a time. It keeps the keys and values of the earlier words
-# ([chapter 12](12_generation.ipynb)), so only the new word goes in. It seems natural to encode each word as it comes:
-# add `sinusoidal_positions(1, D)` to a sequence of length 1. **Predict first:** what is wrong with it?
+# A model that generates text one word at a time keeps the keys and values of the earlier words ([chapter
+# 12](12_generation.ipynb)), so only the new word goes in. It seems natural to encode each word as it comes: add
+# `sinusoidal_positions(1, D)` to a sequence of length 1. **Predict first:** what is wrong with it?
 
 # %% tags=["nbval-check-output"]
 words = np.random.default_rng(9).standard_normal((4, 8))
@@ -686,8 +676,7 @@ for t in range(4):
 
 # %% [markdown]
 # Each sequence of length 1 begins at position 0, so every word gets that encoding. Nothing crashes, and training never
-# reveals the mistake, because there whole sentences are encoded at once. (Libraries call the positions that a model is
-# told `position_ids`.)
+# reveals the mistake, because there whole sentences are encoded at once.
 #
 # The check that finds it: **one at a time must equal all at once**. Chapter 12 applies it to a whole model. The cure
 # is to say where the word stands, which is why `sinusoidal_encoding` takes positions.
@@ -709,13 +698,11 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # depends on $t - s$ alone only for special $M$, and nothing makes training choose one.
 #
 # A sinusoid is a fixed vector turned by $R_t$: $p_t = p_0 R_t$, with $p_0 = (0, 1, 0, 1, \dots)$. **Rotary position
-# embedding** (RoPE) adds nothing to the words. It turns the query and the key themselves: each pair of entries of a
-# *query* by its angle at the query's position, and each pair of a *key* by its angle at the key's position. A rotation
-# keeps lengths, so it cannot drown the word. The angles are as before, with the width of a query, $d_k$, in place of
-# $D$.
+# embedding** (RoPE) adds nothing to the words. It turns the query and the key themselves, pair by pair: a query $q$ at
+# position $t$ becomes $q R_t$, and a key $k$ at position $s$ becomes $k R_s$. The angles are as before, with the width
+# of a query, $d_k$, in place of $D$. A rotation keeps lengths, so it cannot drown the word.
 #
-# So a query $q$ at position $t$ becomes $q R_t$, and a key $k$ at position $s$ becomes $k R_s$. The positions enter
-# their score by $t - s$ alone:
+# The positions enter the score by $t - s$ alone:
 #
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #
@@ -730,8 +717,8 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # | 7, 3 | (0.657, 0.754) | (0.141, −0.990) | −0.654 |
 # | 107, 103 | (0.185, 0.983) | (0.623, −0.782) | −0.654 |
 #
-# Both scores are $\cos 4$. All these vectors have length 1, so a score is the cosine of the angle between query and
-# key, and in both rows the query is turned by $7 - 3 = 107 - 103 = 4$ more than the key.
+# Both scores are $\cos 4$: the vectors have length 1, so a score is the cosine of the angle between query and key, and
+# in both rows the query is turned by $7 - 3 = 107 - 103 = 4$ more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two circles, each with two arrows from the middle. On the left the query at position 7 and the key at position 3, on the right the query at 107 and the key at 103. On the right both arrows point another way, but the angle between them is the same: from the key to the query it is a clockwise turn of 4 radians, more than half a circle."}}
 figure, panels = plt.subplots(1, 2, figsize=(6, 2.9))
@@ -775,12 +762,10 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 
 # %% [markdown]
 # The first two scores are equal, because $t - s$ is 4 in both. In the third the two positions are swapped and the score
-# changes: before and after are told apart. (In the example by hand a swap changes nothing, since query and key point
-# the same way there.)
+# changes: before and after are told apart.
 #
-# Why turn both, and nothing else? With only the queries turned, the score would contain $t$ but not $s$, and the
-# difference would be lost. The values are not turned, because only the scores need the positions: with turned values,
-# what a word hands over would depend on where it stands.
+# Why turn both, and nothing else? With only the queries turned, the score would contain $t$ but not $s$. The values are
+# not turned, because otherwise what a word hands over would depend on where it stands.
 #
 # How do rotary positions differ from sinusoids?
 #

@@ -11,11 +11,10 @@
 # *Dog bites man.* To know who bit whom, the verb must tell two words apart. One **head**, as in chapter 4, has one row
 # of weights for the verb, and so gives it one average of the words. But one average does not give two things back. Let
 # each word be a number: with equal weights, 1 and 5 give 3, and so do 2 and 4. A second average, with the weights
-# $\tfrac23$ and $\tfrac13$, gives $\tfrac73$ and $\tfrac83$. It is not enough by itself either, because 3 and 1 give
-# $\tfrac73$, too. But both averages together belong to one pair only. **Multi-head attention** computes several
-# averages side by side, each with weights of its own. This chapter builds it by hand, then in ten lines, then as a
-# [PyTorch module](#the-same-as-a-pytorch-module). It measures [what a single head loses](#would-one-head-do), asks why
-# heads become different, and inspects the heads of a published model.
+# $\tfrac23$ and $\tfrac13$, gives $\tfrac73$ and $\tfrac83$, and both averages together belong to one pair only.
+# **Multi-head attention** computes several averages side by side, each with weights of its own. This chapter builds it
+# by hand, then in ten lines, then as a [PyTorch module](#the-same-as-a-pytorch-module). It measures [what a single head
+# loses](#would-one-head-do), asks why heads become different, and inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
 # takes about 25 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 7 more
@@ -63,7 +62,7 @@ head_2 = {
 # $$W_Q = \begin{pmatrix} 0 & 0 \\ 0 & 0 \\ 9 & 0 \\ 0 & 0 \end{pmatrix}, \quad W_K = \begin{pmatrix} 0 & 0 \\ 0 & 0 \\ 0 & 0 \\ 1 & 0 \end{pmatrix}, \quad W_V = \begin{pmatrix} 1 & 0 \\ 0 & 1 \\ 0 & 0 \\ 0 & 0 \end{pmatrix} .$$
 #
 # Head 2 has −1 in place of the 1 in $W_K$. Values need both columns, one for *dog* and one for *man*. Queries and keys
-# use only the first, and their second number is 0. The 9 makes the choice sharp:
+# use only the first. The 9 makes the choice sharp:
 #
 # | | the verb's query | keys of *dog*, *bites*, *man* | values of *dog*, *bites*, *man* |
 # |---|---|---|---|
@@ -73,8 +72,7 @@ head_2 = {
 # Follow the verb in head 1. Its scores with the three keys are 9, 0 and −9; divided by $\sqrt 2$ that is 6.364, 0 and
 # −6.364. The exponentials are about 580, 1 and 0.002, so the weights are 0.9983, 0.0017 and 0.0000, and the blend of
 # the values is $0.9983 \cdot (1, 0) + 0.0017 \cdot (0, 0) \approx (0.998, 0)$: *dog*. In head 2 the same happens from
-# the other end, and the blend is $(0, 0.998)$: *man*. (The nouns' queries are 0, so they give all words equal weights.
-# We do not use their rows.)
+# the other end, and the blend is $(0, 0.998)$: *man*.
 
 # %% tags=["nbval-check-output"]
 from dotformer.by_hand.attention import self_attention
@@ -98,7 +96,7 @@ print("man bites dog, the verb receives:", swapped[1].round(3))
 
 # %% [markdown]
 # The first two numbers say who bites, the last two who is bitten, and when the nouns change places, so do the pairs.
-# (Would one head do? [Below](#would-one-head-do).)
+#
 
 # %% tags=["proof"]
 assert np.allclose(weights[0, 1], [0.9983, 0.0017, 0], rtol=0, atol=0.00005)
@@ -118,22 +116,22 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # The square brackets **concatenate** the heads' outputs: they set them side by side, which gives $(T, D)$ again. The
 # last matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. The example did without it, because
 # nothing had to be mixed. The definition is that of [Vaswani and others, 2017](https://arxiv.org/abs/1706.03762), who
-# write *Concat* for the brackets. Their reason: heads let the model attend to "different representation subspaces at
-# different positions", and with a single head, averaging inhibits this.
+# write *Concat* for the brackets. Their reason is ours: with a single head, averaging inhibits attending to "different
+# representation subspaces at different positions".
 #
 # Why $d_k = D / H$? Because $H$ heads then have as many parameters and multiplications as a single wide one with a
-# $W_O$. It is a convention: with any $d_k$, $W_O$ has the shape $(H d_k, D)$ and still returns width $D$. The price is
-# that a narrower head compares words by fewer numbers ([how few are too few](#what-if-a-head-is-too-narrow)).
+# $W_O$. The price is that a narrower head compares words by fewer numbers ([how few are too
+# few](#what-if-a-head-is-too-narrow)). Any other $d_k$ would do, too: $W_O$ then has the shape $(H d_k, D)$ and still
+# returns width $D$.
 
 # %% [markdown]
 # ### In code
 #
-# In code the query matrices of all heads stand side by side in one matrix of shape $(D, D)$, and so do those of the
-# keys and of the values. One product then computes the queries of all heads. Here is the whole layer, for a batch of
-# $B$ sentences, with the shape of everything. `split` cuts every row into $H$ slices of $d_k$, without moving a number.
-# Then it swaps two axes, so that each head has a matrix of its own with a row for every word. Merging reverses the
-# steps: first swap, then reshape. (`scaled_dot_product_attention`, from chapter 4, returns the blends and the weights,
-# for the last two axes of its queries, keys and values.)
+# In code the query matrices of all heads stand side by side in one matrix of shape $(D, D)$, so that one product
+# computes all queries. Keys and values have such a matrix, too. Here is the whole layer, for a batch of $B$ sentences.
+# `split` cuts every row into $H$ slices of $d_k$, without moving a number. Then it swaps two axes, so that each head
+# has a matrix of its own with a row for every word. In between, `scaled_dot_product_attention`, from chapter 4, returns
+# the blends and the weights. Merging reverses the steps: first swap, then reshape.
 
 # %%
 from dotformer.by_hand.attention import scaled_dot_product_attention
@@ -208,19 +206,18 @@ axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# Each cell is labelled with its row and column in the first matrix. Follow one cell through all three stages.
-# Attention works on the last two axes: queries times keys gives $(B, H, T, T)$, one matrix of scores for each head of
-# each sentence. So it treats heads as it treats the sentences of a batch: each by itself.
+# Follow one cell, labelled with its row and column in the first matrix, through all three stages. Attention works on
+# the last two axes: queries times keys gives $(B, H, T, T)$, one matrix of scores for each head of each sentence. So it
+# treats heads as it treats the sentences of a batch: each by itself.
 #
 # Without the swap, reshaping from $(B, T, D)$ straight to $(B, H, T, d_k)$ gives the same shape and no error, but the
 # wrong numbers. Take two words, $(1, 2, 3, 4)$ and $(5, 6, 7, 8)$, and two heads. Head 1 should get $(1, 2)$ and
-# $(5, 6)$. Instead it gets $(1, 2)$ and $(3, 4)$, which is the first word cut in two. Attention then takes the second
-# half of word 1 for word 2. The way back has [the same trap](#break-it-merged-without-the-swap): swap first, then
-# reshape.
+# $(5, 6)$. Instead it gets $(1, 2)$ and $(3, 4)$, and takes the second half of word 1 for word 2. The way back has [the
+# same trap](#break-it-merged-without-the-swap).
 #
 # The example with the dog is no good test of such code. There $H$ and $d_k$ are both 2, and $W_O$ changes nothing, so
-# it would not notice that the code confuses $H$ and $d_k$, or forgets $W_O$. Test with sizes that all differ and a
-# random $W_O$, against a loop over the heads:
+# confusing the two or forgetting $W_O$ would pass. Test with sizes that all differ and a random $W_O$, against a loop
+# over the heads:
 
 
 # %%
@@ -238,8 +235,7 @@ all_at_once = multi_head(x, w_q, w_k, w_v, w_o, num_heads=3)
 assert np.allclose(all_at_once[1], by_loop @ w_o)
 
 # %% [markdown]
-# The folded cell has the full version, with a mask, and with queries that need not come from the same words as the
-# keys.
+# The folded cell has the full version, with a mask, and with queries that may come from other words than the keys.
 
 # %% tags=["export", "hide-input"] module="by_hand.multihead"
 import numpy as np
@@ -329,9 +325,11 @@ assert np.allclose(sum(terms), mixed)
 # over, and into which numbers of the output. [Elhage and others,
 # 2021](https://transformer-circuits.pub/2021/framework/index.html), call the two its *QK circuit* and its *OV circuit*.
 # The product $W_V^{(h)} W_O^{(h)}$ has rank at most $d_k$: a head reads $d_k$ directions of a word and writes into
-# $d_k$ directions of another. If all heads had the same weights, the sum would be one head with one matrix, so several
-# heads gain only by looking at different words. And a sum has no order: exchange two heads together with their rows of
-# $W_O$, and the layer computes the same, so *head 3* means something in one trained model only.
+# $d_k$ directions of another.
+#
+# If all heads had the same weights, the sum would be one head with one matrix, so several heads gain only by looking at
+# different words. And a sum has no order: exchange two heads together with their rows of $W_O$, and the layer computes
+# the same, so *head 3* means something in one trained model only.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -396,12 +394,11 @@ for y, sentence, name in (
 plt.show()
 
 # %% [markdown]
-# The sum is positive where the dog only bites, negative where it is only bitten, and 0 where it does both (or neither).
-# Neither head by itself tells all three sentences apart. Their sum does.
+# The sum is positive where the dog only bites, negative where it is only bitten, and 0 where it does both. Neither head
+# by itself tells all three sentences apart. Their sum does.
 #
 # Heads are not an ensemble that is averaged: an average gives each head the same say in every number, whereas $W_O$
-# learns what each head writes, and where. (A single head as wide as the word gains nothing from $W_O$: $W_V W_O$ is one
-# matrix like any other.)
+# learns what each head writes, and where.
 
 # %% tags=["proof"]
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
@@ -456,17 +453,18 @@ for num_heads in (1, 8, 64):
     print(f"{num_heads * 100 * 100:7,} attention weights")
 
 # %% [markdown]
-# The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$ have $4 D^2$ numbers together, here 1,048,576, however they are cut.
-# Each word is multiplied by all of them, $4 T D^2 = 104{,}857{,}600$. Scores and blends take $T^2 d_k$ multiplications
-# each in every head, so $2 H T^2 d_k = 2 T^2 D = 10{,}240{,}000$ in all: with more heads each is narrower, and
-# $H \cdot d_k$ stays 512. (A single head does not need its $W_O$. Without it, it has a quarter fewer parameters, so
-# heads are not entirely free.) What grows is the number of attention weights, $H \, T^2$, and so the time for their
-# softmaxes and any memory to store them.
+# The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$ have $4 D^2$ numbers together, however they are cut. Each word is
+# multiplied by all of them, $4 T D^2 = 104{,}857{,}600$. Scores and blends take $T^2 d_k$ multiplications each in every
+# head, so $2 H T^2 d_k = 2 T^2 D = 10{,}240{,}000$ in all, because $H \cdot d_k$ stays 512. What grows is the number of
+# attention weights, $H \, T^2$, and so the time for their softmaxes and any memory to store them.
 #
-# How many heads are best? Vaswani and others chose eight. Their table 3 (rows *base* and A) gives the quality of
-# translations as a score from 0 to 100, called BLEU ([chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with
-# 4, 25.8 with 8 and with 16, 25.4 with 32. The paper concludes that one head is worse, and that too many are, too. No
-# spread is reported, so the smaller differences may be chance.
+# Heads are not entirely free, though. A single head does not need its $W_O$, because $W_V W_O$ is one matrix like any
+# other, and without it has a quarter fewer parameters.
+#
+# How many heads are best? Vaswani and others chose eight. Their table 3 gives the quality of translations as a score
+# from 0 to 100, called BLEU ([chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with
+# 16, 25.4 with 32. The paper concludes that one head is worse, and so are too many. No spread is reported, so the
+# smaller differences may be chance.
 
 
 # %% tags=["quiz"]
@@ -489,10 +487,9 @@ quiz.number(
 # ## The same as a PyTorch module
 #
 # The same layer again, now as the module that is trained below: three large products, a split, one attention, a merge,
-# and $W_O$. (Its projections also add a vector, a **bias**, after each product, as do those of `nn.MultiheadAttention`.
-# The formula above leaves it out.) The $T$ queries may come from other words than the $S$ keys and values, as when a
-# translation looks at its source ([chapter 9](09_decoder.ipynb)), so it serves as self-attention and as
-# **cross-attention**.
+# and $W_O$. Unlike the formula above, the module adds a vector, a **bias**, after each product, as does
+# `nn.MultiheadAttention`. The $T$ queries may come from other words than the $S$ keys and values, as when a translation
+# looks at its source ([chapter 9](09_decoder.ipynb)), so it serves as self-attention and as **cross-attention**.
 
 # %%
 import torch
@@ -536,13 +533,13 @@ print(ours(x, x, x, causal).shape)  # self-attention: x three times
 #   an error, but silently wrong if $B = H$, where [head $h$ takes the mask of sentence
 #   $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis).
 #
-# After `transpose` the numbers need not lie in memory in the order of the axes. `view` never copies, so whether it
-# stops with an error depends on how the attention laid out its result; `flatten` and `reshape` copy the numbers when
-# they must. And `nn.Linear` stores its matrix transposed: head $h$ owns *rows* of `w_q.weight` and *columns* of
-# `w_o.weight`.
+# After `transpose` the numbers need not lie in memory in the order of the axes. So `view`, which never copies, may stop
+# with an error; `flatten` and `reshape` copy when they must.
 #
-# A folded cell checks the module against a loop over heads. The next one copies its parameters into PyTorch's
-# `nn.MultiheadAttention`, and compares the two, under a causal mask and as cross-attention:
+# `nn.Linear` stores its matrix transposed: head $h$ owns *rows* of `w_q.weight` and *columns* of `w_o.weight`.
+#
+# The module agrees with a loop over heads. Now copy its parameters into PyTorch's `nn.MultiheadAttention`, and compare
+# the two, under a causal mask and as cross-attention:
 
 
 # %% a loop over heads gives the same tags=["hide-input"]
@@ -604,11 +601,11 @@ for y, mask in (x, causal), (other, None):
 # %% [markdown]
 # ## Would one head do?
 #
-# Did the verb need two heads? For *dog bites man* and *man bites dog* it did not. Let one head give $\tfrac23$ of its
-# weight to the first noun and $\tfrac13$ to the last. The verb receives the numbers (*dog*, *man*) =
-# $(\tfrac23, \tfrac13)$ for *dog bites man*, and $(\tfrac13, \tfrac23)$ for *man bites dog*: different, so the verb can
-# tell. With $\tfrac12$ and $\tfrac12$ it could not: exchange the nouns, and nothing changes. Unequal weights are enough
-# here because only *dog* and *man* can occur, and each has a number of its own in the vector.
+# Did the verb need two heads? For our two sentences it did not. Let one head give $\tfrac23$ of its weight to the first
+# noun and $\tfrac13$ to the last. The verb receives the numbers (*dog*, *man*) = $(\tfrac23, \tfrac13)$ for *dog bites
+# man*, and $(\tfrac13, \tfrac23)$ for *man bites dog*, so it can tell. With $\tfrac12$ and $\tfrac12$ it could not:
+# exchange the nouns, and nothing changes. Unequal weights are enough here because only *dog* and *man* can occur, and
+# each has a number of its own in the vector.
 #
 # What if the nouns are arbitrary vectors, $a$ at the start and $b$ at the end? With the weights $\alpha$ and
 # $1 - \alpha$ the verb receives the single average
@@ -618,20 +615,19 @@ for y, mask in (x, causal), (other, None):
 # and both nouns must be worked out from this average alone. Take $\alpha = \tfrac23$: the nouns $(1, 1)$ and $(2, 0)$
 # give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
 #
-# How much does one average lose? The verb receives what the heads hand over, and from that alone we try to read both
-# nouns back. A word has $D = 16$ numbers. A noun fills 8 of them, and the other 8 are for verbs and so on. So two nouns
-# are 16 numbers, and the verb receives 16: they would fit. We draw two thousand pairs of nouns, whose entries are
-# independent normal numbers with mean 0. Nothing in the heads is trained: we set their weights.
+# How much does one average lose? We try to read both nouns back from what the verb receives. A word has $D = 16$
+# numbers, of which a noun fills 8. So two nouns are 16 numbers, and the verb receives 16: they would fit. We draw two
+# thousand pairs of nouns, whose entries are independent normal numbers with mean 0. Nothing in the heads is trained: we
+# set their weights.
 #
 # - *One head* averages the nouns with $\alpha$ and $1 - \alpha$, and multiplies by a random $W_V$ of shape (16, 16). We
 #   vary $\alpha$.
 # - *Two heads*: one has all of its weight on the first noun, the other on the last. Each has a random $W_V$ of shape
 #   (16, 8).
 #
-# On the first thousand pairs we fit one more matrix, which leads from the 16 numbers received to the 16 numbers of both
-# nouns. We fit it by **least squares**: it makes the squared error as small as possible. On the other thousand pairs we
-# divide its squared error by that of guessing zero. This is the share missed: 0 is perfect, and 1 is no better than
-# guessing zero.
+# On the first thousand pairs we fit one more matrix, which leads from the 16 numbers received to the 16 of both nouns,
+# by **least squares**: it makes the squared error as small as possible. On the other thousand pairs we divide its
+# squared error by that of guessing zero. This is the share missed: 0 is perfect, 1 no better than guessing zero.
 #
 # **Predict first.** What share of the nouns does the fitted matrix miss, given one head's average?
 #
@@ -685,27 +681,22 @@ plt.show()
 # difference varies as much as the sum. So exactly half is lost. For every other $\alpha$ there is such a combination,
 # too: [the proof](#why-exactly-half).
 #
-# Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole. Nor does either head
-# need a noun to itself: two averages of different $\alpha$ are two equations for two unknowns. (Neither kind contains
-# the other, though: a wide head can compare words along $D$ directions, which no narrow head can.)
+# Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole.
 #
-# Two heads take half as many numbers from each word. If nouns fill more than 8 numbers, two heads miss some, too, and
-# at 16 they only tie with one head ([measured](#what-if-nouns-fill-more-than-half-of-a-word)).
+# But two heads take half as many numbers from each word. If nouns fill more than 8, they miss some, too, and at 16 they
+# only tie with one head ([measured](#what-if-nouns-fill-more-than-half-of-a-word)).
 #
 # ## Why do heads become different?
 #
 # Nothing in the definition says that one head should look at the first noun and another at the last. Let training
-# decide. How training works is the topic of [chapter 7](07_learning.ipynb); here you see only what it finds.
+# decide. How it works is for [chapter 7](07_learning.ipynb); here you see what it finds.
 #
 # The sentences are *noun, verb, noun*. A word has $D = 16$ numbers, as before. A noun now fills six of them, so that it
-# fits into a head of width 8 with room to spare. One more number says *verb*, and one is the position, 1, 0 or −1. A
-# layer has either one head of width 16 or two of width 8. Its task is to write both nouns, 12 numbers, into its output
-# for the verb. The output gives the share that each layer misses, and the weights that the verb gives to the first
-# noun, to itself and to the last noun.
+# fits into a head of width 8. One more number says *verb*, and one is the position. A layer has either one head of
+# width 16 or two of width 8. Its task is to write both nouns, 12 numbers, into its output for the verb.
 #
 # **Predict first.** Train three layers: one head; two heads that start at random; two heads that start identical in
-# everything, their rows of $W_O$ included. (The last row of the output, a fourth layer trained once, is for the quiz at
-# the end of the section.) What share of the nouns does each miss?
+# everything, their rows of $W_O$ included. What share of the nouns does each miss?
 
 
 # %% layers with one head and with two, trained tags=["hide-input"]
@@ -781,18 +772,16 @@ print(f"{'two, equal but W_O':20} {parted:5.2f}")
 assert parted < 0.005
 
 # %% [markdown]
-# Two heads miss nothing, and one misses about 42 percent. ([Why less than
-# half?](#could-one-head-escape-by-other-means)) Of the two heads, one has come to give its largest weight to the first
-# noun, and the other to the last (in all three runs, each from another random start, or *seed*; the output has the
-# weights of the first). Their weights need not be 1 and 0: two different averages are enough.
+# One head misses about 42 percent ([why less than half?](#could-one-head-escape-by-other-means)), two heads nothing. In
+# all three runs, each from another random start, or *seed*, one of the two gives its largest weight to the first noun,
+# and the other to the last. Their weights need not be 1 and 0: two different averages are two equations for two
+# unknowns. The last row of the output, trained once, is for the quiz below.
 #
-# Nobody assigned the nouns to the heads. The two heads start from different random matrices, and each is corrected
-# through its own rows of $W_O$, so training corrects them differently. Presumably a head lowers the error more by
-# bringing what is still missing than by repeating what the other brings, so the difference can grow. Two heads that
-# start out equal get equal corrections and stay equal, unless something random treats them differently, as dropout on
-# their weights does ([chapter 8](08_encoder.ipynb)). So different starts let heads drift apart (they break the
-# *symmetry*), and a task that one average cannot solve rewards it. Where one average would do, nothing forces heads to
-# differ.
+# The two heads start from different random matrices, and each is corrected through its own rows of $W_O$, so training
+# corrects them differently. Presumably a head lowers the error more by bringing what is still missing than by repeating
+# what the other brings, so the difference can grow. Two heads that start out equal get equal corrections and stay
+# equal. So different starts break the *symmetry* and let heads drift apart, and a task that one average cannot solve
+# rewards it. Where one average would do, nothing forces heads to differ.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -821,9 +810,9 @@ quiz.one_choice(
 # What do heads find in a real model? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2, and look at its
 # first layer, of twelve heads of width 32 ($D = 384$). The model adds two tokens that are not words, `[CLS]` before
 # each text and `[SEP]` after it. Give it three sentences: *the cat sat on the mat and it slept*, *she gave the book to
-# her brother because he wanted it* and *the dog that bit the man ran*. For each head, take all words from the second on
-# (before the first there is only `[CLS]`), and average the weight that each gives to the word before it. A sentence has
-# 9 to 13 tokens, so equal weights would give each about 0.09.
+# her brother because he wanted it* and *the dog that bit the man ran*. For each head, take all words from the second
+# on, and average the weight that each gives to the word before it. With 9 to 13 tokens in a sentence, equal weights
+# would be about 0.09.
 #
 # **Predict first.** Chapter 5 wired a head that looks one word back. Does training find one, too? How large is the
 # weight on the word before, in the head where it is largest?
@@ -884,14 +873,13 @@ assert before.argmax() == 2 and least > 0.9985 and np.median(before) < 0.15
 movable.heads(read[2][1], read[2][0], head=2, token=4)
 
 # %% [markdown]
-# In these three sentences head 3 gives nearly all of its weight to the word before, at every word from the second on,
-# and no other head comes near that. Such a head is called a **previous-token head**. (The second row of the output, the
-# weight on `[CLS]`, returns in [Going further](#what-else-do-heads-do-and-can-they-be-removed).)
+# In these three sentences head 3 gives nearly all of its weight to the word before, and no other head comes near that.
+# Such a head is called a **previous-token head**.
 #
 # A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off (an
-# **ablation**), as [chapter 15](15_pretrained.ipynb) does. ([What else heads do, and which can
-# go](#what-else-do-heads-do-and-can-they-be-removed).)
+# **ablation**), as [chapter 15](15_pretrained.ipynb) does. What else heads do, which can go, and the weights on `[CLS]`
+# return in [Going further](#what-else-do-heads-do-and-can-they-be-removed).
 
 # %% [markdown]
 # ## Exercises

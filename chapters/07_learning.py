@@ -8,10 +8,9 @@
 # %% [markdown]
 # # 7. How does attention learn?
 #
-# Nearly every matrix so far was chosen by us or drawn at random. By the end of this chapter an attention layer will
-# have found its own matrices, from nothing but questions and right answers. You will have followed one wrong answer
-# backwards through the softmax on paper, down to new numbers in $W_Q$, and watched a thousand such steps turn evenly
-# spread weights into a look-up.
+# Nearly every matrix so far was chosen by us or drawn at random. In this chapter you follow one wrong answer backwards
+# through the softmax on paper, down to new numbers in $W_Q$. Then you watch a thousand such steps turn evenly spread
+# weights into a look-up: an attention layer finds its own matrices, from nothing but questions and right answers.
 #
 # You need chapters [4](04_self_attention.ipynb) and [6](06_many_heads.ipynb), the softmax's derivative from [chapter
 # 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. The chapter takes about 24 minutes to read, and 45
@@ -55,15 +54,15 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # $$L = \tfrac12 \lVert o - (1, 0) \rVert^2, \qquad \frac{\partial L}{\partial o} = o - (1, 0) = (-0.045,\ 0.768) .$$
 #
 # This vector of derivatives is the **gradient** of the loss with respect to $o$. For short we call it the gradient *of*
-# $o$, and likewise for everything else below. A gradient says how fast the loss rises with each number, so to learn we
-# step the other way. For this loss the gradient of $o$ is the error itself, because the ½ cancels the 2 of the square:
-# *the second number is too large by 0.768*. The loss itself is $\tfrac12 (0.045^2 + 0.768^2) = 0.296$.
+# $o$, and likewise below. A gradient says how fast the loss rises with each number, so to learn we step the other way.
+# For this loss the gradient of $o$ is the error itself, because the ½ cancels the 2 of the square: *the second number
+# is too large by 0.768*. The loss itself is $\tfrac12 (0.045^2 + 0.768^2) = 0.296$.
 #
-# Now we know what is wrong at the output. But training can change only certain numbers, the **parameters**: the entries
-# of $W_Q$, $W_K$ and $W_V$. For this first step we let only $W_Q$ change. So the gradient is passed back, from each
-# result to what it was made of, until it reaches the parameters. This **backward pass** is called **backpropagation**.
-# It is the chain rule, applied from the end back to the start. Here it has four stages: output → weights → scores →
-# query → $W_Q$. At each stage we ask: if this number rose a little, how would the loss change?
+# We know what is wrong at the output. But training can change only the **parameters**: the entries of $W_Q$, $W_K$ and
+# $W_V$, and in this first step only those of $W_Q$. So the gradient is passed back, from each result to what it was
+# made of, until it reaches them. This **backward pass**, the chain rule applied from the end to the start, is called
+# **backpropagation**. Here it has four stages: output → weights → scores → query → $W_Q$. At each stage we ask: if this
+# number rose a little, how would the loss change?
 #
 # **Predict first.** Three scores went into the softmax. Which of them should rise, which should fall, and which hardly
 # matters?
@@ -71,9 +70,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # ### Back through the blend
 #
 # The output is $o = \sum_j w_j v_j$. Let $w_j$ grow a little. The output then moves along $v_j$, so for each unit of
-# $w_j$ the loss changes by the dot product of the output's gradient with $v_j$. Now let one number of $v_j$ grow
-# instead, say the second. It enters the blend multiplied by $w_j$, so the second number of the output grows $w_j$ times
-# as much. So
+# $w_j$ the loss changes by the dot product of the output's gradient with $v_j$. Each number of $v_j$ enters the blend
+# multiplied by $w_j$, so when it grows, the same number of the output grows $w_j$ times as much. So
 #
 # $$\frac{\partial L}{\partial w_j} = \frac{\partial L}{\partial o} \cdot v_j , \qquad \frac{\partial L}{\partial v_j} = w_j \, \frac{\partial L}{\partial o} .$$
 #
@@ -94,10 +92,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
 # The sum in the last bracket is the *average* of the weights' gradients: each counts in proportion to its weight $w_j$,
-# as each value does in the blend. So a score is judged by comparison. Suppose that more weight on its key would raise
-# the loss more than average. Then the score's gradient is positive, and a step against it lowers the score. If more
-# weight on its key would raise the loss less than average, the score rises. Finally, the difference is multiplied by
-# $w_i$.
+# as each value does in the blend. So a score is judged by comparison. If more weight on its key would raise the loss
+# more than average, the score's gradient is positive, and a step against it lowers the score. If less than average, the
+# score rises. Finally, the difference is multiplied by $w_i$.
 #
 # | | dog | bites | man |
 # |---|---|---|---|
@@ -107,8 +104,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # | times the weight: gradient of the scaled score | −0.110 | −0.025 | 0.135 |
 #
 # So the score of *dog* should rise and that of *man* should fall. *Bites* hardly matters; its score should rise a
-# little, too. The three gradients sum to 0, because the same number added to all scores changes nothing. (These
-# numbers, and all that follow, are computed from unrounded ones.)
+# little, too. The three gradients sum to 0, because the same number added to all scores changes nothing. (These and all
+# later numbers are computed from unrounded ones.)
 #
 # | case | gradient of the score | because |
 # |---|---|---|
@@ -118,8 +115,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # So a **saturated** row, whose weights are near 0 and 1, recovers slowly: all that reaches $W_Q$ and $W_K$ comes
 # through these scores. And if the query took the value of its best key alone (*argmax*, or *hard attention*), a small
-# change of a score would change no weight, every score would get the gradient 0, and $W_Q$ and $W_K$ would never learn.
-# The softmax makes the choice soft enough to have a slope.
+# change of a score would change no weight, and $W_Q$ and $W_K$ would never learn. The softmax makes the choice soft
+# enough to have a slope.
 #
 # ### Back to query and keys
 #
@@ -148,8 +145,7 @@ assert abs(d_scaled.sum()) < 1e-15
 # %% [markdown]
 # ### Back to the matrix, and one step
 #
-# One more step back, and the gradient reaches the parameters. The query was made as $q = x W_Q$, where $x$ is the
-# word's vector. So
+# The query was made as $q = x W_Q$, where $x$ is the word's vector. So
 #
 # $$\frac{\partial L}{\partial W_Q} = x^\top \frac{\partial L}{\partial q} .$$
 #
@@ -176,9 +172,9 @@ assert abs(d_scaled.sum()) < 1e-15
 # $(2, 0)$, so no query can raise one of these scores and lower the other. But the lead of *man* can shrink: its score
 # fell by twice as much as that of *dog*.
 #
-# Why does a step against the gradient lower the loss? For a small step, the loss falls by the learning rate times the
-# squared length of the gradient, here $0.113^2 + 0.018^2 = 0.0131$; it fell by 0.0134. That is a promise for small
-# steps only: with a learning rate of 100 this step would end at a loss of 0.50.
+# For a small step, the loss falls by the learning rate times the squared length of the gradient, here
+# $0.113^2 + 0.018^2 = 0.0131$; it fell by 0.0134. A large step may raise it: with a learning rate of 100 this one would
+# end at a loss of 0.50.
 #
 # [Further steps](#keep-going) with all three matrices bring the loss close to 0.
 
@@ -214,7 +210,7 @@ drawing.text(at[5], 1.72, "0.296 → 0.283", color=plots.TEAL, size=9)
 plt.show()
 
 # %% [markdown]
-# Blue is the way forwards. Red is the way back, with the gradient that arrives at each stage. Teal is what one step
+# Blue is the way forwards, red the way back, with the gradient that arrives at each stage, and teal what one step
 # changes.
 
 # %% one step, and the loss after it tags=["hide-input"]
@@ -261,14 +257,14 @@ quiz.one_choice(
 # %% [markdown]
 # ## The backward pass, for all queries
 #
-# So far there was one query. A layer has many, and they share keys, values and matrices. A change of a shared number
-# reaches the loss through every query, so its gradient is a sum over the queries.
+# A layer has many queries, and they share keys, values and matrices. A change of a shared number reaches the loss
+# through every query, so its gradient is a sum over them.
 #
 # Take $T$ queries and $S$ keys. $Z$ holds the scaled scores and $A$ the weights, a row for each query and a column for
-# each key; $O$ holds the outputs, a row for each query. For any of these matrices $M$, we write $dM$ for the gradient
-# of the loss with respect to $M$. It has the shape of $M$. (So $dK$ is a gradient, and $d_k$ a width.) The sign $\circ$
-# multiplies entry by entry. $\operatorname{rowsum}$ adds up each row: [the average from
-# above](#back-through-the-softmax), one number for each query.
+# each key; $O$ holds the outputs, a row for each query. For any matrix $M$, we write $dM$ for the gradient of the loss
+# with respect to $M$. It has the shape of $M$. So $dK$ is a gradient, and $d_k$ a width. The sign $\circ$ multiplies
+# entry by entry. $\operatorname{rowsum}$ adds up each row: [the average from above](#back-through-the-softmax), one
+# number for each query.
 #
 # | back through | forwards | backwards | shapes |
 # |---|---|---|---|
@@ -280,8 +276,8 @@ quiz.one_choice(
 # Three products are sums over queries: $dV$, since a value reaches every output, weighted by $A$; $dK$, since every key
 # meets every query; $dW_Q$, since all words (the rows of $X$) share $W_Q$, so their outer products add up. $W_K$ and
 # $W_V$ work likewise. In self-attention a word is query, key and value at once, so its three gradients are added:
-# $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$. The layer needs $dX$ for nothing of its own: it hands it back
-# to whatever made $X$, the layer below or the embedding table.
+# $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$. The layer hands $dX$ back to whatever made $X$, the layer
+# below or the embedding table.
 #
 # In code, for one sentence (`weights` is $A$, `d_scaled` is $dZ$, and `d_scores` is $dZ / \sqrt{d_k}$, the gradient of
 # the scores before scaling):
@@ -331,11 +327,10 @@ def attention_gradients(
 
 
 # %% [markdown]
-# Is that right? There is a check that needs no calculus. Nudge one input up, then down, and divide the difference of
-# the two losses by twice the nudge. The quotient is a **central difference**. Comparing it with the formula's gradient
-# is called a **gradient check**. In the code, `attend_by_hand` is the forward pass and `attention_gradients` the
-# backward pass, both from folded cells (the second also handles masks, and several sentences at once). The gradients
-# `d_output` and `d_query` are those found on paper:
+# Is that right? One check needs no calculus: nudge one input up, then down, and divide the difference of the two losses
+# by twice the nudge. Comparing this quotient, a **central difference**, with the formula's gradient is called a
+# **gradient check**. In the code, `attend_by_hand` is the forward pass and `attention_gradients` the backward pass,
+# both from folded cells. The gradients `d_output` and `d_query` are those found on paper:
 
 
 # %%
@@ -371,22 +366,23 @@ assert np.allclose(by_formula[0], d_query)
 # ## Let the machine do it
 #
 # Nudging takes two forward passes for each number: 28 for our 14, over 3,000 for the next section's model. Formulas for
-# a whole transformer would fill pages. PyTorch does the work. Computing the loss is the **forward pass**. Meanwhile
-# PyTorch keeps a record of the operations on its arrays, which it calls **tensors**. This record is the **computation
-# graph**. On request PyTorch walks it backwards, from one number, the loss. This is **automatic differentiation**, or
-# *autograd*. One walk back gives the derivatives for all parameters. It costs about twice as much as the forward pass,
-# since each matrix product has two on the way back, one for either factor.
+# a whole transformer would fill pages. PyTorch does the work. During the **forward pass**, which computes the loss, it
+# keeps a record, the **computation graph**, of the operations on its arrays, which it calls **tensors**. On request
+# PyTorch walks this graph backwards, from one number, the loss. This is **automatic differentiation**, or *autograd*.
+# The walk costs about twice as much as the forward pass, since each matrix product has two on the way back, one for
+# either factor.
 #
-# Why backwards? There is one loss and there are many parameters. A walk forwards carries the effect of one parameter on
+# Why backwards? There is one loss and many parameters. A walk forwards carries the effect of one parameter on
 # everything that follows, so it must be repeated for each parameter. A walk back carries the effect of everything on
-# the one loss, so one walk (**reverse mode**) serves all. It needs $A$, $V$, $Q$, $K$ and $X$ again, so the record
-# keeps the results of the forward pass, and this is why training takes more memory than answering.
+# the one loss, so one walk (**reverse mode**) gives the derivatives for all parameters. It needs $A$, $V$, $Q$, $K$ and
+# $X$ again, so the record keeps the results of the forward pass, which is why training takes more memory than
+# answering.
 #
 # The walk starts with `loss.backward()`. Afterwards each tensor made with `requires_grad=True` has its gradient in
-# `.grad`. But `backward()` *adds* to `.grad`: the gradients from all uses of the tensor are summed, on top of what an
-# earlier `backward()` left there. So `.grad` must be cleared before the next step. If you forget that, step 100 follows
-# the sum of a hundred gradients, most of them outdated. No error is raised. With a small learning rate the model may
-# even learn; with a large one the steps grow until the loss is NaN, *not a number*.
+# `.grad`. But `backward()` *adds* to `.grad`: it sums the gradients from all uses of the tensor, and those of earlier
+# calls. So `.grad` must be cleared before the next step: otherwise step 100 follows the sum of a hundred gradients,
+# most of them outdated. No error is raised. With a small learning rate the model may even learn; with a large one the
+# steps grow until the loss is NaN, *not a number*.
 
 # %%
 import torch
@@ -403,25 +399,25 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 
 # %% [markdown]
 # These are the numbers found on paper. From the next section on, all models are written in PyTorch and compute in
-# float32, unless the text says otherwise. PyTorch calls an axis `dim`. `nn.Linear` is a matrix that can learn, plus a
-# vector that is added, its **bias**. Both are parameters, so they have `requires_grad=True`.
+# float32. PyTorch calls an axis `dim`. `nn.Linear` is a matrix that can learn, plus a vector that is added, its
+# **bias**. Both are parameters, so they have `requires_grad=True`.
 
 # %% [markdown]
 # ## Learning to look things up
 #
-# Can a layer find out where to look, if it is told only which answers are right? Here is a task. A note holds five
-# names, each with a digit; a question is a name; the answer is its digit.
+# Can a layer find out where to look, if it is told only which answers are right? A note holds five names, each with a
+# digit; a question is a name; the answer is its digit.
 #
 # > Ada 3, Bo 7, Cleo 1, Dan 3, Eve 9. **Cleo?** 1.
 #
-# There are more than five million such notes, even without regard to their order, and training shows only 16,000, so
-# the layer cannot remember answers note by note. It must find out *how* to look.
+# There are more than five million such notes, and training shows only 16,000, so the layer cannot remember answers: it
+# must find out *how* to look.
 #
-# Each entry of the note, such as *Ada 3*, is one token, a vector of 18 numbers: eight that say which name, ten that
-# say which digit. A question has a name and no digit. The layer has a single head; queries come from the questions,
-# keys and values from the note. After it, one linear map turns what each question received into ten scores, one for
-# each digit. Such scores of possible answers are called **logits**, and their softmax gives the model's probability
-# for each digit. (In the folded cell, `draw` makes random notes and `as_vectors` turns them into vectors.)
+# Each entry of the note, such as *Ada 3*, is one token, a vector of 18 numbers: eight that say which name, ten that say
+# which digit. A question has a name and no digit. The layer has a single head; queries come from the questions, keys
+# and values from the note. After it, one linear map turns what each question received into ten scores, one for each
+# digit. Such scores of possible answers are called **logits**, and their softmax gives the model's probability for each
+# digit. (`draw` makes random notes and `as_vectors` turns them into vectors.)
 
 # %% notes and questions as vectors tags=["hide-input"]
 from torch import nn
@@ -600,9 +596,8 @@ class NoteModel(nn.Module):
 # %% [markdown]
 # The loss is the **cross-entropy**, or *negative log-likelihood*: minus the natural logarithm of the probability that
 # the model gave to the right digit. It is 0 for a model that was certain and right, and grows without bound as that
-# probability goes to 0: a probability of 0.9 costs 0.11, one of 0.1 costs 2.30. (The share of right answers would not
-# do as a loss: a small change of a parameter almost never changes which digit is largest, so its gradient is 0 nearly
-# everywhere.)
+# probability goes to 0: a probability of 0.9 costs 0.11, one of 0.1 costs 2.30. The share of right answers would not
+# do: a small change of a parameter almost never changes it, so its gradient is 0 nearly everywhere.
 #
 # Training repeats four steps:
 #
@@ -613,7 +608,6 @@ class NoteModel(nn.Module):
 #
 # The optimizer takes the fourth step. Ours is `SGD`, *stochastic gradient descent*: each step follows one random batch.
 # Chapter 11 has better ones. A learning rate of 1 is large: with a few seeds the steps grow until the loss is NaN.
-# (With 0.5 these seeds learn, too.)
 #
 # `F.cross_entropy` takes logits and applies the softmax itself; `flatten` makes one list of the eighty questions. One
 # step:
@@ -634,12 +628,11 @@ print(f"loss of the first batch: {loss:.2f}")
 
 # %% [markdown]
 # That could have been predicted: a model that knows nothing gives each of ten digits the probability 1/10, and
-# $-\ln \tfrac{1}{10} = \ln 10 = 2.30$. The rest, 0.03, comes from logits that start near 0 but not at 0, and from the
-# chance of one batch.
+# $-\ln \tfrac{1}{10} = \ln 10 = 2.30$. The rest, 0.03, comes from logits that do not start exactly at 0, and from
+# chance.
 #
-# Now take a new model and repeat this step a thousand times, each time with sixteen new notes. That is `train`, in the
-# folded cell. Now and then we look at the attention weights for one note, always that of Ada to Eve, called `shown` in
-# the code.
+# Now `train`, in the folded cell, repeats this step a thousand times on a new model, each time with sixteen new notes.
+# Now and then we look at the attention weights for the note of Ada to Eve, `shown` in the code.
 
 # %% the training loop, and the note that we watch tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -674,12 +667,12 @@ model = new_model()
 losses, frames = train(model, 1000, watch=steps)
 
 # %% [markdown]
-# **Predict first.** The layer is told which digits are right. Nobody tells it where to look. Which comes first: looking
-# at the right name, or a falling loss? And when all answers are right, how large is the weight on the right name?
+# **Predict first.** The layer is told only which digits are right. Which comes first: looking at the right name, or a
+# falling loss? And when all answers are right, how large is the weight on the right name?
 #
-# Then move through the steps below. Each frame shows the attention weights for the note of Ada to Eve, with a row for
-# each question and a column for each token. Both are in the same order, so the right name is on the diagonal. (The
-# layer cannot use that: it has no positions.)
+# Then move through the steps below. Each frame shows the attention weights, with a row for each question and a column
+# for each token, in the same order, so the right name is on the diagonal. The layer cannot use that: it has no
+# positions.
 
 
 # %% tags=["plot"]
@@ -711,26 +704,24 @@ for step in (0, 80, 100, 120, 140, 1000):
 #
 # So the loss falls first. Why? [A score rises](#back-through-the-softmax) if more weight on its key would lower the
 # loss more than the average. At first $W_V$ and the output are random, so what they make of the digit 1 raises the
-# logit of 1 no more than that of any other digit. More weight on the right name then lowers the loss for some notes and
-# raises it for others. What its score gains in one note, it mostly loses in another.
+# logit of 1 no more than that of any other digit. What the score of the right name gains in one note, it therefore
+# mostly loses in another.
 #
 # 1. *Values.* $W_V$ and the output can learn without a look-up. With even weights a question receives the mean of five
-#    values. That says which digits are in the note, but not which one was asked for. It is enough to bet on these
-#    digits instead of all ten.
+#    values. That says which digits are in the note, but not which one was asked for: enough to bet on these instead of
+#    all ten.
 # 2. *Look-up.* Now the value of *Cleo 1* raises the logit of 1. For the question *Cleo?* more weight on this entry
-#    helps more than the average, so its score rises and most others fall. An entry that happens to share the digit
-#    gains, too, but in the next note that is another name. The right name gains in every note, and its gains add up in
-#    $W_Q$ and $W_K$.
+#    helps more than the average, so its score rises. An entry that happens to share the digit gains, too, but only the
+#    right name gains in every note, and its gains add up in $W_Q$ and $W_K$.
 # 3. *Suddenly.* The look-up grows faster the further it has grown, presumably because the gradient of a query is made
-#    of keys, and that of a key of queries: the larger the one, the faster the other grows. Freeze $W_K$, and one side
-#    of this exchange is missing: the weight is 0.4 after 400 steps. [Going further](#which-half-waits-for-which) asks
-#    which half delays which.
+#    of keys, and that of a key of queries: the larger the one, the faster the other grows. With $W_K$ frozen, the
+#    weight is only 0.4 after 400 steps. [Going further](#which-half-waits-for-which) asks which half delays which.
 #
-# You were also asked how large the weight would be: after 1,000 steps it is near two thirds, while all answers are
-# right. A weight is not a probability of being right. The linear maps that come after the blend make a clear answer out
-# of a mixture in which one digit is the strongest. And why does the weight hardly grow from there? [The gradient at a
-# logit](#where-does-the-gradient-begin) is the predicted probability, less 1 for the right digit. So once the answers
-# are right and certain, hardly anything pushes the weight further.
+# After 1,000 steps the weight on the right name is near two thirds, while all answers are right. A weight is not a
+# probability of being right: the linear maps after the blend make a clear answer out of a mixture in which one digit is
+# the strongest. The weight hardly grows from there, because [the gradient at a logit](#where-does-the-gradient-begin)
+# is the predicted probability, less 1 for the right digit. Once the answers are right and certain, hardly anything
+# pushes the weight further.
 #
 # Was that luck? Here is that run beside two from other seeds, each tested on 2,000 new notes:
 
@@ -758,11 +749,11 @@ assert any(bad for rate, bad in overflowed if rate == 1)
 assert not any(bad for rate, bad in overflowed if rate < 1)
 
 # %% [markdown]
-# All three learn it.
 #
-# What did training make of $W_Q$ and $W_K$? Take the first of the three models and look at the scaled scores of names
-# with names. Without the biases, they are the first eight rows and columns of $W_Q W_K^\top / \sqrt{18}$. Each row is a
-# name that asks, each column a name as a key:
+#
+# What did training make of $W_Q$ and $W_K$? In the first of the three models, look at the first eight rows and columns
+# of $W_Q W_K^\top / \sqrt{18}$. They are, without the biases, the scaled scores of names that ask (rows) with names as
+# keys (columns):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight scaled scores of names with names, after training. The diagonal is between 1.7 and 2; all other entries are between minus 0.7 and 0.1. So each name finds itself."}}
 with torch.no_grad():
@@ -796,20 +787,18 @@ assert (found - 9 * np.eye(8)).max() < 0.3
 # %% [markdown]
 # ### Are attention weights trained, or labelled?
 #
-# Neither. Where to look was never labelled: the loss saw digits, and nobody said *look at Cleo*. And attention weights
-# are not trained. The name is misleading: a network's *weights* are usually its parameters. Here is everything in the
-# model that training can change:
+# Neither. Where to look was never labelled: the loss saw only digits. Nor are attention weights trained, though a
+# network's *weights* are usually its parameters. Here is everything in the model that training can change:
 
 # %% tags=["nbval-check-output"]
 for name, parameter in model.named_parameters():
     print(f"{name:22} {tuple(parameter.shape)}")
 
 # %% [markdown]
-# These are matrices and biases, and not one attention weight. Attention weights are computed for each note, like the
-# scores and the blend. No shape in the list has a 5 in it, so the same parameters fit notes of any length. (What they
-# make of a longer note is another question: with eight entries the same lead of 2.1 leaves the right name
-# $e^{2.1} / (e^{2.1} + 7) = 0.54$.) (`weight` is PyTorch's name for the matrix, which it stores transposed, one row for
-# each *output*.)
+# Not one is an attention weight. These are computed for each note, like the scores and the blend. No shape in the list
+# has a 5 in it, so the same parameters fit notes of any length. But with eight entries the same lead of 2.1 leaves the
+# right name only $e^{2.1} / (e^{2.1} + 7) = 0.54$. (PyTorch calls the matrix `weight` and stores it transposed, one row
+# for each *output*.)
 
 # %% tags=["proof"]
 fresh = new_model()
@@ -845,10 +834,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## Break it: a cut in the record
 #
-# Suppose the scores get no gradient. What does such a model look like from outside? `weights.detach()` makes one: it
-# gives the same numbers without their record, a *stop-gradient*. To draw the weights you may detach them, because no
-# loss is computed from the drawing. Inside the model `detach` cuts the way back: values and output still learn, the
-# scores do not.
+# Suppose the scores get no gradient. `weights.detach()` sees to that: it gives the same numbers without their record, a
+# *stop-gradient*. That is harmless for a drawing, because no loss is computed from it. Inside the model it cuts the way
+# back: values and output still learn, the scores do not.
 
 
 # %%
@@ -883,10 +871,9 @@ axes.set(xlabel="step", ylabel="loss", ylim=(0, 2.6))
 plt.show()
 
 # %% [markdown]
-# Before training, both models give the same answers. Then both losses fall, and no error is raised. From the outside
-# the cut model looks like one that learns badly. Its loss stays near 1.6, on a **plateau**: it bets on the digits in
-# the note, and never learns which of them was asked for. The best such bet costs 1.58
-# ([why](#why-does-the-best-bet-cost-1-58)).
+# Both models start with the same answers, both losses fall, and no error is raised: from outside, the cut model looks
+# like one that learns badly. Its loss stays near 1.6, on a **plateau**: it bets on the digits in the note, and never
+# learns which of them was asked for. The best such bet costs 1.58 ([why](#why-does-the-best-bet-cost-1-58)).
 #
 # One check finds the reason:
 
@@ -930,11 +917,11 @@ assert all(
 
 # %% [markdown]
 # Of these four, the bias of $W_K$ proves nothing. It adds the same number to all scores of a query, which changes no
-# weight, so its true gradient is always 0. (In the whole model, rounding keeps it from being exactly 0.)
+# weight, so its true gradient is always 0.
 #
-# So check two things before a long training. First, every parameter except that bias should get a gradient. Second, the
-# first loss should be near $\ln V$, where $V$ is now the number of possible answers; ours was 2.33, near $\ln 10$.
-# [Going further](#the-first-number-to-look-at) says what a higher or a lower one means.
+# So check two things before a long training: every parameter except that bias should get a gradient, and the first loss
+# should be near $\ln V$, where $V$ is now the number of possible answers. [Going further](#the-first-number-to-look-at)
+# says what a higher or a lower one means.
 
 # %% [markdown]
 # ## Exercises

@@ -8,13 +8,13 @@
 # %% [markdown]
 # # 8. How do you stack attention?
 #
-# One layer of attention mixes words once. The transformer of 2017 stacks six layers, later ones many more, and each
-# attention layer is surrounded by other parts: a residual connection, a norm, and a network that works on one word at a
-# time. Why are they there? Stack attention alone, with random weights, and after four layers all words of a sentence
-# are practically one vector. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what
-# changes when one of its parts is left out.
+# One layer of attention mixes words once. The transformer of 2017 stacks six layers, later ones many more, and
+# surrounds attention with other parts: a residual connection, a norm, and a network that works on one word at a time.
+# Why are they there? Stack attention alone, with random weights, and after four layers all words of a sentence are
+# practically one vector. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes
+# when one of its parts is left out.
 #
-# You need [chapter 7](07_learning.ipynb). This chapter takes about 30 minutes to read, and 70 for the exercises. [Going
+# You need [chapter 7](07_learning.ipynb). This chapter takes about 28 minutes to read, and 70 for the exercises. [Going
 # further](#going-further), at the end, takes 8 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it. Residual paths lead around attention and around the feed-forward network, each to an add and norm."}}
@@ -29,10 +29,10 @@ transformer_map(built=8)
 # %% [markdown]
 # ## One layer, on paper
 #
-# *Good* is praise and *bad* blame, but *not bad* is praise and *not good* blame. If each word had a single score and we
-# added the scores up, no choice of scores would get all four right: to turn *good* into blame, *not* would need a
-# negative score, and to turn *bad* into praise a positive one. So *not* must change how the next word is read. Here is
-# a layer by hand that does this. Each word is four numbers, and the last, the tone, is what the layer is to fill in:
+# *Good* is praise and *bad* blame, but *not bad* is praise and *not good* blame. Adding up one score for each word
+# cannot get all four right: to turn *good* into blame, *not* would need a negative score, and to turn *bad* into praise
+# a positive one. So *not* must change how the next word is read, as in this layer by hand. Each word is four numbers,
+# and the layer is to fill in the last, the tone:
 #
 # | | polarity | affirmed | is it *not*? | tone |
 # |---|---|---|---|---|
@@ -87,16 +87,16 @@ plt.show()
 # %% [markdown]
 # Two things happen to *bad*, and each is *added* to what it was.
 #
-# 1. **Attention fetches.** Every word has the same query, *are you a not?*, so the score depends on the key alone. It
-#    is 20 for *not* and 0 for any other word, so *not* gets all the weight. The value of *not* is −2 in the second
-#    entry, and *affirmed* goes from 1 to −1. All other words have the value 0, so without a *not* nothing is fetched.
+# 1. **Attention fetches.** Every word has the same query, *are you a not?*, so the score depends on the key alone: 20
+#    for *not*, which gets all the weight, and 0 for any other word. The value of *not* is −2 in the second entry, and
+#    *affirmed* goes from 1 to −1. All other words have the value 0, so without a *not* nothing is fetched.
 # 2. **A small network looks at *bad* alone.** The tone should be polarity times *affirmed*: 1 if the two agree, −1 if
 #    not. Their sum is ±2 if they agree and 0 if not, so
 #
 # $$\text{tone} = |\text{polarity} + \text{affirmed}| - 1 ,$$
 #
 # which is $|-1 - 1| - 1 = 1$: praise. The horizontal line of each word, to which both write, is its **residual
-# stream**: the vector that entered, and everything that has been added to it since.
+# stream**: the vector that entered, and everything added to it since.
 #
 # The code builds $|z|$ from $\operatorname{ReLU}(z) = \max(0, z)$, which keeps a positive number and turns a negative
 # one into 0: $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
@@ -136,16 +136,15 @@ for text in ("good", "bad", "not good", "not bad"):
 assert list(tones.values()) == [1, -1, -1, 1]
 
 # %% [markdown]
-# Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's. The
-# network combines numbers that stand in one vector. Here it had to multiply polarity by *affirmed*.
+# Attention is the only part in which one word's numbers reach another's. The network combines numbers that stand in one
+# vector: here it had to multiply polarity by *affirmed*.
 #
-# One matrix cannot do that. It gives a weighted sum, which would have to be above a threshold for praise and below it
-# for blame, so a straight line would have to separate the two. In the left panel below, praise stands on two opposite
-# corners of a square and blame on the other two: no line does. Two kinds of points that no line separates are not
-# **linearly separable**, and this arrangement is the classic XOR.
+# One matrix cannot do that. It gives a weighted sum, and a threshold on it is a straight line between praise and blame.
+# In the left panel below, each stands on two opposite corners of a square, and no line separates them: the two are not
+# **linearly separable**. The arrangement is the classic XOR.
 #
-# From $z$, the sum of polarity and *affirmed*, the network makes two numbers, $\max(0, z)$ and $\max(0, -z)$. With
-# these as axes, on the right, one line separates praise from blame.
+# From $z$, the sum of polarity and *affirmed*, the network makes $\max(0, z)$ and $\max(0, -z)$. With these as axes, on
+# the right, one line separates praise from blame.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, polarity against affirmed: good at (1, 1) and not bad at (-1, -1) are praise, bad at (-1, 1) and not good at (1, -1) are blame; the two kinds stand on opposite corners of a square. Right, the positive part of their sum against its negative part: good at (2, 0), not bad at (0, 2), bad and not good both at (0, 0). A dashed line separates praise from blame."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.0))
@@ -192,21 +191,19 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 # %% [markdown]
 # ## One network, for each token by itself
 #
-# The network of *not bad* computed an absolute value. The general one, the **feed-forward network** (FFN, or MLP), has
-# the same form. It is applied to every token by itself, **position-wise**, with the same parameters for all tokens of a
-# layer:
+# The general network of this form is the **feed-forward network** (FFN, or MLP). It is applied to every token by
+# itself, **position-wise**, with the same parameters for all tokens of a layer:
 #
 # $$\operatorname{FeedForward}(x) = \operatorname{activation}(x W_1 + b_1) \, W_2 + b_2 .$$
 #
-# A vector has $D$ entries (`d_model` in code). $W_1$ takes it up to $d_\text{ff}$ *hidden* entries, or *units*, by
-# habit $4D$, and $W_2$ brings it down again. In *not bad* two units were enough, with $b_1 = 0$:
+# $W_1$ takes a vector from $D$ entries, `d_model` in code, up to $d_\text{ff}$ *hidden* entries, or *units*, by habit
+# $4D$, and $W_2$ brings it down again. In *not bad* two units were enough, with $b_1 = 0$:
 #
 # $$W_1 = \begin{pmatrix} 1 & -1 \\ 1 & -1 \\ 0 & 0 \\ 0 & 0 \end{pmatrix}, \quad W_2 = \begin{pmatrix} 0 & 0 & 0 & 1 \\ 0 & 0 & 0 & 1 \end{pmatrix}, \quad b_2 = (0, 0, 0, -1) .$$
 #
 # $W_1$ makes $z$ and $-z$, ReLU keeps the positive one, $W_2$ adds it to the tone, and $b_2$ subtracts 1.
 #
-# The matrices and biases have $2 D d_\text{ff} + d_\text{ff} + D$ parameters, 2,099,712 for 512 and 2,048. In code that
-# is two linear maps with a ReLU between them:
+# The matrices and biases have $2 D d_\text{ff} + d_\text{ff} + D$ parameters. In code they are two linear maps:
 
 # %%
 from torch import nn
@@ -225,13 +222,12 @@ for polarity, affirmed in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
     assert tone == polarity * affirmed
 
 # %% [markdown]
-# The **activation function**, or *non-linearity*, keeps the two maps from collapsing into one: without it,
-# $x W_1 W_2$ would be $x$ times a single $D \times D$ matrix, and the wide middle would gain nothing. The paper's is
-# ReLU. **GELU**, $z \, \Phi(z)$ with the normal distribution function $\Phi$, is a ReLU without the corner: −0.16, 0
-# and 0.84 at −1, 0 and 1, where ReLU is 0, 0 and 1.
+# The **activation function**, or *non-linearity*, keeps the two maps from collapsing into one: without it, $x W_1 W_2$
+# would be $x$ times a single $D \times D$ matrix. The paper's is ReLU. **GELU**, $z \, \Phi(z)$ with the normal
+# distribution function $\Phi$, is a ReLU without the corner.
 #
-# With $d_\text{ff} = 4D$ the network's two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two
-# thirds of a layer. [Going further](#what-does-the-network-store) asks what they store.
+# With $d_\text{ff} = 4D$ the network's two matrices hold $8 D^2$ parameters, the four of attention $4 D^2$: two thirds
+# of a layer. [What do they store?](#what-does-the-network-store)
 #
 
 
@@ -243,19 +239,16 @@ for polarity, affirmed in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
 #
 # $$x \leftarrow x + f(x) .$$
 #
-# This is a **residual connection**, or skip connection. A sublayer must return vectors of the stream's width $D$, or
-# they could not be added. What is gained?
+# This is a **residual connection**, or skip connection. What is gained?
 #
-# - **A word is handed on.** A sublayer need only compute what changes: *bad* kept its polarity, and nobody had to
-#   copy it.
+# - **A word is handed on.** A sublayer need only compute what changes: *bad* kept its polarity.
 # - **So is the gradient.** Let $f'$ be the matrix of derivatives of $f$, and $I$ the identity. The derivative of
 #   $x + f(x)$ is $I + f'$, and through $n$ sublayers these multiply: $(I + f_1')(I + f_2') \cdots (I + f_n')$. Multiply
 #   that out, and one term is $I$ alone: a path to the lowest layer that passes through no sublayer. Without the sums
-#   only $f_1' f_2' \cdots f_n'$ is left, which vanishes if its factors are small. With single numbers and $f' = 0.1$,
-#   twelve sublayers give $1.1^{12} = 3.1$ with the sums, and $0.1^{12} = 10^{-12}$ without.
+#   only $f_1' f_2' \cdots f_n'$ is left, which vanishes if its factors are small.
 #
-# Stack twelve feed-forward networks, with PyTorch's random initial weights (its **initialisation**). Send a gradient of
-# length 1 back from the top. How long is what arrives at the bottom?
+# Stack twelve feed-forward networks, with PyTorch's random initial weights (its **initialisation**). How much of a
+# gradient of length 1 at the top arrives at the bottom?
 
 
 # %%
@@ -281,8 +274,8 @@ for name, add in ("with the sums", True), ("without", False):
     print(f"{name:13} {median_length(add, 1):.2g}")
 
 # %% [markdown]
-# With the sums the gradient arrives a little longer than it started, and without them only 0.00000003 of it is left.
-# Would larger weights help? Multiply them all by 2, and by 2.5:
+# With the sums the gradient arrives, and without them it vanishes. Would larger weights help? Multiply them all by 2,
+# and by 2.5:
 
 # %%
 print("weights times       2     2.5")
@@ -296,22 +289,21 @@ assert 35 < arrives[True, 2] < 55 and 800 < arrives[True, 2.5] < 1200
 assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 
 # %% [markdown]
-# At twice the size, half of the gradient arrives without the sums, but with them it has grown fortyfold. At two and a
-# half times it explodes in both. So larger weights can replace the sums, but only in a narrow range: at 1 the gradient
-# vanishes, and at 2.5 it explodes. The sums cure vanishing, not exploding; the weights must still start small enough.
+# Larger weights can replace the sums, but only in a narrow range: at 2 half of the gradient arrives, and at 2.5 it
+# explodes. With the sums it explodes, too: they cure vanishing, not exploding, and the weights must still start small
+# enough.
 #
-# There is a price. Every layer adds to the stream, so the sum can grow from layer to layer. Call the root of the mean
-# square of a vector's entries its **size**. In [a stack of 24 attention
-# layers](#how-do-size-and-gradient-change-with-the-layer) the size reaches 1,280. Norms keep what a sublayer receives
-# within bounds.
+# There is a price: the sum can grow from layer to layer. Call the root of the mean square of a vector's entries its
+# **size**. In [a stack of 24 attention layers](#how-do-size-and-gradient-change-with-the-layer) it reaches 1,280. Norms
+# keep what a sublayer receives within bounds.
 
 # %% [markdown]
 # ## Layer norm, on four numbers
 #
 # **Layer normalisation** takes one token's vector, subtracts the mean of its entries, and divides by their standard
 # deviation. $(2, 4, 4, 10)$ has the mean 5; subtract it: $(-3, -1, -1, 5)$. The mean of the squares is
-# $(9 + 1 + 1 + 25) / 4 = 9$, its square root 3. Divide: $(-1, -\tfrac13, -\tfrac13, \tfrac53)$. Now take
-# $(21, 41, 41, 101)$, ten times as much plus 1. It gives the same result: offset and scale no longer matter.
+# $(9 + 1 + 1 + 25) / 4 = 9$, its square root 3. Divide: $(-1, -\tfrac13, -\tfrac13, \tfrac53)$. Ten times as much plus
+# 1, $(21, 41, 41, 101)$, gives the same result: offset and scale no longer matter.
 #
 # $$\operatorname{LayerNorm}(x) = \gamma \circ \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
@@ -319,8 +311,7 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 # against dividing by 0.
 #
 # The vectors $\gamma$ (the *gain*) and $\beta$ (the *bias*), of width $D$, are trained and start at 1 and 0. They let
-# training stretch and shift single entries again. But all tokens share them, so they cannot bring back the mean and the
-# size of one token's own vector.
+# training stretch and shift single entries again.
 
 
 # %%
@@ -376,9 +367,8 @@ quiz.number(
 # %% [markdown]
 # ## Post-norm or pre-norm?
 #
-# Where should the norm stand? The 2017 paper normalises the stream itself, after each addition: **post-norm**, or
-# *Post-LN*. Most models since GPT-2 normalise what goes *into* a sublayer, and leave the stream alone: **pre-norm**, or
-# *Pre-LN*.
+# The 2017 paper normalises the stream itself, after each addition: **post-norm**, or *Post-LN*. Most models since GPT-2
+# normalise what goes *into* a sublayer, and leave the stream alone: **pre-norm**, or *Pre-LN*.
 #
 # $$\text{post-norm:}\quad x \leftarrow \operatorname{LN}\bigl(x + f(x)\bigr), \qquad \text{pre-norm:}\quad x \leftarrow x + f\bigl(\operatorname{LN}(x)\bigr) .$$
 
@@ -415,12 +405,11 @@ plt.show()
 
 # %% [markdown]
 # Follow the thick line, the stream. With post-norm it passes through every norm, and so does the gradient on its way
-# back: no path is a plain $I$ any more. With pre-norm it passes through nothing but additions, so that path is there,
-# and at the end the stream is a plain sum: the embedding, and all that the sublayers have added. Nothing has normalised
-# that sum. So a pre-norm stack ends in a **final norm**, once, after the last layer.
+# back: no path is a plain $I$ any more. With pre-norm it passes through nothing but additions, so that path is there.
+# But nothing normalises the sum, so a pre-norm stack ends in a **final norm**, once, after the last layer.
 #
-# Which should you choose? Pre-norm, unless you reproduce the paper: in our deep stacks it [learns
-# quickly](#does-training-agree) even from initial weights with which post-norm is slow.
+# Choose pre-norm, unless you reproduce the paper: in our deep stacks it [learns quickly](#does-training-agree) even
+# from initial weights with which post-norm is slow.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -444,9 +433,8 @@ quiz.one_choice(
 #
 # Here is the layer as a module, in both orders. The attention is [chapter 7's](07_learning.ipynb), which returns its
 # weights as well. One thing is new: what a sublayer returns passes through **dropout**. While a model trains, dropout
-# sets a share of the numbers, chosen at random, to 0, so that nothing that comes after can rely on a single one, and
-# enlarges the others to make up for it. Outside training it does nothing. (`nn.LayerNorm` is our `layer_norm`, with
-# gain and bias as parameters.)
+# sets a random share of the numbers to 0, so that nothing after it can rely on a single one, and enlarges the others to
+# make up for it. Outside training it does nothing.
 
 # %%
 from dotformer.attention import MultiHeadAttention
@@ -480,9 +468,9 @@ class PlainLayer(nn.Module):
 print(tuple(PlainLayer(16, 4, 32)(torch.randn(2, 7, 16)).shape))  # (B, T, D)
 
 # %% [markdown]
-# PyTorch has the same layer, `nn.TransformerEncoderLayer`. (In training it drops out attention weights and hidden
-# entries as well.) Given the same parameters, do the two return the same? `copy_parameters`, folded, copies them. One
-# matrix, `in_proj_weight`, holds $W_Q$, $W_K$ and $W_V$, one below the other, so `chunk(3)` cuts them apart.
+# PyTorch has the same layer, with more dropout in training: `nn.TransformerEncoderLayer`. Given the same parameters, do
+# the two return the same? `copy_parameters`, folded, copies them. One matrix, `in_proj_weight`, holds $W_Q$, $W_K$ and
+# $W_V$, one below the other.
 
 
 # %% PyTorch's parameters into ours tags=["hide-input"]
@@ -524,17 +512,16 @@ ours.norm1, ours.norm2 = ours.norm2, ours.norm1
 assert (ours(x, real[:, None, None]) - expected)[real].abs().max() > 0.3
 
 # %% [markdown]
-# Both hand the same numbers to the same PyTorch functions, so what is tested is the wiring: exchange `norm1` and
-# `norm2` in one of them, and the two clearly differ. (With attention written out, a difference of some 1e-7 is
-# rounding.) Five things are easily missed when you compare your own:
+# Both hand the same numbers to the same PyTorch functions, so what is tested is the wiring. Five things are easily
+# missed when you compare your own:
 #
 # - **`batch_first=True`**. Otherwise PyTorch takes the first axis for the positions.
 # - **`eval()`**, for both, or dropout makes each run different.
 # - **The norms.** PyTorch's layers are post-norm unless you say `norm_first=True`, and its `nn.TransformerEncoder` has
 #   a final norm only if you pass one.
 # - **`src_key_padding_mask`** is true where a token is *hidden*, the reverse of our `mask`.
-# - **Random biases and gains.** PyTorch's layer starts with all biases of attention 0 and all gains 1, and then a
-#   forgotten bias of attention or two exchanged norms would not show.
+# - **Random biases and gains.** PyTorch's layer starts with attention's biases at 0 and all gains at 1, and then a
+#   forgotten bias or two exchanged norms would not show.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -563,16 +550,15 @@ quiz.one_choice(
 # A model receives tokens as numbers. Each picks a row from a table of vectors, the **embeddings**, and the vector of
 # its position is added.
 #
-# The row is first multiplied by $\sqrt D$. Why? The rows start with length 1, because many models use them a second
-# time at the output, where longer ones would make the first scores too large ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)). But a position's vector has the length $\sqrt{D/2}$ ([chapter
-# 5](05_position.ipynb)), 16 for $D = 512$, and would dominate the sum. Multiplied, the row has the length 22.6, close
-# enough to 16. The paper multiplies, too, but does not say why.
+# The row is first multiplied by $\sqrt D$. The rows start with length 1, because many models use them a second time at
+# the output, where longer ones would make the first scores too large ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)). A position's vector has the length $\sqrt{D/2}$ ([chapter
+# 5](05_position.ipynb)), 16 for $D = 512$, and would dominate the sum. Multiplied, the row has the length 22.6. The
+# paper does not say why it multiplies.
 #
 # ## The whole encoder
 #
-# From token numbers to vectors: embeddings, chapter 5's positions, and the layers, with a mask that hides the padding,
-# token 0. A pre-norm stack ends in the final norm.
+# The encoder is embeddings, chapter 5's positions, and the layers, with a mask that hides the padding, token 0.
 
 
 # %%
@@ -614,16 +600,14 @@ assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 
 # %% [markdown]
 # Each token number becomes a vector, its **hidden state**, that has drawn on every real token of its sentence. No token
-# attends to padding: the second sentence gives the same vectors with and without it. What comes out at the padding
-# positions themselves is to be ignored.
+# attends to padding: the second sentence gives the same vectors with and without it.
 
 # %% [markdown]
 # ## The book's version
 #
-# You can skip this section, since it holds nothing new to understand. It is the encoder above as later chapters import
-# it, folded, with dropout inside attention and network as well. Its `AddAndNorm` receives a sublayer as a function, so
-# either order is one line; `Stack` runs layers (also called **blocks**) one after the other. The proof compares it with
-# PyTorch's `nn.TransformerEncoder`.
+# You can skip this section: it is the encoder above as later chapters import it, folded, and compared with PyTorch's
+# `nn.TransformerEncoder`. It has dropout inside attention and network as well. Its `AddAndNorm` receives a sublayer as
+# a function; `Stack` runs layers, also called **blocks**, one after the other.
 
 # %% tags=["hide-input", "export"] module="encoder"
 from dataclasses import dataclass
@@ -877,8 +861,8 @@ for norm_first in (False, True):
 # %% [markdown]
 # ## What is each part for? Leave it out
 #
-# The encoder is built. Does it need all its parts? Take one away, train what is left, and see what it can no longer
-# do: an **ablation**. There are two tasks on twelve random digits:
+# Does the encoder need all its parts? Take one away, train what is left, and see what it can no longer do: an
+# **ablation**. There are two tasks on twelve random digits:
 #
 # - *Reverse*: output the digits in reverse order. 3 1 4 becomes 4 1 3.
 # - *Add*: to each digit add the one at the mirrored position, and keep the last digit of the sum. 3 1 4 becomes 7 2 7.
@@ -889,10 +873,10 @@ for norm_first in (False, True):
 #
 # **How it is measured.** Every model has three post-norm layers of width 32 with four heads, and a linear map that
 # turns each position's final vector into ten scores. It is trained for 600 steps of Adam, with a learning rate that
-# grows over the first 50 (a *warm-up*), once for each of three seeds. A model that lost a part may need larger or
-# smaller steps, so each gets seven learning rates, and we show the one that is best on average. One setting will matter
-# later: the matrices have *Glorot's initialisation* (`xavier_uniform_`), with which a square projection leaves the size
-# of a vector unchanged, on average. `python -m benchmarks.encoders` repeats all this, in three hours on one core.
+# grows over the first 50 (a *warm-up*), with each of three seeds. A model that lost a part may need other steps, so
+# each gets the best of seven learning rates. One setting will matter later: the matrices have *Glorot's
+# initialisation*, `xavier_uniform_`, with which a square projection leaves the size of a vector unchanged, on average.
+# `python -m benchmarks.encoders` repeats all this.
 
 
 # %% a layer without one of its parts tags=["hide-input"]
@@ -998,17 +982,17 @@ for without in (None, *PARTS):
     print(f"{name:30}{cells[0]:>18}{cells[1]:>18}")
 
 # %% [markdown]
-# Each entry is the share of digits right after 600 steps, from the worst seed to the best.
+# Each entry is the share of digits right, from the worst seed to the best.
 #
 # - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
-# - Without the **residual connection** around attention, *add* stays near chance and *reverse* reaches 26 to 34
-#   percent. Always answering with the most frequent of the twelve digits would score 26. So little more is learned than
-#   how often each digit occurs. Without the sum a position holds what attention returns, an average of all positions,
-#   and averages of averages [become alike](#words-become-alike).
+# - Without the **residual connection** around attention, *add* stays near chance, and *reverse* learns little more than
+#   how often each digit occurs: always answering with the most frequent of the twelve would score 26 percent. A
+#   position then holds what attention returns, an average of all positions, and averages of averages [become
+#   alike](#words-become-alike).
 # - The residual connection around the feed-forward network, and the **norms**, are not needed here.
-# - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. How? The weights of attention
-#   depend on the words, so attention is no linear map, nor is a norm. Three layers of attention and norms are enough
-#   for nearly all digits, and [one is not, in 600 steps](#can-one-layer-add-without-a-feed-forward-network).
+# - Without the **feed-forward** networks even *add* is nearly learned. The weights of attention depend on the words, so
+#   attention is no linear map, nor is a norm. Three layers of them are enough, and [one is not, in 600
+#   steps](#can-one-layer-add-without-a-feed-forward-network).
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1048,11 +1032,9 @@ assert min(slow[None]) == 1
 # %% [markdown]
 # ## What goes wrong in a deep stack?
 #
-# This section and the next have one finding: a deep stack learns quickly where, before any training, the words still
-# differ at its top. Three layers could do without norms. Can 24? Let words pass through 24 layers, before any training,
-# and look at what arrives. The layers hold nothing but attention, with Glorot's initialisation, so that whatever
-# happens to the words is attention's doing. The words are random vectors of width 64, 16 in a sentence, and the layers
-# are joined in one of four ways:
+# Three layers could do without norms. Can 24? Let 16 random words, vectors of width 64, pass through 24 layers, before
+# any training. The layers hold nothing but attention, with Glorot's initialisation, so that whatever happens to the
+# words is attention's doing. The layers are joined in one of four ways:
 #
 # | | a layer computes |
 # |---|---|
@@ -1112,8 +1094,7 @@ stacks = {name: median_of_starts(step) for name, step in steps.items()}
 #
 # $$\frac{\lVert X - \bar X \rVert}{\lVert X \rVert} .$$
 #
-# For 16 random words it begins at $\sqrt{15/16} = 0.97$, since the average of 16 unrelated vectors keeps a 16th of the
-# square.
+# For 16 random words it begins at $\sqrt{15/16} = 0.97$, since their average keeps a 16th of the square.
 #
 # **Predict first.** With attention alone, after how many layers is less than a tenth of each vector its own? And does
 # adding prevent that?
@@ -1146,33 +1127,32 @@ show_stacks(
 )
 
 # %% [markdown]
-# With attention alone the own share is 0.73 after one layer, 0.03 or 0.04 after two, and 0 after four: all sixteen
-# words are practically one vector. Each layer replaces words by weighted averages of all words, and averages are more
-# alike than what they average. The effect feeds itself: the more alike the words, the more even the weights, and with
-# even weights every word receives the same average. This is called **rank collapse**, since equal rows make a matrix of
-# rank 1: all its rows are multiples of one. [Dong and others (2021)](https://arxiv.org/abs/2103.03404) prove that in a
-# stack of nothing but attention it is faster than exponential.
+# With attention alone the own share is 0.03 or 0.04 after two layers, and 0 after four: all sixteen words are
+# practically one vector. Each layer replaces words by weighted averages of all words, and averages are more alike than
+# what they average. The effect feeds itself: the more alike the words, the more even the weights, and with even weights
+# every word receives the same average. This is called **rank collapse**, since equal rows make a matrix of rank 1: all
+# its rows are multiples of one. [Dong and others (2021)](https://arxiv.org/abs/2103.03404) prove that with attention
+# alone it is faster than exponential.
 #
-# Adding delays the collapse but, with Glorot's weights, before training, does not prevent it. Once words are mostly
-# alike, attention returns nearly the same vector to all of them. So the part that they share grows, and each word's own
-# part hardly does.
+# Adding delays the collapse but, with Glorot's weights, does not prevent it. Once words are mostly alike, attention
+# returns nearly the same vector to all of them, so the part that they share grows, and each word's own part hardly
+# does.
 #
 # Why does it matter? Say that a query gives the weight $w$ to one word and $1 - w$ to another, and both have the value
-# $v$. It receives $w v + (1 - w) v = v$, whatever $w$ is. So the loss does not change with $w$, and $W_Q$, which acts
-# only through such weights, gets no gradient. Where words are nearly alike, it gets [hardly
-# any](#how-do-size-and-gradient-change-with-the-layer). That happens in the high layers with attention alone, and with
-# post-norm, and they learn only slowly where to look, if at all.
+# $v$. It receives $w v + (1 - w) v = v$, whatever $w$ is, so $W_Q$, which acts only through such weights, gets no
+# gradient. Where words are nearly alike, as in the high layers with attention alone and with post-norm, it gets [hardly
+# any](#how-do-size-and-gradient-change-with-the-layer), and these layers learn only slowly where to look, if at all.
 #
 # ### What helps
 #
-# Two things keep words apart, the first only in part.
+# Two things keep words apart.
 #
 # - **Pre-norm.** Each layer adds a vector of size about 1 at most to a growing stream, so it changes the stream less
 #   and less. After 24 layers 0.27 of each word is still its own ([in numbers](#how-fast-do-words-become-alike)).
 # - **A small initialisation** of the matrices that write into the stream, $W_O$ and $W_2$. GPT-2 divides them by the
-#   root of the number of sublayers, once, before training, so that each adds little at first: 24 random additions of
-#   size $1/\sqrt{24}$ add up to size 1, since their squares add. In all three stacks that add, the own share is then
-#   still above 0.9 after 24 layers.
+#   root of the number of sublayers, so that each adds little at first: 24 random additions of size $1/\sqrt{24}$ add up
+#   to size 1, since their squares add. In all three stacks that add, the own share is then still above 0.9 after 24
+#   layers.
 #
 #
 
@@ -1238,8 +1218,7 @@ assert (
 # %% [markdown]
 # ## Does training agree?
 #
-# Stack **twelve** whole layers, and train *reverse* as before, with the best of ten learning rates from 0.00004 to
-# 0.02. There are four stacks:
+# Stack **twelve** whole layers in four ways, and train *reverse* as before, with the best of ten learning rates:
 #
 # | | a sublayer computes | initialisation |
 # |---|---|---|
@@ -1308,22 +1287,18 @@ def print_stacks(*names):
 print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 
 # %% [markdown]
-# Pre-norm learns, and post-norm from the same initialisation does not: it reaches 26 percent, about what the most
-# frequent digit everywhere would give. It is slow, but not stuck: at that learning rate it learns after some 2,200 to
-# 2,600 steps, where the two quick stacks need 140 to 200. The stack without norms has not learned after 5,000.
+# Within 600 steps pre-norm learns, and post-norm from the same initialisation does not. It is slow, but not stuck: it
+# learns after some 2,200 to 2,600 steps, where the two quick stacks need 140 to 200. But the position of the norm is
+# not all that matters: with smaller initial weights post-norm is quick.
 #
-# But the position of the norm is not all that matters. The second row differs from the third only in its smaller
-# initial weights, and it is quick.
-#
-# What do the two quick stacks share? The first column is the own share after the twelfth layer, *before* training. It
-# is above 0.4 in these two, and at most 0.03 in the others, where the words have drowned before anything is learned.
-# For post-norm that fits what was found above: where words are alike, the upper layers get hardly any gradient for
-# where to look. The stack without norms has another fault: its [numbers
+# What do the two quick stacks share? *Before* training, their own share after the twelfth layer is above 0.4. In the
+# others it is at most 0.03: words are alike before anything is learned. For post-norm that fits what was found above:
+# its upper layers get hardly any gradient for where to look. The stack without norms has another fault: its [numbers
 # explode](#how-do-size-and-gradient-change-with-the-layer). Four stacks show a pattern, and do not prove its cause;
 # [three more](#three-more-deep-stacks) fit it.
 #
-# So a shallow model is no test of what a deep one needs. (The post-norm model of 2017 had six layers, and a
-# [warm-up](#does-it-need-warm-up).)
+# So a shallow model is no test of what a deep one needs. The post-norm model of 2017 had six layers, and a
+# [warm-up](#does-it-need-warm-up).
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small init": 6, "no norm, small init": 5}
@@ -1384,10 +1359,9 @@ quiz.several_choices(
 # %% [markdown]
 # ## What does a position hold after a few layers?
 #
-# Adding can leave each word its own part, and yet every layer mixes something of the others in. Train three layers on
-# *reverse*, once, for 400 steps, and ask of every layer's output two things. Can the position's *own* digit be read
-# from the vector? And can the digit that the model should *output* there, the mirrored one? Reading means applying a
-# linear map, fitted on some sequences and tested on others: a **linear probe**.
+# Every layer mixes something of the other words into each. Train three layers on *reverse*, for 400 steps. Can the
+# position's *own* digit be read from a layer's output, and can the digit to *output* there, the mirrored one? Reading
+# means applying a linear map, fitted on some sequences and tested on others: a **linear probe**.
 
 # %% a linear probe after each layer tags=["hide-input"]
 model, _, _ = learn("reverse")
@@ -1415,15 +1389,15 @@ for depth, stream in enumerate(streams):
 
 # %% [markdown]
 # At the bottom, layer 0, a vector is a digit's embedding plus its position. It holds its own digit and nothing of the
-# one to output: 11 percent, where chance is 10. After the second layer both digits can be read, from one vector of 32
-# numbers (with some seeds only after the third).
+# one to output. After the second layer, with some seeds only after the third, both can be read from one vector of 32
+# numbers.
 
 # %% [markdown]
-# So what layer 3 reads at a position is **no longer its word alone**. It is a vector that began as one digit and by
-# now holds two. In a language model such vectors are called **contextual**: the same word has the same row of the
-# embedding table in every sentence, and at layer 5 a different vector in each. When an attention map of a higher
-# layer shows a line to the word *bank*, the line leads to everything that lower layers have written at that position.
-# [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks what such maps explain.
+# So what layer 3 reads at a position is **no longer its word alone**. In a language model such vectors are called
+# **contextual**: the same word has the same row of the embedding table in every sentence, and at layer 5 a different
+# vector in each. In an attention map of that layer, a line to the word *bank* leads to everything that lower layers
+# have written at that position. [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks what such
+# maps explain.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1723,9 +1697,9 @@ verdict
 #
 # A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward
 # network works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a
-# few layers; with it they need not. Norms keep what a sublayer receives within bounds, and can allow larger steps. Our
-# deep stacks learned quickly only where, before training, each word still had much of its own at the top: put the norm
-# first, or start small. After a few layers a position holds more than its word.
+# few layers. Norms keep what a sublayer receives within bounds. Our deep stacks learned quickly only where, before
+# training, each word still had much of its own at the top: put the norm first, or start small. After a few layers a
+# position holds more than its word.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
 # connections: [He and others (2015)](https://arxiv.org/abs/1512.03385). Layer norm: [Ba, Kiros and Hinton

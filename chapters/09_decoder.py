@@ -16,7 +16,7 @@
 # this chapter the transformer of the paper is complete, in under eighty lines of code.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
-# 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 32 minutes to read, and 50 for the
+# 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 30 minutes to read, and 50 for the
 # exercises. [Going further](#going-further), at the end, takes 15 more minutes. If you came for a decoder-only model,
 # it is [at the end](#a-decoder-only-model-that-answers).
 
@@ -32,9 +32,9 @@ transformer_map(built=9)
 # %% [markdown]
 # ## The whole model, drawn
 #
-# Read the drawing from bottom to top. Token numbers go in, and scores for the next word come out, the *logits*. In
-# between, each arrow carries one vector of width $D$ for each token: $S = 6$ tokens of the question on the left,
-# $T = 4$ of the answer on the right. $V$ is the size of the vocabulary, and a batch has $B$ sentences.
+# Read the drawing from bottom to top. Token numbers go in, and scores for the next word come out. In between, each
+# arrow carries one vector of width $D$ for each token: $S = 6$ tokens of the question on the left, $T = 4$ of the
+# answer on the right. $V$ is the size of the vocabulary, and a batch has $B$ sentences.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The whole transformer with shapes. Left, from bottom to top: the tokens Hi , how are you ?, shape (S), embeddings and positions, (S, D), then a frame of N encoder layers with self-attention and feed-forward, and out of its top the memory, (S, D). Right: the tokens bos I am fine, (T), embeddings and positions, (T, D), then a frame of N decoder layers with causal self-attention, cross-attention and feed-forward, then a linear map to logits (T, V). Above each sublayer stands a box, add and norm, and a residual path leads around the sublayer into it. An arrow leads from the memory to the cross-attention. At the top stands what must be predicted: I am fine eos."}}
 from classroom.diagram import Diagram
@@ -88,21 +88,21 @@ drawing.text(5.2, 6.6, "I am fine <eos>")
 plt.show()
 
 # %% [markdown]
-# The left half is the encoder of chapter 8. *N times* means $N$ such layers in a row, six in the paper. What comes out
-# of the top of the encoder is called the **memory**.
+# The left half is the encoder of chapter 8, with $N$ layers in a row, six in the paper. What comes out of its top is
+# called the **memory**.
 #
-# The right half is the decoder. Its layers differ from the encoder's in two ways. Their self-attention is masked, so
-# that no word sees a later one. And they have a second attention, the *cross-attention*, which looks at the memory.
+# The right half is the decoder. Its layers differ from the encoder's in two ways: their self-attention is masked, so
+# that no word sees a later one, and a second attention, the *cross-attention*, looks at the memory.
 #
-# At the top of the decoder, one linear map gives every token of the vocabulary a score, its **logit**. A softmax turns
-# these $V$ logits into probabilities. At each position the *next* word should get the highest probability. `<bos>`
-# (beginning of sequence) and `<eos>` (end of sequence), elsewhere `<s>` and `</s>`, are **special tokens**: the decoder
-# starts from the first, and writes the second when it is done.
+# At the top of the decoder, one linear map gives every token of the vocabulary a score, its **logit**, and a softmax
+# turns these $V$ logits into probabilities. At each position the *next* word should get the highest.
+#
+# `<bos>` (beginning of sequence) and `<eos>` (end of sequence) are **special tokens**: the decoder starts from the
+# first, and writes the second when it is done.
 #
 # ## Who may see whom
 #
-# At every position the decoder must predict the next word. In training it is given the right answer, shifted by one,
-# and all positions predict at once:
+# In training the decoder is given the right answer, shifted by one, and all positions predict the next word at once:
 #
 # | given | `<bos>` | I | am | fine |
 # |---|---|---|---|---|
@@ -110,10 +110,9 @@ plt.show()
 # | may be seen | `<bos>` | `<bos>` I | `<bos>` I am | `<bos>` I am fine |
 #
 # Why shifted? If a position were asked for the word that it is given, it would only copy. `<bos>` gives the first word
-# a position from which it can be predicted. And `<eos>` is wanted, too, because otherwise the model would never learn
-# to stop.
+# a position to be predicted from. And `<eos>` is wanted, too, because otherwise the model would never learn to stop.
 #
-# Later, when the model writes (at **inference**), there is no right answer to give it. The decoder runs once for each
+# Later, when the model writes, at **inference**, there is no right answer to give it. The decoder runs once for each
 # word, and what it has written goes in again:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Left, training: the right answer, begin, I, am, fine, goes into one decoder at once, and out of it come I, am, fine, end. Right, writing: four passes, one below the other. Begin gives I; begin I gives am; begin I am gives fine; begin I am fine gives end. Each word that is written is appended to what goes in next."}}
@@ -141,20 +140,21 @@ for n, after in enumerate(next_words):
 plt.show()
 
 # %% [markdown]
-# One pass is cheap, but it opens a way to cheat: the position that is given *I* must predict *am*, and *am* is the very
-# next input. If this position could attend to it, it would copy it, and learn nothing about the question. So each
-# position may see its own token and those to its left, and nothing else. Two masks are needed, both from chapter 4. A
-# mask sets the scores of hidden words to minus infinity, so that their weights are 0. In this book, **True means: may
-# attend**.
+# The one pass of training is cheap, but it opens a way to cheat: the position that is given *I* must predict *am*, and
+# *am* is the very next input. If it could attend to that input, it would copy it, and learn nothing about the question.
+# So each position may see only its own token and those to its left.
 #
-# - The **causal mask** (also *look-ahead* or *subsequent mask*) is about order. Row $t$ is true up to column $t$. Its
-#   shape is $(T, T)$, queries by keys, and it is the same for every sentence.
-# - The **padding mask** says which tokens are real. Shorter sentences of a batch are filled up with `<pad>`, a token
-#   that means nothing. The mask has one entry for each key of each sentence, and all heads and queries share it:
+# Two masks are needed, both from chapter 4. A mask sets the scores of hidden words to minus infinity, so that their
+# weights are 0. In this book, **True means: may attend**.
+#
+# - The **causal mask** is about order. Row $t$ is true up to column $t$. Its shape is $(T, T)$, queries by keys, and it
+#   is the same for every sentence.
+# - The **padding mask** says which tokens are real. Shorter sentences of a batch are filled up with `<pad>`, which
+#   means nothing. The mask has one entry for each key of each sentence, and all heads and queries share it:
 #   $(B, 1, 1, S)$ for the **source** (here the question), $(B, 1, 1, T)$ for the **target** (the answer).
 #
-# This code makes both masks for one answer and combines them (token number 0 is padding). `[:, None, None]` inserts two
-# axes of length 1, because all heads and all queries share the row. `&` is true where both masks are.
+# This code makes both masks for one answer, where token number 0 is padding. `[:, None, None]` inserts the two axes of
+# length 1.
 
 # %%
 import torch
@@ -198,7 +198,7 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Each row is a query, each column a key, and each *yes* is a key that the query may attend to.
+# Each row is a query, each column a key.
 
 # %% tags=["export", "hide-input"] module="decoder"
 import torch
@@ -238,10 +238,9 @@ def padding_mask(
 # | of the decoder | the answer | the answer | `causal & padding`, $(B, 1, T, T)$ |
 # | cross-attention | the answer | the memory | the question's padding, $(B, 1, 1, S)$ |
 #
-# Libraries differ in what True means. In `F.scaled_dot_product_attention` it means *may attend*, as here, and so does a
-# 1 in Hugging Face's `attention_mask`. In `nn.MultiheadAttention` and `nn.Transformer` (`tgt_mask`,
-# `tgt_key_padding_mask`, `memory_key_padding_mask`) a boolean True means *hidden*. A mask of floats is added to the
-# scores there (an **additive mask**): 0 shows, minus infinity hides.
+# Libraries differ in what True means: *may attend* in `F.scaled_dot_product_attention`, as here, but *hidden* in
+# `nn.MultiheadAttention` and `nn.Transformer`. A mask of floats, an **additive mask**, is added to the scores there: 0
+# shows, minus infinity hides.
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -279,12 +278,13 @@ quiz.one_choice(
 # %% [markdown]
 # ## Cross-attention: looking at the question
 #
-# The decoder also needs the question. Earlier encoder-decoders passed on one vector, the last state of a recurrence, of
-# the same width for a question of six words and for one of sixty: a **bottleneck**. Here the decoder gets one vector
-# for each word, and each position of the answer chooses anew. The decoder must predict the next word, so it is the one
-# that asks: the queries come from the decoder, one at each position, `<bos>` included. The keys and values come from
-# the memory, the output of the encoder. This is **cross-attention**, in the paper *encoder-decoder attention*. Many
-# libraries call the memory the encoder's *hidden states*.
+# The decoder also needs the question. Earlier encoder-decoders passed on one vector, of the same width for six words
+# and for sixty: a **bottleneck**. Here the decoder gets one vector for each word, and each position of the answer
+# chooses anew.
+#
+# The decoder must predict the next word, so it is the one that asks: the queries come from the decoder, one at each
+# position, `<bos>` included. The keys and values come from the memory. This is **cross-attention**, in the paper
+# *encoder-decoder attention*.
 #
 # The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column for each
 # word of the question, $S$; with a batch and $H$ heads it is $(B, H, T, S)$.
@@ -361,8 +361,8 @@ plt.show()
 #
 # ## The decoder layer
 #
-# A decoder layer has three sublayers, each with a residual connection and a norm, here with the norm after each sum,
-# as in 2017. An attention takes its queries from the first argument, keys and values from the second:
+# A decoder layer has three sublayers, each with a residual connection and a norm, in post-norm order as in 2017. An
+# attention takes its queries from the first argument, keys and values from the second:
 #
 # ```python
 # x = norm_self(x + self_attention(x, x, mask))
@@ -399,12 +399,11 @@ quiz.one_choice(
 # %% [markdown]
 # ## All of it on one screen
 #
-# Here is the whole model, as you would write it in an afternoon, with the norms in the order of 2017 (*post-norm*). The
-# code from here to the first answers, pasted into one file, runs with PyTorch alone. (Two cells of it, with data and a
-# helper, are folded: copy them, too.)
+# Here is the whole model, with the norms in the order of 2017 (*post-norm*). The code from here to the first answers,
+# pasted into one file, runs with PyTorch alone. Two of its cells are folded: copy them, too.
 #
-# First come the positions of chapter 5 and the attention. `Attention` takes its queries from `x`, and its keys and
-# values from `context`. In self-attention `context` is `x` again, in cross-attention it is the memory.
+# First come the positions of chapter 5 and the attention, whose keys and values are made from `context`, and only the
+# queries from `x`.
 
 # %%
 import math
@@ -450,7 +449,7 @@ nothing_hidden = torch.ones(1, 1, 1, 6, dtype=torch.bool)
 print(tuple(ask(answer, memory, nothing_hidden).shape))
 
 # %% [markdown]
-# A layer, for either stack. With `cross=True` it is a decoder layer, and receives the memory:
+# Next comes the layer. With `cross=True` it belongs to the decoder, and receives the memory:
 
 
 # %%
@@ -480,10 +479,10 @@ see_past = torch.ones(4, 4, dtype=torch.bool).tril()
 print(tuple(layer(answer, see_past, memory, nothing_hidden).shape))
 
 # %% [markdown]
-# And the model. Read it from the bottom. `forward` encodes the source into the memory, then decodes the target.
-# `encode` and `decode` make the masks. Both go through `stack`, which looks up embeddings, adds positions and runs the
-# layers. `__init__` ends with the starting values. Xavier's (also Glorot's) suit the size of each matrix to its numbers
-# of rows and columns, so that vectors neither grow nor shrink on the way.
+# Read the model from the bottom. `forward` encodes the source into the memory, then decodes the target. `encode` and
+# `decode` make the masks and call `stack`, which looks up embeddings, adds positions and runs the layers. `__init__`
+# ends with the starting values, Glorot's (`xavier_uniform_`) as in chapter 8, so that vectors neither grow nor shrink
+# on the way.
 
 
 # %%
@@ -532,16 +531,14 @@ class OneScreen(nn.Module):
 
 # %% [markdown]
 # The output has no matrix of its own: the logit of a token is the dot product of its embedding with the decoder's final
-# vector. So the linear map in the drawing (elsewhere *output projection*, or *LM head*) is the target's embedding
-# matrix, used a second time: **weight tying**. For logits of size 1 the embeddings start with entries of size
-# $1/\sqrt D$, because the final vector comes out of a norm and has entries of size 1. On the way in they are multiplied
-# by $\sqrt D$, because beside the positions they would be small.
+# vector. So the linear map in the drawing, elsewhere the *LM head*, is the target's embedding matrix, used a second
+# time: **weight tying**. As in chapter 8, the embeddings start with entries of size $1/\sqrt D$, so that the logits
+# have size 1, and are multiplied by $\sqrt D$ on the way in, because beside the positions they would be small.
 #
 # Try the model before any training, at the paper's size but with a small vocabulary and random tokens. The logits
-# should have the shape $(B, T, V)$. The first loss should be about $\ln V + \frac12$: the logits of a fresh model have
-# a standard deviation near 1, and for normally distributed ones that costs half a unit ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)). In the code, `flatten(0, 1)` makes one row for each token, because
-# `F.cross_entropy` wants rows of scores.
+# should have the shape $(B, T, V)$, and the first loss should be about $\ln V + \frac12$: the logits of a fresh model
+# have a standard deviation near 1, which costs half a unit ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)).
 
 # %%
 torch.manual_seed(0)
@@ -573,25 +570,23 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 #
 # ## The leak test
 #
-# Shapes and a first loss say nothing about the masks. These must ensure one property: *no position sees its future*.
+# Shapes and a first loss say nothing about the masks, which must ensure one property: *no position sees its future*.
 # Could the future arrive by a detour, through another position in a lower layer? No. In layer 1, row $t$ is made of
-# words 0 to $t$ alone. In layer 2 it is made of rows 0 to $t$ of layer 1, and none of these holds a later word. The
-# same goes for every further layer. Nothing else moves a word between rows: norms and feed-forward networks work on
-# each row alone, and the memory contains no word of the answer.
+# words 0 to $t$ alone. In each further layer it is made of rows 0 to $t$ of the layer below, and none of these holds a
+# later word. Nothing else moves a word between rows: norms and feed-forward networks work on each row alone, and the
+# memory contains no word of the answer.
 #
-# The property is worth a test of its own, a **leak test**: change later words, and the earlier logits must not move. It
-# needs neither training nor data: a fresh model and random token numbers, none of them 0, will do. The function `check`
-# runs the leak test and three others, and compares with `before`, the logits of the unchanged input:
+# This property has a test of its own, the **leak test**: change later words, and the earlier logits must not move. A
+# fresh model and random token numbers, none of them 0, will do. The function `check` runs the leak test and three
+# others:
 #
-# - *leaks*, the leak test: in each example the tokens of the answer from the fourth on are replaced by those of the
-#   example before it in the batch. The logits at the first three positions must not move, except for rounding.
+# - *leaks*, the leak test: the tokens of each answer from the fourth on are replaced by those of another. The logits at
+#   the first three positions must not move, except for rounding.
 # - *padding*: padding is added after the question. No logit may move.
 # - *source*: the question is replaced by another. Some logit must move.
-# - *finite*: every logit of a real position is a number. In the code on one screen, a position that may attend to
-#   nothing gets NaN.
+# - *finite*: every logit of a real position is a number. A position that may attend to nothing gets NaN in this code.
 #
-# All run after `model.train()` and after `model.eval()`, because a mask may be missing in one of them. The other two
-# asserts guard the test itself: dropout is off, and the later words really differ.
+# All run after `model.train()` and after `model.eval()`, because a mask may be missing in one of them.
 
 
 # %%
@@ -620,14 +615,13 @@ fresh = OneScreen(32, d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
 check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 
 # %% [markdown]
-# The test *source* shows only that the source is connected: a *trained* model may still ignore it. The leak test does
-# not notice targets that are not shifted, nor a mask that hides too much. And it tries a single cut, after the third
-# word: if position 5 saw position 6, nothing before the cut would move. Try other cuts, too.
+# The leak test does not notice targets that are not shifted, nor a mask that hides too much. And it tries a single cut,
+# after the third word: if position 5 saw position 6, nothing before the cut would move. Try other cuts, too.
 #
 # ## A model that has learnt to answer
 #
-# The task is small talk. There are ten questions about each of nine people, and each comes with one of three greetings
-# or with none, which makes 360. Each has one right answer. Those about *you* are:
+# The task is small talk: ten questions about each of nine people, each with one of three greetings or with none, which
+# makes 360. Each has one right answer. Those about *you* are:
 #
 # | questions | answers |
 # |---|---|
@@ -635,8 +629,8 @@ check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 # | *are you fine?* and the same with *tired, happy, cold, late* | *yes, I am* |
 # | *why are you tired?* and the same with *happy, cold, late* | *who says I am tired?* and so on |
 #
-# A fifth of the questions is held out, and *Hi, how are you?* is among those. The folded cell makes `pairs`, a list of
-# all questions with their answers.
+# A fifth of the questions is held out, and *Hi, how are you?* is among those. The folded cell makes `pairs`, all
+# questions with their answers.
 
 # %% all questions and answers tags=["hide-input"]
 REPLIES = {"you": "I am", "we": "you are", "they": "they are"}
@@ -680,22 +674,18 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 
 # %% [markdown]
 # The decoder receives `answers[:, :-1]`, the rows without their last token. It must predict the targets,
-# `answers[:, 1:]`, the rows without their first token. This is **next-token prediction**, and what goes in is the
-# targets *shifted right*.
-#
-# In training, then, the decoder receives the right words even where it would have written others: this is **teacher
-# forcing**.
+# `answers[:, 1:]`, the rows without their first. This is **next-token prediction**, and what goes in is the targets
+# *shifted right*: the right words, even where the model would have written others. That is **teacher forcing**.
 #
 # The softmax of the logits gives each wanted word a probability, given all words before it, say 0.5 to *I*, 0.8 to
-# *am*, 0.9 to *fine* and 1 to `<eos>`. By the chain rule of probability (not the one of chapter 7), their product,
-# 0.36, is the probability of the whole answer $y$ to the question $x$. With $y_t$ for word $t$ of the answer, and
-# $y_{<t}$ for the words before it:
+# *am*, 0.9 to *fine* and 1 to `<eos>`. By the chain rule of probability, their product, 0.36, is the probability of the
+# whole answer $y$ to the question $x$. With $y_t$ for word $t$ of the answer, and $y_{<t}$ for the words before it:
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
 # The logarithm turns the product into a sum: $-\ln 0.36 = 0.69 + 0.22 + 0.11 + 0 = 1.02$. This sum is the **negative
-# log-likelihood**. Divided by the number of tokens, here four (in a batch, all real tokens), it is the loss: 0.26, the
-# cross-entropy of chapter 7. Minimising it is **maximum likelihood** training.
+# log-likelihood**. Divided by the number of real tokens, here four, it is the loss: 0.26, the cross-entropy of
+# chapter 7. Minimising it is **maximum likelihood** training.
 
 # %% tags=["proof"]
 four = np.array([0.5, 0.8, 0.9, 1.0])
@@ -704,13 +694,13 @@ assert round(-np.log(four).mean(), 2) == 0.26
 assert np.round(-np.log(four[:3]), 2).tolist() == [0.69, 0.22, 0.11]
 
 # %% [markdown]
-# When the model writes, the encoder runs once. The decoder runs once for each word and once for `<eos>`, each time over
-# everything written so far. The loop stops when every answer has its `<eos>`, or after `longest` words; what an answer
-# writes after its own `<eos>` is cut off later. Writing each word after all before it is called **autoregressive**, and
-# always taking the likeliest is **greedy** decoding. Now the decoder receives its own words, and after its first
-# mistake it must go on from a wrong beginning, which training never showed: **exposure bias**. (Why not train on its
-# own words? That would take a pass for each word, at first those words are noise, and no gradient passes through the
-# choice of the likeliest. Mixing some in is called *scheduled sampling*.)
+# When the model writes, the encoder runs once, and the decoder once for each word and once for `<eos>`. The loop stops
+# when every answer has its `<eos>`, or after `longest` words. Writing each word after all before it is called
+# **autoregressive**, and always taking the likeliest is **greedy** decoding.
+#
+# Now the decoder receives its own words, and after its first mistake it must go on from a wrong beginning, which
+# training never showed: **exposure bias**. Mixing the model's own words into training, *scheduled sampling*, would take
+# a pass for each word.
 
 
 # %%
@@ -758,9 +748,9 @@ def hold_out(seed, key=str):
 
 
 # %% [markdown]
-# Each step of `fit` draws 32 of the given `rows` of `questions` and `answers`, and takes one step of Adam ([chapter
+# Each step of `fit` draws 32 of the given `rows`, and takes one step of Adam ([chapter
 # 11](11_training.ipynb#how-large-a-step)). The learning rate rises linearly to `peak` over 50 steps (**warm-up**), and
-# stays there. Given held-out rows, it prints every 50 steps what share of their answers is right:
+# stays there. Every 50 steps `fit` prints what share of the held-out answers is right:
 
 
 # %%
@@ -823,11 +813,9 @@ assert share_right(wide, unseen) > 0.95
 # %% [markdown]
 # ## One question, followed to its answer
 #
-# Take *Hi, how are you?* again: six tokens, which the encoder turns into the memory. Follow one head, head 1 of the
-# cross-attention in decoder layer 2 ($d_k = 8$), and one query, that of `<bos>`, where the first word must be
-# predicted. (What can `<bos>` ask before anything is written? In layer 1 its query is the same for every question. In
-# layer 2 it depends on the question, through what layer 1 fetched.) The vector that `<bos>` has by then, times $W_Q$,
-# plus a bias, gives 16 numbers, and the query of head 1 is the first 8.
+# Take *Hi, how are you?* again. Follow head 1 of the cross-attention in decoder layer 2 ($d_k = 8$), and one query,
+# that of `<bos>`, where the first word must be predicted. Nothing is written yet, but in layer 2 this query depends on
+# the question, through what layer 1 fetched.
 
 # %% one head's weights and blend, and the logits tags=["hide-input"]
 hello, right = batch(["Hi , how are you ?"]), batch(["<bos> I am fine <eos>"])
@@ -888,13 +876,11 @@ print(
 assert vocabulary[best.indices[0]] == "I" and logits.softmax(-1).max() > 0.9
 
 # %% [markdown]
-# Read the row of *you*. Its product is divided by $\sqrt 8$, $e$ to the power of the result is about 28, and that is
-# 0.54 of the sum of its column. Nearly all the rest goes to *are*. The last column is the first entry of each value. Of
-# the blend's 0.92, *you* contributes $0.54 \cdot 0.89 = 0.48$, and *are* 0.44.
+# Read the row of *you*: its exponential, 28.10, is 0.54 of the sum of its column. Nearly all the rest goes to *are*. Of
+# the 0.92 with which the blend begins, *you* contributes $0.54 \cdot 0.89 = 0.48$, and *are* 0.44.
 #
 # The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`; norm and
-# feed-forward network follow. *I* has by far the largest logit, 10.5, the dot product of its embedding with that final
-# vector. So *I* is written.
+# feed-forward network follow. *I* has by far the largest logit, 10.5, and is written.
 
 # %% tags=["proof"]
 scaled = products / math.sqrt(8)
@@ -912,14 +898,13 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 
 # %% [markdown]
 # Choose a layer and a head, and see what each word of the answer attends to in the question. A map shows where this
-# model looked, and not whether the answer depended on it ([tested at the end](#does-the-map-say-why)). And the memory
-# at the position of *you* is no longer that word alone: the encoder has mixed the others into it.
+# model looked, and not whether the answer depended on it ([tested at the end](#does-the-map-say-why)).
 
 # %% [markdown]
 # ## Does training run token by token?
 #
 # No, only writing does. Give one pass the tokens that the model has written. Its rows should be the logits of the four
-# passes of writing, because with the causal mask row $t$ depends on the first tokens alone. The output compares them:
+# passes of writing, because with the causal mask row $t$ depends on the first tokens alone:
 
 # %% one pass beside four tags=["hide-input"]
 with torch.no_grad():
@@ -934,10 +919,9 @@ with torch.no_grad():
         assert difference < 1e-5
 
 # %% [markdown]
-# They agree. (The last row is the same computation twice.) This is what teacher forcing and the causal mask buy
-# together: a thousand tokens take a thousand passes to write, and only one pass to train on. And since the earlier rows
-# do not change when a word is added, their keys and values need not be computed again: that is the **key-value cache**
-# of [chapter 12](12_generation.ipynb). (Those of the memory do not change at all, so each layer computes them once.)
+# They agree. This is what teacher forcing and the causal mask buy together: a thousand tokens take a thousand passes to
+# write, and only one pass to train on. And since the earlier rows do not change when a word is added, their keys and
+# values need not be computed again: that is the **key-value cache** of [chapter 12](12_generation.ipynb).
 #
 # The mask stays on in writing, too. Without it, earlier words would get vectors that mix in later words, which training
 # never showed.
@@ -964,9 +948,8 @@ quiz.number(
 # %% [markdown]
 # ## The module that the book uses
 #
-# Later chapters use a module of the book's, folded here. It has the parts and methods of the model on one screen, built
-# from chapter 8's `AddAndNorm` and `Stack`, with a choice of pre-norm. Given the parameters of `screen`, it returns the
-# same logits.
+# Later chapters use a module of the book's, folded here, with the same parts and methods, built from chapter 8's
+# `AddAndNorm` and `Stack`, with a choice of pre-norm. Given the parameters of `screen`, it returns the same logits.
 
 # %% tags=["hide-input", "export"] module="decoder"
 from dotformer.attention import MultiHeadAttention
@@ -1167,8 +1150,7 @@ assert difference < 1e-4
 check(model, questions[::41], answers[::41, :-1])
 
 # %% [markdown]
-# It must also agree with `nn.Transformer`, which takes vectors and returns vectors. There True means *hidden*, and each
-# of the three attentions takes a padding mask. With the same parameters it does agree, in both orders of norms:
+# It also agrees with `nn.Transformer`, given the same parameters, in both orders of norms:
 
 # %% compare with nn.Transformer tags=["hide-input"]
 from dataclasses import replace
@@ -1270,15 +1252,15 @@ assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 
 # %% [markdown]
 # Of the three, only the writing tells. In training the wanted word is the next input, and the model has learnt to copy
-# it from there: hence the low loss, and the perfect accuracy on held-out questions. (Give it the question of another
-# pair, and it still gets nearly all forced words right.) When it writes, the next input is not there yet.
+# it from there: hence the low loss, and the perfect accuracy on held-out questions. When it writes, the next input is
+# not there yet.
 #
 # So a low loss says little about the masks. Good answers say little more: of [nine wrong masks](#nine-wrong-masks), two
 # answer nearly everything correctly. `check` finds most of the nine, without any training.
 #
 # ### What to check, and in which order
 #
-# Whenever you write a model with masks, run these checks. They need no training and take seconds:
+# Run these checks on every model with masks. They need no training and take seconds:
 #
 # | check | finds |
 # |---|---|
@@ -1287,7 +1269,7 @@ assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 # | more padding | padding that is not hidden |
 # | a reference with the same parameters, such as `nn.Transformer`, with sentences of different lengths, in both modes, at real positions | every mask that changes a logit, also one that hides too much |
 #
-# Four more need training, such as overfitting one batch ([Going further](#checks-that-need-training)).
+# [Four more](#checks-that-need-training) need training.
 
 # %% [markdown]
 # ## Exercises
@@ -1557,9 +1539,9 @@ verdict
 # ## In one breath
 #
 # A decoder layer attends to what is written, attends to what was read, and passes the result through a feed-forward
-# network. A mask, by setting scores to minus infinity, keeps each word from its future, so that training handles all
-# words in one pass, though writing takes them one by one. In every layer, cross-attention takes its queries from the
-# answer, and its keys and values from what the encoder's last layer has made of the question.
+# network. A mask keeps each word from its future, so that training handles all words in one pass, though writing takes
+# them one by one. In every layer, cross-attention takes its queries from the answer, and its keys and values from what
+# the encoder's last layer has made of the question.
 #
 # **Sources.** The model: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), sections 3.1 and 3.2.3.
 # Attention from decoder to encoder: [Bahdanau, Cho and Bengio (2015)](https://arxiv.org/abs/1409.0473). Teacher

@@ -10,12 +10,12 @@
 #
 # The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no number
 # for her name. By the end of this chapter you will have a **tokenizer**, which turns any text into numbers and back. It
-# decides what a model sees. One that we trained cuts *Straßenbahnhaltestelle*, German for *tram stop*, into
-# *Straßenbahn | halt | estelle*. It cuts 12345, after a space, into *12 | 3 | 4 | 5*. Such cuts hide letters and
-# misalign digits, which is thought to be one reason why models miscount and misadd. You also see how a text that a user
-# types can act as a command, and how sentences of different lengths become one batch.
+# decides what a model sees: one that we trained cuts *Straßenbahnhaltestelle*, German for *tram stop*, into
+# *Straßenbahn | halt | estelle*, and 12345, after a space, into *12 | 3 | 4 | 5*. Such cuts hide letters and misalign
+# digits, which is thought to be one reason why models miscount and misadd. You also see how a typed text can act as a
+# command, and how sentences of different lengths become one batch.
 #
-# You need some Python and almost no mathematics. It takes about 30 minutes to read, and 45 for the exercises. [Going
+# You need some Python and almost no mathematics. It takes about 28 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
@@ -32,11 +32,11 @@ transformer_map(built=10)
 #
 # A **token** is a piece of text that a model treats as one unit, and knows only by its number, the **token ID**. For
 # each number there is a row in the table of embeddings. All tokens of a model together are its **vocabulary**. What
-# should be a token? There are two obvious answers, and each has its price.
+# should be a token? The two obvious answers each have a price.
 #
 # **An ID for each word.** Our test words are German numbers, since German writes each as one word: 21 is
-# *einundzwanzig*, one-and-twenty. Take the numbers from 0 to 9,999, in words. Of these, 9,500 make the vocabulary
-# (`seen` in the code), and 500, drawn at random, are new words (`unseen`).
+# *einundzwanzig*, one-and-twenty. Of the numbers from 0 to 9,999, in words, 9,500 make the vocabulary, `seen`, and 500,
+# drawn at random, are new words, `unseen`.
 
 # %% number words, seen and unseen tags=["hide-input"]
 import numpy as np
@@ -53,16 +53,14 @@ print(
 assert not known & set(unseen)
 
 # %% [markdown]
-# Each number has a word of its own, so none of the 500 is among the 9,500. They are **out of vocabulary**, although
-# nothing in them is new: *sechsunddreißig* is one of the 500, and *sechs*, *und*, *dreißig* all occur inside the 9,500.
-# Models with such a vocabulary have one token, `<unk>`, for all unknown words, so the word itself is lost. And words
-# are many: a row of 512 numbers for each of a million word forms would make an embedding table of half a billion
-# numbers.
+# The 500 are **out of vocabulary**, although nothing in them is new: *sechsunddreißig* is one of them, and *sechs*,
+# *und*, *dreißig* all occur inside the 9,500. Models with such a vocabulary have one token, `<unk>`, for all unknown
+# words, so the word itself is lost. And words are many: at 512 numbers each, a million word forms would fill an
+# embedding table with half a billion numbers.
 #
-# **An ID for each letter.** These words have only 21 different letters, so 21 IDs are enough. But texts become long.
-# Our words now have 32 tokens on average, ordinary English words about five, and the work of attention grows with the
-# square of the length. Besides, a single letter carries little meaning, so the first layers must learn to assemble
-# words from letters.
+# **An ID for each letter.** These words have only 21 different letters, so 21 IDs are enough. But texts become long:
+# our words now have 32 tokens on average, ordinary English words about five, and the work of attention grows with the
+# square of the length.
 #
 # We want tokens between the two: **subwords**, so that a frequent word is one token and a rare one is several.
 #
@@ -70,8 +68,8 @@ assert not known & set(unseen)
 #
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters; while we merge, the units
 # are called **symbols**. Count all pairs of neighbouring symbols inside words, and join the most frequent pair into one
-# new symbol. Repeat. Why the most frequent? A merge makes the text one symbol shorter wherever the pair occurs, so this
-# pair nearly always saves most.
+# new symbol. Repeat. The most frequent pair nearly always saves most, because a merge makes the text one symbol shorter
+# wherever its pair occurs.
 #
 # Take four words and their counts:
 #
@@ -112,25 +110,23 @@ for step in range(1, 5):
     print(",  ".join(" ".join(symbols) for symbols in words.values()))
 
 # %% [markdown]
-# The word *steam* is cut into *s team*, though it has nothing to do with a team. The method knows what is frequent, and
-# nothing else.
+# *Steam* is cut into *s team*, though it has nothing to do with a team: the method knows only what is frequent.
 #
 # To encode a *new* word, apply the merges in the order in which they were learnt. Take *seat*, which begins as *s e a
 # t*. The first merge, *e a*, gives *s ea t*. The second, *t ea*, does not fit, because here the *t* comes after *ea*.
 # Nor does the third, *tea m*. The fourth, *ea t*, gives *s eat*.
 #
-# *Seat* never occurred in the text, but both subwords did, *s* and *eat*. That is the advantage over whole words: a new
-# word usually consists of subwords whose embeddings have been learnt. Often these say something about it, as in *sechs
-# | und | dreißig* (36), sometimes not, as in *s | eat*.
+# *Seat* never occurred in the text, but *s* and *eat* did. That is the advantage over whole words: a new word usually
+# consists of subwords whose embeddings have been learnt.
 #
-# The order of the merges matters. Take *seateam*, where a space got lost. The first merge leaves *s ea t ea m*. Now *ea
-# t* and *t ea* both want the same *t*. The merge *t ea* was learnt first and gives *s ea tea m*; then *tea m* gives *s
-# ea team*. If you always took the longest token that fits, from the left, you would get *s eat ea m*. Nor does the
-# order give the fewest tokens: the method is **greedy**, never takes a merge back, and cuts *eateat* into *ea tea t*,
-# though *eat eat* would do.
+# The order of the merges matters. In *seateam* the first merge leaves *s ea t ea m*. Now *ea t* and *t ea* both want
+# the same *t*. The merge *t ea* was learnt first and gives *s ea tea m*; then *tea m* gives *s ea team*. If you always
+# took the longest token that fits, from the left, you would get *s eat ea m*. Nor does the order give the fewest
+# tokens: the method is **greedy**, never takes a merge back, and cuts *eateat* into *ea tea t*, though *eat eat* would
+# do.
 #
-# Why keep this order? The text on which the model is trained was cut in this order. If you cut new text in another way,
-# nothing fails, but the model sees words cut in ways that it has hardly ever seen.
+# Keep this order, because the text on which the model is trained was cut in it. If you cut new text in another way,
+# nothing fails, but the model sees cuts that it has hardly ever seen.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -156,28 +152,29 @@ quiz.one_choice(
 # %% [markdown]
 # ## Bytes, so that nothing is unknown
 #
-# If we start with letters, a text with a letter that the training text did not have is still unknown. So start with
-# **bytes**, numbers from 0 to 255. Every text is stored as bytes, usually in the encoding UTF-8:
+# If we start with letters, a letter that the training text did not have is still unknown. So start with **bytes**,
+# numbers from 0 to 255. Every text is stored as bytes, usually in the encoding UTF-8:
 
 # %% tags=["nbval-check-output"]
 for text in ("tea", "Zoë", "茶", "🙂"):
     print(text, list(text.encode()))
 
 # %% [markdown]
-# An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the emoji four. With bytes as the
-# first 256 symbols (**byte-level BPE**) every text that UTF-8 can write can be encoded, and survives the round trip
-# from text to tokens and back. The reverse is not true: the tokens *s ea t* decode to *seat*, which encodes as *s eat*.
-# And two texts that look the same can have different tokens, since Unicode can write *é* as one character or as *e* and
-# an accent. (Some tokenizers *normalise* texts first, and then cannot give them back byte for byte.)
+# An English letter takes one byte, *ë* two, Chinese *tea* three, and the emoji four. With bytes as the first 256
+# symbols (**byte-level BPE**) every text that UTF-8 can write survives the round trip to tokens and back. The reverse
+# is not true: the tokens *s ea t* decode to *seat*, which encodes as *s eat*.
+#
+# Two texts that look the same can have different tokens, since Unicode can write *é* as one character or as *e* and an
+# accent. Some tokenizers *normalise* texts first, and cannot give them back byte for byte.
 #
 # ### Before any merge, cut into words
 #
-# In most tokenizers no merge crosses the end of a word, and none did in your merging by hand. If merges could cross it,
-# *dog.*, *dog,* and *dog!* could each become a token, and each would have to learn *dog* for itself. So the text is
-# first cut into words. This cut is called **pre-tokenization**.
+# In most tokenizers, as in your merging by hand, no merge crosses the end of a word. Otherwise *dog.*, *dog,* and
+# *dog!* could each become a token, and each would have to learn *dog* for itself. So the text is first cut into words,
+# which is called **pre-tokenization**.
 #
 # The cut must keep the spaces. Without them, *now here* and *nowhere* could both be *now | here*. Each space goes with
-# the word after it, so that merges can join the two. A frequent word with its space is then one token.
+# the word after it, so that a frequent word and its space can become one token.
 #
 # The pattern below is that of GPT-2 without its rule for English contractions. At each point of the text, try the
 # parts from top to bottom; the first that matches takes as many characters as it can (*␣* is a space):
@@ -190,8 +187,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | `\s+(?!\S)` | a run of white space; if a visible character follows, all but the last of the run | *a␣␣b* is cut into *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
 #
-# In *a␣␣b* the fourth part takes only one of the two spaces, because `(?!\S)`, a *negative lookahead*, forbids it to
-# stop before a visible character.
+# In the fourth part `(?!\S)`, a *negative lookahead*, forbids the run to end before a visible character.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -230,14 +226,14 @@ assert (
 assert pretokenize("a  b") == ["a", " ", " b"]
 
 # %% [markdown]
-# Some languages pay for bytes and for this pattern, by more bytes for each character or by bad cuts.
+# Some languages pay for bytes and for this pattern.
 #
-# - *More bytes.* Before any merge each byte is a token. So the Greek sentence starts out with nearly twice as many
-#   tokens as characters, the Hindi one with 2.7 times as many, and the Chinese one with three times as many. If a
-#   tokenizer is trained on such languages, many early merges only join bytes into whole characters.
-# - *Bad cuts.* Hindi writes most vowels, and the sign for no vowel, as characters attached to a consonant. The pattern
-#   does not count these characters as letters, so the first Hindi word is cut into six. Chinese has no spaces, so a
-#   whole clause is one "word", and one token may hold the end of a word and the start of the next.
+# - *More bytes.* Before any merge each byte is a token, so the Greek sentence starts out with nearly twice as many
+#   tokens as characters, and the Chinese one with three times as many. A tokenizer for such languages spends many early
+#   merges on joining bytes into whole characters.
+# - *Bad cuts.* Hindi attaches most vowels, and the sign for no vowel, to a consonant. The pattern does not count these
+#   as letters, so the first word is cut into six. Chinese has no spaces, so a whole clause is one "word", and one token
+#   may hold the end of a word and the start of the next.
 #
 # ## The definition
 #
@@ -292,8 +288,8 @@ assert cut_by(four, "seateam") == ["s", "ea", "team"]
 assert cut_by(four, "seat") == ["s", "eat"]
 
 # %% [markdown]
-# That is the whole method. The folded `learn_merges` learns the same merges faster, because it counts again only the
-# words that contained the pair.
+# The folded `learn_merges` learns the same merges faster, because it counts again only the words that contained the
+# pair.
 
 # %% tags=["export", "hide-input"] module="tokens"
 import heapq
@@ -353,8 +349,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # `<bos>` and `<eos>` for the beginning and the end of a sequence. In our tokenizer only the program can insert them, by
 # their numbers. Whoever types `<eos>` gets ordinary tokens.
 #
-# So there are two numberings. The merges use *symbol numbers*, which begin with the bytes; the model gets *token IDs*,
-# which begin with the special tokens:
+# So the merges use *symbol numbers*, which begin with the bytes, and the model gets *token IDs*, which begin with the
+# special tokens:
 #
 # | | symbol | token ID |
 # |---|---|---|
@@ -362,13 +358,11 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # | bytes | 0 to 255 | 3 to 258 |
 # | merges | from 256 on | from 259 on |
 #
-# For example, *a* is byte 97 and has the ID 100. With the four merges from above *eat* is symbol 259, and has the ID
-# 262.
+# With the four merges from above *eat* is symbol 259, and has the ID 262.
 #
 # Our special tokens come first, so one more would shift the IDs of all bytes and merges: choose them before a model is
-# trained. (Many libraries put added tokens last. Then no ID changes, but the new row still has to be trained.) For the
-# same reason a trained model cannot use another tokenizer: the ID is all that it knows of a token, and with another
-# tokenizer 262 would be another piece of text.
+# trained. For the same reason a trained model cannot use another tokenizer, where 262 would be another piece of text:
+# the ID is all that it knows of a token.
 #
 # ### The tokenizer
 #
@@ -376,9 +370,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # bytes of each token ID (none for a special token), and `decode` joins them.
 #
 # The heart is `_merge`. The *rank* of a pair says how early it was learnt, 0 for the first. `_merge` takes, again and
-# again, the learnt pair of lowest rank in the word, until there is none. The result is that of going through all merges
-# in order, but faster (exercise 2 says why). In the code `self._ranks.keys() & pairwise(symbols)` are the learnt pairs
-# in the word, and `_cache` keeps results, because frequent words come back all the time.
+# again, the learnt pair of lowest rank in the word, until there is none. This gives the result of going through all
+# merges in order, but faster (exercise 2 says why). `_cache` keeps results, because frequent words come back.
 
 # %% tags=["export"] module="tokens"
 from pathlib import Path
@@ -510,14 +503,14 @@ for name, y, height, units, sizes in rows:
 plt.show()
 
 # %% [markdown]
-# The space is a token of its own, because our four words stood alone and no merge contains a space. A tokenizer that is
-# trained on running text would learn *␣eat*. Python writes the two bytes of *ë* as `\xc3` and `\xab`.
+# The space is a token of its own, because our four words stood alone. A tokenizer that is trained on running text would
+# learn *␣eat*. Python writes the two bytes of *ë* as `\xc3` and `\xab`.
 #
 # A single token may be part of a character, so a program that prints tokens as they are generated must wait until a
 # character is complete (exercise 1).
 
 # %% [markdown]
-# Now train a tokenizer on the 9,500 German numbers, with 60 merges, printed in the order in which they were learnt:
+# Now train a tokenizer on the 9,500 German numbers, with 60 merges, printed in the order of learning:
 
 # %%
 tokenizer = BPETokenizer.train(seen, vocab_size=3 + 256 + 60)
@@ -525,8 +518,8 @@ learnt = [s.decode(errors="backslashreplace") for s in tokenizer.symbols[256:]]
 print(*learnt)
 
 # %% [markdown]
-# A merge joins bytes and knows nothing of characters: *f* has joined the first byte of *ü*, which gives `f\xc3`. Now
-# three texts, the IDs of the first, and the 500 words that were out of vocabulary:
+# A merge knows nothing of characters: *f* has joined the first byte of *ü*, which gives `f\xc3`. Now three texts, the
+# IDs of the first, and the 500 words that were out of vocabulary:
 
 # %%
 for text in (
@@ -550,17 +543,17 @@ assert round(np.mean([len(one) for one in tokens]), 1) == 5.6
 assert tokenizer.tokenize("sechsunddreißig") == ["sechs", "und", "dreißig"]
 
 # %% [markdown]
-# The tokenizer has found many parts of German number words: *hundert*, *tausend*, *und*, *zig*. For *zwanzig*, 60
-# merges were too few. The new words take 5.6 tokens each, where letters needed 32.
+# The tokenizer has found *hundert*, *tausend*, *und* and *zig*, but for *zwanzig*, 60 merges were too few. The new
+# words take 5.6 tokens each, where letters needed 32.
 #
-# What the tokenizer never met, such as *Zoë*, *Tassen* and 茶, falls apart into letters and bytes. But nothing is lost:
-# Zoë, for whom the last chapter had no number, is four tokens.
+# What it never met falls apart into letters and bytes, but nothing is lost: Zoë, for whom the last chapter had no
+# number, is four tokens.
 #
 # ## A real sentence, with a vocabulary of 300 and of 8,000
 #
-# We have trained several tokenizers of this kind on the 58,000 English and German image captions of Multi30k, with
-# vocabularies from 300 to 32,000 tokens (`python -m benchmarks.tokens`). Here is how the ones with 300 and with 8,000
-# tokens cut *The dog bites the man, and the man drinks his tea.* in two languages.
+# We have trained such tokenizers on the 58,000 English and German image captions of Multi30k, with vocabularies from
+# 300 to 32,000 tokens (`python -m benchmarks.tokens`). Two of them cut *The dog bites the man, and the man drinks his
+# tea.* in both languages:
 
 # %% how two vocabularies cut the sentence tags=["hide-input"]
 from classroom.measured import measured
@@ -599,14 +592,14 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# With a vocabulary of 300, which has only 41 merges, about half of the letters stand alone. With 8,000 nearly every
-# word is one token. The exceptions, *tea*, *Tee* and *bites*, are too rare in captions of photographs.
+# With a vocabulary of 300, which has only 41 merges, about half of the letters stand alone. With 8,000 every word is
+# one token except *tea*, *Tee* and *bites*, which are too rare in captions of photographs.
 
 # %% [markdown]
 # ### What a model does not see
 #
-# Several weaknesses of language models are easier to understand when one sees what the model receives, which is token
-# IDs and not letters. With a vocabulary of 32,000:
+# Several weaknesses of language models are easier to understand once you see that the model receives token IDs and not
+# letters. With a vocabulary of 32,000:
 
 # %% five texts, cut tags=["hide-input"]
 for text in (" Straßenbahnhaltestelle", " 12345", " tea", "tea", " TEA"):
@@ -619,31 +612,29 @@ assert not set(cuts[32_000][" tea"]) & set(
 assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 
 # %% [markdown]
-# - *Spelling.* The model gets one number for *Straßenbahn* (tram) and never sees the letters. So it can know only from
-#   training how many *a*'s the word contains, or it writes the word letter by letter first.
-# - *Arithmetic.* 12345 begins with the token *12*, because *12* was learnt, and no merge joins it to *3*. Another
-#   number may be cut elsewhere, so units, tens and hundreds of two numbers need not line up. Many newer tokenizers
-#   therefore cut numbers into single digits, or into groups of three (which line up only if they are counted from the
-#   right).
+# - *Spelling.* The model gets one number for *Straßenbahn* (tram) and never sees the letters. So it knows only from
+#   training how many *a*'s the word contains, or must first write it letter by letter.
+# - *Arithmetic.* 12345 begins with the token *12*, because no merge joins *12* to *3*. Another number may be cut
+#   elsewhere, so the digits of two numbers need not line up. Many newer tokenizers therefore cut numbers into single
+#   digits, or into groups of three, which line up if counted from the right.
 # - *Case and spaces.* The words *␣tea*, *tea* and *␣TEA* share no token, so the model must learn that they are similar.
-#   This has a practical consequence for a *prompt*, the text that a model is to continue: do not end it with a space,
-#   because the next word usually brings its own.
+#   So do not end a *prompt*, the text that a model is to continue, with a space, because the next word usually brings
+#   its own.
 #
 # ### How many merges?
 #
-# Each merge makes texts shorter, so there are fewer positions to compute. But a larger vocabulary has two prices.
+# Each merge makes texts shorter, so there are fewer positions to compute. But it has two prices.
 #
-# First, each merge adds a row to the embedding table, which must be learnt, and a score to the output layer at every
-# position.
+# First, it adds a row to the embedding table, which must be learnt, and a score to the output layer at every position.
 #
-# Second, rare tokens stay **undertrained**: a token's row is looked up only where the token occurs, so a rare token
-# gets few gradients. (In large models, tokens that their text hardly contained are known as *glitch tokens*.) Call a
-# token *rare* if the training text uses it fewer than 100 times, a limit of our choosing. Later tokens tend to be
-# rarer, because each merge takes the most frequent pair that is left: by hand the counts were 12, 9, 5, 3.
+# Second, rare tokens stay **undertrained**, because a rare token's row is seldom looked up and gets few gradients. In
+# large models such tokens are known as *glitch tokens*. We call a token *rare* if the training text uses it fewer than
+# 100 times. Later tokens tend to be rarer, because each merge takes the most frequent pair that is left: by hand the
+# counts were 12, 9, 5, 3.
 #
-# How much shorter do texts become? The average number of tokens per word is called **fertility**. Here it is, counted
-# on captions that were not used to learn the merges. A word is what stands between two spaces, so *tea.* is one word
-# and at least two tokens.
+# **Fertility**, the average number of tokens per word, says how much shorter texts become. Here it is, on captions that
+# were not used to learn the merges. A word is what stands between two spaces, so *tea.* is one word and at least two
+# tokens.
 
 # %% tokens per word, and rare tokens tags=["hide-input"]
 print("            tokens per word                 share of merged")
@@ -655,22 +646,22 @@ for row in captions["sizes"]:
     print(f"{row['vocab_size']:10,}  {words}{row['rare']:19.0%}")
 
 # %% [markdown]
-# From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third. From 8,000 to 32,000 they
-# shrink only by a tenth at most, and the last column shows the price: at 32,000, 98 percent of the merged tokens are
-# rare. (A token's count grows with the text. So models that are trained on far more of it can afford 100,000 tokens.)
+# From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third; from 8,000 to 32,000, by a
+# tenth at most. The last column shows the price: at 32,000, 98 percent of the merged tokens are rare.
 #
 # French was absent from the training text, so fewer merges fit. From a vocabulary of 2,000 on, it needs about twice as
 # many tokens per word as English. That means twice the computation or more, and half as many words in the model's
-# **context window**, the tokens that it can read at once. The tokenizers of large models have read many languages, but
-# unequally, and the languages that they saw least tend to cost most.
+# **context window**, the tokens that it can read at once. The tokenizers of large models have read many languages
+# unequally, and those that they saw least tend to cost most.
 #
 # Which size is best? In [our trials](#which-vocabulary-is-best) with vocabularies from 300 to 16,000, the largest
-# predicted held-out text best. In translation, on the other hand, Sennrich and Zhang found that small vocabularies help
-# small corpora. So try a few sizes, and compare the models on held-out text and by what they cost. The original
-# transformer had 37,000 tokens for English and German together; today's models often have 100,000 or more.
+# predicted held-out text best. In translation, though, Sennrich and Zhang found that small vocabularies help small
+# corpora. So try a few sizes, and compare the models on held-out text and cost. The original transformer had 37,000
+# tokens for English and German together; today's models often have 100,000 or more, and can afford it, because a
+# token's count grows with the training text.
 #
 # Whatever the size, learn the merges from training text alone. Otherwise the test text is cut into fewer tokens than
-# other new text, and some of its tokens have rows that were never trained.
+# other new text.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -721,8 +712,8 @@ quiz.number(
 # %% [markdown]
 # ## Break it: text that acts as a command
 #
-# Suppose that `encode` looks for `<eos>` in the text, with a regular expression, and turns it into the special token.
-# That is convenient, because you can write special tokens into training texts by hand. Then somebody types one.
+# Suppose that `encode` looks for `<eos>` in the text and turns it into the special token. That is convenient, because
+# you can write special tokens into training texts by hand. Then somebody types one.
 
 
 # %%
@@ -755,12 +746,11 @@ assert convenient.eos_id in convenient.encode(message)
 assert convenient.decode(convenient.encode(message)) != message
 
 # %% [markdown]
-# With the convenient tokenizer, the user has put an end token into a sentence. Decoding does not show this token; only
-# the two spaces around it are left. A program that cuts its input at end tokens loses the rest of the sentence. Where
-# special tokens separate the speakers of a chat, a user can speak in another's name, a form of **prompt injection**.
+# The user has put an end token into a sentence. Decoding shows only the two spaces around it. A program that cuts its
+# input at end tokens loses the rest of the sentence. Where special tokens separate the speakers of a chat, a user can
+# speak in another's name, a form of **prompt injection**.
 #
-# Tests on ordinary texts do not find this fault. So check this: whatever the text, `encode` must make no special token
-# from it. Only the program itself may add some.
+# Tests on ordinary texts do not find this fault. So check that `encode` makes no special token from any text.
 #
 # Libraries differ. Hugging Face's tokenizers recognise special tokens in a text unless told otherwise
 # (`encode_special_tokens`); tiktoken raises an error unless told (`allowed_special`, `disallowed_special`). Know what
@@ -769,21 +759,20 @@ assert convenient.decode(convenient.encode(message)) != message
 # %% [markdown]
 # ## Batches with little padding
 #
-# Sentences are now lists of numbers of different lengths, and a model is trained on many at once. A batch is one
-# tensor, so its sentences are filled up to the longest with `<pad>`. Sentences of 2, 3 and 7 tokens make
-# $3 \cdot 7 = 21$ tokens, of which 9, or 43 percent, are padding. The padding mask of [chapter
-# 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding. It is `tokens != pad_id`, which is
-# safe because no text is ever encoded as `<pad>`. The loss leaves padding out, too. Otherwise `<pad>` would be the
-# easiest token to predict, and the mean loss would fall as padding is added.
+# Sentences are now lists of numbers of different lengths. A batch of them is one tensor, so they are filled up to the
+# longest with `<pad>`. Sentences of 2, 3 and 7 tokens make $3 \cdot 7 = 21$ tokens, of which 9, or 43 percent, are
+# padding.
 #
-# Padding takes as much computation as any token, so in batches of mixed lengths much of the work is wasted.
-# **Bucketing** reduces this waste: sort the sentences by length, and fill the batches in this order. For a pair of
-# source and target, the longer of the two counts. We also limit each batch by its tokens, not by its sentences, because
-# memory and time follow the tokens: 20 sentences of 5 tokens are 100, and 20 of 127 are 2,540. The size of a batch is
-# its number of sentences times the length of the longest, so padding counts. If one more sentence would exceed the
-# limit, it starts the next batch.
+# The padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding. It is
+# `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`. The loss leaves padding out, too,
+# because `<pad>` would be the easiest token to predict, and padding would lower the mean loss.
 #
-# The price is that a batch is no longer a random sample of all lengths.
+# Padding takes as much computation as any token. **Bucketing** reduces this waste: sort the sentences by length, and
+# fill the batches in this order. For a pair of source and target, the longer of the two counts. The price is that a
+# batch is no longer a random sample of all lengths.
+#
+# We also limit each batch by its tokens, because memory and time follow them: 20 sentences of 5 tokens are 100, and 20
+# of 127 are 2,540. The size of a batch is its number of sentences times the length of the longest, so padding counts.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -829,7 +818,7 @@ def token_batches(
 
 
 # %% [markdown]
-# Now try it on 2,000 texts. Each text is 1 to 19 numbers in words, and all these counts are equally likely:
+# Now try it on 2,000 texts, each of 1 to 19 numbers in words, all counts equally likely:
 
 # %% the share of padding, at random and by length tags=["hide-input"]
 import torch
@@ -861,9 +850,8 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# In random batches nearly half of the tokens are padding; sorted by length, one or two percent. (Two with the limit,
-# because a batch of the shortest sentences then holds many, of different lengths.) The order of the batches is random,
-# or the model would get all short sentences first. Here are sixteen of the texts in batches of four:
+# Sorting by length saves nearly all of the padding. The order of the batches is random, or the model would get all
+# short sentences first. Here are sixteen of the texts in batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: about as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)

@@ -9,12 +9,12 @@
 # # 11. How do you train it, and stop halfway?
 #
 # In this chapter you train, in about a minute and with a loop of some twenty-five lines, a transformer that turns
-# *eleven thousand seven hundred and eighty nine* into *elf tausend sieben hundert neun und achtzig*. Then you see
-# what each part of the loop is for, and what happens if there are only 150 examples. A long run must also survive
-# being stopped: a trainer that is killed at any moment goes on from its last checkpoint as if nothing had happened.
+# *eleven thousand seven hundred and eighty nine* into *elf tausend sieben hundert neun und achtzig*. Then you see what
+# each part of the loop is for, what happens if there are only 150 examples, and how a trainer that is killed at any
+# moment goes on from its last checkpoint as if nothing had happened.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. The chapter
-# takes about 30 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 8 more
+# takes about 28 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 8 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Everything is built but generation. This chapter adds the loss, above the output."}}
@@ -57,9 +57,9 @@ assert len({pair.source for pair in everything}) == len(everything) == 21_000
 # %% [markdown]
 # Read the last pair aloud: wherever tens and units meet, they cross over.
 #
-# Each side gets its own tokenizer ([chapter 10](10_tokens.ipynb#the-definition)). There are so few different words
-# that merging until no pair is left makes every word one token, with the space before it. There are 332 and 334
-# tokens, the 256 bytes among them.
+# Each side gets its own tokenizer ([chapter 10](10_tokens.ipynb#the-definition)). There are so few different words that
+# merging until no pair is left makes every word one token, with the space before it: 332 and 334 tokens, the 256 bytes
+# among them.
 
 # %% a tokenizer for each language, and all pairs as tokens tags=["hide-input", "nbval-check-output"]
 from dotformer.tokens import BPETokenizer
@@ -121,13 +121,12 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 # is the natural one. The *perplexity* is $e^{0.871} = 2.39$: the model is as unsure as if it guessed among 2.39 equally
 # likely tokens.
 #
-# Only the right token's probability counts, however the model spreads the rest over the others. In the second row the
-# model knows nothing and gives every token the same probability. Among $V$ tokens such a model has the loss $\ln V$ and
-# the perplexity $V$, here $\ln 4$ and 4. This is the first loss to expect ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)).
+# Only the right token's probability counts. In the second row the model knows nothing and gives every token the same
+# one. Among $V$ tokens such a model has the loss $\ln V$, the first to expect ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)), and the perplexity $V$, here $\ln 4$ and 4.
 #
 # Why not maximise the share of right tokens instead? A small change of a parameter hardly ever changes which token
-# scores highest, so that share has a gradient of zero nearly everywhere. It also ignores how sure the model is.
+# scores highest, so that share has a gradient of zero nearly everywhere.
 #
 # PyTorch's `F.cross_entropy` computes the loss, and its `ignore_index` leaves the padding out. The folded
 # `cross_entropy` is the same without the division: it returns the sum and the number of targets, needed
@@ -201,17 +200,15 @@ quiz.number(
 #
 # - The *loss*, in nats per token, is what training minimises.
 # - The *accuracy* is the share of positions at which the right token scores highest.
-# - *Exact*, or **exact match**, is the share of sentences that are right from beginning to end. It is what counts where
-#   only one answer is right.
+# - *Exact*, or **exact match**, is the share of sentences that are right from beginning to end.
 #
 # **Predict first.** Must the model write whole translations, word by word, before we can count the exact ones?
 
 # No. Give the model the true words as its input (teacher forcing), and look for its first mistake. If there is none,
 # the model would write the same words by itself. If the first mistake is at position 5, the model alone would have
-# written the true words 1 to 4. So at position 5 it would have read the same input, and made the same mistake. One pass
-# therefore tells which sentences the model would get right by *greedy decoding*, always taking the likeliest token.
-# (After its first mistake a model reads input of a kind it was never trained on, which is called **exposure bias**.
-# *Exact* does not see that, because it stops at the first mistake.)
+# written the true words 1 to 4, read the same input, and made the same mistake. One pass therefore tells which
+# sentences the model would get right by *greedy decoding*, always taking the likeliest token. (After its first mistake
+# a model reads input of a kind it was never trained on, which is called **exposure bias**.)
 #
 # The folded function `evaluate` computes all three numbers in this way.
 
@@ -307,13 +304,12 @@ batches = partial(pair_batches, train_pairs, max_tokens=1024)  # of an epoch
 validate = partial(evaluate, batches=list(pair_batches(validation_pairs)))
 
 # %% [markdown]
-# The training takes six hundred steps, or three epochs. In the code below, `data` is an endless stream of batches,
-# epoch after epoch; each batch is a source and a target, padded with 0. `islice` takes the first 600. Every 50 steps
-# `watch` validates the model, and lets it write one of the validation numbers.
+# The training takes six hundred steps, or three epochs. In the code below, `islice` takes the first 600 batches of the
+# endless stream `data`, each a source and a target, padded with 0. Every 50 steps `watch` validates the model, and lets
+# it write one of the validation numbers.
 #
-# Four parts of the loop are explained only after the run: label smoothing; the optimiser, Adam; the learning rate,
-# which rises to its peak, 0.003, in 100 steps, and then falls to 0 in a straight line; and clipping, which keeps the
-# gradient from getting too large.
+# Four parts of the loop are explained after the run: label smoothing; the optimiser, Adam; the learning rate, which
+# rises to its peak, 0.003, in 100 steps, and then falls to 0 in a straight line; and clipping.
 
 # %% exact matches, and one number that we watch tags=["hide-input"]
 asked = torch.tensor([validation_pairs[1][0]])
@@ -403,10 +399,10 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# Single tokens come right first. At step 100 most tokens are right, but less than half of the whole numbers, since one
-# wrong token makes a whole number wrong. Then the rest falls into place, and in the end all 500 test numbers are right.
-# This is what the model writes for one of the validation numbers, *eleven thousand seven hundred and eighty nine*. It
-# comes right early. (At step 0 it repeats *send*, a token left over from merging *tausend*.)
+# Single tokens come right first. At step 100 most are right, but less than half of the whole numbers, since one wrong
+# token makes a whole number wrong. In the end all 500 test numbers are right. This is what the model writes for the
+# validation number *eleven thousand seven hundred and eighty nine*. The *send* of step 0 is left over from merging
+# *tausend*.
 
 # %% what it writes for the watched number tags=["hide-input"]
 for step in (0, 50, 100, 150, 600):
@@ -432,10 +428,9 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 #
 # $$-(0.925 \ln 0.7 + 3 \cdot 0.025 \ln 0.1) = 0.330 + 0.173 = 0.503$$
 #
-# Even the best smoothed loss is [above 0](#how-small-can-a-smoothed-loss-become).
-#
-# The plain loss stops above 0, too. The run above was trained towards a probability of about 0.9 for each right token,
-# and $-\ln 0.9 = 0.105$. This is the validation loss of 0.11 above: `evaluate` measures the plain loss.
+# Even the best smoothed loss is [above 0](#how-small-can-a-smoothed-loss-become), and the plain loss stops above 0,
+# too. The run above was trained towards a probability of about 0.9 for each right token, and $-\ln 0.9 = 0.105$. This
+# is its validation loss of 0.11: `evaluate` measures the plain loss.
 
 # %% [markdown]
 # ## How large a step?
@@ -448,9 +443,8 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # should move by only 0.001, but its gradient is $-1000$. Then a learning rate of 0.000001 is right, a million times
 # smaller, although the model is the same.
 #
-# So no single learning rate suits all parameters. Adam divides the size of the gradient out. In the example it would
-# need the learning rates 1 and 0.001, a thousand apart instead of a million: it still assumes that all parameters have
-# about equally far to go.
+# So no single learning rate suits all parameters. Adam divides the size of the gradient out: in the example it would
+# need the learning rates 1 and 0.001, a thousand apart instead of a million.
 #
 # ### Adam
 #
@@ -470,8 +464,8 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # long after it.
 #
 # But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$. At step $n$ the
-# weights of all gradients so far sum to $1 - \beta^n$, and not to 1. So $m$ and $v$ are each divided by their sum of
-# weights (**bias correction**):
+# weights of all gradients so far sum to only $1 - \beta^n$. So $m$ and $v$ are each divided by their sum of weights
+# (**bias correction**):
 #
 # $$\text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon} , \qquad \epsilon = 10^{-9} \text{ against dividing by 0.}$$
 #
@@ -491,21 +485,20 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # correction divides them by 0.1 and 0.02, and what is left is $g / \sqrt{g^2}$, which is 1 or −1. Adam has seen one
 # gradient, and steps by its sign alone, whether that gradient is signal or noise.
 #
-# From the second step on it matters whether gradients agree. After 1 and then 1 the second step is again a whole
-# learning rate long, after 1 and then −1 only 0.05 of one.
+# From the second step on it matters whether gradients agree: after 1 and then −1 the second step is only 0.05 of a
+# learning rate long.
 #
 # ### Warm-up and schedule
 #
-# So Adam's first steps are long and rest on few batches. Bias correction does not help: it corrects the size of the
-# means, not their noise. So the first steps can overshoot. The remedy is *warm-up*: the learning rate begins near 0 and
-# grows. Later the learning rate should shrink again, since a model that keeps jumping by the same distance does not
-# settle. The paper's **schedule** does both:
+# So Adam's first steps are long, rest on few batches, and can overshoot. The remedy is *warm-up*: the learning rate
+# begins near 0 and grows. Later the learning rate should shrink again, since a model that keeps jumping by the same
+# distance does not settle. The paper's **schedule** does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
 # Up to $n = \text{warmup}$ the second term is the smaller one, and the learning rate rises in a straight line. After
-# that the first term is smaller, and the learning rate falls as $1/\sqrt n$ (the *inverse square root*). The factor in
-# front makes the learning rate lower in wider models.
+# that it falls as $1/\sqrt n$ (the *inverse square root*). The factor in front makes the learning rate lower in wider
+# models.
 #
 # Two other schedules go down to 0: in a straight line, as ours does, or along half a **cosine**, which falls slowly at
 # both ends and fast in between. Both need to know the number of steps in advance; the inverse square root does not.
@@ -585,8 +578,8 @@ plt.show()
 # ### Clipping
 #
 # Warm-up protects the beginning of a run, and **gradient clipping** protects every step. Now and then an odd sentence
-# or a steep spot in the loss gives a huge gradient. In plain gradient descent one such step can undo many good ones.
-# Adam bounds that one step, but [the steps after it suffer](#why-clip-if-adam-divides-the-size-out).
+# gives a huge gradient, and in plain gradient descent one such step can undo many good ones. Adam bounds that one step,
+# but [the steps after it suffer](#why-clip-if-adam-divides-the-size-out).
 #
 # To clip, take all gradients of the model as one long vector. If its norm, the *global norm*, exceeds a limit, scale
 # the vector down to that limit: with limit 1, the vector $(3, 4)$ of norm 5 becomes $(0.6, 0.8)$. The direction stays
@@ -594,9 +587,9 @@ plt.show()
 #
 # ## What was needed?
 #
-# Which parts of this recipe matter? We have trained this chapter's model with other recipes, three seeds each
-# (`python -m benchmarks.recipes`). **Predict first:** which can be left out here, Adam, warm-up, clipping, a learning
-# rate that falls all the way to 0, or label smoothing?
+# We have trained this chapter's model with other recipes, three seeds each (`python -m benchmarks.recipes`). **Predict
+# first:** which can be left out here, Adam, warm-up, clipping, a learning rate that falls all the way to 0, or label
+# smoothing?
 #
 # Each of them can be left out here at a cost of about one percent at most, if the others stay and the optimiser has a
 # learning rate that suits it ([all figures](#what-was-needed-in-figures)):
@@ -616,9 +609,8 @@ plt.show()
 # the validation numbers. If it is too low, the loss falls smoothly but slowly; if it is too high, the loss jumps, or
 # stays near that of guessing.
 #
-# That the five are not needed *here* does not make them useless. Larger tasks often need warm-up and Adam; [Xiong and
-# others
-# (2020)](https://arxiv.org/abs/2002.04745), for one, found warm-up essential for full-size post-norm models.
+# Larger tasks often do need warm-up and Adam; [Xiong and others (2020)](https://arxiv.org/abs/2002.04745), for one,
+# found warm-up essential for full-size post-norm models.
 #
 # So the loop works, if there is enough data, enough memory and no power cut. The rest of the chapter takes these three
 # away, one by one.
@@ -626,14 +618,13 @@ plt.show()
 # %% [markdown]
 # ## When a model overfits
 #
-# First the data. With 20,000 numbers to learn from, the model gets new ones right. What if there are only 150? Then 600
-# steps are no longer three epochs but 300. We tried that with the recipe of [the loop](#a-loop-that-learns), but
-# without label smoothing, since it is itself one of the remedies to be compared (`python -m benchmarks.overfitting`,
-# ten minutes).
+# First the data. What if there are only 150 numbers to learn from, and not 20,000? Then 600 steps are no longer three
+# epochs but 300. We tried that with the recipe of [the loop](#a-loop-that-learns), but without label smoothing, since
+# it is one of the remedies to be compared (`python -m benchmarks.overfitting`, ten minutes).
 #
 # The figure shows training and validation loss, three seeds each, with a dot at the lowest validation loss. On the left
-# is this recipe. On the right is the same recipe with a remedy, **weight decay** 1: each step also shrinks every
-# parameter a little, to (1 − the learning rate) times its size. Look at the left panel first.
+# is this recipe, on the right the same with a remedy, **weight decay** 1: each step also shrinks every parameter a
+# little, to (1 − the learning rate) times its size.
 
 # %% what was measured tags=["hide-input"]
 from classroom.measured import measured
@@ -661,18 +652,16 @@ plt.show()
 
 # %% [markdown]
 # What you see on the left is **overfitting**. After some 150 steps the training loss is near 0: the model has memorised
-# these 150 numbers. From there it mostly becomes surer, also where it is wrong. On the validation tokens that it gets
-# wrong, its guess has a probability of 0.80 at step 150 and of 0.88 at the end. That leaves less for the right token,
-# so the validation loss turns upwards.
+# these 150 numbers. From there it mostly becomes surer, also where it is wrong: on such validation tokens its guess has
+# a probability of 0.80 at step 150 and of 0.88 at the end. That leaves less for the right token, so the validation loss
+# turns upwards.
 #
 # To be right on new numbers is to **generalise**, and this model does so on only 42.5 percent. (The distance between
 # training and validation loss is the *generalisation gap*.) Anything meant to prevent overfitting is called
 # **regularisation**.
 #
 # The output compares remedies: *none* is the left panel, and each row below adds one. All losses are plain, and all
-# numbers are means of three seeds, with ± their standard deviation. The first two columns belong to the step with the
-# lowest mean validation loss, the last two to the end. (To stop where the loss is lowest is called *early stopping*;
-# the first two columns of *none* are about what it gives.)
+# numbers are means of three seeds, with ± their standard deviation.
 
 # %% lowest and last losses, and what is right then tags=["hide-input"]
 print(
@@ -693,21 +682,18 @@ for name in ("none", "weight decay 1"):
 # The remedies, one by one:
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
-#   keep the parameters that had the lowest loss, as the trainer below does. That treats the symptom. If you care about
-#   right answers, keep the model with the most of them, because their number can still rise after the loss has turned.
+#   keep the parameters that had the lowest loss. That treats the symptom, and gives about the first two columns of
+#   *none*. If you care about right answers, keep the model with the most of them, because their number can still rise
+#   after the loss has turned.
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
-#   the right panel of the figure: both losses fall together, and the gain is fifty points, to 92.5 percent. Here it is
-#   done by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`). Decay 3 gets as
-#   many right at a higher loss, presumably because weights held so small cannot make the model sure: a loss of 0.207 is
-#   a probability of 0.81 per right token, and 0.041 is one of 0.96.
-# - **Dropout** zeroes entries of the activations at random, so that the model cannot rely on any single one. With
-#   dropout 0.1 the model gets 92 percent right, with 0.2 it gets 86.
+#   the right panel of the figure: both losses fall together, and the gain is fifty points. Here it is done by
+#   [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`).
+# - **Dropout** zeroes entries of the activations at random, so that the model cannot rely on any single one.
 # - **Label smoothing** shows no clear change in what is right, but the model is less sure of its mistakes: at the end
 #   its wrong guesses have 0.61 instead of 0.88. So its plain loss does not turn upwards.
 #
 # Weight decay 1, weight decay 3 and dropout 0.1 get about equally many validation numbers right. We take weight decay
-# 1, for its lowest mean loss; three seeds do not tell it from dropout 0.1. On the untouched test numbers it gets 91.5
-# percent right, against 38.1 without a remedy.
+# 1, for its lowest mean loss. On the untouched test numbers it gets 91.5 percent right, against 38.1 without a remedy.
 #
 # More data helps most: with 20,000 numbers none of this was needed. Large language models read most of their text about
 # once, so they hardly overfit, and usually go without dropout and label smoothing.
@@ -762,19 +748,18 @@ assert doubting[-1] < doubting.min() + 0.001  # it turns upwards no more
 # %% [markdown]
 # ## One step from several batches
 #
-# Next, the memory. The larger a batch, the less noisy its gradient, but the fewer steps for the same work. And the
-# batch that you want may not fit into memory. Then send several smaller ones (**micro-batches**) through the model in
-# turn, add up their gradients, and step once. This is **gradient accumulation**. Together the micro-batches form the
-# *effective batch*. A step takes the time of all of them, but the memory for the activations of only one, because each
-# backward pass frees those of its micro-batch. (Clip after the last: the limit is meant for the gradient of the whole
-# batch.) Without dropout the step should be *the same* as with one large batch, up to rounding.
+# Next, the memory. A large batch has a less noisy gradient, but may not fit into memory. Then send several smaller ones
+# (**micro-batches**) through the model in turn, add up their gradients, and step once. This is **gradient
+# accumulation**, and together the micro-batches form the *effective batch*. A step takes the time of all of them, but
+# the memory for the activations of only one, because each backward pass frees its own. Without dropout the step should
+# be *the same* as with one large batch, up to rounding.
 #
 # ### Break it: the mean of means
 #
-# Each batch has its mean loss. May we take the mean of these means? Take two sentences, with 3 and 9 targets (the end
-# token counts), first as one batch and then as two. Combine the two in two ways: divide each summed loss by 12, the
-# number of all targets, and add; or take the mean of the two mean losses. *Away* is the length of the difference from
-# the large batch's gradient, divided by that gradient's length.
+# Each batch has its mean loss. May we take the mean of these means? Take two sentences, with 3 and 9 targets, first as
+# one batch and then as two. Combine the two in two ways: divide each summed loss by 12, the number of all targets, and
+# add; or take the mean of the two mean losses. *Away* is the distance from the large batch's gradient, divided by that
+# gradient's length.
 
 # %% two batches, and two ways to divide tags=["hide-input"]
 torch.manual_seed(0)
@@ -812,13 +797,11 @@ for name, scale in [
     assert (away < 1e-12) == name.startswith("each sum")
 
 # %% [markdown]
-# Divided by 12, the total number of targets, the two gradients add up to that of the whole batch. In a mean of means a
-# target of the short sentence counts $\frac12 \cdot \frac13$ and one of the long sentence $\frac12 \cdot \frac19$, a
-# third of that.
+# Divided by 12, the two gradients add up to that of the whole batch. In a mean of means a target of the short sentence
+# counts $\frac12 \cdot \frac13$ and one of the long sentence $\frac12 \cdot \frac19$, a third of that.
 #
 # Such a model does learn, so the mistake is easy to miss: Hugging Face's `transformers` [made
-# it](https://huggingface.co/blog/gradient_accumulation) until October 2024. So count all targets first; our
-# `cross_entropy` returns the sum:
+# it](https://huggingface.co/blog/gradient_accumulation) until October 2024. So count all targets first:
 
 
 # %%
@@ -861,10 +844,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## The trainer
 #
-# Last, the power cut. A long run must survive a stop. The book's `Trainer` takes the same steps as the loop above. It
-# has a `model`, an `optimizer`, and a `config` whose `learning_rate_at(step)` is the schedule. Its `train` is the loop,
-# and `train_step(batches, learning_rate)` is one step, on a list of batches that count as one; it returns their summed
-# loss and number of targets.
+# Last, the power cut. A long run must survive a stop. The book's `Trainer` has a `model`, an `optimizer`, and a
+# `config` whose `learning_rate_at(step)` is the schedule. Its `train` is the loop above, and
+# `train_step(batches, learning_rate)` is one step, on a list of batches that count as one; it returns their summed loss
+# and number of targets.
 
 # %% tags=["hide-input", "export"] module="training"
 from dataclasses import dataclass
@@ -1047,12 +1030,12 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 # 5. The history of losses: without it the run would not know its lowest validation loss, and could overwrite the best
 #    model.
 #
-# Learning rate and order of the sentences are not on the list, because both can be computed again: the learning rate
-# from the step, which is the length of the history, and the order from seed and epoch.
+# Learning rate and order of the sentences are not on the list, because both can be computed again: the one from the
+# step, the length of the history, the other from seed and epoch.
 #
-# The sketch puts the five into one dictionary, and reads them back. `save_run` writes a new file beside the old one,
-# and renames it when it is complete. Renaming is **atomic**: it happens wholly or not at all. So a process that is
-# killed while saving leaves the old run or the new one, and never half of one:
+# `save_run` writes the five to a new file beside the old one, and renames it when it is complete. Renaming is
+# **atomic**: it happens wholly or not at all. So a process that is killed while saving leaves the old run or the new
+# one:
 
 # %%
 import tempfile
@@ -1079,8 +1062,7 @@ def load_run(path, trainer):
 
 
 # %% [markdown]
-# To go on, draw the epoch's batches again, skip those already done, and train. `go_on` appends to the history and
-# returns the new position:
+# To go on, draw the epoch's batches again, skip those already done, and train:
 
 
 # %%
@@ -1131,12 +1113,12 @@ assert same and found == history
 # They agree to the last bit. This holds on the same machine with the same software, if its operations are
 # **deterministic**: some GPU operations do not repeat to the last bit, because they add in an order that varies.
 #
-# The `Trainer` does the same. It keeps the five things and the configuration in one file, the **checkpoint**. To
-# survive a power cut, it forces this file onto the disk before renaming it. Beside the checkpoint it keeps the model
-# with the lowest validation loss.
+# The `Trainer` likewise keeps the five things and the configuration in one file, the **checkpoint**, and the model with
+# the lowest validation loss beside it. To survive a power cut, it forces the checkpoint onto the disk before renaming
+# it.
 #
-# A folded cell stops one `Trainer` as step 13 begins, and starts another on its folder. It goes on from step 10, where
-# the first was last saved, and ends with the parameters of a run that never stopped.
+# A folded cell stops one `Trainer` as step 13 begins. Another goes on from step 10, where the first was last saved, and
+# ends with the parameters of a run that never stopped.
 
 
 # %% a power cut at step 13, and the run resumed tags=["hide-input"]
@@ -1176,11 +1158,11 @@ assert all(torch.equal(one, other) for one, other in both)
 # ### Break it: the parameters are enough
 #
 # Some scripts keep the parameters and nothing else. Then the steps count from 1 again: the warm-up comes a second time,
-# which at least makes the first steps small, and the data start from the beginning. If somebody now sets schedule and
-# data to the right step by hand, Adam's state is still lost, and no warm-up protects the first steps.
+# and the data start from the beginning. If somebody sets both to the right step by hand, Adam's state is still lost,
+# and no warm-up protects the first steps.
 #
-# **Predict first.** Take a run of 600 steps, without dropout, that has come to step 190 and gets more than nine in
-# ten of the validation numbers right. What will one step with a new Adam change?
+# **Predict first.** Take a run of 600 steps, without dropout, that at step 190 gets more than nine in ten of the
+# validation numbers right. What will one step with a new Adam change?
 
 # %% the state of Adam kept, or lost tags=["hide-input"]
 import copy

@@ -8,14 +8,13 @@
 # %% [markdown]
 # # 12. How does it write?
 #
-# A trained model says which words are likely to come next. That is not a sentence yet, and two questions are open.
-# First, which word should be chosen? There are three answers: take the best one each time, follow several beginnings
-# and keep the best, or draw a word at random. The likeliest sentence is not a safe choice: for a good translation model
-# it is often the empty one. Second, how can writing be made faster? A cache keeps what has been computed, and a small
-# model can write ahead for a large one.
+# A trained model says which words are likely to come next. That is not a sentence yet. First, which word should be
+# chosen? You can take the best one each time, follow several beginnings and keep the best, or draw a word at random.
+# Second, how can writing be made faster? A cache keeps what has been computed, and a small model can write ahead for a
+# large one.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
-# learnt something. It takes about 31 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
+# learnt something. It takes about 29 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
 # end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
@@ -30,7 +29,7 @@ transformer_map(built=12)
 # %% [markdown]
 # ## One word at a time
 #
-# Here is a very small model that writes. What may follow depends on the last word alone:
+# In this very small model, what may follow depends on the last word alone:
 #
 # | after | may come |
 # |---|---|
@@ -40,9 +39,9 @@ transformer_map(built=12)
 # | *this* | *tea* 0.6, *cup* 0.4 |
 # | *cup*, *pot* or *tea* | `<eos>` |
 #
-# Writing is a loop: ask what may come next, choose a token, append it, and go on until `<eos>` is chosen. (A model that
-# reads what it has written, to write on, is called **autoregressive**.) Always taking the token with the highest
-# probability is *greedy decoding*.
+# Writing is a loop: ask what may come next, choose a token, append it, and go on until `<eos>` is chosen. A model that
+# reads what it has written, to write on, is **autoregressive**. Always taking the token with the highest probability is
+# *greedy decoding*.
 #
 # **Predict first.** Which sentence is the likeliest, and which one does greedy decoding write?
 
@@ -78,16 +77,16 @@ for first, second in [(4, 8), (3, 6), (3, 7), (3, 8)]:
 assert text_of(written) == "a cup"
 
 # %% [markdown]
-# *The tea* is likeliest, $0.4 \cdot 0.9 = 0.36$. Greedy decoding gives *a cup*, $0.5 \cdot 0.4 = 0.2$. It took the
-# best first word, after which no second word was very likely. The likeliest word at each step does not make the
-# likeliest sequence, and greedy decoding cannot go back.
+# *The tea* is likeliest, $0.4 \cdot 0.9 = 0.36$. Greedy decoding gives *a cup*, $0.5 \cdot 0.4 = 0.2$. It took the best
+# first word, after which no second word was very likely, and it cannot go back. So the likeliest word at each step does
+# not make the likeliest sequence.
 #
 # ## Several hypotheses at once
 #
 # **Beam search** keeps the best few beginnings (**hypotheses**), say two. At each step it continues each of them with
 # every word that may follow, and ranks all the results together. If a result among the two best ends with `<eos>`, it
-# is set aside as finished. Of the results that do not end, the two best are kept. These go on, and are called *live*.
-# Here are the steps by hand, with dropped hypotheses in grey:
+# is set aside as finished. The two best that do not end go on, and are called *live*. By hand, with dropped hypotheses
+# in grey:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A tree of beginnings. From <bos> to a 0.5, the 0.4 and this 0.1, of which a and the are kept. From a to cup 0.2, pot 0.175 and tea 0.125, from the to tea 0.36 and cup 0.04; kept are the tea and a cup, and both end."}}
 from classroom.diagram import Diagram
@@ -124,8 +123,7 @@ plt.show()
 # At the next step both live hypotheses end. The better one is *the tea*: beam search finds it, although its first word
 # is only the second best. (It is a heuristic all the same: a beginning that has fallen out of the beam is gone.)
 #
-# Here is the same in code. A product of many probabilities is tiny, so the code adds their logarithms
-# (**log-probabilities**) instead.
+# A product of many probabilities is tiny, so the code adds their logarithms (**log-probabilities**) instead.
 
 # %% tags=["nbval-check-output"]
 beam, live, ended = 2, [(0.0, [1])], []  # sums, tokens; 1 is <bos>, 2 <eos>
@@ -144,28 +142,25 @@ print("ended:", [f"{text_of(tokens[1:-1])} {total:.2f}" for total, tokens in end
 assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 
 # %% [markdown]
-# A logarithm of a probability is at most 0, so a further token can lower the sum and never raise it. Long hypotheses
-# are therefore at a disadvantage. Suppose one hypothesis has 3 tokens and the sum $-1.2$, and another has 6 tokens and
-# the sum $-1.4$. The short one wins, though the long one lost less per token. To make up for that, [Wu and others
-# (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a **length penalty** $\text{lp}(n)$, where $n$ is the
-# number of tokens, including the end token:
+# A logarithm of a probability is at most 0, so a further token never raises the sum, and long hypotheses are at a
+# disadvantage. Suppose one hypothesis has 3 tokens and the sum $-1.2$, and another 6 tokens and $-1.4$. The short one
+# wins, though the long one lost less per token. So [Wu and others (2016)](https://arxiv.org/abs/1609.08144) divide the
+# sum by a **length penalty** $\text{lp}(n)$, where $n$ is the number of tokens, including the end token:
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
 # This is **length normalisation**. A negative sum divided by a larger number comes closer to 0, so in spite of its name
-# the penalty favours *long* hypotheses, the more the larger $\alpha$ is; with $\alpha = 0$ it is 1 and changes nothing.
-# The original transformer takes $\alpha = 0.6$.
+# the penalty favours *long* hypotheses, the more the larger $\alpha$ is. With $\alpha = 0$ it changes nothing; the
+# original transformer takes $\alpha = 0.6$.
 #
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
 #
-# All hypotheses of one step are equally long, so the penalty does not change which of them are kept. It decides between
-# hypotheses that end at different steps.
+# All hypotheses of one step are equally long, so the penalty decides only between those that end at different steps.
 #
-# **When does an ending count?** It must compete with all continuations: it is set aside only if it is among the step's
-# best `beam` results (`beam` is the number of hypotheses kept). Every hypothesis can end at every step, with at least a
-# tiny probability. If all these endings counted, even the empty sentence would be set aside at the first step, and
-# could win in the end, as the next section shows. ([When does the search stop?](#when-does-beam-search-stop))
+# **When does an ending count?** Only if it is among the step's best `beam` results, where `beam` is the number of
+# hypotheses kept. Every hypothesis can end at every step, with at least a tiny probability. If all endings counted,
+# even the empty sentence would be set aside, and could win. ([When does the search stop?](#when-does-beam-search-stop))
 #
 # What does a beam cost? With a beam of $K$ and $V$ words, each step runs $K$ rows through the model and ranks $K V$
 # continuations, where all sentences of $n$ words would be $V^n$. With $\alpha = 0$ a beam of 1 is greedy decoding, and
@@ -174,31 +169,29 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # %% [markdown]
 # ## Should one search harder?
 #
-# A real model can write far too many sentences to list them all. But by a cleverer search, which is *exact* without
-# being exhaustive, [Stahlberg and Byrne
-# (2019)](https://arxiv.org/abs/1908.10090) found, for each source, the sentence to which a trained translation model
-# gives the highest score (without a length penalty). For more than half of the sources it was the *empty* sentence.
+# By a search that is *exact* without being exhaustive, [Stahlberg and Byrne (2019)](https://arxiv.org/abs/1908.10090)
+# found, for each source, the sentence to which a trained translation model gives the highest score, without a length
+# penalty. For more than half of the sources it was the *empty* sentence.
 #
 # How can that be? A good translation of twenty words is a product of twenty-one factors, counting the end token. At 0.7
-# each that makes 0.0006. A model that gives the empty sentence 0.001 prefers the empty one. That a long text has a
-# small product is arithmetic; that the empty sentence gets as much as 0.001 is the model's error. The resulting
-# preference for short texts is called **length bias**.
+# each that makes 0.0006. A model that gives the empty sentence 0.001 prefers that. The small product is arithmetic;
+# that the empty sentence gets as much as 0.001 is the model's error. The resulting preference for short texts is called
+# **length bias**.
 #
 # If the search misses the sentence with the highest score, that is a **search error**. If the model gives a bad
-# sentence the highest score, that is a **model error**. Here a search error can hide the model error. Suppose that at
-# the first step 39 words are likelier than ending at once, so that the empty sentence ranks 40th. An ending counts only
-# if it is among the best `beam` results.
+# sentence the highest score, that is a **model error**. A search error can hide a model error. Suppose that at the
+# first step 39 words are likelier than ending at once:
 #
-# - A beam of 4 therefore never sets the empty sentence aside, and writes the translation.
-# - A beam of 100 does set it aside, with 0.001. The whole translation has only 0.0006, so the empty sentence wins.
+# - A beam of 4 never sets the empty sentence aside, and writes the translation.
+# - A beam of 100 does set it aside, and its 0.001 wins against the translation's 0.0006.
 #
-# So a better search can make worse translations. This is the *beam search curse* (an early report: [Koehn and Knowles,
-# 2017](https://arxiv.org/abs/1706.03872)). The length penalty repairs this one error, at this length: with
-# $\alpha = 0.6$ the translation has $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence only
-# $\ln 0.001 / \text{lp}(1) = -6.9$. (From 120 tokens on it no longer helps.)
+# So a better search can make worse translations. This is the *beam search curse* ([Koehn and Knowles,
+# 2017](https://arxiv.org/abs/1706.03872)). The length penalty repairs this error at this length: with $\alpha = 0.6$
+# the translation has $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence only
+# $\ln 0.001 / \text{lp}(1) = -6.9$.
 #
-# Another way out is to change the goal. **Minimum Bayes risk decoding** draws many translations and takes the one that
-# is most like all the others, so that a single odd sentence cannot win.
+# **Minimum Bayes risk decoding** changes the goal: it draws many translations and takes the one that is most like all
+# the others, so that a single odd sentence cannot win.
 
 # %% tags=["proof"]
 assert round(0.7**21, 4) == 0.0006
@@ -210,14 +203,12 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # %% [markdown]
 # ## One loop for every model
 #
-# So far the model was a list of probabilities, and it wrote one sentence. A transformer writes a batch, one sentence a
-# row. The loop of [chapter 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer) always took the best token. Here a
-# function `choose` turns logits $(B, V)$ into tokens $(B)$: greedy decoding gives the loop argmax, sampling will give
-# it a function that draws. Rows of finished sentences are dropped, and beam search repeats a row, to continue one
-# sentence in two ways.
+# So far the model wrote one sentence. A transformer writes a batch, one sentence a row. The loop of [chapter
+# 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer) always took the best token. Here a function `choose` turns
+# logits $(B, V)$ into tokens $(B)$: argmax for greedy decoding, a draw for sampling.
 #
-# The same loop should serve a transformer with and without a cache. So it asks for four things only. Whatever offers
-# these four is called a **state**: the model together with the sentences that it is writing.
+# The same loop should serve a transformer with and without a cache, so it asks for four things only. Whatever offers
+# them is a **state**: the model together with the sentences that it is writing.
 #
 # | | what it does |
 # |---|---|
@@ -226,9 +217,8 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # | `state.select(rows)` | keeps these rows, in this order; a row that is not named leaves the batch, and a row may be named twice |
 # | `state.special_ids` | the numbers of padding, begin and end; the first two are never written |
 #
-# `Table`, folded, is such a state for the little model above: its logits are the logarithms of the probabilities. In
-# the code a state has the type `Decoding`, an interface: any class with these four will do. The `decoding.check…` calls
-# raise an error if something is wrong.
+# `Table`, folded, is such a state for the little model above. In the code a state has the type `Decoding`. The
+# `decoding.check…` calls raise an error if something is wrong.
 
 
 # %% the interface over these probabilities tags=["hide-input"]
@@ -299,7 +289,7 @@ def greedy(state: Decoding, max_length: int) -> list[list[int]]:
 assert greedy(Table(rows=2), max_length=5) == [written, written]
 
 # %% [markdown]
-# Here is the simplest state for a transformer. It has no cache, and reads all that has been written again at each step:
+# The simplest state for a transformer has no cache, and reads all that has been written again at each step:
 
 
 # %%
@@ -325,12 +315,11 @@ class Recompute:
 
 
 # %% [markdown]
-# `beam_search`, folded, does for a batch what the code above did for one sentence, with the length penalty. To the
+# `beam_search`, folded, does for a batch what the first code did for one sentence, with the length penalty. To the
 # model each hypothesis is a row. After each step `select` gets the rows that the kept hypotheses came from: in the
 # example `select([1, 0])`, since *the tea* came from row 1 and *a cup* from row 0. Without it *the tea* would go on
-# reading the past of *a cup*, and nothing would crash. (Argmax can do with logits. A beam compares words after
-# different beginnings, so it needs log-probabilities: to all logits of a row one may add the same number, so those of
-# two rows cannot be compared.)
+# reading the past of *a cup*, and nothing would crash. Beam search needs log-probabilities, because one may add any
+# number to all logits of a row, so those of two rows cannot be compared.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -410,12 +399,11 @@ assert np.allclose(
 # %% [markdown]
 # ## A model that has learnt a little
 #
-# Does a beam help a trained model? Take the number model of chapter 11, which writes English numbers in German. It is
-# trained without label smoothing, and for 110 steps instead of 600, so that it still makes mistakes. This is done three
-# times, with different seeds. The beam ranks with $\alpha = 0.6$.
+# Does a beam help a trained model? Take the number model of chapter 11, which writes English numbers in German. We
+# train it with three seeds, without label smoothing, and for 110 steps instead of 600, so that it still makes mistakes.
+# The beam ranks with $\alpha = 0.6$.
 #
-# Each column is one seed, each entry the share of 500 numbers with every token right (*exact* in [chapter
-# 11](11_training.ipynb#how-good-is-it)).
+# Each column is one seed, each entry the share of 500 numbers with every token right.
 
 # %% three models, trained, without a cache tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -536,10 +524,9 @@ assert np.allclose(
 # sixteen gets no more, and no fewer: where an output has a dozen tokens at most, the curse of the wide beam does not
 # show.
 #
-# Is a wrong output the fault of the search or of the model? Compare two scores, both with the length penalty: that of
-# the right sentence and that of the sentence that was written. If the right sentence scores higher, the search has
-# failed. If not, a better search cannot help, since the model prefers a wrong one. Here are two sources for the first
-# model, each with the beam's best hypotheses. The beam repairs the first and breaks the second:
+# Is a wrong output the fault of the search or of the model? If the right sentence scores higher than the one that was
+# written, the search has failed. If not, a better search cannot help, since the model prefers a wrong one. Here the
+# beam repairs one output of the first model and breaks another:
 
 
 # %% one repaired by beam search, one broken tags=["hide-input"]
@@ -569,10 +556,9 @@ shorter = spelled(wanted[broken[-1]]).replace("acht hundert ", "", 1)
 assert shorter == spelled(found_all[broken[-1]][0].tokens)
 
 # %% [markdown]
-# In the first example, greedy decoding takes a wrong token and cannot go back. Its mistake is a search error, because
-# the right sentence scores higher. In the second example, the beam also finds the right sentence (its second line). But
-# a sentence without *acht hundert*, two words shorter, scores higher, although the penalty favours long ones. That is a
-# model error, which greedy decoding, a narrower search, had hidden.
+# In the first example, greedy decoding makes a search error, because the right sentence scores higher. In the second,
+# the beam finds the right sentence too, but a shorter one, without *acht hundert*, scores higher. That is a model
+# error, which greedy decoding, a narrower search, had hidden.
 #
 # ## Sampling
 #
@@ -587,10 +573,10 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 #
 #
 #
-# So draw each word at random with the model's probabilities. This is called **sampling** (unfiltered, *ancestral
-# sampling*). It has a weakness of its own, the **tail**: thousands of words that have a tiny probability each. If
-# together they have 5 percent, a text of twenty words has at least one of them with probability $1 - 0.95^{20} = 0.64$,
-# and one odd word can mislead all that follow.
+# So draw each word at random with the model's probabilities. This is called **sampling** (or *ancestral sampling*). Its
+# weakness is the **tail**: thousands of words with a tiny probability each. If together they have 5 percent, a text of
+# twenty words has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can mislead all that
+# follow.
 #
 # Four options control how random the draw is; the last three cut off the tail:
 #
@@ -601,8 +587,7 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # | **top-p**, nucleus sampling | keeps the fewest whose probabilities sum to at least $p$; $p = 1$ cuts nothing | one word where the model is sure, many where it is unsure |
 # | **min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) | keeps words with at least a given share of the likeliest word's probability | few where the model is sure; where it is unsure the limit is low, and many stay |
 #
-# What is left is divided by its sum, so that it adds up to 1 again. The code below applies temperature, then top-k,
-# then top-p. (Min-p is left out; it would be one more comparison.)
+# What is left is divided by its sum.
 #
 # **By hand**, the same five probabilities under each option:
 #
@@ -616,8 +601,8 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # | min-p, 0.4 (here 0.4 · 0.5 = 0.2) | 0.667 | 0.333 | 0 | 0 | 0 |
 #
 # At temperature 0.5 the logits are doubled, so the probabilities are squared, and then divided by their sum. Top-p with
-# $p = 0.8$ needs three words, as $0.5 + 0.25$ is not enough. The order of the options matters: after temperature 0.5
-# the first two words have 0.917 together, so top-p would keep two, and after temperature 2 it needs four.
+# $p = 0.8$ needs three words, as $0.5 + 0.25$ is not enough. After temperature 0.5 two would do, so the order matters:
+# the code applies temperature, then top-k, then top-p (it leaves min-p out).
 
 # %% tags=["proof"]
 assert round(1 - 0.95**20, 2) == 0.64
@@ -717,10 +702,9 @@ for options in (
     print(f"{options or 'no option'!s:24}{shares[str(options)]:9.1%} of 500 right")
 
 # %% [markdown]
-# Without any option, about a fifth are right. A number is right only if all its tokens are, and wherever the model is
-# unsure, a draw may take another word. Every option that makes the draw less random brings the share nearer to that of
-# greedy decoding. (The � in a sample is a token from the tail, one byte that is no whole character.) So sampling is for
-# tasks with many good answers; where only one answer is right, a single draw is a poor way to find it.
+# Without any option, about a fifth are right, because a number is right only if all its tokens are, and wherever the
+# model is unsure, a draw may take another word. (The � is a byte that is no whole character.) Every option brings the
+# share nearer to that of greedy decoding. So where only one answer is right, a single draw is a poor way to find it.
 #
 # After training with label smoothing, unfiltered draws are worse still
 # ([why](#why-are-draws-after-label-smoothing-so-poor)).
@@ -763,19 +747,18 @@ quiz.one_choice(
 # %% [markdown]
 # ## What has been computed before
 #
-# You now know how to choose a word. The other question is the cost. At step $t$ `Recompute` sends all $t$ tokens
-# through the decoder and uses the last row. Most of that is already known. **By hand:** for 100 tokens,
-# $1 + 2 + \dots + 100 = 5050$ token vectors go through the model, of which 100 are new.
+# The other question is the cost. At step $t$ `Recompute` sends all $t$ tokens through the decoder and uses only the
+# last row. **By hand:** for 100 tokens, $1 + 2 + \dots + 100 = 5050$ token vectors go through the model, of which 100
+# are new.
 #
 # **Predict first.** Which results for the first $t - 1$ tokens could be kept?
 #
-# The causal mask gives the answer. An earlier token never sees a later one, so nothing about it changes when more
-# tokens are written. In each layer the new token's query is compared with the earlier keys, and its weights blend the
-# earlier values. Nothing else of the earlier tokens is used. So keep their keys and values: this is the **KV cache**.
-# Queries are not kept, because what an earlier token's query asked for has been computed already.
+# Because of the causal mask an earlier token never sees a later one, so nothing about it changes when more tokens are
+# written. In each layer the new token's query is compared with the earlier keys, and its weights blend the earlier
+# values. Nothing else of the earlier tokens is used, not even their queries, since what those asked for has been
+# computed already. So keep their keys and values: this is the **KV cache**.
 #
-# The keys and values of cross-attention are simpler still. They come from the encoder's output and never change, so
-# they are computed once.
+# The keys and values of cross-attention come from the encoder's output and never change, so they are computed once.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two rows of triangles of cells for four steps. Above, without a cache: at step t all t rows of the score matrix are computed, a triangle that grows from one cell to ten. Below, with a cache: at step t only the last row is computed, one to four cells; the earlier rows are pale."}}
 figure, panels = plt.subplots(2, 4, figsize=(7.2, 3.6))
@@ -803,10 +786,8 @@ for column in range(4):
 plt.show()
 
 # %% [markdown]
-# Each triangle is one head's attention scores, queries by keys. Dark cells are computed at that step, and pale ones
-# were computed earlier. Without a cache, step $t$ computes $t(t+1)/2$ scores (those that the mask hides are not
-# counted). With a cache it computes only $t$. Add up all steps for $n$ tokens. The first row counts the vectors that go
-# through all layers:
+# Each triangle is one head's attention scores, queries by keys. Dark cells are computed at that step. Without a cache,
+# step $t$ computes $t(t+1)/2$ scores; with a cache, only $t$. In all, for $n$ tokens:
 #
 # | | without a cache | with a cache |
 # |---|---|---|
@@ -825,8 +806,8 @@ plt.show()
 # received = weights @ kept_v
 # ```
 #
-# `KVAttention` does that for all heads of a batch. It is the attention of [chapter
-# 7](07_learning.ipynb#let-the-machine-do-it), with its parameters, but its keys and values stay from step to step.
+# `KVAttention` does that for all heads of a batch, with the parameters of the attention of [chapter
+# 7](07_learning.ipynb#let-the-machine-do-it).
 
 # %% tags=["export"] module="generation"
 from dotformer.attention import MultiHeadAttention
@@ -871,9 +852,8 @@ class KVAttention:
 
 
 # %% [markdown]
-# For each decoder layer `KVCache` has two such objects. The one for self-attention starts empty, with `memory[:, :0]`,
-# which has the right shape but no tokens, and grows with the target. The one for cross-attention holds the memory, the
-# encoder's output.
+# For each decoder layer `KVCache` has two such objects. The one for self-attention starts with `memory[:, :0]`, which
+# has no tokens, and grows with the target. The one for cross-attention holds the memory.
 
 
 # %% tags=["export"] module="generation"
@@ -921,20 +901,18 @@ class KVCache:
 
 
 # %% [markdown]
-# `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-module-that-the-book-uses) for one token: the
-# same layers, with the same residual connections and norms. A layer takes its attention as a function:
-# `layer.self_attention_add_norm(x, f)` adds `f(x)`, and here `f` is the method that remembers.
+# `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-module-that-the-book-uses) for one token. A layer
+# takes its attention as a function: `layer.self_attention_add_norm(x, f)` adds `f(x)`, and here `f` is the method that
+# remembers.
 #
 # **Which masks does a step need?**
 #
-# - It needs no causal mask, because there is only one query, and the tokens that the mask would hide are not written
-#   yet.
-# - It needs no padding mask of the *target*. All rows start with `<bos>`, and a finished row leaves the batch, so all
-#   are equally long.
+# - It needs no causal mask, because the tokens that it would hide are not written yet.
+# - It needs no padding mask of the *target*: all rows start with `<bos>`, and finished ones leave the batch, so all are
+#   equally long.
 # - It does need the padding mask of the *source*, because padded positions of the memory have keys like any others.
 #
-# Now check the cache. At each step it must give the logits of teacher forcing, also when sentences change places and
-# one is repeated.
+# At each step the cache must give the logits of teacher forcing, also when sentences change places and one is repeated:
 
 # %% the largest difference at each step tags=["hide-input"]
 torch.manual_seed(0)
@@ -988,14 +966,13 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# So far the cache takes one token at a time. A chat model first has a long *prompt* to read, the text given to it. It
-# reads the prompt in one pass, the **prefill**, which fills the cache. In this pass the new tokens need a causal mask
-# among themselves ([why](#several-tokens-at-once)).
+# A chat model reads its *prompt*, the text given to it, in one pass, the **prefill**, which fills the cache. Here the
+# new tokens do need a causal mask, among themselves ([why](#several-tokens-at-once)).
 
 # %% [markdown]
 # ### What it saves, and what it costs
 #
-# Let a model of two decoder layers, of width 64, write four sentences of 256 tokens, once with the cache, and once with
+# Let a model of two decoder layers, of width 64, write four sentences of 256 tokens with the cache and with
 # `Recompute`.
 
 # %% seconds and bytes as the text grows tags=["hide-input"]
@@ -1044,18 +1021,17 @@ axes.set(xlabel="tokens written", ylabel="seconds, 4 sentences", ylim=(0, None))
 plt.show()
 
 # %% [markdown]
-# The gain is smaller than the 128 times by which the token vectors shrink (32,896 to 256), because a step must load
-# every parameter and start every operation, whether for one token or for many.
+# The gain is smaller than the 128 times by which the token vectors shrink, because a step must load every parameter and
+# start every operation, whether for one token or for many.
 #
-# The price is storage, which grows with every token. For each layer and head, the cache keeps a key and a value of each
-# token. For $n$ tokens of $B$ sequences these are
+# The price is storage: for each layer and head, the cache keeps a key and a value of each token. For $n$ tokens of $B$
+# sequences these are
 #
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k \cdot n \cdot B$$
 #
 # numbers, where $\text{heads} \cdot d_k$ is the model's width $D$. The paper's base model has 6 layers of width 512. At
 # 4 bytes a number the keys and values of self-attention take $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes for each
-# token of each sentence. With a beam, each hypothesis counts as a sentence. (Cross-attention takes as much for each
-# *source* token, and does not grow.)
+# token of each sentence. With a beam, each hypothesis counts as a sentence.
 #
 # Models with 7 billion parameters commonly have 32 layers of width 4,096. At 2 bytes a number the parameters take 14
 # GB, and the cache half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than the parameters do.
@@ -1086,8 +1062,8 @@ quiz.number(
 #
 # The decoder of [Dive into Deep
 # Learning](https://d2l.ai/chapter_attention-mechanisms-and-transformers/transformer.html) does not advance the position
-# while it writes. Each new token gets the position of the sentence's first token. Let our cache make the same mistake,
-# and repeat the check: how far are its logits from those of teacher forcing?
+# while it writes: each new token gets that of the sentence's first. Let our cache make the same mistake, and repeat the
+# check:
 
 
 # %% a cache without positions tags=["hide-input"]
@@ -1106,22 +1082,21 @@ with torch.no_grad():
 assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
-# The first step is right, and the later ones are not. Nothing crashes. Training does not use the cache, so the training
-# loss would not show the mistake. The check does, but only from its second step on.
+# Only the first step is right, and nothing crashes. Training does not use the cache, so its loss would not show the
+# mistake. The check does, from its second step on.
 
 # %% [markdown]
 # ## Several tokens for the price of one
 #
 # To write one token, a GPU must load nearly every parameter, and that takes far longer than the arithmetic
-# ([why](#why-one-sentence-is-slow)). If it reads five tokens at once, it still loads them only once.
-# **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses that. A small **draft
-# model** with the same vocabulary writes a few tokens ahead, say four. Then the large model reads five tokens in one
-# pass, under a causal mask: the newest token of the text, and the four drafted ones after it. That gives five rows of
-# logits, each of which says what the large model would write next.
+# ([why](#why-one-sentence-is-slow)). If it reads five tokens at once, it still loads them only once. **Speculative
+# decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses that. A small **draft model** with
+# the same vocabulary writes a few tokens ahead, say four. Then the large model reads the newest token of the text and
+# the four drafted ones in one pass, under a causal mask. Each of the five rows of logits says what it would write next.
 #
 # With greedy decoding, drafted tokens are accepted as long as each is the large model's likeliest. The first that is
-# not is replaced by the large model's own token, and those after it are dropped. The keys and values of all rejected
-# tokens are removed from the cache. So, but for rounding, the text is what the large model would have written alone.
+# not is replaced by the large model's own, those after it are dropped, and the cache forgets all rejected ones. So, but
+# for rounding, the text is what the large model would have written alone.
 #
 # Say that the draft model has written *elf tausend acht hundert*:
 #
@@ -1133,14 +1108,13 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # | *acht* | any | *hundert* | dropped, right or not: its row continues a text that no longer exists |
 # | *hundert* | any | none | not used here; had all four drafted tokens been right, a fifth token for free |
 #
-# That makes three tokens from one pass. But drafting costs time, too: for our small models, where four passes of the
-# draft model cost about as much as two or three of the large one, there is [little gain, or
-# none](#does-a-small-draft-model-pay).
+# That makes three tokens from one pass. But drafting costs time, too, and for our small models there is [little gain,
+# or none](#does-a-small-draft-model-pay).
 #
-# With sampling, drafted tokens are accepted or replaced at random, in such a way that each token is distributed as if
-# the large model had drawn it ([why](#why-does-speculative-sampling-change-nothing)). So a poor draft model costs only
-# speed ([how much?](#how-many-tokens-does-a-pass-give)). With many sentences at once the device is busy already, and
-# the gain shrinks or is lost.
+# With sampling, drafted tokens are accepted or replaced at random, so that each is distributed as if the large model
+# had drawn it ([why](#why-does-speculative-sampling-change-nothing)). So a poor draft model costs only speed ([how
+# much?](#how-many-tokens-does-a-pass-give)). With many sentences at once the device is busy already, and the gain
+# shrinks or is lost.
 
 # %% [markdown]
 # ## Exercises

@@ -52,7 +52,7 @@ transformer_map(built=13)
 # *auf* both render *opens*.
 #
 # **Predict first.** Now put *because*, in German *weil*, in front of the clause. Where do *macht* and *auf* stand then,
-# by the second and the third rule? The picture answers: it shows the main clause, and below it the clause with *weil*.
+# by the second and the third rule? The picture shows both clauses.
 
 # %% a clause in two orders tags=["hide-input"]
 import numpy as np
@@ -109,20 +109,19 @@ plt.show()
 assert [text for text, _ in because.german][-2:] == ["auf", "macht"]
 
 # %% [markdown]
-# In the main clause the finite verb is second and its prefix last: three words stand between *macht* and *auf*. After
-# *weil* both stand at the end, first the prefix and then the verb. In writing they become one word, *aufmacht*. (The
-# form after *have* is one word, too: *aufgemacht*, opened.) In both German clauses the time, *am Abend*, stands before
-# the object, *die Tür*.
+# In the main clause the finite verb is second and its prefix last. After *weil* both stand at the end, first the prefix
+# and then the verb. In writing they become one word, *aufmacht*. The form after *have* is one word, too: *aufgemacht*,
+# opened. In both German clauses the time, *am Abend*, stands before the object, *die Tür*.
 #
 # The function `grammar` draws such clauses at random from a small lexicon. Half of all sentences have a second clause,
-# which begins with a conjunction and, in German, ends with its verb.
+# which begins with a conjunction.
 #
 # What stands before a German noun, such as an article, agrees with it in gender, number and case. *Der Mann*, the man,
 # is masculine, *die Frau*, the woman, feminine, and *das Kätzchen*, the kitten, neuter. English uses *the* for all
 # three.
 #
-# The code prints four sentences of the test set. It then looks for a sentence in which *auf* stands apart from its
-# verb, calls it `apart`, and prints it with its **gold alignment**, the links that the grammar knows:
+# The code prints four sentences of the test set, then one in which *auf* stands apart from its verb, called `apart`,
+# with its **gold alignment**, the links that the grammar knows:
 
 # %% tags=["nbval-check-output"]
 from dotformer.data.corpora import Pair, grammar
@@ -250,8 +249,8 @@ looks = dict(zip(read[1:], [words[row.argmax()] for row in rows], strict=False))
 assert looks["macht"] == looks["auf"] == "opens"
 
 # %% [markdown]
-# The picture shows all weights: a row for each German word about to be written, a column for each English word, and a
-# darker cell for a larger weight. A golden frame is a link of the grammar.
+# The picture shows all weights: a row for each German word about to be written, a darker cell for a larger weight, and
+# a golden frame for each link of the grammar.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Matrix of weights. Rows are the eight German words and the full stop, about to be written, columns the English words. Each row has one dark cell. Golden frames stand around the English words that each German word renders, and the darkest cell of every row lies in one: macht and auf both at opens."}}
 from matplotlib.patches import Rectangle
@@ -274,7 +273,7 @@ plt.show()
 
 # %% [markdown]
 # Both halves of the verb, *macht* and *auf*, are written while the decoder attends to *opens*. Now count over all 500
-# test sentences. A word counts as right if the largest weight falls on any of its links.
+# test sentences how often a word's largest weight falls on any of its links.
 
 # %% tags=["export", "hide-input"] module="alignment"
 from collections.abc import Iterable
@@ -343,10 +342,9 @@ assert by_head[0].max() < straight < by_head[1].min()
 
 # %% [markdown]
 # The mean of the last layer's heads points at a right word 99 times in 100, more often than any single head. In layer 1
-# every head is below the 53 percent of the diagonal, and their mean is above it. How can a mean beat every head in it?
-# Heads that miss can miss on different words. The right word, if it gets a little weight in all four, can then have the
-# largest mean although it is first in none. (We have not tested that this is the reason here.) Now choose layer, head
-# and word yourself:
+# every head is below the 53 percent of the diagonal, and their mean is above it. A mean can beat every head in it,
+# because heads that miss can miss on different words: the right word, with a little weight in all four, can have the
+# largest mean although it is first in none. Now choose layer, head and word yourself:
 
 # %% tags=["plot"]
 movable.heads(
@@ -362,8 +360,8 @@ movable.heads(
 )
 
 # %% [markdown]
-# Layer 1 points less well. Is it useless? A (zero) ablation answers: it switches off the cross-attention of one layer,
-# by setting its output matrix to zero.
+# Layer 1 points less well. Is it useless? A zero ablation switches off the cross-attention of one layer, by setting its
+# output matrix to zero.
 
 # %% without the cross-attention of one layer tags=["hide-input"]
 without = []
@@ -382,9 +380,9 @@ for layer, share in enumerate(without, 1):
 assert 0.95 < without[0] < 0.99 and without[1] < 0.01
 
 # %% [markdown]
-# So layer 1 is not useless, but nearly so: without it 11 of 500 sentences go wrong, without layer 2 all but one. In
-# this model the layer that points better is the one that is needed. One caveat: an ablation takes one addend out of a
-# sum, and in training the parts that follow never met the sum without it. Some of the damage may come from that.
+# Layer 1 is nearly useless: without it 11 of 500 sentences go wrong, without layer 2 all but one. In this model the
+# layer that points better is the one that is needed. But some of the damage may come from the ablation itself, because
+# in training the parts that follow never met the sum without this addend.
 
 # %% [markdown]
 # ## What is read at the right word?
@@ -451,18 +449,16 @@ for place, word in enumerate(text.split()):
     print(f"{word:18}", *(f"{p:6.2f}" for p in first_word(mixed)))
 
 # %% [markdown]
-# Exchanging the vector at *the* is enough to change the article. Exchanging the one at *man* lowers *der* from 0.97 to
-# 0.86, and it is still by far the most probable. (What is missing to 1 falls on other words.) So the vector at *the* in
-# the memory no longer holds *the* alone: the encoder has brought something to it from the noun. [Chapter
-# 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers) saw the same with digits.
+# Exchanging the vector at *the* is enough to change the article. Exchanging the one at *man* lowers *der* only from
+# 0.97 to 0.86. So the vector at *the* in the memory no longer holds *the* alone: the encoder has brought something to
+# it from the noun. [Chapter 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers) saw the same with digits.
 #
 # Is that so in other sentences? Take all test sentences that begin with *the*, whose first noun is *man, dog, woman,
 # cat* or *kitten*, and in which no pronoun stands for this noun, because a *he* or *she* later in the sentence would
 # still tell the gender of the old noun after the exchange. Each has several **donors**: the same sentence with another
 # of these nouns, one that is not in it already. Copy the vector at one position from the donor's memory into the
-# sentence's own, and let the decoder write the first word. That is one exchange; do it for every donor and every
-# position. Is the word the sentence's own article, or the donor's? The output counts the exchanges with donors whose
-# noun has another gender:
+# sentence's own, and let the decoder write the first word. Do this for every donor and position. Is the word the
+# sentence's own article, or the donor's? The output counts the exchanges with donors whose noun has another gender:
 
 # %% the exchange in every sentence tags=["hide-input"]
 PRONOUNS = set("he him his she her it its".split())
@@ -497,13 +493,11 @@ for where in ("the", "its noun", "another word"):
 # %% [markdown]
 # After an exchange at *the* the donor's article is written every time; after one at the noun itself, or at any other
 # word, never. The two inputs differ only in the noun. So whatever changed at *the* came from the noun: the gender, or
-# something that decides it. The largest weight is on the word that the article renders. What decides the article's form
-# is stored there, too, but has come from another word. (The exchange acts on both decoder layers, on keys as well as
-# values. So it shows what the decoder as a whole depends on, and not what one head reads.) [Going
-# further](#how-does-the-gender-get-there) tests how it gets there.
+# something that decides it. With the remaining 25 donors, whose noun has the *same* gender, the article stays right in
+# all exchanges at *the*. [Going further](#how-does-the-gender-get-there) tests how the gender gets there.
 #
-# (With the remaining 25 donors, whose noun has the *same* gender, the article stays right in all exchanges at *the*:
-# the noun as such does not matter for the article, its gender does.)
+# The exchange acts on both decoder layers, on keys as well as values. So it shows what the decoder as a whole depends
+# on, and not what one head reads.
 
 # %% tags=["proof"]
 assert len(cases) == 36
@@ -524,8 +518,8 @@ for where in ("its noun", "another word"):
 # (2019)](https://aclanthology.org/N19-1357/) find quite different weights with nearly the same prediction, and conclude
 # that the weights do not explain it. [Wiegreffe and Pinter (2019)](https://aclanthology.org/D19-1002/) answer that such
 # weights, sought for one example at a time, need not be ones that a trained model could learn, and that it depends on
-# what you call an explanation. (An explanation that fits what the model does is *faithful*; one that only convinces a
-# reader is *plausible*.)
+# what you call an explanation. An explanation that fits what the model does is *faithful*; one that only convinces a
+# reader is *plausible*.
 #
 # So does attention point at the right word? In this model's last layer, 99 times in 100. Does that explain the word?
 # Not by itself. What decides the gender of *der* came from a word other than the one with the largest weight: weights
@@ -556,19 +550,18 @@ quiz.one_choice(
 # ## What came before
 #
 # Is it the transformer that translates this language so well, or its attention? Recurrent networks used attention
-# before there were transformers ([chapter 1](01_why_attention.ipynb#the-network-of-2014)). So let recurrent networks
-# race the transformer, with attention and without.
+# before there were transformers ([chapter 1](01_why_attention.ipynb#the-network-of-2014)). So let them race the
+# transformer, with attention and without.
 #
 # A recurrent encoder reads the sentence word by word, and keeps what it has read in a **state**, a list of numbers of
-# fixed length. Ours reads in both directions, and a learned matrix turns the last states of both directions into the
-# decoder's first state. Without attention this one state must hold the whole sentence: it is a **bottleneck**, of the
-# same length for a source of 5 words and for one of 50. And the gradient from a German word reaches its English word
-# only through all the steps between them; with attention it goes there directly. With attention the decoder looks,
-# before each word, at *all* states of the encoder: they are the memory. Each of them reflects the words before and
-# after its own, since the encoder is **bidirectional**.
+# fixed length. Ours is **bidirectional**: it reads in both directions, and a learned matrix turns the last states of
+# both into the decoder's first state. Without attention this one state must hold the whole sentence: it is a
+# **bottleneck**, of the same length for 5 words as for 50. With attention the decoder looks, before each word, at *all*
+# states of the encoder, and the gradient reaches each directly, not through all the steps between. These states are the
+# memory, and each reflects the words before and after its own.
 #
-# The scores of this attention are not dot products. They are the additive scores of chapter 1, computed from the
-# decoder's state $s$ and one state $h$ of the encoder:
+# The scores are not dot products but the additive scores of chapter 1, computed from the decoder's state $s$ and one
+# state $h$ of the encoder:
 #
 # $$ v \cdot \tanh(s W_s + h W_h) , $$
 #
@@ -661,7 +654,7 @@ assert torch.allclose(weights, expected, atol=5e-4) and abs(context - 0.97) < 5e
 # The whole model is folded below. This is its decoder's loop, with attention. Here `cell` is the LSTM or the GRU, and
 # `state` its state. `hidden` is the part of the new state that `readout` receives; for a GRU that is all of it.
 # `readout` and `output` are linear. As in the network of 2014, the query is the old state, before the latest word is
-# read. So where the decoder looks for the next word does not depend on the word that it wrote last:
+# read:
 #
 # ```python
 # for word in embedded_target:                        # one after the other
@@ -877,11 +870,11 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 # Do you believe that table? All five models have the learning rate of chapter 11, which was chosen for a transformer,
 # on another task. Comparisons like this are published ([Melis, Dyer and Blunsom,
 # 2018](https://arxiv.org/abs/1707.05589), tuned such a baseline), and from outside they look fair. So give each model
-# the same **hyperparameter search**, in three rounds. (The best setting is chosen with one seed, so differences of a
-# few sentences between rounds mean nothing.)
+# the same **hyperparameter search**, in three rounds:
 #
 # 1. *Its own learning rate.* The search tries learning rates in steps of a factor of 2, until the best one lies between
-#    two worse ones. The best has the largest share of right sentences on the validation set, with one seed.
+#    two worse ones. The best has the largest share of right sentences on the validation set, with one seed, so
+#    differences of a few sentences between rounds mean nothing.
 # 2. *Embeddings of the same size.* In all models the entries of the embeddings start as random numbers with a standard
 #    deviation of $1/\sqrt{D}$, here about 1/8. The transformer multiplies them by $\sqrt{D}$, so its layers receive
 #    entries of size 1 ([chapter 5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)). Now the
@@ -926,8 +919,7 @@ assert max(small) < min(scaled) and min(scaled) > 500 / 3
 # %% [markdown]
 # The order is gone, and what still divides the models is attention. The three that have it end with at most two
 # mistakes over three runs of 500 sentences: **here the transformer does not win**, nor does it lose; the task is too
-# easy to tell them apart (a *ceiling effect*). The two without it, after the same search, still get 133 to 298 of 500
-# wrong after 900 steps. Among the GRUs and among the LSTMs, every run with attention beats every run without.
+# easy to tell them apart (a *ceiling effect*). The two without it still get 133 to 298 of 500 wrong after 900 steps.
 #
 # With attention, the recurrent models needed only round 1. Whether more steps would help those without attention, the
 # race does not say.
@@ -1003,13 +995,12 @@ assert points["lstm, attention"][-1] < points["transformer"][0]
 assert points["gru, attention"][0] < points["transformer"][-1]
 
 # %% [markdown]
-# In all three the largest weight is on a right word more than four times in five, far above the diagonal. Whether
-# pointing more often means fewer mistakes, this race cannot show, since all make hardly any.
+# In all three the largest weight is on a right word more than four times in five, far above the diagonal.
 #
-# (These transformers are smaller than the first one and trained for fewer steps.) The LSTM looks at a wrong word for 10
+# These transformers are smaller than the first one and trained for fewer steps. The LSTM looks at a wrong word for 10
 # to 19 words in 100, and makes almost no mistakes. How? A recurrent encoder's state reflects its neighbours, so the
 # vector beside the right one may hold what is needed. The decoder's own state and the smaller weights contribute, too.
-# A wrong largest weight need not be a wrong reading: here, too, the weight shows where, and not what.
+# A wrong largest weight need not be a wrong reading.
 
 # %% [markdown]
 # ## Exercises

@@ -9,11 +9,10 @@
 # # 14. How well does it translate?
 #
 # Two systems translate *the man gives the dog no apple* into German. One says *an apple* instead of *no apple*. The
-# other is correct and in perfect German, but it orders its words differently from the reference. BLEU, the score that
-# papers have reported most, gives the wrong answer 59.5 points of 100 and the right one 31.2. This chapter takes such
-# scores apart, shows how one can be raised without better translations, and asks when a difference between two scores
-# means something. Then it turns to real data: captions of pictures. By the end you will have a translator that one
-# command trains.
+# other is correct, but orders its words differently from the reference. BLEU, the score that papers have reported most,
+# gives the wrong answer 59.5 points of 100 and the right one 31.2. This chapter takes such scores apart, shows how one
+# can be raised without better translations, and asks when a difference between two scores means something. Then it
+# turns to captions of pictures, and to a translator that one command trains.
 #
 # You need [chapter 13](13_alignment.ipynb). This chapter takes about 24 minutes to read, and 35 more for the exercises.
 # [Going further](#going-further), at the end, takes 5 more minutes. You need no German.
@@ -37,8 +36,8 @@ transformer_map(built=14)
 # the reference.
 #
 # **By hand.** The reference is *der Hund sieht die Katze im Garten*, the dog sees the cat in the garden, seven words.
-# The model wrote *ein Hund sieht die Katze*, five. Cut the hypothesis into **n-grams**, which are runs of $n$ words,
-# for $n$ from 1 to 4. The share of them that is also in the reference is the **precision**:
+# The model wrote *ein Hund sieht die Katze*, five. Cut the hypothesis into **n-grams**, runs of $n$ words, for $n$ from
+# 1 to 4. The share of them that is also in the reference is the **precision**:
 #
 # | n-grams of | written | found in the reference | precision |
 # |---|---|---|---|
@@ -47,8 +46,8 @@ transformer_map(built=14)
 # | 3 words | 3 | *Hund sieht die, sieht die Katze*: 2 | 2/3 |
 # | 4 words | 2 | *Hund sieht die Katze*: 1 | 1/2 |
 #
-# **Clipping** means that an n-gram counts at most as often as it is in the reference. Without it, every single word of
-# *die die die* would be found. With it one of the three counts, because the reference has *die* once.
+# **Clipping** means that an n-gram counts at most as often as it is in the reference. Of the three words of *die die
+# die* one counts, because the reference has *die* once.
 #
 # **BLEU** takes the geometric mean of the four precisions,
 # $(4/5 \cdot 3/4 \cdot 2/3 \cdot 1/2)^{1/4} = 0.2^{1/4} = 0.669$. Why geometric? Longer n-grams are found less often,
@@ -61,19 +60,18 @@ transformer_map(built=14)
 #
 # $$\text{BLEU} = e^{\min(0,\; 1 - r/c)} \cdot (p_1 \, p_2 \, p_3 \, p_4)^{1/4} = 0.670 \cdot 0.669 = 0.448 .$$
 #
-# Scores are usually multiplied by 100: 44.8. (A text longer than its reference gets no penalty, because its extra words
-# already lower the precisions.) Why a penalty, and not the recall? BLEU was made for several references at once, and a
-# translation need not contain the alternative wordings of all of them.
+# Scores are usually multiplied by 100: 44.8. A text longer than its reference gets no penalty, because its extra words
+# already lower the precisions.
 #
 # That is the score of one sentence. For a whole test set, first add up the n-grams and the lengths of all sentences,
 # and then divide: this is **corpus BLEU**. The mean of the sentences' scores would be another number: a caption of four
-# words would weigh as much as one of forty, and every sentence without a common 4-gram would get 0.
+# words would weigh as much as one of forty.
 #
 # One choice is still open: what is a word? *Katze.* may be one word, or a word and a full stop. Each way of tokenizing
 # gives a different score. So do not compute BLEU with code of your own.
 # [sacreBLEU](https://github.com/mjpost/sacrebleu) tokenizes by the same rules for everyone unless asked for others, and
-# it says which rules in a **signature**. The function `bleu`, in the folded cell, calls sacreBLEU and returns the score
-# and the signature:
+# it says which rules in a **signature**. The function `bleu`, in the folded cell, returns sacreBLEU's score and
+# signature:
 
 # %% tags=["export", "hide-input"] module="translation"
 from collections.abc import Sequence
@@ -115,9 +113,9 @@ by_hand = (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** (1 / 4) * np.exp(1 - 7 / 5)
 assert np.isclose(score, 100 * by_hand) and np.isclose(by_hand, 0.448, atol=5e-4)
 
 # %% [markdown]
-# The signature says: one reference; upper and lower case kept (*mixed*); cut by the rules called 13a; smoothed where a
-# count is 0 (an example follows); and the version. `eff:no` means that all four lengths of n-gram count, even where a
-# text is too short to have them.
+# The signature says: one reference; upper and lower case kept (*mixed*); all four lengths of n-gram counted, even where
+# a text is too short to have them (`eff:no`); cut by the rules called 13a; smoothed where a count is 0; and the
+# version.
 
 # %% tags=["quiz"]
 given = "wir helfen ihrem alten Vater heute".split()
@@ -149,9 +147,9 @@ quiz.number(
 # For BLEU *Katzen* (cats) is as far from *Katze* (cat) as *Hund* (dog) is. **chrF** counts n-grams of characters,
 # without the spaces, for $n$ from 1 to 6.
 #
-# **By hand.** The reference is *die Katze*, the model wrote *die Katzen*. Of the nine letters that it wrote, eight are
-# found in the reference. Of its eight pairs of letters seven are found, and so on up to runs of six. So the precisions
-# are 8/9, 7/8, 6/7, 5/6, 4/5 and 3/4, and their mean is $P = 0.834$.
+# **By hand.** The reference is *die Katze*, the model wrote *die Katzen*. Of its nine letters eight are found in the
+# reference, of its eight pairs of letters seven, and so on up to runs of six. So the precisions are 8/9, 7/8, 6/7, 5/6,
+# 4/5 and 3/4, and their mean is $P = 0.834$.
 #
 # The **recall** asks the other way round: which share of the reference's n-grams was written? Here all of them, so
 # $R = 1$ for each $n$. chrF joins the two in a weighted harmonic mean (an F-score), with the weight $\beta^2 = 4$ on
@@ -180,8 +178,7 @@ print(f"{chrf(['die Hunde'], ['die Katze'])[0]:.1f}  for die Hunde (the dogs)")
 # ### What BLEU does not see
 #
 # **Predict first.** The reference is *der Mann gibt dem Hund keinen Apfel*, the man gives the dog no apple. Here are
-# four translations with what they mean. The first lines of this chapter gave the scores of the first two. Which of the
-# four gets the lowest?
+# four translations with what they mean. Which gets the lowest BLEU?
 
 # %%
 reference = "der Mann gibt dem Hund keinen Apfel ."
@@ -214,20 +211,19 @@ assert by_letters.argmax() == 1 and 11 < by_letters[0] - by_letters[3] < 13
 # | that the same may be said in other words | *bekommt vom Mann*: the lowest score |
 #
 # chrF puts twelve points between *dem Hund gibt der Mann* and *der Hund gibt dem Mann*. But the opposite comes first
-# again, and the paraphrase last. Both metrics count matches, and neither knows a meaning. So neither can tell whether
-# one sentence is right.
+# again, and the paraphrase last. Both count matches, and neither knows a meaning, so neither can tell whether one
+# sentence is right.
 #
 # BLEU is made for test sets, not for sentences. Over a thousand sentences such accidents can even out; a habit of a
-# system, such as losing *not*, does not. A single sentence may even have no 4-gram in common with its reference, and
-# then BLEU would be 0. In the output above only the first line shares a 4-gram with its reference. For the others
-# sacreBLEU counts the missing match as half a match (*smooth* in its signature).
+# system, such as losing *not*, does not. A single sentence may even have no 4-gram in common with its reference, like
+# all lines of the output above but the first. BLEU would then be 0, so sacreBLEU counts the missing match as half a
+# match (*smooth* in its signature).
 #
 # **Learned metrics** ask a model. COMET is an encoder like the one in [chapter 15](15_pretrained.ipynb), but
 # multilingual. It reads the source, the translation and the reference, and a small network on top has learnt to give
-# the score that people gave. So it can give credit to *bekommt vom Mann*. Measured against human judgement, learned
-# metrics have been clearly ahead of BLEU for years, and a paper on translation should report one, or *human
-# evaluation*, the standard by which metrics are judged. This book stays with metrics that count, because you can check
-# a count by hand.
+# the score that people gave. So it can give credit to *bekommt vom Mann*. Measured against *human evaluation*, the
+# standard for metrics, learned metrics have been clearly ahead of BLEU for years, and a paper on translation should
+# report one of the two. This book stays with metrics that count, because you can check a count by hand.
 
 # %% [markdown]
 # ### Break it: a score that nobody can compare
@@ -273,8 +269,7 @@ seeds = [
 
 # %% [markdown]
 # `seeds` holds what the models of three trainings wrote, 500 sentences each, and `references` the right translations.
-# The code uses the first training, `seeds[0]`. `written` joins full stops and commas to the words before them, and
-# `with_unknown` replaces the rare words.
+# `written` joins full stops and commas to the words before them, and `with_unknown` replaces the rare words.
 
 # %%
 hypotheses, wanted = [
@@ -299,9 +294,9 @@ assert [round(score, 1) for score in scores.values()] == [87.7, 86.5, 93.4, 91.3
 # noun also costs a right full stop. Letters are easier to hit than words. And where both translation and reference have
 # UNK, that counts as found, whatever the two words were.
 #
-# The signature would show that the second and the third were cut by other rules. It cannot show what happened in the
-# fourth, which is sacreBLEU with its usual settings. So compare two scores only if the signatures are equal and the
-# references are exactly those that were published.
+# The signature would show that the second and the third were cut by other rules, but not what happened in the fourth,
+# which is sacreBLEU with its usual settings. So compare two scores only if the signatures are equal and the references
+# are exactly those that were published.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -331,12 +326,11 @@ quiz.one_choice(
 # the model of seed 2 worse, or only unlucky with these 500?
 #
 # Ideally we would have more test sets. The **bootstrap** makes them from the one we have: draw 500 of its sentences
-# with replacement, so that some come twice and some not at all, and compute the score again. (Without replacement every
-# draw would be the whole set, and a smaller set would spread more.) Do this a thousand times. How far the scores spread
-# shows how much they depend on the choice of sentences.
+# with replacement, so that some come twice and some not at all, and compute the score again. Do this a thousand times.
+# How far the scores spread shows how much they depend on the choice of sentences.
 #
 # `rows` has, for each seed and sentence, the ten numbers that BLEU adds up: n-grams found and n-grams written, of 1 to
-# 4 words each, and both lengths. `bleu_of` adds rows up and turns the sums into a score, so nothing is counted again.
+# 4 words each, and both lengths. `bleu_of` adds rows up and turns the sums into a score.
 
 
 # %% the counts of which BLEU is made tags=["hide-input"]
@@ -394,21 +388,18 @@ axes.legend(frameon=False, fontsize=9)
 plt.show()
 
 # %% [markdown]
-# Each range holds the middle 95 percent of the thousand differences. It is approximately a 95 percent **confidence
-# interval** for the difference between these two trained models. It covers the choice of sentences, not the choice of
-# seeds. Both ranges lie above 0, so in either way of drawing the data speak against the two being equal.
+# Each range, the middle 95 percent of the thousand differences, is approximately a 95 percent **confidence interval**
+# for the difference between these two trained models. It covers the choice of sentences, not of seeds. Both ranges lie
+# above 0, so the data speak against the two being equal.
 #
-# With the same draws for both models, the difference varies less. A sentence that is hard for both models is then in
-# both test sets or in neither, and what it costs both of them cancels in the difference. This is the **paired
-# bootstrap**.
+# With the same draws the difference varies less, because a sentence that is hard for both models is in both test sets
+# or in neither, and what it costs both of them cancels. This is the **paired bootstrap**.
 #
-# Another test asks how large a gap chance alone could make. It starts from a **null hypothesis**: the two models are
-# equally good, so for every sentence it does not matter which of them wrote which translation. So toss a coin for each
+# Another test asks how large a gap chance alone could make. Its **null hypothesis** is that the two models are equally
+# good, so for every sentence it does not matter which of them wrote which translation. So toss a coin for each
 # sentence, exchange the two translations if it shows heads, and see how far apart the two scores are now. Do that many
 # times. How often is the gap at least as large as the real one? This share is the **p-value**, and the test is called
-# **approximate randomisation**. sacreBLEU has both tests. (The bootstrap shows how far the gap moves around its real
-# value, and gives an interval. Randomisation makes the gap that would arise if the models were equal, and gives a
-# p-value.)
+# **approximate randomisation**. sacreBLEU has both tests.
 
 # %%
 from sacrebleu.significance import PairedTest
@@ -435,21 +426,19 @@ assert as_far < 10 and 0.0005 < results["BLEU"][2].p_value < 0.003
 assert 0.05 < results["BLEU"][1].p_value < 0.15 and round(1 - 0.95**20, 2) == 0.64
 
 # %% [markdown]
-# So between seeds 0 and 2, chance alone makes such a gap only two or three times in a thousand. (The two values differ
-# because the coins do.) Seeds 0 and 1 are 1.6 points apart, and chance makes that gap in 9 of 100 cases. By custom a
-# difference is **significant** if $p$ is below 0.05. A larger $p$ shows nothing: the two may be equal, or the test set
-# may be too small to tell (it has little **power**: the spread falls with the root of the number of sentences, so half
-# the interval takes four times as many).
+# So between seeds 0 and 2, chance alone makes such a gap only two or three times in a thousand. Seeds 0 and 1 are 1.6
+# points apart, and chance makes that gap in 9 of 100 cases. By custom a difference is **significant** if $p$ is below
+# 0.05. A larger $p$ shows nothing: the two may be equal, or the test set may be too small to tell (it has little
+# **power**).
 #
 # But we also chose where to look. Three seeds make three pairs, and we took the one with the largest gap. With twenty
 # comparisons of equal systems, the chance that at least one falls below 0.05 is up to 64 percent. So whoever may choose
-# needs a stricter limit. The **Bonferroni correction** divides 0.05 by the number of comparisons, here three. The limit
-# is then 0.017, and 0.002 is still below it.
+# needs a stricter limit. The **Bonferroni correction** divides 0.05 by the number of comparisons. With three the limit
+# is 0.017, and 0.002 is still below it.
 #
 # And what has been shown? One *trained model* is worse than the other, on sentences like these. But the two are of one
-# kind, with the same settings, and only the seed differs. So to compare *kinds* of model, train several of each, show
-# all their scores, and believe in a difference between the kinds only if it is large beside the differences between
-# seeds.
+# kind, and only the seed differs. So to compare *kinds* of model, train several of each, show all their scores, and
+# believe in a difference only if it is large beside the differences between seeds.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -475,16 +464,16 @@ quiz.one_choice(
 # %% [markdown]
 # ## Real words, real sentences
 #
-# Now you turn to text that was not made by rules. `multi30k`, in `dotformer.data.corpora`, has English captions of
-# 31,000 pictures, translated into German and later into French by people. 29,000 of the pairs are for training.
+# Now you turn to `multi30k`, in `dotformer.data.corpora`. It has English captions of 31,000 pictures, translated into
+# German by people. 29,000 of the pairs are for training.
 #
 # `configs/multi30k-en-de.toml` trains a translator from English to German. It has three layers on each side and width
 # 256, and takes 24,000 steps in bfloat16 (numbers of 16 bits), an estimated three to four hours on two cores of a CPU.
-# `configs/multi30k-de-en.toml` is the same recipe for the other direction. Each was trained once, with one seed.
+# `configs/multi30k-de-en.toml` is the same recipe for the other direction. Each was trained with one seed.
 #
-# `measured` reads the scores and translations that we saved, because you will not want to wait three hours for this
-# page. Both were tested on the 1,000 captions of 2016 (*Flickr 2016*). They translate with beam 4 and the length
-# penalty of [chapter 12](12_generation.ipynb#several-hypotheses-at-once), $\alpha = 0.6$:
+# `measured` reads the scores and translations that we saved. Both models were tested on the 1,000 captions of 2016
+# (*Flickr 2016*), with beam 4 and the length penalty of [chapter 12](12_generation.ipynb#several-hypotheses-at-once),
+# $\alpha = 0.6$:
 
 # %%
 run, backwards = measured("multi30k-en-de"), measured("multi30k-de-en")
@@ -508,9 +497,8 @@ assert round(run["measured"]["exact_match"], 2) == 0.07
 
 # %% [markdown]
 # Wu and others (2021) have published 41.0 for a small transformer. It cannot be compared with our 40.5, because theirs
-# is counted on lower-cased tokens that are not sacreBLEU's, and has no signature. Nor can any of these scores be
-# compared with the 28.4 of [chapter 1](01_why_attention.ipynb#the-transformer-no-state-at-all), which belongs to
-# another test set.
+# is counted on lower-cased tokens that are not sacreBLEU's, and has no signature. Nor can the 28.4 of [chapter
+# 1](01_why_attention.ipynb#the-transformer-no-state-at-all), which belongs to another test set.
 #
 # What does 40.5 look like? Here are the first five short captions of the test set.
 
@@ -523,22 +511,20 @@ for example in [e for e in run["examples"] if len(e["source"]) < 80][:5]:
 # %% [markdown]
 # The first translation is as good as its reference, and translates *starring* as the *staring* that was meant. The
 # second drops *lush*, and writes *grünen* where German grammar needs *grünem*. The third says something else: *a girl
-# in karate uniforms puts a stick with a kick*. The fourth is right. Its reference has one capital too many, which costs
-# points where upper and lower case count. The last has an *Ilu*: the model has joined subwords into a word that does
-# not exist.
+# in karate uniforms puts a stick with a kick*. The fourth is right, and loses points to one capital too many in its
+# reference. The last has an *Ilu*: the model has joined subwords into a word that does not exist.
 
 # %% [markdown]
 # ## Which kind of model wins?
 #
-# We have one transformer and one score. Would a recurrent network have done better? The grammar could not tell: it was
-# so easy that it did not separate transformers from recurrent networks *with attention* ([chapter
-# 13](13_alignment.ipynb#the-same-words-the-same-steps)). So here they race again, on captions, English to German
-# (`python -m benchmarks.captions`).
+# Would a recurrent network have done better? The grammar was too easy to separate transformers from recurrent networks
+# *with attention* ([chapter 13](13_alignment.ipynb#the-same-words-the-same-steps)). So here they race again, on
+# captions, English to German (`python -m benchmarks.captions`).
 #
-# Some things are the same for all: about 0.9 million parameters (with fewer layers a model is wider), a vocabulary of
-# 2,000 tokens, 2,000 steps of up to 1,024 tokens per side, and $\alpha = 0.6$. The rest is tuned for each kind, with
-# one seed: learning rate, size of the embeddings, layers, dropout and warm-up, one after the other, by BLEU on the
-# validation captions. With these settings three seeds of each kind are trained, and translate the test captions.
+# All have about 0.9 million parameters (with fewer layers a model is wider), a vocabulary of 2,000 tokens, 2,000 steps
+# of up to 1,024 tokens per side, and $\alpha = 0.6$. The rest is tuned for each kind, with one seed: learning rate,
+# size of the embeddings, layers, dropout and warm-up, one after the other, by BLEU on the validation captions. With
+# these settings three seeds of each kind are trained, and translate the test captions.
 #
 # Below, *length* is the number of words written for each word of the reference, the *validation loss* is per token, and
 # *ms a step* are the milliseconds of a training step, on one core.
@@ -597,9 +583,9 @@ show_race("warmed", race["chosen"]["short"])
 # ### Break it: the setting that was not on the list
 #
 # The transformer of this race was [post-norm](08_encoder.ipynb#post-norm-or-pre-norm), as in the paper of 2017. Our
-# caption translator of the last section is pre-norm, and the position of the norm was not on the list of settings. So
-# search once more. Every kind chooses learning rate, warm-up and layers again, and the transformer also the position of
-# the norm. The recurrent models find nothing better. The transformer changes four settings:
+# caption translator is pre-norm, and the position of the norm was not on the list of settings. So search once more.
+# Every kind chooses learning rate, warm-up and layers again, and the transformer also the position of the norm. The
+# recurrent models find nothing better. The transformer changes four settings:
 
 # %% one more round tags=["hide-input"]
 show_race("placed", ["transformer"])
@@ -608,14 +594,13 @@ changed = {name: (was.get(name, False), now[name]) for name in now}
 print(*(f"{n}: {a} → {b}" for n, (a, b) in changed.items() if a != b), sep=", ")
 
 # %% [markdown]
-# Together these changes bring 1.3 BLEU, four tenths of the gap to the GRU. We have not tested how much of it is due to
-# pre-norm alone.
+# Together these changes bring 1.3 BLEU, four tenths of the gap to the GRU. We have not tested how much of it pre-norm
+# alone brings.
 #
-# A search finds only what is on its list. A report of either race would look fair: tuned models, three seeds. Yet the
-# first list left out a setting that only the transformer has. The second put it in, but only after we had seen the test
-# scores. So a search on the validation captions was guided by the test set (**overfitting to the test set**), and a
-# clean answer needs a fresh test set, and this is the only test set of captions in this book. (Multi30k has later ones,
-# of 2017 and 2018.)
+# A report of either race would look fair: tuned models, three seeds. Yet a search finds only what is on its list, and
+# the first list left out a setting that only the transformer has. The second put it in, but only after we had seen the
+# test scores. So a search on the validation captions was guided by the test set (**overfitting to the test set**). A
+# clean answer needs a fresh test set, which this book does not have.
 #
 # ### Is the gap more than chance?
 #
@@ -652,30 +637,26 @@ for one, other in (attending[:2], attending[::2]):
 # All nine choose 1. Much of the gap is length even so: without the brevity penalty both would have 33 BLEU ([Going
 # further](#is-the-rest-length)).
 #
-# The lower part of the output tests the gap. Three models of each kind make nine pairs, and each pair gets its own $p$
-# by approximate randomisation. Each row shows the smallest and the largest of the nine. For transformer and GRU even
-# the largest is below 0.02, and by chrF it is 0.0001, the smallest share that 10,000 exchanges can give. So in all nine
-# pairs the GRU is significantly better. Transformer and LSTM cannot be told apart: which of them is ahead depends on
-# the seeds and on the metric.
+# Three models of each kind make nine pairs, and each pair gets its own $p$ by approximate randomisation. The lower part
+# of the output shows the smallest and the largest of the nine. For transformer and GRU even the largest is below 0.02,
+# and by chrF it is 0.0001. So in all nine pairs the GRU is significantly better. Transformer and LSTM cannot be told
+# apart: which of them is ahead depends on the seeds and on the metric.
 #
 # **The GRU with attention is ahead**, by about 2 BLEU and 3 chrF, in this race with little text, few parameters and few
 # steps. The setting that we added late belongs to the transformer alone, so the late choice favoured the kind that
 # lost. All had the same number of steps; in equal time the transformer could take about 2,600 to the GRU's 2,000, and
 # we have not run that race. Why might the transformer lose here, although it wins in the papers? A recurrent network
-# has order built in, while a transformer must learn from data what positions mean, and on one core it gains nothing
-# from computing all positions at once. We have not tested that either.
+# has order built in, while a transformer must learn from data what positions mean. We have not tested that either.
 #
 # These tests compare trained models. To compare *kinds*, compare seeds. Six scores can be split into three and three in
 # 20 ways. If the kind made no difference, each way would be equally likely. In only two of them does one group have the
 # three highest scores: the real split and its mirror image. So $p = 2/20 = 0.1$, and with this *permutation test* three
-# seeds of each kind can give no smaller value. (A t-test can, because it assumes that scores are normally distributed.
-# Three scores cannot check that.) What remains is the size of the gap, which is about twice the range of the
+# seeds of each kind can give no smaller value. What remains is the size of the gap, about twice the range of the
 # transformer's seeds.
 #
-# The last two columns of the first output remain. A step of the GRU takes roughly 30 percent longer. In the validation
-# loss the two are level (1.91 and 1.92), although their BLEU is not. For the loss, a model is given the right words
-# before each token (**teacher forcing**). When it translates it reads its own words, so one early error, or an early
-# end, changes everything after it (**exposure bias**).
+# In the validation loss the GRU and the transformer are level (1.91 and 1.92), although their BLEU is not. For the
+# loss, a model is given the right words before each token (**teacher forcing**). When it translates it reads its own
+# words, so one early error, or an early end, changes everything after it (**exposure bias**).
 
 # %% tags=["proof"]
 before = {name: judged(name, "warmed") for name in attending}

@@ -12,7 +12,7 @@
 # shares most words with this question does not answer it; a search by meaning finds the sentence about
 # *garbage-collected* objects. In [chapter 8](08_encoder.ipynb) our encoder matched PyTorch's, but its numbers were
 # random. Here you load the 22.6 million trained numbers of a published model into code that you have read. The model
-# turns sentences into vectors (**sentence embeddings**): sentences that mean the same get vectors that point in similar
+# turns sentences into vectors, **sentence embeddings**: sentences that mean the same get vectors that point in similar
 # directions. Then you look at where its heads look, and test by experiment whether that explains anything.
 #
 # You need [chapter 8](08_encoder.ipynb). It takes about 25 minutes to read, and 35 more for the exercises. [Going
@@ -30,21 +30,20 @@ transformer_map(built=15)
 # %% [markdown]
 # ## BERT is the encoder, with other embeddings
 #
-# *all-MiniLM-L6-v2* turns a sentence into 384 numbers so that sentences of similar meaning lie close to each other. It
-# has six layers, twelve heads, and 22.6 million parameters. It is a BERT: the encoder of chapter 8, alone, without a
-# decoder. The encoder is post-norm, and three things are different:
+# *all-MiniLM-L6-v2*, with six layers of twelve heads, turns a sentence into 384 numbers. It is a BERT: the encoder of
+# chapter 8, without a decoder. The encoder is post-norm, and three things are different:
 #
 # - the activation is a *GELU*, not ReLU ([chapter 8](08_encoder.ipynb#one-network-for-each-token-by-itself));
 # - the norms have a smaller $\epsilon$;
 # - an embedding is the sum of three learned vectors, for token, position and *segment*, and is normalised instead of
-#   scaled. The segment is the first or the second of two sentences; each of our inputs is a single sentence, so it is
-#   always the first.
+#   scaled. The segment is the first or the second of two sentences; ours are single sentences, so it is always the
+#   first.
 #
-# In front of the encoder, a tokenizer cuts text into subwords. We use the model's own; chapter 10 builds one. The
-# tokenizer also puts two special tokens around every sentence, `[CLS]` before it and `[SEP]` after it. Attention and
-# the mean treat them like any other token. Behind the encoder, the vectors of all tokens that are not padding are
-# averaged into one (**mean pooling**), which is scaled to length 1. Then the dot product of two vectors is their
-# cosine, so one matrix product compares a sentence with many.
+# In front of the encoder, the model's own tokenizer cuts text into subwords, as in chapter 10. It also puts two special
+# tokens around every sentence, `[CLS]` before it and `[SEP]` after it. Attention and the mean treat them like any other
+# token. Behind the encoder, the vectors of all tokens that are not padding are averaged into one (**mean pooling**),
+# which is scaled to length 1. Then the dot product of two vectors is their cosine, so one matrix product compares a
+# sentence with many.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The model from left to right. Each of S tokens takes one of 30,522 token embeddings, its position one of 512 position embeddings, and its sentence one of 2 segment embeddings. The three vectors are added and pass through a norm, then through six post-norm layers of twelve heads: S vectors of width 384. The mean over the real tokens makes one vector of them, which is scaled to length 1."}}
 from classroom.diagram import Diagram
@@ -80,7 +79,7 @@ plt.show()
 #
 # **By hand:** two tokens have the vectors $(1, 2)$ and $(3, 0)$, and one of padding has $(9, 9)$. The mean without the
 # padding is $(2, 1)$; scaled to length 1, it is $(0.894, 0.447)$. The two folded classes hold the embeddings and the
-# whole model, and check their inputs.
+# whole model.
 
 # %% tags=["export", "hide-input"] module="pretrained"
 import torch
@@ -195,11 +194,10 @@ quiz.one_choice(
 
 # %% [markdown]
 # The parameters come in a *safetensors* file, a format that holds numbers and no code, so that loading it cannot run
-# anything. The file uses other names than ours: its `attention.self.query`, for example, is our `attention.w_q`. The
-# folded cell renames each one, and `load_state_dict` then copies the numbers into the model. It raises an error if a
-# name is missing or left over. With `strict=False` it would only report the name, and a parameter that was not found
-# would keep its random values. One layer of the file is left out: the *pooler*, which works on the vector of `[CLS]`
-# alone. Here the mean is used instead.
+# anything. The file uses other names than ours: its `attention.self.query` is our `attention.w_q`. The folded cell
+# renames each one, and `load_state_dict` then copies the numbers into the model. It raises an error if a name is
+# missing or left over; with `strict=False` a parameter that was not found would keep its random values. One layer of
+# the file is left out: the *pooler*, which works on the vector of `[CLS]` alone, where we use the mean.
 
 # %% tags=["hide-input", "export"] module="pretrained"
 from pathlib import Path
@@ -365,15 +363,14 @@ assert np.abs(others[np.kron(np.eye(3), np.ones((2, 2))) == 0]).max() < 0.15
 # ### Break it: a BERT with a mistake in it
 #
 # A published model's parameters make a good test of code, if you compare numbers. Plant nine mistakes in our encoder,
-# one at a time. Two are tiny: a larger $\epsilon$, and *GELU by tanh*, a common approximation of GELU. Four change the
-# layers: ReLU in place of GELU, six heads of width 64 in place of twelve of width 32, pre-norm in place of post-norm,
-# and scores not divided by $\sqrt{d_k}$. Three change the embeddings: no positions, no segment vector, or the factor
-# $\sqrt{D}$ of chapter 8. No mistake changes the shape of a published tensor, so the parameters always fit.
+# one at a time. Two are tiny: a larger $\epsilon$, and *GELU by tanh*, a common approximation. Four change the layers:
+# ReLU for GELU, six heads of width 64 for twelve of width 32, pre-norm for post-norm, and scores not divided by
+# $\sqrt{d_k}$. Three change the embeddings: no positions, no segment vector, or the factor $\sqrt{D}$ of chapter 8. No
+# mistake changes the shape of a published tensor, so the parameters always fit.
 #
 # First ask what a user would ask: does each of the six sentences still find its partner? Then compare the six vectors
-# with those of our correct model. The last two columns give the worst of the six: the lowest cosine between a vector
-# and its correct version, and the largest difference of any entry. (The first line compares the correct model with the
-# library.)
+# with those of our correct model: the last two columns give the lowest cosine between a vector and its correct version,
+# and the largest difference of any entry.
 
 # %% nine mistakes, and what notices them tags=["hide-input"]
 import copy
@@ -431,14 +428,14 @@ for name, plant in mistakes.items():
     print(f"{name:24} {found[name]:9} of 6 {least:16.3f} {differences[name]:20.0e}")
 
 # %% [markdown]
-# With seven of the nine mistakes all six partners are found, though only the first two mistakes leave the vectors
-# almost as they were. With ReLU in every layer, with heads cut wrongly, or blind to the order of words, the model still
-# pairs all six sentences, and a demonstration would go well. Yet one vector of the ReLU model has a cosine of only
-# about 0.4 with the right one. Six sentences on three subjects are a weak test.
+# With seven of the nine mistakes all six partners are found, though only the first two leave the vectors almost as they
+# were. With ReLU in every layer, with heads cut wrongly, or blind to the order of words, the model would still do well
+# in a demonstration. Yet one vector of the ReLU model has a cosine of only about 0.4 with the right one. Six sentences
+# on three subjects are a weak test.
 #
 # The last column is the strong test. Even the smallest mistake makes a difference of 8e-5, where the library's vectors
-# and ours differ by less than one millionth. When you test code of your own like this, turn dropout off and use a
-# padded batch, since otherwise a wrong mask goes unseen. If the numbers differ, compare layer by layer.
+# and ours differ by less than one millionth. For such a test turn dropout off and use a padded batch, since otherwise a
+# wrong mask goes unseen. If the numbers differ, compare layer by layer.
 
 # %% tags=["proof"]
 assert sum(name != "none" and count == 6 for name, count in found.items()) == 7
@@ -459,9 +456,9 @@ assert all(each > 100 * gap for name, each in differences.items() if name != "no
 #    student's twelve layers every second one was kept: our six.
 # 3. **Fine-tuning** for sentences.
 #
-# The third stage is needed. Without it, at judging how similar two sentences are, the mean of BERT's outputs does worse
-# than the mean of fixed word vectors, and the vector of `[CLS]` worse still (Reimers and Gurevych, 2019). No loss had
-# ever compared two sentences, and all the vectors share a large part, so that all cosines are high (*anisotropy*).
+# The third stage is needed. Without it, the mean of BERT's outputs judges the similarity of sentences worse than the
+# mean of fixed word vectors does, and the vector of `[CLS]` worse still (Reimers and Gurevych, 2019). No loss had ever
+# compared two sentences, and all the vectors share a large part, so that all cosines are high (*anisotropy*).
 #
 # For fine-tuning, 1.17 billion pairs were collected where people put two texts side by side: a question and its answer,
 # a title and its abstract, two captions of one picture. Take a batch of 1,024 pairs, and make a matrix with a row for
@@ -480,14 +477,13 @@ assert all(each > 100 * gap for name, each in differences.items() if name != "no
 # partner no more than $e / (e + 1023\, e^{-1}) = 0.007$ of the weight; with $\tau = 0.05$ a cosine of 1 against zeros
 # gets nearly all.
 #
-# This is called **contrastive learning**, and the loss is also known as *InfoNCE*. Each row is the look-up of [chapter
+# This is **contrastive learning**, and the loss is called *InfoNCE*. Each row is the look-up of [chapter
 # 3](03_softmax.ipynb): the first text is the query, the second texts are the keys, and after the softmax the loss wants
 # all weight on one key. The wrong keys, the second texts of the other 1,023 pairs, are the **in-batch negatives**. A
 # **hard negative** is a wrong text that is almost as similar to the first text as its partner is. It teaches most,
 # because the gradient of $L_i$ with respect to a wrong score is that text's softmax weight. A large batch is more
-# likely to hold some. It is also more likely to hold a **false negative**, a text that would have been a right answer
-# and is pushed away all the same. (A few of the collections also bring a hard negative for each pair, for example a
-# sentence that contradicts it.)
+# likely to hold some, but also a **false negative**, a text that would have been a right answer and is pushed away all
+# the same.
 
 # %% tags=["proof"]
 row = np.exp(np.array([0.6, 0.2, 0.1]) / 0.2)
@@ -502,8 +498,8 @@ assert round(np.e / (np.e + 1023 / np.e), 3) == 0.007
 # %% [markdown]
 # ### Search by meaning
 #
-# Such vectors make a search possible. A text may hold the answer to your question in words that you do not know. So
-# encode its sentences, encode the question, and sort by cosine. (This is **semantic search**, or *dense retrieval*.)
+# A text may hold the answer to your question in words that you do not know. So encode its sentences, encode the
+# question, and sort by cosine. This is **semantic search**, or *dense retrieval*.
 
 
 # %% tags=["export"] module="pretrained"
@@ -527,8 +523,8 @@ def search(
 
 
 # %% [markdown]
-# Search some sections of Python's reference manual in two ways: by meaning, and for comparison by words. The search by
-# words finds the sentence that shares the most words with the question, not counting very common ones.
+# Search some sections of Python's reference manual by meaning and, for comparison, by words: for the sentence that
+# shares the most words with the question, not counting very common ones.
 #
 # **Predict first.** There are four questions. The first you know: *What happens to an object that nobody uses any
 # more?* The second is about closing a file. The third is *How do I leave a loop early?*; the answer is `break`. The
@@ -579,19 +575,16 @@ assert any('"finally"' in text for text in manual)
 # The search by meaning answers the first question: it finds *garbage-collected* for what nobody uses. For the questions
 # about files and loops it finds sentences on the right subject, but not the best ones. For the last question it misses
 # the keyword `finally`, though several sentences are about it. The search by words answers none of the four. But it
-# only counts words in common, and *close* and *closed* are different words to it. BM25, the usual **lexical** search,
-# also weighs how rare they are.
+# only counts words in common; BM25, the usual **lexical** search, also weighs how rare they are.
 #
-# Four questions are no measurement, but they fit a pattern: the model finds the subject, and not always the answer. (A
-# measurement takes many questions with known answers, and counts how often an answer is among the first $k$: *recall at
-# k*.)
+# These four fit a pattern: the model finds the subject, and not always the answer. But a measurement takes many
+# questions with known answers, and counts how often an answer is among the first $k$: *recall at k*.
 #
 # Our model is a **bi-encoder**: it encodes question and passage apart, so a million passages can be encoded before
 # anyone asks. A **cross-encoder** reads both together and judges better, because words of the question attend to words
-# of the passage. For the same reason nothing can be computed before the question is known. So the two are often
-# combined: the bi-encoder finds the hundred best passages, and the cross-encoder sorts them. If a language model then
-# writes an answer from the passages found, that is **retrieval-augmented generation**
-# (RAG).
+# of the passage. For the same reason nothing can be computed before the question is known. So the bi-encoder often
+# finds the hundred best passages, and the cross-encoder sorts them. If a language model then writes an answer from the
+# passages found, that is **retrieval-augmented generation** (RAG).
 #
 # One command searches any English text of your own:
 #
@@ -601,10 +594,10 @@ assert any('"finally"' in text for text in manual)
 #
 # ## Where do its heads look?
 #
-# The search gave wrong answers, too. Many people would now look at the model's attention maps, its matrices of weights.
-# Do they tell why an answer was wrong? Six layers of twelve heads make 72 maps for each sentence. First see what the
-# maps show. Then take parts of the model away, and see whether the result follows the maps. In the figure below, choose
-# layer 1, head 3, and then any head of layer 3.
+# The search gave wrong answers, too. Many people would now look at the model's attention maps, its matrices of weights:
+# 72 for each sentence, one for each head. Do they tell why an answer was wrong? First see what they show. Then take
+# parts of the model away, and see whether the result follows the maps. In the figure below, choose layer 1, head 3, and
+# then any head of layer 3.
 
 
 # %% tags=["plot"]
@@ -620,9 +613,8 @@ movable.heads(lannister, subwords, head=2, token=5)
 
 # %% [markdown]
 # Layer 1, head 3 attends to the token before, with a weight of 1.00. In layer 3, most tokens in most heads attend to
-# one of the two special tokens. Is that so in other layers, and in other sentences? Take twenty sentences, from *Hi,
-# how are you?* to *Bees dance to tell each other where the flowers are*. Measure how much weight goes to the token
-# before, to the token after, and to the two special tokens.
+# one of the two special tokens. Is that so in other layers and sentences? Take twenty sentences, and measure how much
+# weight goes to the token before, to the token after, and to the two special tokens.
 
 # %% twenty sentences tags=["hide-input"]
 texts = """A Lannister always pays his debts
@@ -683,13 +675,13 @@ assert (special - to_cls)[1:5].max() < 0.1  # nearly all of it goes to [CLS]
 
 # %% [markdown]
 # In the middle layers more than half of all attention lies on two special tokens, which stand for no word. Clark and
-# others (2019) found the same in BERT. What do such maps tell us about the result?
+# others (2019) found the same in BERT.
 #
 # ### Do attention maps explain predictions?
 #
 # It is tempting to read a map as: *this matters, since it is looked at*. Test that with an ablation, as in chapter 8:
-# take something away and see what changes. The result of this model is a sentence's vector. So the *change* is how far
-# this vector turns, measured as 1 minus the cosine of the old and the new one.
+# take something away and see what changes. The result here is a sentence's vector, so the *change* is how far it turns:
+# 1 minus the cosine of the old and the new one.
 #
 # Call a map *clear* if the largest weight in each row is large, on average over the rows. To switch off one head, set
 # its part of $W_O$ to 0. Do this for each of the 72 heads in turn, and order them by the change.
@@ -782,18 +774,18 @@ assert abs(within["clear map, words only"]) < 0.1
 
 # %% [markdown]
 # Layer 1, head 3 ranks near the middle of the 72. Over all heads the rank correlation is −0.35: the clearer the map,
-# the *smaller* the change tends to be. But two causes of this number have nothing to do with the question. A map is
-# also clear when all its weight goes to a special token. If you keep only the weights on words, and scale each row to a
-# sum of 1 again, −0.09 is left. And the layers differ. If you also rank each head only among the twelve of its layer,
-# about 0 is left. (Chance alone would give about ±0.12 for 72 independent heads.) So in this model, how clear a map is
-# says almost nothing about how much its head matters.
+# the *smaller* the change tends to be. But two causes of this number lie elsewhere. A map is also clear when all its
+# weight goes to a special token. With only the weights on words, each row scaled to a sum of 1 again, −0.09 is left.
+# And the layers differ. With each head also ranked only among the twelve of its layer, about 0 is left (chance alone
+# would give about ±0.12 for 72 independent heads). So in this model, how clear a map is says almost nothing about how
+# much its head matters.
 #
 # Another number does go with the change: the weight that a head gives to words in total. The correlation is 0.39, and
 # 0.40 among heads of one layer, so this is not only the last layer's doing. Part of it is built in: a head that fetches
 # little has little to lose.
 #
-# Two cautions. A small change does not make a head useless, since others may stand in for it. Nor does a large change
-# prove that a head is needed, since a zero in its place is an input that the later layers never met in training.
+# A small change does not make a head useless, since others may stand in for it. Nor does a large change prove that a
+# head is needed, since a zero in its place is an input that the later layers never met in training.
 #
 # ### Why do heads look at tokens that stand for no word?
 #
@@ -852,22 +844,20 @@ assert round(0.03 / 0.43, 2) == 0.07
 #
 # The second line is this share for both special tokens, averaged over rows and heads. In layers 2 to 5 they get nearly
 # two thirds of the weight, but 21 to 26 percent of the length, where two average tokens would have 19. The reason is
-# `[CLS]`: it gets nearly all of that weight, and its value, after $W_O$, is only 0.03 to 0.06 as long as a word's (the
-# third line). (A caution: adding norms treats all vectors as if they pointed the same way, so vectors that cancel each
-# other still count.)
+# `[CLS]`: it gets nearly all of that weight, and its value, after $W_O$, is only 0.03 to 0.06 as long as a word's.
 #
 # Why attend to `[CLS]` at all? The usual answer is that a softmax must spend its 1 on something. A head that finds
-# nothing to fetch spends it on a token where it does no harm. Such a token is an **attention sink**, as in chapter 4
-# ([Xiao and others, 2023](https://arxiv.org/abs/2309.17453)). This answer is a hypothesis. It predicts that the
-# *weight* on the special tokens is needed, and that their *values* are not.
+# nothing to fetch spends it on a token where it does no harm: an **attention sink**, as in chapter 4 ([Xiao and others,
+# 2023](https://arxiv.org/abs/2309.17453)). This hypothesis predicts that the *weight* on the special tokens is needed,
+# and that their *values* are not.
 #
 # **Predict first.** Separate weight from value, in layers 2 to 5, in two ways:
 #
 # - *hidden*: hide the keys of the special tokens, so that softmax gives their weight to the words;
 # - *values 0*: leave the special tokens in the softmax, and set their values to 0.
 #
-# Either way, the special tokens hand over nothing in these layers, though they still count in the mean at the end. How
-# far does the sentence's vector turn each time? For comparison, do the same with two words chosen at random.
+# Either way, the special tokens hand over nothing in these layers. How far does the sentence's vector turn each time?
+# For comparison, do the same with two words chosen at random.
 
 
 # %% special tokens hidden, and their values set to 0 tags=["hide-input"]
@@ -917,27 +907,24 @@ assert angles == [7, 60]
 assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.04
 
 # %% [markdown]
-# The columns are the mean and the largest of twenty sentences. With the values of the special tokens at 0, the vector
-# hardly turns: 0.007, an angle of 7 degrees. With their keys hidden, it turns far: 0.506, which is 60 degrees.
+# In twenty sentences, with the values of the special tokens at 0, the vector hardly turns: 0.007 on average, an angle
+# of 7 degrees. With their keys hidden, it turns far: 0.506, which is 60 degrees.
 #
 # Why? Say that a head gives two thirds to the special tokens and one third to a word. With *values 0*, the word's value
 # still arrives with one third. With the keys *hidden*, the word gets 1, and its value arrives three times as large.
-# That is the only difference between the two within a layer: hiding multiplies what the words hand over. So the
-# prediction holds, in this model, as far as an ablation can show it: with nowhere else for the weight to go, what the
-# words hand over becomes too large. A map of weights alone could not have told us. (The first half of the hypothesis,
-# that a head looks there when it finds nothing to fetch, is not tested by this.)
+# That is the only difference between the two within a layer. So the prediction holds, in this model, as far as an
+# ablation can show it: with nowhere else for the weight to go, what the words hand over becomes too large. A map of
+# weights alone could not have told us. That a head looks there when it finds nothing to fetch is not tested by this.
 #
 # With their values at 0, the special tokens turn the vector by 0.007 and two random words by 0.030, though by length
-# both hand over about as much. (In the lines *hidden* words have far less weight to lose, so there the two cannot be
-# compared.)
+# both hand over about as much. Their *hidden* lines cannot be compared, since words have far less weight to lose.
 #
 # ### Does attention received say which word matters?
 #
-# So far you have switched off heads and special tokens. The question most people ask is another one: which *word* does
-# the result depend on? Take the last question of the search, *Where do I put what must always run at the end?*, which
-# got a wrong answer: a sentence about loops led the best of those about `finally` by 0.15. Hide the key of one word
-# from all heads, and see how far the question's vector turns, and what becomes of that lead. Then do the same with the
-# next word. (This takes away what attention fetches from the word; the word's own vector still enters the mean.)
+# Most people ask another question: which *word* does the result depend on? Take the last question of the search, *Where
+# do I put what must always run at the end?*, which got a wrong answer: a sentence about loops led the best of those
+# about `finally` by 0.15. Hide the key of one word at a time from all heads, and see how far the question's vector
+# turns, and what becomes of that lead. The word's own vector still enters the mean.
 #
 # The output shows both beside the attention that the word receives, averaged over all maps and rows:
 
@@ -997,15 +984,15 @@ without_end = "Where do I put what must always run?"
 assert n != answers[3][0][1] and "finally" not in manual[n]
 
 # %% [markdown]
-# *End* turns the vector most, then *I* and *run*; *do*, *?* and *always* hardly turn it. But *end* is not what led the
-# search astray: without it both sentences lose as much, and the lead is as before. Without *run* the lead falls from
-# 0.15 to 0.09, presumably because *run* draws the question towards what runs: loops. And no single word explains the
-# mistake, since dozens of sentences score higher than the best one about `finally`. So a word can matter most for the
-# vector and not at all for the answer: test what you want to know.
+# *End* turns the vector most, then *I* and *run*. But *end* is not what led the search astray: without it both
+# sentences lose as much, and the lead is as before. Without *run* the lead falls from 0.15 to 0.09, presumably because
+# *run* draws the question towards what runs: loops. And no single word explains the mistake, since dozens of sentences
+# score higher than the best one about `finally`. So a word can matter most for the vector and not at all for the
+# answer: test what you want to know.
 #
-# Attention received does say something about a word. Here attention received and turn have a rank correlation of 0.61,
-# and in the twenty sentences 0.74 on average. Part of that is built in, since hiding a word that gets much weight takes
-# away more. So attention received is a reason to suspect a word. An ablation tests the suspicion.
+# Attention received does say something about a word: its rank correlation with the turn is 0.61 here, and in the twenty
+# sentences 0.74 on average. Part of that is built in, since hiding a word that gets much weight takes away more. So
+# attention received is a reason to suspect a word. An ablation tests the suspicion.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1214,8 +1201,7 @@ verdict
 # (2019)](https://arxiv.org/abs/1902.10186) and the answer by [Wiegreffe and Pinter
 # (2019)](https://arxiv.org/abs/1908.04626).
 #
-# **Next.** A transformer can write things other than words: in [chapter 16](16_parsing.ipynb) it writes trees. (BERT is
-# the encoder alone. [Chapter 18](18_gpt.ipynb) keeps the decoder alone.)
+# **Next.** A transformer can write things other than words: in [chapter 16](16_parsing.ipynb) it writes trees.
 
 # %% [markdown]
 # ## Going further

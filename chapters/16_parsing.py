@@ -9,12 +9,12 @@
 # # 16. Can a translator draw trees?
 #
 # Words group into phrases, and phrases into larger phrases: a sentence is a tree. Written as text, a tree is one more
-# language, so the translator of chapters 13 and 14 can be asked for it, with nothing in the model changed. *Attention
-# Is All You Need* did that in its section 6.3, to show that its model can do more than translate. On artificial
-# sentences your translator will make no mistake. Of sentences that go one clause deeper, it gets not one right. And on
-# real sentences, a parser that only counts beats it by forty points. Why?
+# language, so the translator of chapters 13 and 14 can be asked for it. *Attention Is All You Need* did that in its
+# section 6.3, to show that its model can do more than translate. On artificial sentences your translator will make no
+# mistake. Of sentences that go one clause deeper, it gets not one right. And on real sentences, a parser that only
+# counts beats it by forty points. Why?
 #
-# You need [chapter 13](13_alignment.ipynb) and [chapter 14](14_translation.ipynb). It takes about 29 minutes to read,
+# You need [chapter 13](13_alignment.ipynb) and [chapter 14](14_translation.ipynb). It takes about 28 minutes to read,
 # and 35 more for the exercises. [Going further](#going-further), at the end, takes 2 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter asks it for trees."}}
@@ -68,9 +68,9 @@ plt.show()
 
 # %% [markdown]
 # The words are the same, but the two trees mean different things. In the first tree the PP belongs to the verb: *in the
-# kitchen* says where she sees the cat. In the second it belongs to the noun: it says which cat she sees, the one in the
-# kitchen and not the other one. Which word a PP belongs to is the question of **PP attachment**, and a parser must
-# *choose*. (A sentence with several trees is *syntactically ambiguous*.)
+# kitchen* says where she sees the cat. In the second it belongs to the noun: it says which cat she sees. Which word a
+# PP belongs to is the question of **PP attachment**. A sentence with several trees is *syntactically ambiguous*, and a
+# parser must *choose*.
 #
 # **Predict first.** Among how many trees must it choose? Say that each constituent has exactly two parts: how many
 # trees are there over 5 words? Over 20?
@@ -91,8 +91,8 @@ for words in (2, 3, 4, 5, 20):
     print(f"trees over {words:2} words: {trees_over(words):,}")
 
 # %% [markdown]
-# 14 over five words, and nearly two billion over twenty, before anyone asks for labels (the *Catalan numbers*). Each
-# further word makes that nearly four times as many, so scoring them one by one is hopeless for longer sentences.
+# These are the *Catalan numbers*, before anyone asks for labels. Beyond twenty words, each further word makes them
+# nearly four times as large, so scoring the trees one by one is hopeless.
 #
 # ## A tree is a text
 #
@@ -121,10 +121,9 @@ def linearize(tree: Tree) -> str:
 
 
 # %% [markdown]
-# To read a text back into a tree, you need two things: the leaves of the sentence, and a stack of the constituents that
-# are open. A closing label must be that of the constituent opened last. Otherwise, and whenever words and `_` do not
-# match in number, `read_tree` raises an error. We try it on the text of the first tree above, and on four texts in
-# which one thing is wrong:
+# To read a text back into a tree, you need the leaves of the sentence, and a stack of the open constituents. A closing
+# label must be that of the constituent opened last. Otherwise, and whenever words and `_` do not match in number,
+# `read_tree` raises an error. We try it on the text of the first tree above, and on four texts with one mistake each:
 
 # %% tags=["export"] module="parsing"
 from collections.abc import Iterable, Sequence
@@ -172,8 +171,7 @@ for wrong in (
         print(f"{wrong}\n    {error}")
 
 # %% [markdown]
-# The first text is right. In the other four, two brackets close in the wrong order, one bracket is left open, words are
-# left over, and there is a word too many. Nothing in a translator prevents any of these mistakes.
+# The first text is right. Nothing in a translator prevents the mistakes of the other four.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -215,9 +213,8 @@ quiz.one_choice(
 # That is a high score for a parse with the wrong meaning, because its wrong attachment adds one bracket and spoils no
 # other.
 #
-# What is counted must be the same for everybody. Nearly all published figures come from one program,
-# [EVALB](https://nlp.cs.nyu.edu/evalb/), with the parameters of Collins. Parts of speech, which are easy to get right,
-# and punctuation do not count.
+# Nearly all published figures come from one program, [EVALB](https://nlp.cs.nyu.edu/evalb/), with the parameters of
+# Collins. Parts of speech, which are easy to get right, and punctuation do not count.
 #
 # Over a test set, hits and brackets are added up before anything is divided, as in BLEU. `bracket_scores` does that,
 # and gives two more numbers: `exact` is the share of sentences whose counted brackets are exactly those of gold, and
@@ -285,8 +282,8 @@ print({name: round(score, 1) for name, score in found.items()})
 assert round(found["f1"], 1) == 92.3
 
 # %% [markdown]
-# We differ from EVALB in one point, on purpose. If a parse does not fit its sentence, EVALB *leaves the sentence out*.
-# Here the sentence stays in, and its parse counts as having no brackets, so recall suffers.
+# We differ from EVALB in one point. If a parse does not fit its sentence, EVALB *leaves the sentence out*. Here it
+# stays in, and its parse counts as having no brackets, so recall suffers.
 
 # %% tags=["quiz"]
 flat = Tree("S", tuple(attached_to_verb.leaves()))
@@ -383,8 +380,7 @@ load_model(model, folder / "model.safetensors")
 translator = Translator(english, bracketing, model, KVCache)
 
 # %% [markdown]
-# What does this model write, greedily, for the test sentences? And how many different trees has it learned from? The
-# last line of the output also says how many of the test set's trees are among them:
+# What does this model write, greedily, for the test sentences? And how many different trees has it learned from?
 
 
 # %% scores on the test sentences tags=["hide-input"]
@@ -424,7 +420,7 @@ plt.show()
 # %% [markdown]
 # Nobody has told the model what a bracket is; examples were enough. But the 20,000 trees, as texts, are only 2,393
 # different ones, and 97 percent of the test set's are among them. So far a model that chooses from a memorised list
-# could do nearly as well (but not quite: the fifteen others are right, too).
+# could do nearly as well.
 #
 # ## Break it: one clause deeper
 #
@@ -464,15 +460,14 @@ for n in (0, fronted):
 
 # %% [markdown]
 # Not one is right, and only one text is a tree. In the first example the model opens three clauses and closes two:
-# `s sbar vp` is missing before the full stop. In the second it puts an SBAR first, as it would if *although* stood in
-# front.
+# `s sbar vp` is missing before the full stop.
 #
 # Three things could be to blame: the length, the words *Anna thinks that*, or the third clause. Test the first two
-# without the third. Length is the number of tokens in the gold text, opening labels, closing labels and underscores:
+# without the third. Length is the number of tokens in the gold text:
 #
 # - **Length alone**: sentences of two clauses, without the three words, 33 to 38 long, like the shortest deeper ones.
-# - **The three words alone**: *Anna thinks that* before one clause (if it begins with its subject), at any length,
-#   which makes two clauses in all.
+# - **The three words alone**: *Anna thinks that* before one clause that begins with its subject, at any length: two
+#   clauses in all.
 # - **All three**: the deeper sentences that are 33 to 38 long themselves.
 
 
@@ -516,11 +511,10 @@ assert [scores["exact"] for _, scores in compared.values()] == [100, 100, 0]
 assert 0.28 < like_first / len(deep) < 0.37
 
 # %% [markdown]
-# Neither length nor the three words do any harm here; what fails has a third clause. So the model has learned how to
-# build sentences of one clause and of two. It does not put one more clause around them. A perfect score on a test set
-# drawn like the training set does not show that a grammar was learnt. What is missing is called **compositional
-# generalization** (Kim and Linzen 2020). (Leave out the 241 texts that are no tree, as EVALB does, and F1 is 78.3
-# instead of 0.6.)
+# Neither length nor the three words do any harm here; what fails has a third clause. So the model has learned to build
+# sentences of one clause and of two, but does not put one more clause around them. A perfect score on a test set drawn
+# like the training set does not show that a grammar was learnt. What is missing is called **compositional
+# generalization** (Kim and Linzen 2020).
 
 # %% [markdown]
 # ## Hold it to trees
@@ -565,7 +559,7 @@ def next_symbols(
 
 # %% [markdown]
 # `Constrained`, in `support`, asks this function at each step of decoding, and sets the logits of all other tokens to
-# minus infinity, as a mask does with scores.
+# minus infinity.
 
 # %% tags=["export", "hide-input"] module="parsing"
 from copy import copy
@@ -624,37 +618,34 @@ for free, text, parse in zip(texts, held_texts, deep, strict=True):
 assert lacked_three == scored_right
 
 # %% [markdown]
-# Now every text is a tree. (The rule alone does not guarantee that: a model could open labels for ever, and reach the
-# limit of length.) F1 rises to 64, and almost a third of the sentences are counted as right: those whose texts lacked
-# only the three brackets `s sbar vp`. The model still writes the full stop too early. Then the constraint forbids the
-# end, and the model closes the three brackets after the full stop instead of before it. So no text equals gold. The
-# score does not notice, because like EVALB it leaves punctuation out. Constrained decoding repairs *form*: a text that
-# is a tree can still be the wrong tree, as valid JSON can hold wrong values. Nor is it the tree to which the model
-# gives the highest probability, because the choice is still made token by token.
+# Now every text is a tree. F1 rises to 64, and almost a third of the sentences are counted as right: those whose texts
+# lacked only `s sbar vp`. The model still writes the full stop too early. Then the constraint forbids the end, and the
+# model closes the three brackets after the full stop. So no text equals gold, but the score does not notice, because
+# like EVALB it leaves punctuation out. Constrained decoding repairs *form*: a text that is a tree can still be the
+# wrong tree, as valid JSON can hold wrong values.
 #
 # ## Count instead: a grammar
 #
-# What would a parser look like that has the tree built in? It would build trees from rules, and choose the likeliest.
-# Count, in the treebank, what each constituent is made of. Suppose that of 100 NPs 60 are a DT and an NN: then the
-# **rule** NP → DT NN gets the probability 0.6. Suppose also that half of all DT are *the*, and a tenth of all NN are
-# *cat*. Then the NP *the cat* has the probability $0.6 \cdot 0.5 \cdot 0.1 = 0.03$, the product of the probabilities of
-# its rules. The product treats each rule as if it were chosen without regard to all others. That is the **independence
-# assumption**. Rules with such probabilities are a **probabilistic context-free grammar**, or PCFG. Counting is
-# training: these shares are the probabilities that make the treebank most probable (**maximum likelihood**), so no
-# gradient is needed.
+# A parser with the tree built in would build trees from rules, and choose the likeliest. Count, in the treebank, what
+# each constituent is made of. Suppose that of 100 NPs 60 are a DT and an NN: then the **rule** NP → DT NN gets the
+# probability 0.6. Suppose also that half of all DT are *the*, and a tenth of all NN are *cat*. Then the NP *the cat*
+# has the probability $0.6 \cdot 0.5 \cdot 0.1 = 0.03$, the product of the probabilities of its rules. The product
+# treats each rule as if it were chosen without regard to all others. That is the **independence assumption**. Rules
+# with such probabilities are a **probabilistic context-free grammar**, or PCFG. Counting is training: these shares are
+# the probabilities that make the treebank most probable (**maximum likelihood**), so no gradient is needed.
 #
 # This assumption makes an exact search possible. Call words that follow one another a **span**. The best NP over a span
 # is the same whatever stands around the span. If a tree has a worse NP there, you can put in the best one: the product
 # goes up, and nothing else changes. So all other NPs over that span can be forgotten.
 #
-# The search goes from short spans to long ones. Find the best constituent of each label for all spans of one word, then
-# of two, and so on. Cut each longer span in two at every point: the best constituents of both parts are known already.
-# This is **dynamic programming**, and the algorithm is **CKY** (Cocke, Kasami, Younger). Its work grows with the number
-# of pairs of a span and a cut, $(n^3 - n)/6$ for $n$ words, times the number of rules. So twice the length is about
-# eight times the work: CKY is **cubic** in the length. For ten words there are 165 pairs, against 4,862 trees of pairs.
+# Find the best constituent of each label for all spans of one word, then of two, and so on. Cut each longer span in two
+# at every point: the best constituents of both parts are known already. This is **dynamic programming**, and the
+# algorithm is **CKY** (Cocke, Kasami, Younger). Its work grows with the number of pairs of a span and a cut,
+# $(n^3 - n)/6$ for $n$ words, times the number of rules. So twice the length is about eight times the work: CKY is
+# **cubic** in the length. For ten words there are 165 pairs, against 4,862 trees of pairs.
 #
-# What CKY fills is the **chart**. Here it is for *she sees the cat*. Row and column are the first and the last word of
-# a span, and each cell has the label that the best tree uses:
+# What CKY fills is the **chart**, here for *she sees the cat*. Row and column are the first and the last word of a
+# span, and each cell has the label that the best tree uses:
 #
 # | | she | sees | the | cat |
 # |---|---|---|---|---|
@@ -750,27 +741,24 @@ show(**counted)
 assert min(scores["exact"] for scores in counted.values()) >= 95
 
 # %% [markdown]
-# The grammar is as good on the deeper sentences as on the others, because a rule does not know how deep it is used:
-# *that* and an S make an SBAR anywhere. The grammar has learned in seconds, and without a gradient. But this test
-# favours it, because the sentences were made by a grammar. And it has a limit: a rule knows the labels of its parts,
-# and nothing of what stands around them.
+# The grammar is as good on the deeper sentences, because a rule does not know how deep it is used: *that* and an S make
+# an SBAR anywhere. But this test favours it, because the sentences were made by a grammar. And it has a limit: a rule
+# knows the labels of its parts, and nothing of what stands around them.
 #
-# So it cannot answer the question we began with. The two trees of *she sees the cat in the kitchen* use the same rules,
-# except that the first has VP → VBZ NP PP where the second has VP → VBZ NP and NP → NP PP. All word probabilities are
-# the same. So the grammar attaches *in the kitchen* and *with a telescope* alike, whatever the verb and the noun. A
-# **lexicalized** grammar puts the head word into the label (Collins 1997).
+# So it cannot answer the question we began with. The two trees of *she sees the cat in the kitchen* use the same words
+# and rules, except that the first has VP → VBZ NP PP where the second has VP → VBZ NP and NP → NP PP. So the grammar
+# attaches *in the kitchen* and *with a telescope* alike, whatever the verb and the noun. A **lexicalized** grammar puts
+# the head word into the label (Collins 1997).
 #
 # ## Another head on an encoder
 #
-# Now combine translator and grammar. From the translator take the encoder, which has read the whole sentence; from the
-# grammar, a search that returns only trees. This is a **chart parser** with neural scores, after Kitaev and Klein
-# (2018). Behind its encoder there is no decoder, but an output layer of its own, also called a *head* (not an attention
-# head). The head is asked about spans.
+# Now take from the translator the encoder, which has read the whole sentence, and from the grammar a search that
+# returns only trees. This is a **chart parser** with neural scores, after Kitaev and Klein (2018). Behind its encoder
+# there is no decoder, but an output layer, also called a *head* (not an attention head), which is asked about spans.
 #
 # A span begins and ends between words, so we need vectors there: the **fenceposts**, before, between and after the
-# words. The first half of a post comes from the word before it, the second half from the word after it. So the post
-# between *sees* and *the* joins the first half of the encoder's output for *sees* to the second half of its output for
-# *the*. At the ends of the sentence, the begin and end tokens serve as words.
+# words. For example, the post between *sees* and *the* joins the first half of the encoder's output for *sees* to the
+# second half of its output for *the*. At the ends of the sentence, the begin and end tokens serve as words.
 #
 # The vector of a span is its right post minus its left one. It is meant to say what changes across the span, and it has
 # the same size for spans of any length. From this vector, a small feed-forward network scores each label, and also *no
@@ -800,10 +788,9 @@ plt.show()
 
 # %% [markdown]
 # A sentence of $n$ words has $n (n + 1) / 2$ spans. In training, each span is classified by itself, with cross-entropy.
-# (Kitaev and Klein run CKY in training as well, and demand that the right tree beat every other by a margin; our loss
-# is simpler.) A span that is two constituents at once, such as an S that is only a VP, has the joint label `S/VP`, as
-# in the grammar. A span that is none has the target *no constituent*. So the `Trainer` of [chapter
-# 11](11_training.ipynb) needs no change.
+# This is simpler than in Kitaev and Klein, who run CKY in training as well. A span that is two constituents at once,
+# such as an S that is only a VP, has the joint label `S/VP`, as in the grammar. A span that is none has the target *no
+# constituent*. So the `Trainer` of [chapter 11](11_training.ipynb) needs no change.
 
 # %% tags=["export", "hide-input"] module="parsing"
 from dotformer.data.trees import spans_to_tree, tree_to_spans
@@ -891,19 +878,18 @@ class SpanParser(nn.Module):
 
 
 # %% [markdown]
-# Each span gets its label without regard to the others. So *she sees* and *sees the cat* may both be called
-# constituents. They overlap, and neither holds the other: they **cross**, and no tree has both. So we need CKY again,
-# to find the tree whose spans have the largest sum of scores.
+# Each span gets its label without regard to the others, so *she sees* and *sees the cat* may both be called
+# constituents. They overlap, and neither holds the other: they **cross**, and no tree has both. So CKY must find the
+# tree whose spans have the largest sum of scores.
 #
-# What should *no constituent* add to the sum? Subtract its score from all scores of the span. Then *no constituent*
-# itself is at 0, and every other score says how much better its label is than no label. That is the right number to add
-# up, because the spans outside the tree count, too: all of them are *no constituent*. A span for which it is best adds
-# nothing and gets no bracket, and its parts become children of the span around it.
+# What should *no constituent* add to the sum? Nothing: subtract its score from all scores of the span, and every other
+# score says how much better its label is than no label. That is the right number to add up, because the spans outside
+# the tree count, too: all of them are *no constituent*. A span for which it is best adds nothing and gets no bracket,
+# and its parts become children of the span around it.
 #
 # Write $s(i, j, \ell)$ for the score of the label $\ell$ on the span from post $i$ to post $j$, and $\text{best}(i, j)$
-# for the best sum over that span. The score of a label does not depend on the labels of its parts, so label and cut can
-# be chosen separately. The best sum is the score of the best label, plus the best sums of the two parts at the best cut
-# $k$:
+# for the best sum over that span. The score of a label does not depend on the labels of its parts, so the best label
+# and the best cut $k$ can be chosen separately:
 #
 # $$\text{best}(i, j) = \max_{\ell} s(i, j, \ell) + \max_k \, [\text{best}(i, k) + \text{best}(k, j)] .$$
 #
@@ -1024,7 +1010,7 @@ assert charted["test"]["f1"] > 99 and charted["deeper"]["exact"] > 40
 
 # %% [markdown]
 # On the test set the chart parser comes close to the translator, after seconds of training. On the deeper sentences it
-# is far ahead of the translator, free or constrained, and behind the grammar. Why behind, we did not test.
+# is far ahead of the translator, free or constrained, and behind the grammar.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1060,9 +1046,8 @@ quiz.one_choice(
 # Three parsers and a baseline get the same sentences:
 #
 # - **Right-branching** learns nothing. English branches to the right, so it puts each word into one constituent with
-#   all that follow: `S _ VP _ VP _ _ vp vp s`. It is the baseline that a parser has to beat.
-# - **The translator** has three layers on each side, width 128. Here it is constrained to trees; further down it also
-#   writes freely.
+#   all that follow: `S _ VP _ VP _ _ vp vp s`.
+# - **The translator** has three layers on each side, width 128. Here it is constrained to trees.
 # - **The grammar** is the plain PCFG from above. Words that it has met at most five times, or never, it knows by their
 #   ending, capitals and digits alone.
 # - **The chart parser** has an encoder of the same depth and width.
@@ -1110,10 +1095,9 @@ row("translator, longer", of("translator", times=4))
 
 # %% [markdown]
 # The translator beats the baseline and nothing else. The grammar, which counted for a second, is forty points ahead of
-# the translator. The chart parser is three points ahead of the grammar, and better in 22 of the 30 articles (sign test,
-# p = 0.02), but it gets fewer trees entirely right; we did not look into why. Would more training help the translator?
-# With four times the steps, and with dropout against overfitting, it gains six points. The gap to the grammar is still
-# 35.
+# it. The chart parser is three points ahead of the grammar, and better in 22 of the 30 articles (sign test, p = 0.02),
+# but it gets fewer trees entirely right. With four times the steps, and with dropout against overfitting, the
+# translator gains six points, and the gap to the grammar is still 35.
 
 # %% tags=["proof"]
 import math
@@ -1156,8 +1140,8 @@ assert max(np.ptp([x["scores"]["f1"] for x in of(name)]) for name in mean) < 2
 # %% [markdown]
 # ### Where does it go wrong?
 #
-# What is so hard about writing a tree down? Let the translator write freely, and look at what is wrong. The second
-# part of the output shows F1 by sentence length, for the *constrained* translator and the chart parser:
+# Let the translator write freely, and look at what is wrong. Below that is F1 by length, with the translator
+# *constrained* again:
 
 # %% reasons, and F1 by length tags=["hide-input"]
 run = of("translator")[0]
@@ -1181,19 +1165,18 @@ assert run["only_parsed"]["f1"] > 2.8 * run["free"]["f1"]
 assert 34 < mean["grammar"] - longer["scores"]["f1"] < 36
 
 # %% [markdown]
-# Most of all, the translator seems to lose track of the words: nearly two of three texts have too few words or too
-# many. A `_` does not say which word it is, so the model must keep track. It must know how many it has written, and
-# attention averages: it sees more easily which *share* of the tokens is a `_` than how many there are. That is a likely
-# reason, and we have not tested it. If it skips the third word, the constraint only makes it add a `_` at the end: the
-# number is right, but every word from the third on is at the wrong position.
+# Most of all, the translator seems to lose track of the words: nearly two of three texts have too few or too many. A
+# `_` does not say which word it is, so the model must know how many it has written, and attention averages: it sees
+# more easily which *share* of the tokens is a `_` than how many there are. That is a likely reason, which we have not
+# tested. If it skips the third word, the constraint only makes it add a `_` at the end: the number is right, but every
+# word from the third on is at the wrong position.
 #
-# The longer the sentence, the likelier such a shift. The scores by length fit this, but longer sentences are harder in
-# other ways, too. The chart parser cannot lose track. It is asked about each span by its two ends, and when it is wrong
-# about one span, it can still be right about the next.
+# The longer the sentence, the likelier such a shift, and the scores by length fit this. The chart parser cannot lose
+# track, because it is asked about each span by its two ends; when it is wrong about one, it can still be right about
+# the next.
 #
 # Here is a test sentence, *Ussing chamber experiments were also performed to investigate the bacterial passage through
-# PP* (this PP is an abbreviation of the article, not the label), as the chart parser and the constrained translator
-# have it:
+# PP* (this PP is an abbreviation, not the label), as the chart parser and the constrained translator have it:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two trees of Ussing chamber experiments were also performed to investigate the bacterial passage through PP. The chart parser's has an NP made of the NP the bacterial passage and the PP through PP. The translator's has an NP made of investigate and the, and a PP that begins with bacterial."}}
 shown = "3441"
@@ -1207,21 +1190,20 @@ for axes, parser in zip(panels, ("chart", "translator"), strict=True):
 plt.show()
 
 # %% [markdown]
-# The chart parser misses one constituent, *Ussing chamber*. The translator misses *Ussing chamber*, too. And after
-# *to*, it has left out `VP _`: the VP that should begin with *investigate*, and the `_` of that word. From there on it
-# is off by one word, and further on by two.
+# The chart parser misses one constituent, *Ussing chamber*. The translator misses it, too, and after *to*, it has left
+# out `VP _`: the VP that should begin with *investigate*, and the `_` of that word. From there on it is off by one word
+# or two.
 
 # %% [markdown]
 # ### And in the paper?
 #
-# The paper's model wrote trees as well. With four layers of width 1024, trained on about 40,000 sentences, it reached
-# an F1 of 91.3 on the Wall Street Journal. The chart parser of Kitaev and Klein, whose encoder is built of attention as
-# well, reached 93.55 from the same sentences. In these papers the two are two points apart, and a strong grammar, the
-# BerkeleyParser, is *behind* the translator, at 90.4. Here the gap is 38, even for our best translator, though our text
-# is easier in one way: no sentence has more than 20 words. But we have a fifth of the sentences, and our model has an
-# eighth of the width.
+# With four layers of width 1024, trained on about 40,000 sentences, the paper's model reached an F1 of 91.3 on the Wall
+# Street Journal. The chart parser of Kitaev and Klein, whose encoder is built of attention as well, reached 93.55 from
+# the same sentences. In these papers the two are two points apart, and a strong grammar, the BerkeleyParser, is
+# *behind* the translator, at 90.4. Here the gap is 38, even for our best translator. But we have a fifth of the
+# sentences, and our model has an eighth of the width.
 #
-# With fewer trees the translator is closer to the chart parser, not further away ([Going
+# With fewer trees the translator is closer to the chart parser ([Going
 # further](#does-the-gap-depend-on-the-number-of-trees)). But its gain from more trees grows, while those of the others
 # shrink. The paper's result suggests that a translator can come close, with more trees and more width.
 #
@@ -1412,12 +1394,11 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# A tree is a text with brackets, so a translator can parse, and nothing in the model says what a bracket is. On a small
-# grammar's sentences it makes no mistake, and one clause deeper not one sentence is right: what it has learned of two
-# clauses does not carry over to three. On real sentences it loses count of the words, and a grammar made of counts
-# beats it by forty points. An encoder that is asked for a label of each span, with a search that puts the tree
-# together, does a little better still in F1. With some five times the sentences and eight times the width, and on other
-# text, the paper's translator reached 91.3.
+# A tree is a text with brackets, so a translator can parse. On a small grammar's sentences it makes no mistake, and one
+# clause deeper not one sentence is right: what it has learned of two clauses does not carry over to three. On real
+# sentences it loses count of the words, and a grammar made of counts beats it by forty points. An encoder that is asked
+# for a label of each span, with a search that puts the tree together, does a little better still in F1. With some five
+# times the sentences and eight times the width, and on other text, the paper's translator reached 91.3.
 #
 # **Sources.** Trees as text: [Vinyals and others (2015)](https://arxiv.org/abs/1412.7449). With a transformer:
 # [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 6.3. Spans and fenceposts: [Stern and others

@@ -12,11 +12,11 @@
 # story and its answer are texts, so a translator can be trained to turn one into the other. But does it answer from
 # what it has read, and how would you know? In this chapter you find out by experiment how your transformer joins two
 # facts. Later you give it a **pointer**, with which it copies words that it never saw in training. You compare each
-# model with **baselines**, rules that need no model. More than once a model with a good score turns out to be no better
+# model with **baselines**, rules that need no model, and more than once a model with a good score turns out no better
 # than a rule.
 #
 # You need chapters [13](13_alignment.ipynb), [14](14_translation.ipynb) and [15](15_pretrained.ipynb). It takes about
-# 29 minutes to read, and 35 more for the exercises. [Going further](#going-further), at the end, takes 1 more.
+# 28 minutes to read, and 35 more for the exercises. [Going further](#going-further), at the end, takes 1 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter asks it questions."}}
 from functools import partial
@@ -34,8 +34,8 @@ transformer_map(built=17)
 # ## An answer is a text
 #
 # Begin with a world so small that everything about it is known. Four people walk between five rooms and take three
-# things. Whoever takes a thing keeps it. A story is a question and four to ten such facts, a line for each. The
-# question comes first. The facts follow in reverse order, the newest first, since what happened last matters most.
+# things. Whoever takes a thing keeps it. A story is a question and then four to ten such facts, a line for each, the
+# newest first, since what happened last matters most.
 
 # %% tags=["export", "hide-input"] module="reading"
 from random import Random
@@ -88,19 +88,18 @@ for n, line in enumerate(example.source.split("\n")):
 print("answer:", example.target, "  evidence: lines", *example.evidence)
 
 # %% [markdown]
-# Why lines 4 and 1, and in this order? Line 4 says that Paul has the book. So where is Paul? He took the book in the
-# kitchen, and line 1 says that he has gone to the bedroom since. The answer takes two **supporting facts**, and the
-# second can only be chosen when the first is known. Such a chain is called **multi-hop** reasoning, here of two hops. A
-# question about a person takes one hop.
+# Why lines 4 and 1, and in this order? Line 4 says that Paul has the book, and line 1 that he has gone to the bedroom
+# since. The answer takes two **supporting facts**, and the second can only be chosen when the first is known. Such a
+# chain is called **multi-hop** reasoning, here of two hops. A question about a person takes one hop.
 #
 # For attention, two hops are a difficulty. A query made from the question alone can ask for the book, but not yet for
-# Paul. An experiment in this chapter shows how a model gets round this.
+# Paul.
 #
 # ## A vector for each fact
 #
-# The transformer of chapter 9 can take such a story and its answer as they are: thirty to sixty-five tokens to read,
-# one to write. But *bedroom* belongs to *Paul* because both are in one sentence. Before two facts can be joined, words
-# must be gathered into facts, and that is hard to learn, as you will see.
+# The transformer of chapter 9 can take such a story and its answer as they are. But *bedroom* belongs to *Paul* because
+# both are in one sentence. Before two facts can be joined, words must be gathered into facts, and that is hard to
+# learn, as you will see.
 #
 # So gather them for the model: give the encoder **one vector for each fact**, not for each token, as the **end-to-end
 # memory network** did (Sukhbaatar and others 2015). The simplest such vector is the sum of the embeddings of the fact's
@@ -108,9 +107,9 @@ print("answer:", example.target, "  evidence: lines", *example.evidence)
 # same vector.
 #
 # So multiply each embedding first, entry by entry, by the sinusoids of the word's position in its sentence ([chapter
-# 5](05_position.ipynb)). Here is an example, in which each word's embedding has two numbers, given in brackets. The
-# sinusoids of positions 0, 1 and 2 are $(0, 1)$, $(0.841, 0.540)$ and $(0.909, -0.416)$. *Mary* is multiplied by the
-# first in the left column, and by the last in the right one:
+# 5](05_position.ipynb)). In this example each word's embedding has two numbers, given in brackets. The sinusoids of
+# positions 0, 1 and 2 are $(0, 1)$, $(0.841, 0.540)$ and $(0.909, -0.416)$. *Mary* is multiplied by the first in the
+# left column, and by the last in the right one:
 #
 # | | *Mary follows John* | *John follows Mary* |
 # |---|---|---|
@@ -119,11 +118,9 @@ print("answer:", example.target, "  evidence: lines", *example.evidence)
 # | John $(0, 3)$ | $(0 \cdot 0.909,\ 3 \cdot (-0.416))$ | $(0 \cdot 0,\ 3 \cdot 1)$ |
 # | sum | $(0.84,\ 0.29)$ | $(2.66,\ 3.12)$ |
 #
-# The two sums differ, so order counts now. (At position 0 every sine is 0, so half of the numbers of a line's first
-# token are lost. In the stories that is only the newline of a fact, and the first word of the question.) Why multiply,
-# when chapter 5 *adds* the sinusoids? With addition the two sentences would be equal again:
-# $\sum_i (e_i + p_i) = \sum_i e_i + \sum_i p_i$. Both sums on the right are the same for any order of the words, so no
-# word knows its position any more.
+# The two sums differ, so order counts now. Why multiply, when chapter 5 *adds* the sinusoids? With addition the two
+# sentences would be equal again: $\sum_i (e_i + p_i) = \sum_i e_i + \sum_i p_i$. Both sums on the right are the same
+# for any order of the words.
 
 # %% tags=["proof"]
 from dotformer.by_hand.positions import sinusoidal_positions
@@ -140,9 +137,8 @@ assert np.allclose(other, [2.660, 3.124], atol=0.001)
 assert np.allclose(*((vectors + positions).sum(axis=0) for vectors in both))
 
 # %% [markdown]
-# The encoder gets a whole batch of stories, each a row of tokens. So for each token you need the number of its line,
-# and its position in that line. The newline is a token, too. It is the first token of the line that it opens, at
-# position 0:
+# The encoder gets a batch of stories, each a row of tokens. For each token you need the number of its line, and its
+# position there. The newline is a token, too, at position 0 of the line that it opens:
 
 # %% tags=["export"] module="reading"
 import torch
@@ -177,10 +173,10 @@ print("position", *position[0].tolist())
 #
 # Here $e_i$ (D) is the embedding of token $i$, and $\odot$ is the product entry by entry. The sinusoids $p$ (D) are
 # used twice: $p_{\text{pos}(i)}$ is for the token's position in its line, and $p_l$ for the line's position in the
-# story. $p_l$ can be added, as in chapter 5, since lines are not summed afterwards. $\sqrt{D}$ is the usual scale of
-# the embeddings ([chapter 5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)), which the example
-# above leaves out. In code a matrix of zeros and ones, `inside`, sums each line: it has a row for each line, and a 1
-# for each token that stands in it.
+# story. $p_l$ can be added, since lines are not summed afterwards. $\sqrt{D}$ is the usual scale of the embeddings
+# ([chapter 5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)), which the example above leaves
+# out. In code a matrix, `inside`, sums each line: its row for a line has a 1 for each token of that line, and 0
+# elsewhere.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three lines of tokens, Where is Mary, Mary took the ball, Mary went to the hall. The tokens of each line are added up into one vector, so the encoder gets three vectors, which attend to one another. The decoder reads them and writes hall."}}
 drawing = Diagram(7.6, 2.5)
@@ -250,7 +246,7 @@ class FactTransformer(Transformer):
 
 
 # %% [markdown]
-# Nothing else changes in the transformer, so the usual command trains it, in about a minute on one core:
+# Nothing else changes, so the usual command trains it, in about a minute on one core:
 #
 # ```bash
 # python -m dotformer train configs/stories.toml
@@ -309,8 +305,8 @@ print(
 )
 
 # %% [markdown]
-# All of them. Now one of your own, the newest fact first. (Each fact begins with a space, because in the tokens of
-# chapter 10 the space belongs to the word that follows it.)
+# All of them. Now one of your own, the newest fact first. Each fact begins with a space, because in the tokens of
+# chapter 10 the space belongs to the word that follows it.
 
 # %%
 mine = """Where is the cup?
@@ -326,11 +322,10 @@ assert answers == [one.target for one in corpus.test]
 assert translator.translate([mine], beam=1) == ["office"]
 
 # %% [markdown]
-# Does the model need one vector for each fact? Two other kinds of model get a vector for each token. *tokens* is a
-# plain `Transformer`. *placed tokens* gets the same products $e_i \odot p_{\text{pos}(i)}$ and the lines' positions as
-# a `FactTransformer`, but does not add the products up. Of each kind several models are trained
-# (`python -m benchmarks.stories`), and the output has the lowest and the highest score. Its last line is a rule that
-# needs no model: answer with the room that the story names most often.
+# Does the model need one vector for each fact? Two other kinds of model get one for each token. *tokens* is a plain
+# `Transformer`. *placed tokens* gets the same products $e_i \odot p_{\text{pos}(i)}$ and the lines' positions as a
+# `FactTransformer`, but does not add the products up. The output has the lowest and the highest score of several models
+# of each kind (`python -m benchmarks.stories`), and last a rule: answer with the room that the story names most often.
 
 
 # %% scores of all models, and of a rule tags=["hide-input"]
@@ -361,9 +356,9 @@ print(f"the room named most often: {plain_one:.0%}, {plain:.0%}")
 assert round(plain_one, 2) == 0.46 and round(plain, 2) == 0.47
 
 # %% [markdown]
-# Both kinds stay near one half, even with one hop. That is about what the rule gets (46 and 47 percent). One of the
-# *tokens* models had four times as many steps of training, and stays there, too. With this much training, gathering
-# words into facts made the difference.
+# Both kinds stay near one half, even with one hop, which is about what the rule gets. One of the *tokens* models stays
+# there even with four times as many steps of training. With this much training, gathering words into facts made the
+# difference.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -387,8 +382,7 @@ quiz.number(
 # *Where is the book?* Somewhere in the model, the question must meet *Paul took the book*, and Paul must meet *Paul
 # went to the bedroom*. Two routes come to mind:
 #
-# - The question reads *Paul took the book* in layer 1, learns of Paul, and looks for Paul in layer 2. (The end-to-end
-#   memory network is built to take this route.)
+# - The question reads *Paul took the book* in layer 1, learns of Paul, and looks for Paul in layer 2.
 # - The facts do the reading: *Paul took the book* reads the question, and then *Paul went to the bedroom* reads *Paul
 #   took the book*.
 #
@@ -467,10 +461,9 @@ for n, texts in enumerate(zip(story, other, strict=True)):
 
 
 # %% [markdown]
-# Both stories hold the same facts, the newest first, but the questions pick out different lines. In the story John is
-# the owner, so *took* and *went* are his lines; in the donor they are Mary's. Where the donor asks for another thing
-# there are two *took* lines, and we copy both: one must stop being the line asked for, and the other must become it.
-# The same goes for *went*. Each time we copy one kind only: the question, *took*, *went*, or all others.
+# Both stories hold the same facts, but in the story John is the owner, so *took* and *went* are his lines; in the donor
+# they are Mary's. Here there are two *took* lines, and we copy both: one must stop being the line asked for, and the
+# other must become it. The same goes for *went*.
 #
 # There are three sorts of donor, with a map for each in the figure:
 #
@@ -478,8 +471,9 @@ for n, texts in enumerate(zip(story, other, strict=True)):
 # - another *owner*: someone else took it;
 # - another *room*: the owner went to another room.
 #
-# A row of a map is the kind of line that is copied. A column is how many layers had run before. The cell is the share
-# of stories that then get the donor's answer, the one that the model gives to the donor.
+# A row of a map is the one kind of line that is copied: the question, *took*, *went*, or all others. A column is how
+# many layers had run before. The cell is the share of stories that then get the donor's answer, the one that the model
+# gives to the donor.
 
 
 # %% copy lines after each layer tags=["hide-input"]
@@ -556,21 +550,19 @@ for name, step in staircase.items():
 
 # %% [markdown]
 # After each layer, which lines' vectors tell which thing is asked for? Read the first map from left to right. Column 0
-# is no news: only the question was changed, so copying it makes the story the donor. Columns 1 and 2 are the result.
-# After layer 1 the two *took* lines together bring the donor's answer, and the question no longer does. After layer 2
-# the *went* lines bring it.
+# is no news: only the question was changed, so copying it makes the story the donor. After layer 1 the two *took* lines
+# together bring the donor's answer, and the question no longer does. After layer 2 the *went* lines bring it.
 #
 # The other maps agree. A change of owner is in the *took* line up to layer 1, and moves to the *went* line in layer 2.
 # A change of room stays in the *went* line.
 #
 # So each time one kind of line is enough. This kind is also needed: copy every line *except* this kind, and the donor's
-# answer comes in at most 4 percent of the stories. Here each hop takes a layer, as the next figure shows. (A patched
-# state mixes two stories, and may be one that the model never meets by itself. The experiment finds where the
-# difference between *these* donors is kept, and not how the weights compute it.)
+# answer comes in at most 4 percent of the stories. Here each hop takes a layer, as the next figure shows. The
+# experiment finds where the difference between *these* donors is kept, and not how the weights compute it.
 #
-# So it is the second route. On the first route the question would have learned of the owner in layer 1, so copying it
-# then would still bring the donor's answer, and it does not. Attention carries information *to* the position that
-# attends, and here the facts attend. No query made from the question has to ask for Paul.
+# So it is the second route. On the first the question would have learned of the owner in layer 1, and copying it then
+# would still bring the donor's answer. Attention carries information *to* the position that attends, and here the facts
+# attend, so no query made from the question has to ask for Paul.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Four lines of a story as rows, and columns for the embeddings, layer 1, layer 2 and the answer. What is asked goes from the question to Paul took the book in layer 1, from there to Paul went to the bedroom in layer 2, and from there to the answer, bedroom."}}
 drawing = Diagram(7.6, 2.5)
@@ -626,10 +618,10 @@ quiz.one_choice(
 # %% [markdown]
 # ### Does every model take this route?
 #
-# The experiment shows how one trained model does it. Here are three others of the same size, from other random starts
-# (seeds). For donors that ask for another *thing*, the last column names the kind of line that, when copied, brings the
-# donor's answer in more than half of the stories: before any layer -> after layer 1 -> after layer 2. The last line of
-# the output is a rule that ignores which thing is asked for: answer with the room of whoever took something last.
+# Here are three more models of the same size, from other random starts (seeds). For donors that ask for another
+# *thing*, the last column names the kind of line that, when copied, brings the donor's answer in more than half of the
+# stories: before any layer -> after layer 1 -> after layer 2. The last line of the output is a rule that ignores which
+# thing is asked for: answer with the room of whoever took something last.
 
 # %% the same copies in other models tags=["hide-input"]
 runs = [run for run in measured("stories")["runs"] if run["part"] == "judge"]
@@ -665,14 +657,12 @@ print(f"the room of whoever took something last: {rule:.1%} of two hops")
 # %% [markdown]
 # None of the three takes the route of the model above from start to end:
 #
-# - **Seed 0** starts like that model, but after layer 2 no single kind of line brings the donor's answer in more than
-#   half of the stories.
+# - **Seed 0** starts like that model, but after layer 2 no single kind of line decides.
 # - In **seed 1** the *went* line decides after one layer already. So two hops need not take two layers.
 # - **Seed 2** gives the same answer whichever thing is asked for, so no donor has another answer to bring. A
-#   **shortcut** is enough for its 86 percent: the rule, the room of whoever took something last, is right in 88. It
-#   cannot fail where only one thing is taken, in nearly half of these stories. In the others it is right if the thing
-#   asked for was taken last, or is in the same room as that one. (Whether it follows exactly this rule, the scores do
-#   not tell.) By its score alone this model would pass for one that is nearly there.
+#   **shortcut** is enough for its 86 percent: the rule in the output's last line is right in 88. It cannot fail where
+#   only one thing is taken, in nearly half of these stories. Whether the model follows exactly this rule, the scores do
+#   not tell. By its score alone this model would pass for one that is nearly there.
 
 # %% tags=["proof"]
 single = np.mean([one.source.count(" took ") == 1 for one in two_hops])
@@ -701,10 +691,10 @@ assert 10.5 < longer["seconds"] / once < 11.5
 # %% [markdown]
 # ## Twenty tasks
 #
-# Our world was made to be solved. The **bAbI** tasks (Weston and others 2015) are twenty worlds. Each is made to test
-# one kind of reasoning. We leave out task 3, most of whose stories are missing from the copy that we use. Each of the
+# Our world was made to be solved. The **bAbI** tasks (Weston and others 2015) are twenty worlds, each made to test one
+# kind of reasoning. We leave out task 3, most of whose stories are missing from the copy that we use. Each of the
 # others has 9,000 questions to learn from and 1,000 for the test. On these nineteen together we train a
-# `FactTransformer`, in three minutes. We do so three times, from different starts.
+# `FactTransformer`, in three minutes, and do so from three different starts.
 #
 # ```bash
 # python -m dotformer train configs/babi.toml
@@ -726,8 +716,8 @@ assert 10.5 < longer["seconds"] / once < 11.5
 # training. The others look at the words in the story that can be answers: *newest* gives the latest, *frequent* the one
 # that occurs most.
 #
-# In the figure each task has a row, with a blue dot for each of the three models. The best of the three rules is drawn
-# in red. A task is passed with 95 percent or more, the dotted line.
+# In the figure each task has a row, with a blue dot for each of the three models, and the best of the three rules in
+# red. A task is passed with 95 percent or more, the dotted line.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Share of right answers to each of nineteen tasks, three seeds, from below: paths 0.07 to 0.09, induction 0.47 to 0.49, positions and deduction about 0.6, then two facts 0.77, rising to 1.00 for the task both of them. Rules that never look at the question have as much for paths, induction and who are they."}}
 from textwrap import shorten
@@ -812,7 +802,7 @@ assert most > 0.6 * sum(times for _, times in counted)
 # The three models answer 81 to 82 percent of the questions correctly, and each passes six of the nineteen tasks
 # (`python -m benchmarks.reading`).
 #
-# Which of the six tasks that you were asked about do they fail? All six, though they come close in *maybe* (10):
+# They fail all six tasks that you were asked about, though they come close in *maybe* (10):
 #
 # - **Two facts** (2) and **counting** (7): things are handed on and put down, and the model seems to lose track of who
 #   has them.
@@ -824,23 +814,23 @@ assert most > 0.6 * sum(times for _, times in counted)
 # the rule *newest*, here the newest room of the story, is right as often, and nearly all of the model's answers are
 # that room. So the model has learned that rule, not whom the pronoun means.
 #
-# Where rule and meaning give the same answer, the loss cannot tell them apart. Only stories in which rule and meaning
-# differ teach the difference. Only these stories test it, too, and they are few. (This is *shortcut learning*. These
-# failures do not show what attention cannot do: a transformer whose one layer is applied again and again, [Dehghani and
-# others, 2018](https://arxiv.org/abs/1807.03819), passes nearly all twenty tasks from the same data.)
+# Where rule and meaning give the same answer, the loss cannot tell them apart. Only stories in which they differ teach
+# the difference, or test it, and these are few. This is *shortcut learning*. These failures do not show what attention
+# cannot do: a transformer whose one layer is applied again and again, [Dehghani and others,
+# 2018](https://arxiv.org/abs/1807.03819), passes nearly all twenty tasks from the same data.
 #
-# Real text has such rules, too. In 1,190 questions about Wikipedia, the sentence that shares most rare words with the
-# question holds the answer in 80 percent of the cases; the sentence whose MiniLM vector is nearest does in 74 ([Going
+# Real text has such rules, too. Of 1,190 questions about Wikipedia, the sentence that shares most rare words with the
+# question holds the answer to 80 percent, the sentence with the nearest MiniLM vector to 74 ([Going
 # further](#questions-about-real-paragraphs)).
 
 # %% [markdown]
 # ## A text made short
 #
 # So far our models answered with words that they knew. A **summary** names what its text is about, and that may be a
-# word that was in no training text. Here is the smallest such task. Take two sentences of [chapter
+# word that was in no training text. For the smallest such task, take two sentences of [chapter
 # 13's](13_alignment.ipynb) grammar, and in each put an invented name where a person was. The summary is the two names.
-# Training uses 300 names. Both tests have new pairs of sentences: one with the same 300 names, the other with 100 new
-# ones. Here is a training pair:
+# Training uses 300 names. Both tests have new pairs of sentences: one with the same names, the other with 100 new ones.
+# Here is a training pair:
 
 # %% two sentences with new names tags=["hide-input"]
 import re
@@ -886,14 +876,14 @@ tests = {
 print(learn[0].source, learn[0].target, sep="\n-> ")
 
 # %% [markdown]
-# Each word is a token here, and so is each of the new names. The new names have rows in the embedding table, but are in
-# no training pair. **Predict first**: can the transformer write a name that it has never had to write?
+# Each word is a token here. The new names have rows in the embedding table, too, but are in no training pair. **Predict
+# first**: can the transformer write a name that it has never had to write?
 #
-# Let us give it a second way to produce a word: point at it in the source, and copy it. Something that points is there
-# already: attention. So the decoder gets one more attention, the pointer, with weights $a$ on the source's positions (a
-# *pointer network*'s idea; after See, Liu and Manning 2017, who use the decoder's own attention). A **gate** decides
-# between the two ways. It is a number $p_{\text{gen}}$ between 0 and 1, a sigmoid of the decoder's state. From here on
-# $p$ is a probability, no longer a sinusoid. The probability of the word $w$ is
+# Give it a second way to produce a word: point at it in the source, and copy it. Attention already points, so the
+# decoder gets one more attention, the pointer, with weights $a$ on the source's positions (a *pointer network*'s idea;
+# after See, Liu and Manning 2017). A **gate** decides between the two ways: a number $p_{\text{gen}}$ between 0 and 1,
+# a sigmoid of the decoder's state. From here on $p$ is a probability, no longer a sinusoid. The probability of the word
+# $w$ is
 #
 # $$p(w) = p_{\text{gen}} \cdot p_{\text{vocabulary}}(w) + (1 - p_{\text{gen}}) \sum_{i:\ \text{source}_i = w} a_i$$
 #
@@ -901,12 +891,11 @@ print(learn[0].source, learn[0].target, sep="\n-> ")
 # **pointer-generator**. An example: the source is *Netasa sleeps*, with weights 0.9 and 0.1. The gate is at 0.2, and
 # the vocabulary's softmax gives *Netasa* 0.01. Then $p(\text{Netasa}) = 0.2 \cdot 0.01 + 0.8 \cdot 0.9 = 0.722$. Both
 # parts are probability distributions, and the weights of the mixture add up to 1, so $p$ is one, too. The loss stays
-# the same, and its gradient also trains the gate. (A word that has no row at all gets a temporary number behind the
-# vocabulary; here the names have rows already.)
+# the same, and its gradient also trains the gate.
 #
 # In the code the transformer's output layer is renamed to `vocabulary`, and an identity stands where it was, so that
-# `decode` gives the decoder's states. `mix` turns these states into $p$, and returns $\log p$ in place of logits,
-# because softmax$(\log p) = p$: the loss needs no change.
+# `decode` gives the decoder's states. `mix` turns these into $p$, and returns $\log p$ in place of logits, because
+# softmax$(\log p) = p$.
 
 # %% tags=["export"] module="reading"
 from dotformer.attention import scaled_dot_product_attention
@@ -961,8 +950,8 @@ class CopyingTransformer(Transformer):
 
 
 # %% [markdown]
-# `scatter_add` adds each weight to the probability of the token that stands there. Now train both transformers, the
-# plain one and the one with a pointer, as small as possible, one layer on each side:
+# `scatter_add` adds each weight to the probability of the token that stands there. Now train both transformers, without
+# and with a pointer, with one layer on each side:
 
 # %% tags=["export", "hide-input"] module="reading"
 from dotformer.generation import KVCache
@@ -1044,11 +1033,9 @@ assert shares["CopyingTransformer", "new names"] > 0.6
 assert shares["CopyingTransformer", "known names"] > 0.95
 
 # %% [markdown]
-# The plain transformer does not get a single pair of new names right. Its output layer has a row for each new name, the
-# name's embedding. But no new name was ever the right answer, so training only pushed their scores down. The pointer is
-# asked *where*, not *which*, and even a name that it has never met stands where names stand. (It is not perfect either.
-# Perhaps because the row of a new name still has its random start, and that row is part of the vector that the pointer
-# compares; we have not looked.)
+# The plain transformer's output layer has a row for each new name, the name's embedding. But no new name was ever the
+# right answer, so training only pushed their scores down. The pointer is asked *where*, not *which*, and even a name
+# that it has never met stands where names stand.
 #
 # The next figure shows the pointer's weights for one pair of new names. Each row is a token that is written, with
 # $p_{\text{gen}}$ behind it, and each column is a word of the source:
@@ -1076,9 +1063,8 @@ plt.show()
 # %% [markdown]
 # ### What does it change in real summaries?
 #
-# Does the pointer help in real summaries, too? To answer that, you need a score first. A real summary is hard to judge,
-# since a text has many good ones. The field counts the n-grams that the written summary shares with the wanted one:
-# **ROUGE** (Lin 2004). ROUGE-1 counts shared words. Here is an example by hand, with the shared words in bold:
+# A real summary is hard to judge, since a text has many good ones. So the field counts the n-grams that the written
+# summary shares with the wanted one: **ROUGE** (Lin 2004). ROUGE-1 counts shared words, here in bold:
 #
 # | | words |
 # |---|---|
@@ -1146,14 +1132,13 @@ quiz.number(
 )
 
 # %% [markdown]
-# Real summaries are in docstrings: a docstring begins with a line that sums it up. The Python libraries that this book
-# installs have 12,700 functions and classes with such a line and more text after it. The task: from the name and the
-# text, write the line. There are two tests of 500 pairs each, one of the *same packages* as in training, and one of
-# *networkx*, which was kept out of training.
+# A docstring begins with a line that sums it up. The Python libraries that this book installs have 12,700 functions and
+# classes with such a line and more text after it. The task: from the name and the text, write the line. Of two tests of
+# 500 pairs each, one is of the *same packages* as in training, and one of *networkx*, which was kept out.
 #
 # Both models are larger now, and use subwords (`python -m benchmarks.summaries`; `configs/summaries.toml` trains a
-# similar one). These can spell any name, so no word is impossible to write. But a rare name takes several subwords, and
-# the plain model must find each of them through its vocabulary. Two baselines need no training:
+# similar one). These can spell any name, but a rare name takes several subwords, and the plain model must find each of
+# them through its vocabulary. Two baselines need no training:
 #
 # - *first sentence*: the first sentence of the text, which the field calls the *lead* (an **extractive** summary; a
 #   model that writes is **abstractive**);
@@ -1206,17 +1191,15 @@ assert min(minutes) > 2.3 and max(minutes) < 5
 
 # %% [markdown]
 # The pointer is worth six points of ROUGE-1 in the same packages, and nine in the new one (means of three seeds; p <
-# 0.001, [approximate randomisation](14_translation.ipynb#is-one-better-than-the-other)). With the pointer, at least
-# twice as large a share of the model's words is also in the text. Without it, the model writes about *GPU memory* in
-# the new package, where a maximum flow is computed. A text that says what its source does not is called a
-# **hallucination**.
+# 0.001, [approximate randomisation](14_translation.ipynb#is-one-better-than-the-other)). It at least doubles the share
+# of the model's words that are also in the text. Without it, the model writes about *GPU memory* in the new package,
+# where a maximum flow is computed. A text that says what its source does not is called a **hallucination**.
 #
-# And yet neither model wins. In both tests the *words of the name* score higher than either model, though the model is
-# given the name and could copy it. The model was trained from nothing, for two to five minutes. It has learned how such
-# lines begin, and that it should use words of the text, but not what they mean. *The maximum edge graph of the graph*
-# has good words in it, and ROUGE-1 counts words. It does not see their order, nor whether they say anything. (Today's
-# language models have no pointer: a deep model with subwords learns to copy with its ordinary attention heads, [chapter
-# 18](18_gpt.ipynb#how-does-it-copy).)
+# And yet in both tests the *words of the name* score higher than either model, though the model is given the name and
+# could copy it. Trained from nothing, for two to five minutes, it has learned how such lines begin, and that it should
+# use words of the text, but not what they mean. *The maximum edge graph of the graph* has good words in it, and ROUGE-1
+# sees neither their order nor whether they say anything. Today's language models have no pointer: a deep model with
+# subwords learns to copy with its ordinary attention heads ([chapter 18](18_gpt.ipynb#how-does-it-copy)).
 
 # %% [markdown]
 # ## Exercises

@@ -15,7 +15,7 @@
 # By the end of this chapter you have written one, counted GPT-2's parameters exactly, seen a small one learn to write
 # documentation, and found, in a still smaller one, the heads that copy what the model has read.
 #
-# You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 29
+# You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 28
 # minutes to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. A GPT is the decoder's half of it, without cross-attention."}}
@@ -31,15 +31,15 @@ transformer_map(built=18)
 # ## One sequence
 #
 # A decoder layer has three sublayers: self-attention, cross-attention and a feed-forward network. Without
-# cross-attention two are left, the same two as in the *encoder* layer of chapter 8. Only the causal mask still makes it
-# a decoder's layer.
+# cross-attention two are left, as in the *encoder* layer of chapter 8. Only the causal mask still makes it a decoder's
+# layer.
 #
-# Cross-attention was how the answer got to see the question. Where does the question go now? Into the same sequence, in
-# front of the answer:
+# Cross-attention was how the answer saw the question. Now the question goes into the same sequence, in front of the
+# answer:
 #
 # > *why are you tired* `<bos>` *I work too much* `<eos>`
 #
-# A word of the answer attends to all words before it, and the question is among them. So self-attention does what
+# A word of the answer attends to all words before it, the question among them, so self-attention does what
 # cross-attention did. What stands in front is called the **prompt**. Compare:
 #
 # | | encoder and decoder | GPT |
@@ -48,20 +48,18 @@ transformer_map(built=18)
 # | a word of the answer, in layer 3, say, reads of the question | what the *last* encoder layer made of it | what layer 2 made of it |
 # | question and answer have | parameters of their own | the same parameters |
 #
-# The question can even be left out. In any text each word comes after others, so a model can learn from any text as it
-# is. Nobody has to translate or label the text, because its own tokens are the targets. Such learning is called
-# **self-supervised**. A model that gives a probability to every next token of a text is a **language model**.
+# The question can even be left out. A model can learn from any text as it is: nobody has to translate or label it,
+# because its own tokens are the targets. Such learning is called **self-supervised**. A model that gives a probability
+# to every next token of a text is a **language model**.
 #
-# Why only a decoder? There are two more reasons:
+# There are two more reasons for a decoder alone:
 #
 # - Question and answer share their parameters, so what is learned about language from one serves the other.
 # - A conversation only grows at its end. Earlier tokens never see new ones, so their keys and values in chapter 12's
 #   cache stay valid. In an encoder every token attends to every other, so each new token would change the vectors of
 #   all.
 #
-# (Could the words of a prompt not see each other in both directions? They could: a mask that is open inside the prompt
-# and causal after it gives a **prefix LM**. But plain text has no natural prefix, and when a conversation grows, the
-# old keys and values would no longer be valid.)
+# A mask that is open inside the prompt and causal after it gives a **prefix LM**, but plain text has no natural prefix.
 #
 # **Predict first.** Back to a question with its answer. The model reads the nine tokens from *why* to *much*. Of the 81
 # scores of a head, how many does the causal mask leave? And how many targets are there to learn from, if only the
@@ -89,10 +87,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# 45 scores are left ($9 \cdot 10 / 2$), and five rows have a target. The red block is the old cross-attention:
-# queries from the answer, keys and values from the question. The words of the prompt are not targets, since they are
-# given and need not be written; leaving them out is called **loss masking**. A language model that reads plain text
-# has no prompt, and learns from all rows.
+# 45 scores are left ($9 \cdot 10 / 2$), and five rows have a target. The red block is the old cross-attention: queries
+# from the answer, keys and values from the question. The words of the prompt are not targets, since they are given;
+# leaving them out is called **loss masking**.
 #
 # In code, a GPT has three parts: embeddings, a stack of chapter 8's layers, and an output that scores every token with
 # the embedding table, as in chapter 9. Three choices are those of GPT-2 ([Radford and others
@@ -137,11 +134,10 @@ class GPTConfig(LayerConfig):
 
 
 # %% [markdown]
-# Now the model. It takes two arguments, `prompt` (above, the question) and `text` (above, `<bos>` and the answer), and
-# joins them into one sequence. It must know where the text begins, because only the text is scored: row $t$ of the
-# result says what may follow the prompt and the text up to its token $t$. Row 0 belongs to `<bos>`, so it scores the
-# first word. For plain text the prompt is empty, with no columns. The longest sequence, `max_length`, is the **context
-# window**: GPT-2 cannot read a 1,025th token, because no position vector was learned for it.
+# The model joins two arguments into one sequence: `prompt`, here the question, and `text`, here `<bos>` and the answer.
+# It must know where the text begins, because only the text is scored: row $t$ of the result says what may follow the
+# prompt and the text up to its token $t$. For plain text the prompt is empty. The longest sequence, `max_length`, is
+# the **context window**: GPT-2 cannot read a 1,025th token, because no position vector was learned for it.
 
 
 # %% tags=["export"] module="gpt"
@@ -214,23 +210,23 @@ class GPT(nn.Module):
 
 # %% [markdown]
 # Shorter prompts of a batch are padded on the left, so that all prompts end in the same column and the text follows
-# directly. Shorter texts are padded on the right, and the loss leaves the padding out. (GPT-2 itself has no padding
-# token: its documents are joined by `<|endoftext|>` and cut into blocks of 1,024, which is called **packing**.) The
-# padding is masked, and it must not shift the positions: in `embed`, `cumsum` counts the real tokens alone, so that two
-# pads and three tokens get 0 0 0 1 2.
+# directly. Shorter texts are padded on the right, and the loss leaves the padding out. The padding is masked, and it
+# must not shift the positions: in `embed`, `cumsum` counts the real tokens alone, so that two pads and three tokens get
+# 0 0 0 1 2. GPT-2 has no padding token: its documents are joined by `<|endoftext|>` and cut into blocks of 1,024, which
+# is called **packing**.
 #
-# The initial weights, in `initialise`, follow GPT-2 too, with one change: GPT-2 draws with deviation 0.02 at every
-# width, and we enlarge it for narrower models, because a narrower vector adds fewer products. A model of $L$ layers has
-# $2L$ sublayers, and each adds its result to the [residual stream](08_encoder.ipynb#add-what-each-part-returns). The
-# last matrix of each sublayer, which writes this result, is divided by $\sqrt{2L}$. Each sublayer reads normalised
-# vectors, so at the start all results are about equally large, and the division divides the variance of each by $2L$.
-# They are nearly independent, because their matrices are drawn independently, so their variances add up: the sum of all
-# $2L$ has about the variance of one undivided result, however deep the model is.
+# The initial weights, in `initialise`, follow GPT-2 too, except that we enlarge its deviation of 0.02 for narrower
+# models, because a narrower vector adds fewer products.
+#
+# A model of $L$ layers has $2L$ sublayers, and each adds its result to the [residual
+# stream](08_encoder.ipynb#add-what-each-part-returns). The last matrix of each, which writes this result, is divided by
+# $\sqrt{2L}$, and so the variance of the result by $2L$. At the start the results are about equally large, because each
+# sublayer reads normalised vectors, and nearly independent, because their matrices are drawn independently. So their
+# variances add up: the sum of all $2L$ has about the variance of one undivided result, however deep the model is.
 
 # %% [markdown]
-# Is it the same model as the published one? The library `transformers` has GPT-2. Make a small GPT-2 there, with random
-# parameters, copy them into our model, and compare all logits. GPT-2 approximates its GELU; the folded cell tells the
-# library to take the exact one, as we do.
+# Is it the same model as the published one? Make a small GPT-2 in the library `transformers`, with random parameters
+# and an exact GELU (GPT-2 approximates it), copy the parameters into our model, and compare all logits.
 
 # %% our logits beside the library's tags=["hide-input"]
 import warnings
@@ -287,12 +283,12 @@ layer = gpt2.stack.layers[0].parameters()
 assert sum(parameter.numel() for parameter in layer) == 7_087_872
 
 # %% [markdown]
-# That is the size of the published model, and two thirds of each layer are its feed-forward network. The paper itself
-# says 117 million, which is a miscount; the [published code](https://github.com/openai/gpt-2) says 124M.
+# That is the size of the [published model](https://github.com/openai/gpt-2), and two thirds of each layer are its
+# feed-forward network.
 #
-# GPT-3 has nearly the same design, with $D = 12{,}288$ and 96 layers ([Brown and others
-# 2020](https://arxiv.org/abs/2005.14165)). The embeddings are 31 percent of the smallest GPT-2. In GPT-3 the layers
-# alone have 174 of the 175 billion parameters, because they grow with $D^2$ and the embeddings with $D$.
+# The embeddings are 31 percent of this smallest GPT-2. In GPT-3, of nearly the same design with $D = 12{,}288$ and 96
+# layers ([Brown and others 2020](https://arxiv.org/abs/2005.14165)), the layers alone have 174 of the 175 billion
+# parameters, because they grow with $D^2$ and the embeddings with $D$.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -313,11 +309,9 @@ quiz.number(
 # %% [markdown]
 # ## Text that nobody had to label
 #
-# What can you train on without downloading anything? The packages that came with this book are documented, and that
-# documentation lies in their code. The function `docstrings` reads five packages: NumPy, SciPy, NetworkX, Matplotlib
-# and scikit-learn. For each function in them it returns a pair, the function's name as the prompt and its documentation
-# as the text. Nobody had to label anything, since the code supplies both. The loss counts the text alone. Here is one
-# pair:
+# What can you train on without downloading anything? The packages that came with this book have their documentation in
+# their code. The function `docstrings` reads five: NumPy, SciPy, NetworkX, Matplotlib and scikit-learn. For each
+# function in them it returns a pair, the name as the prompt and the documentation as the text. Here is one pair:
 
 # %% a name and its documentation tags=["hide-input"]
 from classroom.measured import measured
@@ -327,8 +321,7 @@ print("prompt:", found["example"]["name"], "\n")
 print(found["example"]["text"])
 
 # %% [markdown]
-# There are 12,880 such pairs. Most have several paragraphs; a text of more than 600 characters is cut at the end of a
-# paragraph.
+# There are 12,880 such pairs, long texts cut at the end of a paragraph.
 #
 # ### A small one, here
 #
@@ -358,8 +351,7 @@ train = encoded(corpus.train)
 held_out = list(pair_batches(encoded(corpus.validation)))
 
 # %% [markdown]
-# Now the model, of width 64. `trained`, folded, makes 120 steps from a fixed seed. Every 40 steps the loss on
-# held-out texts is measured:
+# `trained`, folded, makes 120 steps with a model of width 64, and measures the loss on held-out texts every 40:
 
 # %% 120 steps tags=["hide-input"]
 shape = {"d_model": 64, "num_heads": 4, "d_ff": 256, "num_layers": 2}
@@ -391,25 +383,26 @@ for step, loss in losses.items():
 assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 
 # %% [markdown]
-# A guess costs 6.4 nats a token; after 120 steps the model pays 4.2. That is a [perplexity](11_training.ipynb#the-loss)
-# of 67: the model is as unsure as if it chose among 67 tokens, all equally likely.
+# A loss of 4.2 is a [perplexity](11_training.ipynb#the-loss) of 67: the model is as unsure as if it chose among 67
+# tokens, all equally likely.
 
 # %% [markdown]
 # ### A million parameters
 #
 # A larger model, `configs/gpt-docstrings.toml`, has four layers of width 128 and a vocabulary of 2,000 tokens: 1.2
 # million parameters. The texts of all five packages together have 1.2 million tokens, and it reads them two and a half
-# times, in 1,500 steps. That takes ten minutes on one core. Before training, after 50 and after 200 steps, and at the
-# end, it is asked to write about an invented name, `numpy.linalg.triangular_norm`, with temperature 0.8 and top-p 0.95.
+# times, in 1,500 steps. [Going further](#train-it-yourself) has the commands.
 #
-# To judge the model's loss, compare it with three guessers. The first knows nothing, the others only count:
+# Before training and while it learns, the model is asked to write about an invented name,
+# `numpy.linalg.triangular_norm`, with temperature 0.8 and top-p 0.95.
+#
+# To judge its loss, compare it with three guessers:
 #
 # - one gives every token the same probability, and pays $\ln 2000 = 7.6$ nats a token (in the output, *uniform
 #   entropy*);
 # - one knows how often each token occurs in the training texts, and pays the **unigram entropy**;
 # - one also knows how often each token follows each token, and pays the **bigram entropy**, which you compute in
-#   [exercise 1](#exercise-1-how-much-does-counting-tell). (Both entropies are those of the training texts themselves.
-#   On new texts counting would do worse, so the comparison favours the guessers.)
+#   [exercise 1](#exercise-1-how-much-does-counting-tell).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Validation loss of three seeds over 1,500 steps, from 5.9 at step 50 to 3.1. Three horizontal lines: a guess 7.6, unigrams 6.2, bigrams 4.0. The curves are below unigrams by step 50, and cross the line of bigrams near step 370."}}
 runs = [run for run in found["runs"] if run["corpus"] == "model"]
@@ -455,19 +448,16 @@ for run in runs:
     assert curve[400] < found["entropies"]["bigram"] < curve[300]
 
 # %% [markdown]
-# After 50 steps the model has beaten the unigrams, and between steps 300 and 400 it passes the bigrams. It ends at 3.1
-# nats a token. ([Going further](#larger-models) compares models of four sizes.)
-#
-# At the end it has the form of documentation, headings, dashes and shapes, and sentences that mean nothing.
+# After 50 steps the model has beaten the unigrams, between steps 300 and 400 it passes the bigrams, and it ends at 3.1
+# nats a token. It then has the form of documentation, headings, dashes and shapes, and sentences that mean nothing.
 
 # %% [markdown]
 # ## It writes
 #
 # In each layer, [chapter 12](12_generation.ipynb#what-has-been-computed-before)'s cache kept two kinds of keys and
-# values, those of the source and those of the target. A GPT has one sequence, so its cache keeps one kind. Writing
-# begins with the **prefill**: the whole prompt goes through all layers at once. After that, one token at a time goes
-# through them. The class in the folded cell wraps the model and its cache, and its method `read` does both. A new token
-# attends to all tokens in the cache, and to the new tokens up to itself.
+# values, the source's and the target's. A GPT has one sequence, so its cache keeps one kind. Writing begins with the
+# **prefill**: the whole prompt goes through all layers at once. Then one token at a time does. The class in the folded
+# cell wraps the model and its cache, and its method `read` does both.
 
 # %% tags=["export", "hide-input"] module="gpt"
 from dotformer.generation import KVAttention
@@ -525,9 +515,11 @@ class GPTCache:
 
 
 # %% [markdown]
-# Chapter 12's functions call two other methods of this class, `step` and `select`. So greedy decoding, beam search and
-# sampling need no new line. Does the model with a cache write the same as without one? And does a text depend on its
-# neighbours in a batch? Take the small model of NetworkX, and forty prompts of different lengths, padded on the left:
+# Chapter 12's functions call the class's methods `step` and `select`, so greedy decoding, beam search and sampling need
+# no new line.
+#
+# Does the model write the same with a cache as without? Does a text depend on its neighbours in a batch? Take the small
+# model of NetworkX, and forty prompts of different lengths, padded on the left:
 
 # %% alone and in a batch tags=["hide-input"]
 from dotformer.generation import greedy
@@ -562,13 +554,12 @@ assert all(same) and together == alone and apart < 1e-4
 assert 1 < len(set(map(tuple, alone))) < 10
 
 # %% [markdown]
-# (The logits differ in the sixth decimal only, because the same sums are taken in another order. [Going
-# further](#train-it-yourself) has the commands that train the larger model and let it write.)
+# The logits differ in the sixth decimal only, because the same sums are taken in another order.
 #
 # ## Break it: the position of padding
 #
 # Suppose that the code masks the padding on the left, but counts it, so that positions are the columns of the batch.
-# Nothing crashes, and after every prompt the model still writes something.
+# Nothing crashes, and the model still writes.
 #
 # **Predict first.** Of forty texts, how many change?
 
@@ -601,16 +592,10 @@ assert not any(
 )
 
 # %% [markdown]
-# Fifteen or so of the forty change. The others survive perhaps because they have few pads, perhaps because this model
-# has learned little about positions ([Going further](#does-a-causal-model-need-positions)). With rotated queries and
-# keys ([chapter 5](05_position.ipynb#rotary-positions-turning-instead-of-adding)) the mistake would change nothing,
-# because the shift is the same for all tokens of a row. The two lines show one of them, and whoever sees only the
-# second takes it for a weak model's text. What finds the mistake is the previous section's check: each prompt alone,
-# and all in a batch, must give the same.
-#
-# The library `transformers` had this mistake in GPT-2's generation until
-# [2020](https://github.com/huggingface/transformers/pull/7552), and *nnsight*, built on it, [until
-# 2026](https://github.com/ndif-team/nnsight/issues/672).
+# The two lines show one of the fifteen or so texts that change, and whoever sees only the second takes it for a weak
+# model's text. What finds the mistake is the previous section's check: each prompt alone, and all in a batch, must give
+# the same. The library `transformers` had this mistake in GPT-2's generation until
+# [2020](https://github.com/huggingface/transformers/pull/7552).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -633,11 +618,11 @@ quiz.one_choice(
 # ## Learning while it reads
 #
 # After training the parameters no longer change. And yet in a sense the model goes on learning: a token is easier to
-# predict if the model has seen more of the text. This is **in-context learning** in the wide sense of the word.
+# predict if the model has seen more of the text. This is **in-context learning** in the wide sense.
 #
 # Take test texts of at least 160 tokens, and measure the loss on tokens 144 to 159 alone. In front always stand the
-# right name and 144 tokens. The first $144 - n$ of these come from another text, and the last $n$, which stand directly
-# before the measured tokens, are the text's own. Let $n$ grow from 0 to 144:
+# right name and 144 tokens, the first $144 - n$ from another text and the last $n$ from this one. Let $n$ grow from 0
+# to 144:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Mean loss of tokens 144 to 159, against the number of tokens before them that are the text's own, for three seeds. 4.4 with none, 3.5 with 16, 3.0 with all 144; every step helps."}}
 figure, axes = plt.subplots(figsize=(5.8, 3))
@@ -659,18 +644,18 @@ assert round(np.mean([each[-1] for each in contexts]), 1) == 3.0
 
 # %% [markdown]
 # Part of the gain is plain grammar, for which the last few words are enough. But from 16 own tokens to all 144 the loss
-# still falls by half a nat, and grammar explains little of that. Part of it may be that with few own tokens the other
-# text misleads; the rest must come from farther back: the subject, the names of the arguments, the layout.
+# still falls by half a nat. Part of that may be that the other text misleads; the rest must come from farther back: the
+# subject, the names of the arguments, the layout.
 #
 # ### What does predicting the next token have to do with answering?
 #
 # Multiply the probabilities that the model gives to a text's tokens: the product is the probability of the whole text
-# after its prompt. So the model can choose. Put several answers after one question, and take the most probable; or put
-# several prompts before one text, and take the prompt that makes the text most probable.
+# after its prompt. So the model can choose: among several answers to a question, the most probable; or among several
+# prompts, the one that makes a text most probable.
 #
-# We test the second, since our data hold the right answers. Take a test text and four names of its package, its own and
-# three others, and put each in front of the text. Which name gives the text the highest probability? For comparison, a
-# method without a model counts the words that the name and the text share, and gives rare words more weight (*tf-idf*).
+# We test the second, since our data hold the right answers. Put four names in front of a test text, its own and three
+# others of its package. Which gives it the highest probability? For comparison without a model, *tf-idf* counts the
+# words that name and text share, and gives rare words more weight.
 
 # %% names found by model and by words tags=["hide-input"]
 print("right name found   by the model   by comparing words")
@@ -681,46 +666,41 @@ right = np.mean([run["names_found"]["model"] for run in runs])
 assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 
 # %% [markdown]
-# On average the model finds the right name for about six texts of seven; guessing would find one of four. Comparing
-# words does a little better, so this task takes no understanding. It shows something smaller: a model that was trained
-# only to predict can answer a question of another kind, because to predict a text after its name it had to learn what
-# belongs to the name.
+# The model finds the right name for about six texts of seven; guessing would find one of four. Comparing words does a
+# little better, so this task takes no understanding. But a model that was trained only to predict can answer a question
+# of another kind, because to predict a text after its name it had to learn what belongs to it.
 #
 # GPT-2 and GPT-3 are a bet that this goes much further: whoever predicts enough text must learn much of what it is
 # about, and can then be asked by a prompt alone (**zero-shot**), or by a prompt with some examples in it
-# (**few-shot**).
-#
-# Often *in-context learning* means only this, the narrow sense: a task is learnt from examples in the prompt ([chapter
+# (**few-shot**). Learning a task from such examples is *in-context learning* in the narrow sense ([chapter
 # 19](19_modern.ipynb#learning-from-examples-in-the-prompt)).
 #
-# Training first on a great deal of plain text, before any particular task, is called **pre-training**; for a GPT its
-# only task is the next token. The result is a **base model**. A base model continues text; it does not answer. After
-# *What is the capital of France?* it may well go on with *What is the capital of Spain?* There are two ways to an
-# answer:
+# Training first on a great deal of plain text, before any particular task, is called **pre-training**. The result, a
+# **base model**, continues text; it does not answer. After *What is the capital of France?* it may well go on with
+# *What is the capital of Spain?* There are two ways to an answer:
 #
-# - Write a prompt whose continuation is the answer: *The capital of France is*. (Leave out the space at the end: it
-#   belongs to the next token.)
-# - **Fine-tune** the base model, that is, train it further, on prompts with good answers. The loss is that of this
-#   chapter, which counts the answer's tokens alone. This is called **instruction tuning**, or *supervised fine-tuning*
-#   (SFT). Often a second stage follows, in which people's preferences between two answers decide: **RLHF**
-#   (*reinforcement learning from human feedback*, [Ouyang and others 2022](https://arxiv.org/abs/2203.02155)) or
-#   **DPO** (*direct preference optimization*, [Rafailov and others 2023](https://arxiv.org/abs/2305.18290)).
+# - Write a prompt whose continuation is the answer: *The capital of France is*.
+# - **Fine-tune** the base model, that is, train it further, on prompts with good answers, with this chapter's loss,
+#   which counts the answer's tokens alone. This is called **instruction tuning**, or *supervised fine-tuning* (SFT).
+#   Often a second stage follows, in which people's preferences between two answers decide: **RLHF** (*reinforcement
+#   learning from human feedback*, [Ouyang and others 2022](https://arxiv.org/abs/2203.02155)) or **DPO** (*direct
+#   preference optimization*, [Rafailov and others 2023](https://arxiv.org/abs/2305.18290)).
 
 # %% [markdown]
 # ## How does it copy?
 #
-# Earlier tokens of a text made later ones easier. One way to use them is to copy. We wire it by hand, and then train
-# a small model that learns it.
+# One way to use the earlier tokens of a text is to copy. Wire it by hand first, then train a small model that learns
+# it.
 #
 # *The dog sees the man. The dog* ... You would go on with *sees*, because that is what came after *the dog* a moment
-# ago. No count made on other texts could know that. How would a stack of attention layers do it? If a head has the word
-# as its query and as its key, the last *dog* finds the earlier *dog*. But we want the word after that one, *sees*, and
-# the key of *sees* does not know that *dog* stood before it.
+# ago. How would a stack of attention layers do it? If a head has the word as its query and as its key, the last *dog*
+# finds the earlier *dog*. But we want the word after that one, *sees*, and the key of *sees* does not know that *dog*
+# stood before it.
 #
-# So it takes two layers: the first tells each word which word stood before it, and the second looks for that. Both can
-# be wired by hand. Give each vector four blocks. Two are filled: the **word** (one-hot) and its **position** (the waves
-# of chapter 5). Two are empty: the word **before** it, and a **guess** at the next. A head's rows of $W_O$ decide into
-# which block it writes ([chapter 6](06_many_heads.ipynb#heads-are-a-sum)).
+# So it takes two layers: the first tells each word which word stood before it, and the second looks for that. Give each
+# vector four blocks. Two are filled: the **word** (one-hot) and its **position** (the waves of chapter 5). Two are
+# empty: the word **before** it, and a **guess** at the next. A head's rows of $W_O$ decide into which block it writes
+# ([chapter 6](06_many_heads.ipynb#heads-are-a-sum)).
 #
 # 1. A **previous-token head** in layer 1. Every token's key is its position. Its query is its position too, but turned
 #    back by one step ([a rotation](05_position.ipynb#a-step-is-a-rotation)), so that it matches the key of the token
@@ -776,10 +756,9 @@ x += np.eye(5)[[words.index(word) for word in text]] @ block("word").T
 x += sinusoidal_positions(len(text), 16) @ block("position").T
 
 # %% [markdown]
-# Each head is four matrices: three read a block, for the query, the key and the value, and the last one writes to a
-# block. The first call of `head` is the previous-token head, the second the induction head. The factor 200 makes the
-# scores so large that the softmax puts nearly all weight on the best match. Each row of the output shows a word, and
-# how its *guess* is divided among the five words:
+# Each head is four matrices: three read a block, for the query, the key and the value, and the last writes to one. The
+# first call of `head` is the previous-token head, the second the induction head. The factor 200 makes the scores so
+# large that the softmax puts nearly all weight on the best match:
 
 # %%
 read_position, read_word = block("position"), block("word")
@@ -796,11 +775,11 @@ assert words[guess[-1].argmax()] == "sees" and guess[-1].max() > 0.99
 assert np.allclose(guess[6], [0, 0.5, 0.5, 0, 0], atol=0.01)
 
 # %% [markdown]
-# After the last *dog* the guess is *sees*, with a weight of 1.00. After the *the* before it, it is *dog* or *man*, half
-# and half, since both have followed *the*. And where a word is new, as at *sees* or at *man*, nothing matches, so all
-# scores are 0, and the softmax spreads the weight evenly over all words so far. Such a pair of heads is an **induction
-# circuit** ([Elhage and others 2021](https://transformer-circuits.pub/2021/framework/index.html)). It knows no word and
-# no grammar: *AB ... A*, therefore *B*.
+# After the last *dog* the guess is *sees*. After the *the* before it, it is *dog* or *man*, half and half, since both
+# have followed *the*. Where a word is new, as at *man*, nothing matches, so all scores are 0, and the softmax spreads
+# the weight evenly over all words so far. Such a pair of heads is an **induction circuit** ([Elhage and others
+# 2021](https://transformer-circuits.pub/2021/framework/index.html)). It knows no word and no grammar: *AB ... A*,
+# therefore *B*.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -830,7 +809,7 @@ quiz.one_choice(
 # Such a text might begin *qxab* m *rtuzc* k *qxab* s. The first *qxab* cannot be known. After the second *q*, the
 # letters *x*, *a*, *b* are known to a reader who looks back.
 #
-# It does. Here is a head of each layer of a trained model, on one text, queries as rows:
+# Training does find it. Here is a head of each layer of a trained model, on one text, queries as rows:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two maps of 48 queries by 48 keys. On the left, a head of layer 1: a band below the diagonal that fades after some letters. On the right, a head of layer 2: short dark diagonal lines far below the main diagonal, each as long as a word: a query attends to what followed its letter earlier."}}
 copying = measured("copying")["runs"]
@@ -850,14 +829,13 @@ plt.show()
 # followed the first time. Call a head's total weight on the letters that followed earlier occurrences of the query's
 # letter its weight on **what came after**.
 #
-# Three numbers help to read the loss on such letters. A reader who knows nothing pays $\ln 32 = 3.47$ nats a letter.
-# One who knows the 22 letters but not their order pays $\ln 21 = 3.04$, since the present letter does not come next.
-# One who copies pays nearly nothing.
+# On a letter that can be known, a reader who knows nothing pays $\ln 32 = 3.47$ nats. One who knows the 22 letters but
+# not their order pays $\ln 21 = 3.04$, since the present letter does not come next. One who copies pays nearly nothing.
 #
-# For comparison, train also models of one layer, and models of two layers without positions, three seeds of each kind.
-# (`python -m benchmarks.copying` does it in ten minutes.)
+# For comparison, train also models of one layer, and of two layers without positions, three seeds of each kind
+# (`python -m benchmarks.copying`).
 #
-# **Predict first.** Measure the loss only on letters that can be known, like these *x*, *a*, *b*. Will it fall evenly?
+# **Predict first.** Measure the loss only on letters that can be known. Will it fall evenly?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels over 2,000 steps. Above, the loss on repeated letters: three models of two layers sink from 3.47 to 3.25 until step 250, fall to between 0.4 and 0.7 by step 450, and end below 0.2; three models of one layer stay above 3.1; three of two layers without positions sink slowly, to 1.1 or 1.2. Below, the largest weight of a head of layer 2 on what came after: 0.04 until step 250, between 0.6 and 0.9 at step 450, 0.86 to 0.95 in the end."}}
 figure, (above, below) = plt.subplots(2, 1, figsize=(6.4, 4.8), sharex=True)
@@ -878,18 +856,16 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# It does not. Take the three full models, those of two layers with positions. For 250 steps little happens. Within the
-# next 200 the loss falls from over 3.2 to under 0.7, and at the same steps the stronger head of layer 2 turns to what
-# came after: its weight there, less than 0.05 before, becomes more than 0.6. Such a sudden turn is called a **phase
-# change**. Perhaps the layers need each other: the second finds nothing until the first has written what came before,
-# and writing it gains little until the second looks for it.
+# It does not. In the three full models, those of two layers with positions, little happens for 250 steps. Within the
+# next 200 the loss falls from over 3.2 to under 0.7, and at the same steps the weight of the stronger head of layer 2
+# on what came after rises from under 0.05 to over 0.6. Such a sudden turn is called a **phase change**. Perhaps the
+# layers need each other: the second finds nothing until the first has written what came before, and writing it gains
+# little until the second looks for it. [Olsson and others (2022)](https://arxiv.org/abs/2209.11895) found such a turn
+# in language models of two and more layers, at which induction heads form and in-context learning improves abruptly.
 #
-# Now the models for comparison. Those of one layer have not learnt to copy at the end: their loss is 3.1 to 3.2, close
-# to that of a reader who knows the letters and not their order. Those of two layers without positions learn it slowly,
-# and not well in 2,000 steps: 1.1 to 1.2.
-#
-# [Olsson and others (2022)](https://arxiv.org/abs/2209.11895) found such a turn in language models of two and more
-# layers, at which induction heads form and in-context learning improves abruptly.
+# The models of one layer have not learnt to copy at the end: their loss is 3.1 to 3.2, close to that of a reader who
+# knows the letters and not their order. Those of two layers without positions learn it slowly: 1.1 to 1.2 after 2,000
+# steps.
 #
 # Here is a row for each head of the three full models. *Before* is its mean weight on the previous letter, *after* that
 # on what came after. A weight says where a head looks, not whether the output uses what it finds; so the last column is
@@ -932,10 +908,9 @@ for run in runs:
 # %% [markdown]
 # Both heads of layer 2 have become induction heads, with more than 0.8 of their weight on what came after.
 #
-# In layer 1, no head became the previous-token head that we wired. Both put only 0.08 to 0.13 on the letter before,
-# some three times an even share, and the rest on many letters, more on near ones than on far ones. These figures do not
-# say how a letter's vector comes to tell which letter stood before it. But the heads of layer 1 are needed: without one
-# of them the loss is 0.6 to 2.3 instead of 0.16 to 0.18.
+# In layer 1, no head became the previous-token head that we wired. Both put only 0.08 to 0.13 on the letter before, and
+# these figures do not say how a letter's vector comes to tell which one that was. But the heads of layer 1 are needed:
+# without one of them the loss is 0.6 to 2.3 instead of 0.16 to 0.18.
 
 # %% [markdown]
 # ## Exercises
@@ -1099,9 +1074,9 @@ verdict
 # ## In one breath
 #
 # A GPT is a stack of encoder layers under a causal mask; question and answer stand in one sequence, and the next token
-# is all that it learns to predict. To predict text well it must learn its form and much of what it is about. It can
-# copy what it has read by two layers: one that tells each token which token stood before it, and one that finds where
-# the present token stood earlier, and guesses what came after it.
+# is all that it learns to predict. To predict text well it must learn its form and much of what it is about. With two
+# layers it can copy what it has read: one tells each token which token stood before it, and one finds where the present
+# token stood earlier, and guesses what came after.
 #
 # **Sources.** GPT-2: [Radford and others
 # (2019)](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf); GPT-3

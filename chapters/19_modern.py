@@ -9,11 +9,11 @@
 # # 19. What has changed since 2017?
 #
 # Put [chapter 18](18_gpt.ipynb)'s GPT beside a model of 2026, and you recognise it: the same residual stream, attention
-# and a feed-forward network in turn, one token after the other. But almost every part has been replaced. By the end of
-# this chapter you will have seen these parts line by line, measured what each is worth, loaded a published model of 135
-# million parameters into your own classes, and chatted with it.
+# and a feed-forward network in turn, one token after the other. But almost every part has been replaced. In this
+# chapter you read the new parts line by line, measure what each is worth, load a published model of 135 million
+# parameters into your own classes, and chat with it.
 #
-# You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 30 minutes
+# You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 28 minutes
 # to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 11 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. This chapter exchanges some of them."}}
@@ -30,7 +30,7 @@ transformer_map(built=19)
 # %% [markdown]
 # ## Seven changes
 #
-# Each row is one change. The sections that follow explain the names in the last column.
+# Each row is one change. The sections below explain the last column.
 #
 # | | 2017, chapter 9 | GPT-2, chapter 18 | Llama 3, SmolLM2 and most others |
 # |---|---|---|---|
@@ -42,8 +42,7 @@ transformer_map(built=19)
 # | biases | yes | yes | no |
 # | output matrix | the embedding table | the embedding table | the embedding table in small models, a matrix of its own in large ones |
 #
-# Here are a layer of 2017 and one of today. New parts are red. (The norm has also moved; biases and output matrix are
-# not drawn.)
+# Here are a layer of 2017 and one of today. New parts are red, and the norm has moved.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two layers, drawn from bottom to top. Left, 2017: attention, whose output joins the residual stream, LayerNorm, feed-forward with ReLU, which joins too, LayerNorm. Sinusoids are added below, before the first layer. Right, today: RMSNorm, attention with turned queries and keys and shared heads, which joins, RMSNorm, SwiGLU, which joins. The norms stand on the branches, so that the line of the residual stream goes straight through."}}
 drawing = Diagram(8.2, 4.5)
@@ -74,8 +73,8 @@ for y, label in ((0.95, "attention\nturned, shared"), (2.6, "SwiGLU")):
 plt.show()
 
 # %% [markdown]
-# The first, pre-norm, you know from [chapter 8](08_encoder.ipynb). We take the other six one by one, and finally
-# measure all seven in the same small run.
+# The first, pre-norm, you know from [chapter 8](08_encoder.ipynb). The other six follow one by one, and then a small
+# run measures all seven.
 #
 # ## RMSNorm: the same without the mean
 #
@@ -87,9 +86,8 @@ plt.show()
 # $$\text{RMSNorm}(x) = \frac{x}{\sqrt{\frac{1}{D} \sum_i x_i^2 + \epsilon}} \odot g$$
 #
 # **By hand**: $x = (7, 1)$ has the mean square $(49 + 1) / 2 = 25$, so it becomes $(7, 1) / 5 = (1.4, 0.2)$. LayerNorm
-# subtracts the mean 4, divides by the deviation 3, and arrives at $(1, -1)$. With two entries LayerNorm leaves nothing
-# but which of them is larger. RMSNorm, before the gain, leaves the direction as it is and changes the length alone.
-# PyTorch has it:
+# subtracts the mean 4, divides by the deviation 3, and arrives at $(1, -1)$. RMSNorm, before the gain, leaves the
+# direction as it is and changes the length alone. PyTorch has it:
 
 # %%
 import torch
@@ -107,33 +105,30 @@ assert torch.allclose(by_formula, nn.functional.rms_norm(x, (8,), gain, 1e-5))
 # %% [markdown]
 # Why may the mean go? A norm makes the next sublayer independent of how long the vector has grown, and the division
 # alone does that: RMSNorm of $10 x$ is RMSNorm of $x$ (*re-scaling invariance*). LayerNorm also gives the same for
-# $x + c$ (*re-centring invariance*), and that seems not to be needed. Zhang and Sennrich's models were as good without
-# the mean, and took 7 to 64 percent less time, depending on the model.
+# $x + c$ (*re-centring invariance*), and that seems not to be needed: Zhang and Sennrich's models were as good without
+# the mean, and took 7 to 64 percent less time.
 #
 # ## SwiGLU: one map opens the gate for another
 #
 # The feed-forward network of chapter 8, without its biases, is $\max(0, x W_1) W_2$. Each hidden unit computes one
 # weighted sum of the entries of $x$, and passes it on if it is above 0. A **gated linear unit** replaces $W_1$ by two
-# maps. The first, *up*, makes the numbers. The second, *gate*, says how much of each number passes:
+# maps: *up* makes the numbers, and *gate* says how much of each passes:
 #
 # $$\text{SwiGLU}(x) = \big(\text{SiLU}(x W_\text{gate}) \odot x W_\text{up}\big) W_\text{down}$$
 #
 # $$\text{SiLU}(z) = z \cdot \text{sigmoid}(z) = \frac{z}{1 + e^{-z}}$$
 #
-# SiLU is $z$ times the sigmoid of chapter 3. Its other name, *Swish*, gave SwiGLU its first three letters.
+# SiLU's other name, *Swish*, gave SwiGLU its first three letters.
 #
 # **By hand**, for one unit: up gives 2. If the gate gives $-3$, then SiLU is $-3 / (1 + e^3) = -0.14$, and twice that,
-# $-0.28$, passes: almost nothing. If the gate gives 3, then SiLU is 2.86, and 5.72 passes. So the factor may be larger
-# than 1, or slightly below 0. The unit is a *product* of two sums of $x$, one of them through SiLU: what up finds
-# counts only where the gate finds something, too.
+# $-0.28$, passes: almost nothing. If the gate gives 3, then SiLU is 2.86, and 5.72 passes. The unit is a *product* of
+# two sums of $x$, one of them through SiLU: what up finds counts only where the gate finds something, too.
 #
 # With a third matrix there are half as many parameters again. So $d_{ff}$ becomes two thirds of what it was, and the
-# number of parameters stays the same: three matrices of two thirds of the size are as much as two,
-# $3 \cdot \frac{2}{3} = 2$.
+# number of parameters stays the same: $3 \cdot \frac{2}{3} = 2$.
 #
-# [Shazeer (2020)](https://arxiv.org/abs/2002.05202) compared several gated units at equal size. One of them is
-# **GeGLU**, with GELU in place of SiLU. He found them better than ReLU and GELU, and gave no reason: he attributes
-# their success "to divine benevolence".
+# [Shazeer (2020)](https://arxiv.org/abs/2002.05202) found several gated units better than ReLU and GELU at equal size,
+# among them **GeGLU**, with GELU in place of SiLU. He attributes their success "to divine benevolence".
 
 # %% tags=["export"] module="modern"
 import torch
@@ -192,9 +187,9 @@ quiz.number(
 #
 # [Chapter 5](05_position.ipynb#a-step-is-a-rotation) found that a step of sinusoids is a rotation: each pair of entries
 # turns by its own angle. There, positions were *added* to the word vectors, and the layers had to separate the two
-# again. [Su and others (2021)](https://arxiv.org/abs/2104.09864) leave the word vectors alone. They turn the *queries
-# and keys* instead, each by its own position. This is the **rotary position embedding**, **RoPE**, which chapter 5
-# computed [by hand](05_position.ipynb#rotary-positions-turning-instead-of-adding).
+# again. [Su and others (2021)](https://arxiv.org/abs/2104.09864) leave the word vectors alone and turn the *queries and
+# keys* instead, each by its own position. This is the **rotary position embedding**, **RoPE**, which chapter 5 computed
+# [by hand](05_position.ipynb#rotary-positions-turning-instead-of-adding).
 #
 # Write $R_t$ for the rotation at position $t$. It turns pair $i$, counted from 0, by $t$ times the angle of chapter 5,
 # $10000^{-2i/d_k}$, where 10,000 is called the *base*. Query and key are rows, so their score is
@@ -205,12 +200,12 @@ quiz.number(
 # query, the key *and how far apart they stand, and in which order*, and not on where they stand. And a rotation keeps
 # lengths, so no position makes a query or a key longer.
 #
-# Each pair adds its own part to the score. The first pairs turn by up to 1 radian a step, so they tell neighbours
-# apart. The last hardly turn at all, and compare what the words *are*.
+# The first pairs turn by up to 1 radian a step, so they tell neighbours apart. The last hardly turn at all, and compare
+# what the words *are*.
 #
 # **By hand**: take one pair, which turns by 1 radian a step, and $q = k = (1, 0)$. At position $t$ this vector becomes
-# $(\cos t, \sin t)$. So the query at position 3 is $(\cos 3, \sin 3)$ and the key at position 1 is $(\cos 1, \sin 1)$.
-# Their dot product is $\cos(3 - 1) = -0.42$.
+# $(\cos t, \sin t)$: the query at position 3 is $(\cos 3, \sin 3)$, the key at position 1 is $(\cos 1, \sin 1)$, and
+# their dot product is $\cos(3 - 1) = -0.42$.
 #
 # **Predict first.** What is the score at positions 13 and 11?
 
@@ -283,52 +278,51 @@ slowest = [8192 * base ** (-62 / 64) * 180 / np.pi for base in (1e4, 1e5)]
 assert [round(angle) for angle in slowest] == [63, 7]
 
 # %% [markdown]
-# The same, $-0.42$. (In the code `i` runs over 0, 2, 4 and so on: it is the $2i$ of the formula.)
+# The same, $-0.42$. In the code, `i` is the $2i$ of the formula.
 #
-# Many models of today have a larger base: 100,000 or more. With a base of 100,000 and $d_k = 64$, the slowest pair
-# turns by 7 degrees over 8,192 tokens, instead of by 63. So it still compares what the words are, even over a long
-# text.
+# Many models of today have a base of 100,000 or more. With 100,000 and $d_k = 64$, the slowest pair turns by 7 degrees
+# over 8,192 tokens instead of by 63, so it still compares what the words are.
 #
 # Three things follow from turning queries and keys alone:
 #
 # - Values are not turned, so the rotation decides how much a word passes on, and not what. And no position is added to
 #   the residual stream, so each layer has to turn its queries and keys anew.
-# - There is no embedding table of positions to run out of. That alone does not make a model read longer texts well, as
-#   you can see [at the end](#does-it-read-texts-longer-than-those-it-was-trained-on).
+# - There is no embedding table of positions to run out of, though [that
+#   alone](#does-it-read-texts-longer-than-those-it-was-trained-on) does not make a model read longer texts well.
 # - Keys can still be cached, after the turn, since a key's position never changes.
 #
 # Programs differ in two conventions:
 #
-# - *Direction.* Published models turn anticlockwise, and so does this chapter. Chapter 5 turned clockwise.
+# - *Direction.* Published models and this chapter turn anticlockwise. Chapter 5 turned clockwise.
 # - *Pairs.* In the paper, in Llama's own code and here, *neighbours* make a pair: entries $2i$ and $2i + 1$. The Llama
 #   of the library `transformers` pairs *by halves*: entries $i$ and $i + d_k/2$. With four entries that is (0, 1), (2,
 #   3) against (0, 2), (1, 3).
 #
-# Before training either will do, since no entry means anything yet. After training, $W_Q$ and $W_K$ contain the choice,
-# and for the other pairing their entries must be reordered (exercise 2 does it). If you forget, all shapes still fit,
-# and no error appears. [Later](#break-it-it-still-says-paris) you make that mistake on purpose.
+# Once trained, $W_Q$ and $W_K$ contain the choice, and for the other pairing their entries must be reordered, as in
+# exercise 2. If you forget, all shapes still fit, and no error appears. [Later](#break-it-it-still-says-paris) you make
+# that mistake on purpose.
 #
 # ## Heads that share keys and values
 #
-# With each token that a model writes, it reads the keys and values of all earlier ones ([chapter
-# 12](12_generation.ipynb#what-has-been-computed-before)). Every token adds one key and one value in each head of each
+# With each token that a model writes, it reads the [keys and values of all earlier
+# ones](12_generation.ipynb#what-has-been-computed-before). Every token adds one key and one value in each head of each
 # layer. That is this many numbers:
 #
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k.$$
 #
-# For a model of 30 layers, with 9 heads of width 64, that is 34,560 numbers for each token. But do nine queries need
-# nine different sets of keys and values? There are two ways to share them:
+# For a model of 30 layers, with 9 heads of width 64, that is 34,560 numbers. But do nine queries need nine different
+# sets of keys and values? There are two ways to share them:
 #
 # - In **multi-query attention** ([Shazeer 2019](https://arxiv.org/abs/1911.02150)) all heads share one set.
 # - In **grouped-query attention**, **GQA** ([Ainslie and others 2023](https://arxiv.org/abs/2305.13245)), the heads of
 #   a group share one set. With three groups, 11,520 numbers are left. One set for all saves most and costs most in
-#   quality; GQA lies between. (A trained model can be converted: average the matrices of each group, and train on for a
-#   short time.)
+#   quality; GQA lies between.
 #
-# Why not have fewer heads? Each query would still have its own pattern of attention if it shared keys and values, and
-# with fewer heads those patterns would be lost. A smaller cache makes writing faster where the cache is large, for long
-# texts or many at once: for each token a machine reads all weights, once for all texts of a batch, and the cache of
-# each text. Training gains little: it has no cache, and computes as many scores as before.
+# Why not have fewer heads? A query that shares keys and values still has its own pattern of attention, and with fewer
+# heads such patterns would be lost.
+#
+# A smaller cache makes writing faster for long texts or many at once, because for each token a machine reads all
+# weights once for the whole batch, but the cache of each text.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three ways to share, drawn as boxes. Left: nine queries above, nine pairs of keys and values below, each connected with its own. Middle, grouped: nine queries, three pairs below, each connected with three queries that stand side by side. Right, multi-query: nine queries, all connected with one pair."}}
 drawing = Diagram(8.6, 1.75)
@@ -357,7 +351,7 @@ for left, kv_heads, label in (
 plt.show()
 
 # %% [markdown]
-# All numbers that fix the model's shape are in one configuration, a `ModernConfig`:
+# The numbers that fix the model's shape are in a `ModernConfig`:
 
 # %% tags=["export", "hide-input"] module="modern"
 from dataclasses import dataclass
@@ -393,11 +387,10 @@ class ModernConfig:
 # %% [markdown]
 # The attention is chapter 6's, with the two additions of this chapter:
 #
-# - Queries and keys are turned. The argument `turn` holds the cosines and sines from `rotation`.
+# - Queries and keys are turned by `turn`, the cosines and sines from `rotation`.
 # - Heads share. $W_K$ and $W_V$ become narrower, and `enable_gqa` lets each key serve all heads of its group.
 #
-# When the model writes, the argument `kept` is the layer's cache, a `KeptHeads`. It keeps the keys, already turned, and
-# the values of earlier tokens.
+# When the model writes, `kept` is the layer's cache, with the keys, already turned, and the values of earlier tokens.
 
 
 # %% tags=["export"] module="modern"
@@ -463,7 +456,7 @@ class KeptHeads:
 
 # %% [markdown]
 # Four heads that share two pairs of keys and values must return what ordinary attention does, if each group's $W_K$ and
-# $W_V$ are copied, once for each of the group's two heads:
+# $W_V$ are copied for both of its heads:
 
 # %% shared heads beside copied ones tags=["hide-input"]
 from dotformer.attention import MultiHeadAttention
@@ -509,17 +502,17 @@ quiz.number(
 # %% [markdown]
 # ## The whole model
 #
-# Two changes are left. The first: most models have no **biases**. [Chowdhery and others
-# (2022)](https://arxiv.org/abs/2204.02311) found that large models train more steadily without them.
+# Two changes are left. Most models have no **biases**: [Chowdhery and others (2022)](https://arxiv.org/abs/2204.02311)
+# found that large models train more steadily without them.
 #
-# The second: most large models do not **tie** their output to the embedding table, but give the output a matrix of its
-# own. In the embedding table a token's row says what the token brings into the model, and in the output matrix after
-# which contexts it comes; a tied matrix has to do both. Small models go on tying, because there it saves much. SmolLM2,
-# which you load further down, has 135 million parameters, and 28 million of them are the embedding table.
+# And most large models do not **tie** their output to the embedding table, but give it a matrix of its own. In the
+# embedding table a token's row says what the token brings into the model, and in the output matrix after which contexts
+# it comes; a tied matrix has to do both. Small models go on tying, because there it saves much: of SmolLM2's 135
+# million parameters, 28 million are the embedding table.
 #
 # Dropout has mostly gone, too: a model that reads each text only once has little chance to overfit.
 #
-# So much for the parts. A layer of 2017 and one of today, two lines each:
+# Here are a layer of 2017 and one of today, two lines each:
 #
 # ```python
 # x = norm1(x + attention(x, mask))  # 2017
@@ -553,12 +546,12 @@ class ModernLayer(nn.Module):
 
 
 # %% [markdown]
-# The model is a stack of such layers. Two things are the same for all layers, so `run` computes them once: the mask,
-# which hides padding and later tokens, and the angles by which queries and keys are turned.
+# The model is a stack of such layers. The mask, which hides padding and later tokens, and the angles by which queries
+# and keys are turned are the same for all of them, so `run` computes them once.
 #
-# Say that the text so far has S tokens. Without a cache, `run` reads all of them, and T = S. With a cache it reads only
-# the last T; the keys and values of the others are in the cache already. The argument `real` says which of the S tokens
-# are not padding. A token's position is the number of real tokens before it, so padding in front does not count.
+# Without a cache, `run` reads all S tokens so far, and T = S. With a cache it reads only the last T, because the cache
+# has the keys and values of the others. The argument `real` says which of the S tokens are not padding. A token's
+# position is the number of real tokens before it, so padding in front does not count.
 
 
 # %% tags=["export"] module="modern"
@@ -609,8 +602,8 @@ class ModernGPT(GPT):
 
 
 # %% [markdown]
-# When the model writes, a `ModernCache` holds the keys and values of the tokens so far. It is made from the prompt; its
-# `step` reads one new token and returns the logits for the next:
+# When the model writes, a `ModernCache`, made from the prompt, holds the keys and values so far. Its `step` reads one
+# new token and returns the logits for the next:
 
 
 # %% tags=["hide-input", "export"] module="modern"
@@ -638,9 +631,8 @@ class ModernCache(GPTCache):
 
 # %% [markdown]
 # Is it a Llama? The library `transformers` has a Llama of its own, written independently of ours. The code makes a
-# small one, puts our numbers into it, and compares the logits of both. Theirs pairs entries by halves, and ours pairs
-# neighbours. So `named_as_theirs` renames our matrices and reorders their rows. The second line of the output shows
-# what happens if the rows are not reordered:
+# small one, puts our numbers into it, and compares the logits. Theirs pairs entries by halves, so `named_as_theirs`
+# reorders our rows. In the second line of the output they are not reordered:
 
 # %% our logits beside the library's tags=["hide-input"]
 import warnings
@@ -684,13 +676,12 @@ assert torch.allclose(last, expected[:, -1], atol=1e-5)
 # %% [markdown]
 # ## What is each change worth?
 #
-# All models go through the same small run. Each is a decoder-only model of four layers, of width 64. It reads the
-# documentation of [chapter 18](18_gpt.ipynb#text-that-nobody-had-to-label), its texts cut after 64 tokens, for 300
-# steps. The first model has the parts of 2017, and each further model has one change more.
+# All models here are decoder-only, of four layers of width 64, and read the documentation of [chapter
+# 18](18_gpt.ipynb#text-that-nobody-had-to-label), its texts cut after 64 tokens, for 300 steps. The first has the parts
+# of 2017, and each further one has one change more.
 #
-# Each model is trained with three seeds, at its own best learning rate by validation loss, on a grid that was widened
-# until the best no longer lay at its edge. (`python -m benchmarks.modern` does all this, in some hours of one core.) In
-# the output below, *numbers cached* are those kept for each token.
+# Each is trained with three seeds, at its own best learning rate by validation loss. (`python -m benchmarks.modern`
+# does all this, in some hours of one core.)
 #
 # **Predict first.** Which of these changes does most?
 
@@ -774,26 +765,23 @@ whole = runs_of("no biases")[0]["parameters"]
 assert round(sizes[0] / whole, 2) == 0.95
 
 # %% [markdown]
-# Three changes are worth most, about 0.3 nats each: pre-norm (0.34), an output matrix of its own (0.28) and RoPE
-# (0.26). SwiGLU is worth 0.11, at the same size. In each of these four steps all three seeds are better than the three
-# before (with SwiGLU only just).
+# Three changes are worth most: pre-norm (0.34 nats), an output matrix of its own (0.28) and RoPE (0.26). SwiGLU is
+# worth 0.11, at the same size. In each of these four steps all three seeds are better than the three before (with
+# SwiGLU only just).
 #
-# RMSNorm and leaving out the biases do not change the loss, as far as three seeds can tell. They save some arithmetic
-# and some parameters. Shared heads cost 0.08, though the seeds overlap, and they halve what the cache keeps. Two steps
-# also change the size: shared heads lose 5 percent of the parameters, and the untied model has 41 percent more. So 0.28
-# is not the worth of untying alone.
+# RMSNorm and leaving out the biases save some arithmetic and some parameters, and do not change the loss, as far as
+# three seeds can tell. Shared heads halve what the cache keeps for each token and cost 0.08, though the seeds overlap.
+# The untied model has 41 percent more parameters, so 0.28 is not the worth of untying alone.
 #
-# Nearly half of RoPE's 0.26 comes from dropping the added sinusoids, and pre-norm bears a learning rate four times as
-# large ([Going further](#where-do-the-two-gains-come-from) takes both apart).
+# Nearly half of RoPE's 0.26 comes from dropping the added sinusoids ([Going
+# further](#where-do-the-two-gains-come-from)).
 #
-# This is one order of the changes, one size and 300 steps. Do not carry the numbers over to a large model; what carries
-# over is how to ask.
+# This is one order of the changes, one size and 300 steps, so do not carry the numbers over to a large model.
 
 # %% [markdown]
 # ## Published weights
 #
-# Now the classes above get somebody else's numbers. (They also write, to the last character, the story that a smaller
-# published model [must write](#a-story-to-the-last-character).)
+# Now the classes above get somebody else's numbers.
 #
 # ### SmolLM2
 #
@@ -801,15 +789,13 @@ assert round(sizes[0] / whole, 2) == 0.95
 # laptop: 30 layers of width 576, nine heads that share three sets of keys and values, SwiGLU, RMSNorm, RoPE with a base
 # of 100,000, and a tied embedding table of 49,152 tokens.
 #
-# It comes with this book's installation as one file in the format *GGUF*. Almost all matrices in this file are
-# **quantised** (after training: *post-training quantisation*): every block of 32 numbers shares a scale $a$ and a
-# minimum $b$, of 16 bits each. Of each number only an integer $n$ from 0 to 15 is kept, in four bits, and it stands for
-# $b + a n$. So a number takes five bits instead of 16; in the embedding table it takes eight and a half. The blocks are
-# small because one large number widens the steps of all that share its scale. The whole file has 98 megabytes, where 16
-# bits a number would need 269. What you load is a coarser copy of the model that was trained.
+# It comes with this book's installation as one file in the format *GGUF*. Almost all its matrices were **quantised**
+# after training: every block of 32 numbers shares a scale $a$ and a minimum $b$, of 16 bits each, and of each number
+# only an integer $n$ from 0 to 15 is kept, in four bits, which stands for $b + a n$. So a number takes five bits, or
+# eight and a half in the embedding table, and the whole file 98 megabytes, where 16 bits a number would need 269. What
+# you load is a coarser copy of the trained model.
 #
-# The library `gguf` computes the numbers. The weights for queries and keys are stored for pairs of neighbours, as ours
-# are.
+# The weights for queries and keys are stored for pairs of neighbours, as ours are.
 
 # %% tags=["hide-input", "export"] module="modern"
 from pathlib import Path
@@ -872,16 +858,14 @@ print(f"logits differ by {share:.0e} of the largest")
 assert same["same_next_token"] == same["prompts"] == 100 and share < 1e-5
 
 # %% [markdown]
-# After each of a hundred prompts the likeliest token is that of the library's Llama, and all logits agree to a
-# hundred-thousandth of the largest.
+# After each of a hundred prompts your classes choose the same token as the library's Llama.
 #
 # ### It chats
 #
 # How does a model that continues text hold a conversation? For the model, the whole conversation is one text. A **chat
-# template** writes the messages down, with special tokens where each begins and ends. After the last one it begins a
-# message of the assistant. The model continues this message until it writes the token for its end, as fine-tuning has
-# taught it ([chapter 18](18_gpt.ipynb#what-does-predicting-the-next-token-have-to-do-with-answering)). This is all that
-# the model sees:
+# template** writes the messages down, with special tokens where each begins and ends, and then begins a message of the
+# assistant. The model continues this message until it writes the token for its end, as fine-tuning [has taught
+# it](18_gpt.ipynb#what-does-predicting-the-next-token-have-to-do-with-answering). This is all that the model sees:
 
 # %%
 import textwrap
@@ -892,8 +876,7 @@ from dotformer.support.llama_files import rendered
 print(rendered(template, [{"role": "user", "content": "What is the dot product?"}]))
 
 # %% [markdown]
-# `Chat` feeds each new message to the same cache and yields the answer as it is written. Ask it what this book began
-# with:
+# `Chat` feeds each new message to the same cache. Ask it what this book began with:
 
 
 # %%
@@ -908,12 +891,11 @@ answer = "".join(chat().reply("What is the dot product?", length=50))
 print(textwrap.fill(answer, 78))
 
 # %% [markdown]
-# Your own classes produced this. Read it as you would a student's answer: similarity and alignment are right, and so is
-# the cosine, but it mixes two definitions, the *product* of both lengths and the cosine, and the sum of the products of
-# the entries. A model of this size is fluent before it is right.
+# Your own classes produced this. Similarity, alignment and the cosine are right, but it mixes two definitions: the
+# *product* of both lengths and the cosine, and the sum of the products of the entries. A model of this size is fluent
+# before it is right.
 #
-# You can chat in a terminal, too; Ctrl-D ends the conversation. (`Chat` refuses messages that contain [special
-# tokens](10_tokens.ipynb#break-it-text-that-acts-as-a-command).)
+# You can chat in a terminal, too; Ctrl-D ends the conversation.
 #
 # ```bash
 # python -m dotformer chat
@@ -935,19 +917,18 @@ assert "tulip" in talk.messages[-1]["content"] and "tulip" not in new
 # %% [markdown]
 # The first conversation contains the word *tulip*, and attention finds it there. The second does not, and no parameter
 # has changed in between. So what the model "remembers" is the text of the present conversation, at most the 8,192
-# tokens of its **context window**, here kept as keys and values. Whatever a chat program seems to know of you from last
-# week, it has written into the prompt.
+# tokens of its **context window**. Whatever a chat program seems to know of you from last week, it has written into the
+# prompt.
 
 # %% [markdown]
 # ### Learning from examples in the prompt
 #
 # [Chapter 18](18_gpt.ipynb#learning-while-it-reads) promised examples in the prompt (*few-shot*, or *in-context
-# learning*). Here is such a prompt, of three lines: *hot -> cold*, *tall -> short*, *big ->*. The first two are
-# examples of opposites, and the third is a question. How often is SmolLM2's next token the opposite? Copying alone
-# cannot find it, since *small* stands nowhere in the prompt.
+# learning*). Here is such a prompt, two examples of opposites and a question: *hot -> cold*, *tall -> short*, *big ->*.
+# How often is SmolLM2's next token the opposite?
 #
-# Does the model read the answers of the examples, or only their form? To see that, do the same with the answers
-# exchanged, so that they belong to other words: *hot -> short*, and so on.
+# Does the model read the answers of the examples, or only their form? To see that, exchange the answers: *hot ->
+# short*, and so on.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Share of 40 opposites found, for three draws of examples each. With right examples 0 without any, 0.1 after one, 0.55 after two, 0.73 after four, 0.88 after sixteen. With answers exchanged it stays between 0 and 0.23."}}
 figure, axes = plt.subplots(figsize=(6, 3.2))
@@ -995,17 +976,16 @@ assert (
 assert max(r["found"] for r in few if not r["right"]) < 0.25
 
 # %% [markdown]
-# Without an example, the model never finds the opposite, since nothing says what is asked. After four examples it finds
-# almost three opposites in four, and after sixteen it finds seven of eight, though no parameter has changed. With
-# exchanged answers it stays below one in four. So the examples tell the model more than their form: they tell it the
-# relation between word and answer.
+# Without an example, the model never finds the opposite, since nothing says what is asked. After sixteen examples it
+# finds seven opposites of eight, though no parameter has changed. With exchanged answers it stays below one in four. So
+# the examples tell the model not only their form, but the relation between word and answer.
 #
-# That is not so for every task. In classification, [Min and others (2022)](https://arxiv.org/abs/2202.12837) found that
+# That is not so for every task: in classification, [Min and others (2022)](https://arxiv.org/abs/2202.12837) found that
 # random labels did little harm.
 #
 # ## Break it: it still says Paris
 #
-# Four mistakes are easy to make in a model such as SmolLM2:
+# Four mistakes are easy to make:
 #
 # - *pairs by halves*: pair the entries of queries and keys by halves, where the weights were stored for neighbours;
 # - *the other way*: rotate the other way round;
@@ -1013,8 +993,7 @@ assert max(r["found"] for r in few if not r["right"]) < 0.25
 # - *shared in turn*: lend the three shared heads to the nine queries in turn (0, 1, 2, 0, 1, 2 ...) instead of in
 #   groups (0, 0, 0, 1, 1, 1 ...).
 #
-# For each mistake, the table below has two things: the loss on a short story of ours, in nats a token, and what the
-# model writes about the capital of France.
+# The table below has the loss on a short story, in nats a token, and what the model writes about the capital of France.
 #
 # **Predict first.** Which of them do you notice, if you ask for the capital of France?
 
@@ -1089,15 +1068,16 @@ assert round(np.log(49_152), 1) == 10.8
 assert ["Paris" in text for _, text in looks.values()] == [True] * 4 + [False]
 
 # %% [markdown]
-# Only the last mistake produces noise. Its loss, almost 15 nats, is worse than that of a guess among all 49,152 tokens,
-# 10.8. With each of the other three mistakes the model still says Paris. With pairs by halves it goes on in good
-# English, and could pass for healthy. With the other two it repeats itself, but small models do that anyway. The loss
-# gives all three away, if you know what it should be: it rises by about 0.9, 1.6 and 1.4. With heads shared wrongly,
-# six of nine queries meet keys and values of another group.
+# Only the last mistake produces noise: six of nine queries meet keys and values of another group, and the loss is worse
+# than that of a guess among all 49,152 tokens, 10.8.
+#
+# With each of the other three the model still says Paris. With pairs by halves it could pass for healthy. With the
+# other two it repeats itself, but small models do that anyway. The higher loss gives all three away, if you know what
+# it should be.
 #
 # The check that finds all four mistakes is [the comparison with the library](#the-whole-model): the same tokens,
-# another implementation, equal logits. It needs several tokens. The first token stands at position 0 and sees only
-# itself, so for this token the three rotation mistakes do not show.
+# another implementation, equal logits. It needs several tokens: the first stands at position 0 and sees only itself, so
+# there the three rotation mistakes do not show.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1287,9 +1267,8 @@ verdict
 #
 # A model of today is the GPT of chapter 18 with its parts exchanged: norms that only divide, a feed-forward network
 # with a gate, positions that turn queries and keys, heads that share what is kept. Each change is a few lines, and of
-# the seven measured here four show in all three seeds of a small run: pre-norm, which chapter 18 had already, SwiGLU,
-# RoPE, and an output matrix of its own. And whether published weights have been loaded right, you learn from their
-# logits, not from what they say.
+# the seven measured here four show in all three seeds of a small run: pre-norm, SwiGLU, RoPE, and an output matrix of
+# its own. And whether published weights have been loaded right, you learn from their logits, not from what they say.
 #
 # **Sources.** RMSNorm: [Zhang and Sennrich (2019)](https://arxiv.org/abs/1910.07467). SwiGLU: [Shazeer
 # (2020)](https://arxiv.org/abs/2002.05202). RoPE: [Su and others (2021)](https://arxiv.org/abs/2104.09864). Shared

@@ -8,17 +8,16 @@
 # %% [markdown]
 # # 20. Where does the time go?
 #
-# Training is one step, repeated a hundred thousand times. At the speeds measured below on one GPU, 100,000 steps of the
-# paper's size take up to 9.4 hours in the plainest way, and at best 1.1 hours. By the end of this chapter you will know
-# how much work is in a step, how fast your machine could do it, where the rest of the time goes, and which changes win
-# it back.
+# Training is one step, repeated a hundred thousand times. On one GPU, with steps of the paper's size, that takes up to
+# 9.4 hours in the plainest way, and at best 1.1 hours. By the end of this chapter you will know how much work is in a
+# step, how fast your machine could do it, where the rest of the time goes, and which changes win it back.
 #
 # A step can be slow for three reasons: it does much arithmetic, it moves many bytes, or it does many small operations
-# one after the other. Each has its own remedies. The chapter adds them one at a time, each on top of those before, like
-# the rungs of a ladder. After each it times the step, and checks that the model still computes the same.
+# one after the other. The chapter adds the remedies one at a time, like the rungs of a ladder, and after each it times
+# the step and checks that the model still computes the same.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
-# 31 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 11 more minutes. No
+# 28 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 11 more minutes. No
 # GPU is needed.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter makes all of it faster."}}
@@ -36,24 +35,23 @@ transformer_map(built=20)
 # ## How much work is a step?
 #
 # Nearly all of its arithmetic is matrix products, and those can be counted on paper. A matrix of 2 rows and 3 columns,
-# times one of 3 rows and 4 columns, has 2 · 4 entries. Each entry is a dot product of two vectors of 3 numbers: 3
-# multiplications and 3 additions, if the first product is added to 0. A multiplication is one floating-point operation,
-# and an addition is another. So the matrix product takes $2 \cdot 2 \cdot 3 \cdot 4 = 48$ of them, or 48 **FLOPs**; the
-# first 2 stands for multiplication and addition.
+# times one of 3 rows and 4 columns, has 2 · 4 entries, each a dot product of two vectors of 3 numbers: 3
+# multiplications and 3 additions, if the first product is added to 0. Each of these is one floating-point operation. So
+# the matrix product takes $2 \cdot 2 \cdot 3 \cdot 4 = 48$ of them, or 48 **FLOPs**; the first 2 stands for
+# multiplication and addition.
 #
 # A GFLOP is a billion FLOPs, and a TFLOP a thousand GFLOPs. FLOPs per second, FLOP/s, are a speed.
 #
-# PyTorch can count FLOPs, too: its `FlopCounterMode` watches products while they run.
 #
-# So a projection of $T$ tokens from width $D$ to width $D$ takes $2 T D^2$ FLOPs. The scores of $T$ queries and $S$
-# keys take $2 T S D$ (all heads together), and the weighted sums of the values take as many again.
+#
+# A projection of $T$ tokens from width $D$ to width $D$ takes $2 T D^2$ FLOPs by the same count. The scores of $T$
+# queries and $S$ keys take $2 T S D$ for all heads together, and the weighted sums of the values as many again.
 #
 # And the backward pass? Let the product be $Y = XW$, and $G$ the gradient of $Y$. Then $X$ has the gradient $G W^\top$,
 # and $W$ has $X^\top G$ ([chapter 7](07_learning.ipynb#one-answer-one-gradient)): two products, each with as many FLOPs
-# as $XW$. So the backward pass takes twice the work of the forward pass, and the whole step, which has both, three
-# times the work of the forward pass.
+# as $XW$. So the backward pass takes twice the work of the forward pass, and the whole step three times.
 #
-# A folded function, `training_flops`, counts them for a whole step.
+# A folded function, `training_flops`, counts the FLOPs of a whole step.
 
 # %% tags=["hide-input", "export"] module="devices"
 from dotformer.transformer import Transformer, TransformerConfig
@@ -80,7 +78,8 @@ def training_flops(
 
 
 # %% [markdown]
-# Let PyTorch watch a small model: two layers on each side, of width 128.
+# PyTorch can count, too: its `FlopCounterMode` watches products while they run. Let it watch a small model, two layers
+# on each side, of width 128.
 
 # %% FLOPs by PyTorch's counter tags=["hide-input", "nbval-check-output"]
 from dotformer.support.recording import record_weights
@@ -109,8 +108,8 @@ print(f"counted {counter.get_total_flops():,}, on paper {ours:,}")
 assert counter.get_total_flops() == ours
 
 # %% [markdown]
-# Equal, to the last FLOP. Now the paper's base model, with a batch of about 25,000 tokens on each side, as the paper
-# had it: 400 pairs of 64.
+# Equal, to the last FLOP. Now the paper's base model, with the paper's batch of about 25,000 tokens on each side: 400
+# pairs of 64.
 
 # %% the base model's FLOPs by part tags=["hide-input", "nbval-check-output"]
 base = TransformerConfig(37_000, 37_000, dropout=0.0, share_embeddings=True)
@@ -126,10 +125,11 @@ print(f"6 · {parameters / 1e6:.0f} million · 25,600: {rule / 1e12:.2f} TFLOP")
 assert abs(total / rule - 1) < 0.1 and 2 * 2 * 3 * 4 == 48
 
 # %% [markdown]
-# One step takes ten TFLOPs. The last line is a rule of thumb: six FLOPs for each parameter and each token. For each
-# token a parameter is multiplied and added once in the forward pass, and twice in the backward pass.
+# One step takes ten TFLOPs. The last line is a rule of thumb: six FLOPs for each parameter and each token, because a
+# parameter is multiplied and added once in the forward pass and twice in the backward pass. It counts the tokens of one
+# side, since a parameter mostly meets only one.
 #
-# (Tokens of one side, because a parameter mostly meets only one.)
+#
 
 # %% tags=["quiz"]
 half = training_flops(base, 400, 64, 64)["scores and sums"] / total
@@ -155,12 +155,12 @@ quiz.number(
 # %% [markdown]
 # ## How fast could it be?
 #
-# Two properties of a machine set the limit. Its **peak compute** says how many FLOPs it does in a second, and its
-# **memory bandwidth** how many bytes it moves in a second between memory and its arithmetic units, in GB/s. Work needs
-# both arithmetic and bytes, and whichever of the two takes longer decides how long the work takes.
+# Two properties of a machine set the limit: its **peak compute**, the FLOPs that it does in a second, and its **memory
+# bandwidth**, the bytes that it moves in a second between memory and its arithmetic units. Work needs both arithmetic
+# and bytes, and whichever takes longer sets its time.
 #
-# The folded cell measures both: it times a large product, and a copy, which reads and writes every byte. (On a GPU a
-# clock must first **synchronize**, wait for the device; [why](#who-waits-for-whom).)
+# The folded cell times a large product, and a copy, which reads and writes every byte. On a GPU a clock must first
+# **synchronize**, wait for the device ([why](#who-waits-for-whom)).
 
 # %% tags=["export", "hide-input"] module="devices"
 from statistics import median
@@ -195,12 +195,12 @@ print(f"memory bandwidth {bandwidth / 1e9:10,.1f} GB/s")
 print(f"ridge point      {ridge_point:10.1f} FLOPs per byte")
 
 # %% [markdown]
-# The last number is the one to remember. It is the first divided by the second: the FLOPs that the machine can do in
-# the time in which it moves one byte. It is called the **ridge point**.
+# The last number, the first divided by the second, is called the **ridge point**: the FLOPs that the machine can do
+# while it moves one byte.
 #
-# Work has such a ratio, too. The FLOPs that it does for each byte that it moves are its **arithmetic intensity**. Work
+# Work has such a ratio, too: the FLOPs that it does for each byte that it moves are its **arithmetic intensity**. Work
 # whose intensity is below the ridge point is **memory-bound**: memory sets its time, and no faster arithmetic will help
-# it. Work whose intensity is above the ridge point is **compute-bound**.
+# it. Above the ridge point it is **compute-bound**.
 #
 # **By hand.** Take a machine of 80 GFLOP/s and 16 GB/s, and two matrices of 1,024 rows and columns.
 #
@@ -209,8 +209,8 @@ print(f"ridge point      {ridge_point:10.1f} FLOPs per byte")
 # - Their product moves as many bytes, but does 2.1 billion FLOPs, which take 27 ms: arithmetic decides.
 #
 # A sum does a twelfth of a FLOP per byte, however large it is. A product of $n$ rows and columns does $2 n^3$ FLOPs and
-# moves $12 n^2$ bytes, $n / 6$ FLOPs per byte ($n / 3$ in 16 bits). So it is compute-bound if $n$ is above six times
-# the ridge point, or three times in 16 bits.
+# moves $12 n^2$ bytes, $n / 6$ FLOPs per byte. So it is compute-bound if $n$ is above six times the ridge point, or
+# three times in 16 bits.
 #
 # On a GPU the ridge point is much higher. NVIDIA gives an H100 (SXM) 989 TFLOP/s with numbers of 16 bits, and 3.35
 # TB/s: 295 FLOPs per byte. There a product in 16 bits needs 885 rows.
@@ -265,10 +265,10 @@ axes.set(xlabel="arithmetic intensity (FLOPs per byte)", ylabel="FLOP/s")
 plt.show()
 
 # %% [markdown]
-# The picture is called a **roofline**. The grey line is the limit. Work that does $I$ FLOPs per byte, on a machine with
-# a memory bandwidth of $B$, does at most $I \cdot B$ FLOP/s, because no more bytes arrive: that is the rising part. No
-# work exceeds the peak: that is the flat part. They meet at the ridge point. The red dot is the sum of two matrices.
-# The blue dots are products, with their size beside them.
+# The picture is called a **roofline**, and the grey line is the limit. Work that does $I$ FLOPs per byte, on a machine
+# with a memory bandwidth of $B$, does at most $I \cdot B$ FLOP/s, because no more bytes arrive: the rising part. No
+# work exceeds the peak: the flat part. They meet at the ridge point. The red dot is the sum of two matrices, the blue
+# dots are products of the size beside them.
 #
 # The green squares are parts of a transformer:
 #
@@ -276,12 +276,12 @@ plt.show()
 # - Generating one token multiplies a matrix by a *vector*. That is half a FLOP per byte, and [in 16 bits
 #   one](12_generation.ipynb#why-one-sentence-is-slow).
 # - The projection of $T$ tokens does $2 T D^2$ FLOPs and moves $2 T D + D^2$ numbers, because the matrix is read once
-#   for all tokens. With $D = 512$ and 1,536 tokens that is 110 FLOPs per byte, far above the ridge point. This is why a
-#   batch is faster than its tokens one by one.
+#   for all tokens. With $D = 512$ and 1,536 tokens that is 110 FLOPs per byte, far above the ridge point. So a batch is
+#   faster than its tokens one by one.
 #
-# The smallest products lie far below even the grey line. To start any work at all takes a microsecond or more, its
-# **launch overhead**, and a product of matrices of 8 rows needs far less time than that. Work whose time goes into
-# launch overhead is **overhead-bound**, the third way to be slow.
+# The smallest products lie far below even the grey line. To start any work takes a microsecond or more, its **launch
+# overhead**, and a product of matrices of 8 rows needs far less than that. Work whose time goes into launch overhead is
+# **overhead-bound**, the third way to be slow.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -334,9 +334,8 @@ costs["kept"] = median(benchmark(step, device, 10)), faults()
 assert not is_kept or costs["kept"][1] < costs["as it comes"][1] / 10 + 100
 
 # %% [markdown]
-# Divide the FLOPs of this step by the machine's peak compute. (They are a little fewer than those counted above, since
-# the decoder reads one token less.) The result is the time that the step would take if it were nothing but products at
-# full speed. This time, as a share of the real time of the step, is called the **model FLOPs utilisation** (MFU).
+# The FLOPs of this step, divided by the machine's peak compute, are the time that it would take if it were nothing but
+# products at full speed. This time, as a share of the real time, is called the **model FLOPs utilisation** (MFU).
 #
 # **Predict first.** How large is the MFU of this step? And what takes the rest of the time?
 #
@@ -369,23 +368,22 @@ for kind, cost in spent.items():
 assert least < 1.1 * seconds and spent["Adam"] > 0.05 * seconds
 
 # %% [markdown]
-# The products in the list are `mm` (without a bias), `addmm` (with one) and part of attention. On the machine that wove
-# this page the products take more than half of the time. They run at well over half of full speed (compare their line
-# with the first), so this part of the step is compute-bound, or nearly. However fast they became, the rest of the step
-# would remain (**Amdahl's law**). Much of it moves many bytes for little arithmetic: Adam, for example, reads four
-# numbers for each parameter and writes three.
+# On the machine that wove this page the products (`mm`, `addmm` with a bias, and part of attention) take more than half
+# of the operators' time. They run at well over half of full speed, so this part of the step is compute-bound, or
+# nearly. However fast they became, the rest of the step would remain (**Amdahl's law**). Much of it moves many bytes
+# for little arithmetic: Adam reads four numbers for each parameter and writes three.
 #
-# Numbers with fewer bits help what is compute-bound or memory-bound. *Fused* operators, which do several operations in
-# one, help what is memory-bound. And larger steps, or steps that are recorded and repeated as a whole, help against
-# overhead. The chapter follows this order.
+# Numbers with fewer bits help what is compute-bound or memory-bound, *fused* operators, which do several operations in
+# one, what is memory-bound, and larger steps, or steps recorded and repeated as a whole, what is overhead-bound. The
+# chapter follows this order.
 
 # %% [markdown]
 # ## Fewer bits
 #
 # Numbers of 16 bits halve the bytes that are moved, and many processors multiply them faster. What does one lose? A
 # float32 has 1 bit for the sign, 8 for the **exponent** (a power of two) and 23 for the **mantissa**, its digits. The
-# shorter **dtypes** have fewer: bfloat16 gives up mantissa only, float16 some of both. (There are [even shorter
-# ones](#what-comes-after-16-bits).)
+# shorter **dtypes** have fewer: bfloat16 gives up mantissa only, float16 some of both. There are [even shorter
+# ones](#what-comes-after-16-bits).
 
 # %% range and precision of three dtypes tags=["hide-input", "nbval-check-output"]
 bits = {"float32": (8, 23), "bfloat16": (8, 7), "float16": (5, 10)}
@@ -399,8 +397,8 @@ for name, (exponent, mantissa) in bits.items():
     assert 1 + exponent + mantissa == dtype.bits and dtype.eps == 2.0**-mantissa
 
 # %% [markdown]
-# *bfloat16* reaches about as far as float32, with two or three decimal digits. *float16* has three or four, and reaches
-# from 0.00000006 to 65,504.
+# *bfloat16* reaches about as far as float32, with two or three decimal digits. *float16* has three or four, but ends at
+# 65,504.
 #
 # **Predict first.** Two vectors of 64 numbers, all of them 40. What is their dot product in each dtype?
 
@@ -414,8 +412,8 @@ assert torch.isinf(forty.half() @ forty.half()) and forty @ forty == 102_400
 # %% [markdown]
 # Infinity, where the truth is 102,400. One such number among the scores turns the softmax into *not a number*, since
 # $\infty - \infty$ has no value, and from there it spreads to everything. This is **overflow**; at the other end
-# numbers vanish, which is **underflow**. Here are three small gradients after they were stored in 16 bits. In the last
-# two rows they are multiplied by a power of two before they are stored, and divided by it afterwards, in float32:
+# numbers vanish, which is **underflow**. Here are three small gradients after they were stored in 16 bits, in the last
+# two rows multiplied by a power of two before, and divided by it afterwards, in float32:
 
 # %% three gradients in 16 bits tags=["hide-input", "nbval-check-output"]
 gradient = torch.tensor([1e-4, 1e-6, 1e-8])
@@ -431,25 +429,24 @@ assert torch.isinf((gradient * 2**40).half())[0]
 
 # %% [markdown]
 # float16 has lost the smallest gradient: it is 0, and what depended on it learns nothing. Hence the **loss scale**.
-# Every gradient is a product that begins at the loss. So if you multiply the loss by $2^{16}$ before the backward pass,
-# all gradients are 65,536 times as large. (A power of two changes only the exponent, so it rounds nothing.) Divide them
-# again, in float32, before the norm is clipped and the step is made. If the scale is too large, some gradients become
-# infinite, as in the last row: then skip the step, and halve the scale. PyTorch's `GradScaler` does all this (before
-# clipping, call its `unscale_`). A loss scale helps only gradients; it cannot help scores that overflow in the forward
-# pass.
+# Every gradient is a product that begins at the loss, so if you multiply the loss by $2^{16}$ before the backward pass,
+# all gradients are 65,536 times as large. Divide them again, in float32, before the norm is clipped. If the scale is
+# too large, some gradients become infinite, as in the last row: then skip the step, and halve the scale. PyTorch's
+# `GradScaler` does all this (before clipping, call its `unscale_`). A loss scale cannot help scores that overflow in
+# the forward pass.
 #
-# bfloat16 needs no loss scale, because it reaches nearly as far as float32. That is why bfloat16 is the usual choice
-# for training, although it has a shorter mantissa than float16.
+# bfloat16 needs no loss scale, because it reaches nearly as far as float32. So it is the usual choice for training. But
+# its mantissa is shorter, and that matters where something small is added to something large, as in every step of
+# training.
 #
-# What about the mantissa? It matters where something small is added to something large, and training does that with
-# every step.
+#
 
 # %% [markdown]
 # ### Break it: parameters of 16 bits
 #
 # *If products may be rounded, round the parameters as well, and save half their memory.* Two copies of a model learn a
 # straight line of slope 2. One has its parameters in bfloat16. The other has them in float32, and `torch.autocast`
-# rounds its products to bfloat16. The output says how far from 2 the slope ends, and in how many steps it moved.
+# rounds its products to bfloat16. How far from 2 does the slope end?
 
 # %% a line learnt in each tags=["hide-input"]
 from itertools import pairwise
@@ -483,11 +480,11 @@ assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
 
 # %% [markdown]
 # The bfloat16 parameter stops at 1.44. There two neighbouring bfloat16 numbers are 1/128 apart, and a step shorter than
-# half of that rounds to no step at all. The loss falls, and then is flat, as if all had been learnt.
+# half of that rounds to nothing. The loss falls, and then is flat, as if all had been learnt.
 #
 # So parameters stay in float32, and so do Adam's two running means, its **moments**. Only the products and their
-# results are rounded. That is called **mixed precision**, with float32 *master weights*, and it is what
-# `torch.autocast` does. `python -m dotformer train` uses it where the configuration says `precision = "bfloat16"`.
+# results are rounded. That is called **mixed precision**, with float32 *master weights*. It is what `torch.autocast`
+# does, and `python -m dotformer train` where the configuration says `precision = "bfloat16"`.
 #
 # On a GPU `torch.autocast` also leaves softmax, norms and the loss in float32, because with few digits a long sum loses
 # its small terms. In products most hardware adds in float32 and rounds only the result. That did not save the dot
@@ -514,29 +511,28 @@ quiz.one_choice(
 # ## Attention without the score matrix
 #
 # Attention as [chapter 3](03_softmax.ipynb) has it writes a matrix of $T$ rows and $S$ columns, reads it to normalise
-# each row, and reads it again to blend the values. At 64 tokens that is little. At 16,384 it is 268 million weights for
-# each head. Yet all that we want is $T$ blends. Nobody asked for the matrix.
+# each row, and reads it again to blend the values. At 16,384 tokens that is 268 million weights for each head. Yet all
+# that we want is $T$ blends.
 #
 # The obstacle is the softmax. A weight is $e^{s_j}$ divided by the sum over *all* keys, so one seems to need all scores
-# before the first weight. And since $e^{s}$ can overflow, one subtracts the largest score first, which again needs all
-# of them.
+# before the first weight. And since $e^{s}$ can overflow, one subtracts the largest score, which needs all of them,
+# too.
 #
-# Now suppose the keys come in blocks. About the keys that we have seen, we keep three things:
+# Now let the keys come in blocks. About the keys seen so far, we keep three things:
 #
 # - the best score so far, $b$;
 # - the sum $z = \sum_j e^{s_j - b}$;
 # - the blend that has not been divided yet, $o = \sum_j e^{s_j - b}\, v_j$.
 #
-# Suppose that the next block brings a better score, $b'$. The old terms of $z$ and $o$ were measured from $b$, and now
-# they must be measured from $b'$. Each of them changes by the same factor:
+# If the next block brings a better score, $b'$, the old terms of $z$ and $o$ must be measured from $b'$ instead of $b$.
+# Each of them changes by the same factor:
 #
 # $$ e^{s_j - b'} = e^{s_j - b} \cdot e^{b - b'} $$
 #
 # So multiply $z$ and $o$ by $e^{b - b'}$, add the block's own terms, and forget the block. After the last block, the
 # blend is $o / z$.
 #
-# Here are three keys with the scores 0, 1 and 3 and the values 10, 20 and 30. They come in two blocks: the first two,
-# then the third.
+# Here are three keys with the scores 0, 1 and 3 and the values 10, 20 and 30, the first two in one block:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Online softmax, from left to right. A first block of keys and values has the scores 0 and 1, a second block the score 3. What is kept moves below them: after the first block b is 1, z 1.368 and o 23.68; then z and o are multiplied by e to the minus 2, the second block adds its own terms, and b is 3, z 1.185, o 33.20. At the end o is divided by z: 28.02."}}
 from classroom.diagram import Diagram
@@ -576,9 +572,8 @@ assert abs(o / z - weights @ values) < 1e-12
 
 # %% [markdown]
 # The blend is the same, and at no time were there three weights. This is called **online softmax**. The function below
-# does it for all queries at once. Its `best`, `total` and `blend` are $b$, $z$ and $o$, with one row for each query.
-# Before the first block `best` is $-\infty$, so the first `shrink` is $e^{-\infty} = 0$: there is nothing yet to
-# shrink.
+# does it for all queries at once: `best`, `total` and `blend` are $b$, $z$ and $o$, with one row for each query. Before
+# the first block `best` is $-\infty$, so the first `shrink` is $e^{-\infty} = 0$.
 
 # %% tags=["export"] module="by_hand.blocks"
 import numpy as np
@@ -630,14 +625,14 @@ for block in (1, 7, 128, 300):
 
 # %% [markdown]
 # That is what `F.scaled_dot_product_attention` does where it can, in one **kernel**: a single program that runs on the
-# device. On a GPU there are two memories: a large one (**HBM**), and a small, fast one next to the arithmetic
-# (**SRAM**). The kernel brings a block of keys and values to the fast memory, uses it for a block of queries, and
-# forgets it. No attention weight ever travels to the large memory. (To cut work into chunks that fit is called
-# *tiling*.)
+# device. A GPU has two memories: a large one (**HBM**), and a small, fast one next to the arithmetic (**SRAM**). The
+# kernel brings a block of keys and values to the fast memory, uses it for a block of queries, and forgets it
+# (*tiling*). No attention weight ever travels to the large memory.
 #
-# The backward pass computes the weights again, block by block ([how](#is-fused-attention-an-approximation)).
 #
-# Attention in one such kernel is called *fused*. The name to look for is **FlashAttention**.
+#
+# Attention in one such kernel is called *fused*; the name to look for is **FlashAttention**. Its backward pass computes
+# the weights again, block by block ([how](#is-fused-attention-an-approximation)).
 
 # %% tags=["proof"]
 small_heads = torch.randn(1, 2, 8, 16)
@@ -724,16 +719,16 @@ plt.show()
 
 # %% [markdown]
 # With large kernels, Python runs ahead, and the GPU never waits. With small ones, the GPU waits for each launch: the
-# step is overhead-bound. And if Python asks for a number, such as the loss, both wait: first Python until the kernels
-# are done, then the GPU until the next launch. That is a **host-device synchronisation**. So store `loss.detach()`,
-# which stays on the device, and call `.item()` only every hundred steps or so.
+# step is overhead-bound. If Python asks for a number, such as the loss, both wait, first Python until the kernels are
+# done, then the GPU until the next launch. That is a **host-device synchronisation**. So store `loss.detach()`, which
+# stays on the device, and call `.item()` only every hundred steps or so.
 
 # %% [markdown]
 # ## A ladder
 #
 # Each rung changes one thing about *how* a step is computed, on top of the rungs before. *What* is computed, the loss
-# and the gradient, must stay that of the first rung. So dropout is off, because two kernels would drop different
-# entries, and the learning rate is 0. On the CPU the model is the small one, on the GPU the paper's base model.
+# and the gradient, must stay the same. So dropout is off, because two kernels would drop different entries, and the
+# learning rate is 0. On the CPU the model is the small one, on the GPU the paper's base model.
 #
 # | rung | what changes | why it may be faster |
 # |---|---|---|
@@ -941,8 +936,8 @@ def measure(
 
 
 # %% [markdown]
-# Here are two of the rungs, live. The last column is the distance of a rung's gradient from that of the first, as a
-# share of its norm.
+# Here are two rungs, live. The last column is the distance of a rung's gradient from the first's, as a share of its
+# norm. A processor without instructions for bf16, such as the one that wove this page, is slower with it.
 
 # %% two rungs tags=["hide-input"]
 from dotformer.support.benchmark import climb
@@ -980,14 +975,15 @@ assert torch.allclose(*ends, rtol=0, atol=1e-6)
 # %% [markdown]
 # ### All rungs on a GPU
 #
-# Here is the whole ladder on an H200, with the paper's base model. The steps have 100 pairs of 64 tokens, and from
-# *larger batch* on 400 pairs. This is how to read the columns:
+# Here is the whole ladder on an H200. The steps have 100 pairs of 64 tokens, and from *larger batch* on 400 pairs. The
+# columns:
 #
 # - *ms a step* is a median, with the quartiles in brackets.
 # - *tokens/s* counts the tokens of both sides.
-# - *gain* is the gain in speed over the rung before, and for checkpointing over *larger batch*.
-# - *MB* is the peak allocation: parameters, gradients, the optimiser's state and the activations.
-# - *MFU* is the share of the peak measured on this GPU in the same precision.
+# - *gain* is in speed, over the rung before, and for checkpointing over *larger batch*.
+# - *MB* is the peak allocation.
+# - *MFU* is the share of the peak measured on this GPU in the same precision: 52 TFLOP/s in float32, 395 in tf32 and
+#   773 in bf16.
 #
 # **Predict first.** Which rungs are slower than the one before?
 
@@ -1024,28 +1020,24 @@ print(on_gpu["accelerator"], on_gpu["date"])
 there, gains = show_ladder(on_gpu)
 
 # %% [markdown]
-# Read the gradients first. In 16 bits they are 4 to 5 percent off, from rounding alone, which hides smaller errors. And
-# a learning rate of 0 hides a wrong update. So a folded proof compares again, in float32: there the gradients with
-# fused attention, a padded vocabulary and checkpointing agree to 1e-5, and ten steps with fused AdamW are the same as
-# with AdamW that is not fused. (For *compile*, these few percent are all that we know.)
+# Read the gradients first. In 16 bits rounding alone puts them 4 to 5 percent off. That hides smaller errors, and a
+# learning rate of 0 hides a wrong update. So a folded proof compares again, in float32: the gradients with fused
+# attention, a padded vocabulary and checkpointing agree to 1e-5, and ten steps with fused AdamW are the same as with
+# plain AdamW. For *compile*, these few percent are all that we know.
 #
-# The measured peaks are 52 TFLOP/s in float32, 395 in tf32 and 773 in bf16. So a step can become faster and its MFU
-# smaller: the tf32 step is a fifth shorter, but with a peak more than seven times as high it could have been far
-# shorter.
+# The tf32 step is a fifth shorter and its MFU smaller, because with a peak more than seven times as high it could have
+# been far shorter.
 
 # %% [markdown]
 # *Compile* saves more memory than time: what passes between two operations inside one fused kernel is never written, so
-# there are fewer activations to keep. And the MFU counts only the FLOPs that the model needs. Those that checkpointing
-# does a second time count for nothing, so its MFU falls. (A count of all FLOPs done is called *hardware FLOPs
-# utilisation*.)
+# fewer activations are kept. Checkpointing lowers the MFU, because it counts only the FLOPs that the model needs.
 #
-# Most of these gains say little about the GPU. At *larger batch*, 400 pairs take 55 ms, where 100 took 45 to 81 in 16
-# bits. So most of a step does not grow with the work. The likely cause is that the GPU waits for the host, the computer
-# that runs Python and launches one small kernel after the other. A **CUDA graph** can test that: PyTorch records all
-# launches of a step, and from then on one call repeats them all ([how](#record-a-step-and-repeat-it)). What remains in
-# such a *recorded* step is the GPU's own time. A step is called *launched* if Python launches its kernels one after the
-# other. The last column is a straight line through the three recorded times; it says what a recorded step of 100 pairs
-# would take. (An empty entry is a step that was not timed.)
+# Now the times. At *larger batch*, 400 pairs take 55 ms, where 100 took 45 to 81 in 16 bits. So most of a step does not
+# grow with the work. The likely cause is that the GPU waits for the host, the computer that runs Python and launches
+# one small kernel after the other. A **CUDA graph** can test that: PyTorch records all launches of a step, and from
+# then on one call repeats them all ([how](#record-a-step-and-repeat-it)). What remains in such a *recorded* step is the
+# GPU's own time; a step without a graph is called *launched*. A straight line through the three recorded times says
+# what a recorded step of 100 pairs would take:
 
 # %% launched, recorded, and a line tags=["hide-input"]
 batches = measured("throughput-cuda")["measurements"]
@@ -1066,25 +1058,21 @@ assert round(per_pair, 2) == 0.09 and round(fixed) == 5
 assert round(fixed + 100 * per_pair) == 14
 
 # %% [markdown]
-# The three recorded times lie nearly on a line: 5 ms, and 0.09 ms for each pair. So for 100 pairs the GPU's own work
-# takes about 14 of the launched 45 ms (*no waiting*). The rest is mostly waiting: this step is overhead-bound, and the
-# steps from *tf32* on probably too. That may also be why bf16 is slower than tf32 here: autocast adds kernels that
-# convert numbers to 16 bits, and each is one more launch. Even with 400 pairs the launched step (*batches prefetched*)
-# is the slower one.
+# The three recorded times lie nearly on the line. So for 100 pairs the GPU's own work takes about 14 of the launched 45
+# ms (*no waiting*). The rest is mostly waiting: this step is overhead-bound, and the steps from *tf32* on probably too.
+# That may be why bf16 is slower than tf32 here: autocast adds kernels that convert numbers, each one more launch.
 #
-# So the gains and losses from *tf32* to *padded vocabulary* say little about a GPU that is kept busy. Making batches
-# between the steps cost a third of the speed, and prefetching brought most of that back.
+# So the gains and losses from *tf32* to *padded vocabulary* say little about a GPU that is kept busy.
 #
-# Now the hours of the introduction. A step of the paper's size is 400 pairs, or 51,200 tokens of both sides. At the
-# first rung's 150,600 tokens a second, 100,000 such steps take 9.4 hours, if 400 pairs are computed at the speed
-# measured with 100. At the recorded step's 1,272,000 tokens a second they take 1.1 hours, if every batch is full and
-# has the shape that was recorded.
+# Now the hours of the introduction. At 400 pairs a step, 51,200 tokens of both sides, 100,000 steps take 9.4 hours at
+# the first rung's speed, if 400 pairs run at the speed of 100, and 1.1 hours at the recorded step's, if every batch is
+# full and has the recorded shape. The recorded step's MFU is 32 percent ([why not
+# more?](#how-much-of-the-peak-can-a-narrow-model-use)).
 #
-# Its MFU is 32 percent ([why not more?](#how-much-of-the-peak-can-a-narrow-model-use)).
 #
-# On one core of a CPU [the same ladder](#the-same-ladder-on-a-cpu) looks different: bf16 doubles the speed, fused
-# attention then loses a third of it, and compiling loses more. So measure before you believe a list of what is fast,
-# including this one.
+#
+# On one core of a CPU [the same ladder](#the-same-ladder-on-a-cpu) looks different: fused attention and compiling lose
+# speed. So measure before you believe a list of what is fast.
 
 # %% tags=["proof"]
 other = measured("ladder-cuda-faster-host")
@@ -1138,11 +1126,10 @@ assert 760e12 < peak_in_16_bits < 790e12
 # - the **optimiser state**, for Adam two moments for each parameter;
 # - the activations that the forward pass leaves for the backward pass, those of the loss included.
 #
-# The first three are four numbers of 4 bytes, 16 bytes, for each parameter, however large the batch is. The activations
-# grow with the batch and the length.
+# The first three take 16 bytes for each parameter, four numbers of 4, however large the batch is. The activations grow
+# with the batch and the length.
 #
-# Mixed precision shortens only activations, and not all of them. The other three stay in float32, and for the products
-# autocast makes a copy of each matrix in 16 bits, 2 more bytes for each of its parameters.
+# Mixed precision shortens only activations, and not all of them. The other three stay in float32.
 #
 # **By hand.** Without dropout, and with fused attention, a layer keeps for each token, in multiples of $D$ numbers:
 #
@@ -1159,8 +1146,8 @@ assert 760e12 < peak_in_16_bits < 790e12
 #
 # $$4 \cdot \big( 6 \cdot (12 \cdot 64 + 18 \cdot 63) \cdot 512 + 4 \cdot 63 \cdot 37{,}000 \big) = 60.7 \text{ MB}.$$
 #
-# A helper, `training_memory`, adds up what PyTorch saves for the backward pass, 33 MB, and three arrays as large as the
-# logits, which it does not save, 28 MB:
+# A helper, `training_memory`, adds up what PyTorch saves for the backward pass, and three arrays as large as the
+# logits, which it does not save:
 
 # %% one training step's memory, measured and summed tags=["hide-input"]
 from dotformer.support.memory import training_memory
@@ -1178,8 +1165,8 @@ assert round(3 * 4 * 63 * 37_000 / 1e6) == 28 and round(activations / 1e6) == 61
 assert round(4 * 4 * 63 * 37_000 / 1e6) == 37
 
 # %% [markdown]
-# From such a sum `memory_advice` says what has to shrink so that a tenth stays free. On a GPU
-# `python -m dotformer train` prints such a line when memory runs out:
+# From such a sum `memory_advice` says what has to shrink so that a tenth stays free. `python -m dotformer train` prints
+# such a line when a GPU's memory runs out:
 
 # %% advice tags=["hide-input"]
 from textwrap import fill
@@ -1191,20 +1178,18 @@ advice = memory_advice(large, cross_entropy, rows, rows, int(24e9))
 print(fill(advice, 76, subsequent_indent="    "))
 
 # %% [markdown]
-# So for this model it is the batch that is too large, and most of what a batch takes is logits and arrays of their
-# size. But the logits never have to exist all at once: PyTorch's `F.linear_cross_entropy` computes loss and gradients
-# [for some targets at a time](#must-all-logits-exist-at-once).
+# So here it is the batch that is too large. By hand, 37 of the 61 MB of a pair are logits and arrays of their size. But
+# the logits never have to exist all at once: PyTorch's `F.linear_cross_entropy` computes loss and gradients [for some
+# targets at a time](#must-all-logits-exist-at-once).
 #
 # Two other ways out cost time instead of memory. With **gradient accumulation** you split the batch and add up the
 # gradients ([chapter 11](11_training.ipynb#break-it-the-mean-of-means)). With **activation checkpointing** you keep
-# less: only what goes into each layer. The layer is computed again when the backward pass needs its activations.
-# PyTorch restores the random state for that, so dropout drops the same entries. Hugging Face calls it *gradient
-# checkpointing*.
+# only what goes into each layer, and compute the layer again when the backward pass needs its activations. Hugging Face
+# calls it *gradient checkpointing*.
 #
-# What does checkpointing cost? One more forward pass through the layers: a third more work for them, and none for the
-# output product. What does it save? Not the logits: by hand, 37 of the 61 MB of a pair are logits and arrays of their
-# size, and only the other 23 shrink. On the H200 the step took 1.5 times as long, presumably because the launches of
-# the layers are repeated, too.
+# Checkpointing costs one more forward pass through the layers, a third more work for them. On the H200 the step took
+# 1.5 times as long, presumably because launches are repeated, too. And it shrinks only the other 23 MB of a pair, not
+# the logits.
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -1352,12 +1337,12 @@ verdict
 #
 # ## In one breath
 #
-# Each part of a step is a known number of FLOPs and of bytes, and a machine handles only so many of each in a second.
-# The longer of the two times is the part's floor. Where parts run one after another, the step's floor is the sum of
-# their floors. Part of the time above the floor is waiting, which recorded steps and prefetched batches win back. The
-# floor itself sinks if fewer bytes are moved, as in fused attention. With 16 bits arithmetic is faster, too, where the
-# processor has units for it. Each such change must leave the gradient as it was, but for rounding. Where memory is
-# short, you can compute activations twice instead of keeping them.
+# Each part of a step is a known number of FLOPs and of bytes, and the longer of its two times is its floor. Where parts
+# run one after another, the step's floor is the sum of theirs. Part of the time above the floor is waiting, which
+# recorded steps and prefetched batches win back. The floor itself sinks if fewer bytes are moved, as in fused
+# attention, or if arithmetic is faster, as with 16 bits where the processor has units for it. Each such change must
+# leave the gradient as it was, but for rounding. Where memory is short, you can compute activations twice instead of
+# keeping them.
 #
 # **Sources.** The roofline: [Williams, Waterman and Patterson (2009)](https://doi.org/10.1145/1498765.1498785). Online
 # softmax: [Milakov and Gimelshein (2018)](https://arxiv.org/abs/1805.02867); attention in blocks: [Rabe and Staats

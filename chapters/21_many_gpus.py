@@ -8,16 +8,15 @@
 # %% [markdown]
 # # 21. How do many train one model?
 #
-# Two devices halve a batch, compute a loss and its gradient each, and average. The loss looks plausible, the model
-# trains, and the result is wrong: in the first example below the loss is 3, where one device would have found 2.5. To
-# go faster, several devices must split the work, and then they must agree on every step. By the end of this chapter
-# the command of [chapter 14](14_translation.ipynb) trains in one process or in several, and you will be able to check
-# that many compute what one would, and to say what communication costs.
+# To go faster, two devices halve a batch, compute a loss and its gradient each, and average. The loss looks plausible,
+# the model trains, and the result is wrong: in the first example below the loss is 3, where one device would have found
+# 2.5. By the end of this chapter the command of [chapter 14](14_translation.ipynb) trains in one process or in several,
+# and you will be able to check that many compute what one would, and to say what communication costs.
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. You need no
-# GPU: processes on one machine stand for devices, so in this chapter each process is one device. This code has not been
-# run on several GPUs yet. It takes about 30 minutes to read, and 35 for the exercises. [Going further](#going-further),
-# at the end, takes 8 more minutes.
+# GPU: in this chapter each process on one machine stands for a device. This code has not been run on several GPUs yet.
+# It takes about 28 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 8 more
+# minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
 import signal
@@ -38,8 +37,8 @@ transformer_map(built=21)
 # %% [markdown]
 # ## Two halves of a batch
 #
-# Two processes have the same model, and each takes half of a batch. Each computes a gradient from its half. What must
-# they do with the two, so that both make the step that one process would have made with the whole batch?
+# Two processes have the same model, and each computes a gradient from half of a batch. What must they do with the two
+# gradients, so that both make the step of one process with the whole batch?
 #
 # **Predict first.** They could average the two. When would that be right, and when not?
 #
@@ -50,13 +49,12 @@ transformer_map(built=21)
 # equally many targets.
 #
 # This is the *mean of means* of [chapter 11](11_training.ipynb#break-it-the-mean-of-means), and it has the same remedy.
-# Divide every summed loss by the number of real targets *of all processes*, and then *add* the gradients. So each
-# process needs two things: the number of all targets before the backward pass, and the others' gradients after it.
+# Divide every summed loss by the number of real targets *of all processes*, and then *add* the gradients.
 #
 # Each process has a **rank**, counted from 0, and how many there are is the **world size**. Each takes some rows of the
 # batch, its **shard**: `rows.tensor_split(world_size)[rank]`, of source and target (`shard_batch`, folded). A process
-# for which no rows are left must still take part, because the others wait for its gradients. Its target is padding
-# alone, so its gradient is zero.
+# without rows must still take part, because the others wait for its gradient. Its target is padding alone, so that
+# gradient is zero.
 
 # %% tags=["export", "hide-input"] module="distributed"
 import torch
@@ -92,11 +90,11 @@ def shard_batch(
 #
 # ## What do they communicate?
 #
-# Numbers of targets and gradients must both be added up, so one operation is enough. **All-reduce** takes a tensor from
-# each process, adds the tensors up entry by entry, and gives the sum to all.
+# The numbers of targets must be added up before the backward pass, and the gradients after it, so one operation is
+# enough. **All-reduce** takes a tensor from each process, adds the tensors up entry by entry, and gives the sum to all.
 #
-# `launch`, one of the book's helpers, runs a function in several processes at once. They find each other and form a
-# **process group**. A process also has a **local rank**, its number on its own machine, which says which GPU to take.
+# Our helper `launch` runs a function in several processes at once, which form a **process group**. A process also has a
+# **local rank**, its number on its own machine, which says which GPU to take.
 #
 # Here are three processes. `dist.all_reduce` overwrites each one's tensor with the sum:
 
@@ -117,15 +115,15 @@ assert answers == [(n, [6.0, 30.0]) for n in range(3)]
 
 # %% [markdown]
 # Such an operation is a **collective**: all ranks must call it, in the same order, and if one leaves it out, the others
-# wait for it (they **hang**, in a *deadlock*). The library that carries the messages is the group's **backend**: here
-# `gloo`, between CPUs; between NVIDIA's GPUs `nccl`.
+# wait for it: they **hang**. The library that carries the messages is the group's **backend**: here `gloo`, between
+# CPUs; between NVIDIA's GPUs `nccl`.
 #
 # ### Break it: each divides by its own
 #
-# Now the two halves. Each process has the same model and its shard of the batch, and computes the gradient in two ways.
-# For `added`, it divides its loss by the targets of all processes, and the gradients are added up. For `averaged`, it
-# divides by its own targets, and the gradients are averaged. `gradient_of(shard, n)`, folded, is the gradient of the
-# summed loss divided by `n`, or without `n` by the shard's own targets.
+# Now the two halves. Each process computes the gradient of its shard in two ways. For `added`, it divides its loss by
+# the targets of all processes, and the gradients are added up; for `averaged`, by its own, and they are averaged.
+# `gradient_of(shard, n)`, folded, is the gradient of the summed loss divided by `n`, or without `n` by the shard's own
+# targets.
 
 # %% a small model's gradient tags=["hide-input"]
 from dotformer.training import cross_entropy
@@ -170,10 +168,9 @@ for name, gradient in zip(("added", "averaged"), first, strict=True):
 assert torch.equal(first[0], second[0])
 
 # %% [markdown]
-# Their sum is the gradient of one process with the whole batch, up to rounding. Averaged, they are far off,
-# because the first process has 21 real targets here, and the second 6. From outside you would not notice: a model with
-# averaged gradients trains, and nobody runs the correct version beside it. So make this check once: on one batch,
-# without dropout, against one process.
+# Added up, the two make the gradient of one process, up to rounding. Averaged, they are far off, because the first
+# process has 21 real targets here, and the second 6. From outside you would not notice, because a model with averaged
+# gradients trains. So make this check once: on one batch, without dropout, against one process.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -200,8 +197,8 @@ quiz.one_choice(
 # ## How is a sum made?
 #
 # If each of $N$ processes sent its whole gradient to all others, each would receive $N - 1$ of them. For the paper's
-# base model (63 million numbers of 4 bytes) and 8 devices that is 1.8 gigabytes a step. A server that collects all
-# gradients (a **parameter server**) would receive as many at its one connection. It can be done with less.
+# base model (63 million numbers of 4 bytes) and 8 devices that is 1.8 gigabytes a step. A **parameter server**, which
+# collects all gradients, would receive as many at its one connection. It can be done with less.
 #
 # Put the processes into a ring, and cut the gradient into $N$ chunks. In the first round, process $p$ sends chunk $p$
 # to the next process, which adds it to its own chunk $p$. In every later round, each process passes on the chunk to
@@ -254,7 +251,7 @@ for start, end, sent, at in (
 plt.show()
 
 # %% [markdown]
-# Here are all four rounds, two of reduce-scatter and two of all-gather. Sums that are complete are blue:
+# Here are all four rounds, with complete sums in blue:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Five columns, at the start and after each of four rounds, with a row of three numbers for each of three ranks. At the start 1, 2, 3; 10, 20, 30; 100, 200, 300. After round 1 rank 0 has 303 in its third number, rank 1 has 11 in its first, rank 2 has 220 in its second. After round 2 rank 0 has 222, rank 1 has 333 and rank 2 has 111, each complete. After round 3 each has two complete numbers, after round 4 all three."}}
 drawing = Diagram(7.9, 2.2)
@@ -299,11 +296,10 @@ for n in (2, 8, 100):
 
 # %% [markdown]
 # In each of the two phases a process sends $(N - 1) / N$ times the gradient. So in an all-reduce of two processes each
-# sends its gradient once, and with more processes never quite twice, however many there are. That is one reason why
-# training scales so far, and no sum that the processes make themselves can send less ([Patarasuk and Yuan,
-# 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)). What does grow is the number of rounds. (A *tree* needs only about
-# $2 \log_2 N$, so for small messages it is preferred.) Each round takes a fixed **latency**, however small the chunk,
-# plus its bytes divided by the **bandwidth** of the connection.
+# sends its gradient once, and with more processes never quite twice. No sum that the processes make themselves can send
+# less ([Patarasuk and Yuan, 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)). What does grow is the number of rounds.
+# Each round takes a fixed **latency**, however small the chunk, plus its bytes divided by the **bandwidth** of the
+# connection.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -328,17 +324,16 @@ quiz.number(
 # %% [markdown]
 # ## Ready-made engines
 #
-# Splitting the batch is called **data parallelism**, and PyTorch has two engines (*wrappers*) for it. **Distributed
-# data parallel** (DDP) keeps the whole model in every process, and begins to send the gradients of the last layers
-# while the backward pass still computes those of the first (**overlap of communication and computation**). **Fully
-# sharded data parallel** (FSDP) leaves each process only a part of the parameters, the gradients and Adam's two
-# moments. This part is called a shard, too.
+# Splitting the batch is called **data parallelism**, and PyTorch has two engines for it. **Distributed data parallel**
+# (DDP) keeps the whole model in every process, and begins to send the gradients of the last layers while the backward
+# pass still computes those of the first (**overlap of communication and computation**). **Fully sharded data parallel**
+# (FSDP) leaves each process only a part of the parameters, the gradients and Adam's two moments, also called its shard.
 #
 # FSDP takes the two phases of the ring apart. Before a layer is used, an all-gather gives every process the layer's
-# full parameters. Afterwards each process frees those outside its shard (it *reshards*). In the backward pass the layer
-# is gathered again, and then a reduce-scatter leaves each process the summed gradient of its own shard. Adam treats
-# each number by itself, so it can update that shard alone, and keeps moments for it alone. A step of two layers, as one
-# device sees it (the times are invented):
+# full parameters. Afterwards each process frees those outside its shard. In the backward pass the layer is gathered
+# again, and then a reduce-scatter leaves each process the summed gradient of its own shard. Adam treats each number by
+# itself, so it can update that shard alone, and keeps moments for it alone. A step of two layers, as one device sees it
+# (the times are invented):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One device in a training step of two layers under FSDP, time to the right, with lanes for network, compute and memory. Forward pass: all-gather 1, then all-gather 2 during forward 1, then forward 2 and the loss; the full parameters of each layer are freed after its forward. Backward pass: all-gather 2, then all-gather 1 during backward 2, reduce-scatter 2 during backward 1, reduce-scatter 1, and Adam on the own shard; the full parameters of each layer are freed after its backward. The full parameters of both layers take up memory at once only during forward 1 and during backward 2."}}
 lanes = {"network": 1.7, "compute": 1.12, "layer 1": 0.62, "layer 2": 0.26}
@@ -380,24 +375,22 @@ for title, steps, bottom in panels:
 plt.show()
 
 # %% [markdown]
-# While the device computes with one layer, the network already gathers the next, or carries gradients away. So if the
-# network is fast enough, only the first all-gather of each pass and the last reduce-scatter keep the device waiting. In
-# a step of one batch, at most two layers lie whole in its memory at once, besides the embeddings: they belong to no
-# layer, so they stay gathered through both passes.
+# While the device computes with one layer, the network already gathers the next, or carries gradients away. So if it is
+# fast enough, only the first all-gather of each pass and the last reduce-scatter keep the device waiting. In a step of
+# one batch, at most two layers lie whole in its memory at once, besides the embeddings.
 #
 # Training takes 16 bytes for each parameter: 4 for itself, 4 for its gradient and 8 for the moments ([chapter
 # 20](20_one_gpu.ipynb#what-if-it-does-not-fit)). With FSDP a process keeps about $16 / N$ bytes for each parameter. A
-# model of 8 billion parameters needs 128 GB, more than a GPU of 80 GB holds. Spread over eight GPUs it needs
-# $128 / 8 = 16$ GB on each. To this come the layers that are gathered at the moment, and the activations, which FSDP
-# does not shard. (Steps of several batches need [more](#what-does-accumulation-cost-under-fsdp).)
+# model of 8 billion parameters needs 128 GB, more than a GPU of 80 GB holds, and over eight GPUs $128 / 8 = 16$ GB on
+# each. To this come the gathered layers, and the activations, which FSDP does not shard. Steps of several batches need
+# [more](#what-does-accumulation-cost-under-fsdp).
 #
-# Adam can work on one shard alone, but clipping cannot, because it needs the norm of the whole gradient. So the
-# processes add up the squares of their shards' norms, and take the root. PyTorch's `clip_grad_norm_` does that.
+#
 
 # %% [markdown]
 # ### What lies where?
 #
-# FSDP shards all it can. One can also shard less. The **Zero Redundancy Optimizer** (ZeRO; [Rajbhandari and others,
+# One can also shard less. The **Zero Redundancy Optimizer** (ZeRO; [Rajbhandari and others,
 # 2020](https://arxiv.org/abs/1910.02054)) has three stages: ZeRO-1 shards Adam's moments, ZeRO-2 the gradients as well,
 # and ZeRO-3, which is what FSDP does, the parameters, too. Of the 16 bytes for each parameter, each of four devices
 # keeps:
@@ -432,26 +425,23 @@ plt.show()
 assert list(bytes_kept.values()) == [16, 10, 7, 4]
 
 # %% [markdown]
-# With one batch a step, the first two stages send no more bytes than DDP. The gradients are reduce-scattered, so that
-# each device has the complete sum of its quarter; it updates that quarter, and the new parameters are all-gathered.
-# These are the two phases of the all-reduce that DDP makes anyway. (The second can no longer hide behind the backward
-# pass, because it waits for the update.) Only ZeRO-3 communicates more, because it gathers the parameters twice.
+# With one batch a step, the first two stages send no more bytes than DDP. The gradients are reduce-scattered, each
+# device updates its quarter, and the new parameters are all-gathered: these are the two phases of the all-reduce that
+# DDP makes anyway. Only ZeRO-3 communicates more, because it gathers the parameters twice.
 
 # %% [markdown]
 # ### The trainer
 #
 # By default both engines *average* the $N$ gradients, which gives an $N$-th of the sum that we need. So each process
-# makes its own gradient $N$ times as large: it divides its loss by an $N$-th of all targets. In the first example of
-# this chapter there are 8 targets and two processes, so each divides by $8 / 2 = 4$. They get $12 / 4 = 3$ and
-# $8 / 4 = 2$, and the mean of these is 2.5, the loss of the whole batch.
+# makes its own gradient $N$ times as large: it divides its loss by an $N$-th of all targets. In the first example there
+# are 8 targets and two processes, so each divides by $8 / 2 = 4$. They get $12 / 4 = 3$ and $8 / 4 = 2$, and the mean
+# of these is 2.5, the loss of the whole batch.
 #
-# Our function `replicate` wraps a model in DDP, with one call to PyTorch. All processes must begin with the same
-# parameters, so DDP first sends those of rank 0 to the others (a **broadcast**). Otherwise equal gradients would move
-# different models, and no error would say so.
+# Our function `replicate` wraps a model in DDP, which first sends the parameters of rank 0 to the others (a
+# **broadcast**). Otherwise equal gradients would move different models, and no error would say so.
 #
-# Our function `shard` wraps a model in FSDP (here parameters are sharded, not rows). Because the model may not fit on
-# one device, rank 0 builds it in the computer's own memory, the others on the **meta device**, without values, and rank
-# 0 sends each its part.
+# Our function `shard` wraps a model in FSDP. Because the model may not fit on one device, rank 0 builds it in the
+# computer's own memory, the others on the **meta device**, without values, and rank 0 sends each its part.
 
 # %% tags=["hide-input", "export"] module="distributed"
 from collections.abc import Iterable, Iterator
@@ -569,9 +559,8 @@ def evaluate_together(
 
 
 # %% [markdown]
-# The trainer needs few changes. `DistributedTrainer` is [chapter 20](20_one_gpu.ipynb#a-trainer-that-does-not-wait)'s
-# `FastTrainer` with the model in an engine and three methods changed. The docstrings say what each does. `all_reduce`,
-# folded, returns the sum, here of the losses. The loop stays as it is.
+# `DistributedTrainer` is [chapter 20](20_one_gpu.ipynb#a-trainer-that-does-not-wait)'s `FastTrainer` with the model in
+# an engine and three methods changed. `all_reduce`, folded, returns the sum.
 
 
 # %% tags=["export"] module="distributed"
@@ -625,10 +614,9 @@ class DistributedTrainer(FastTrainer):
 
 # %% [markdown]
 # Do both engines compute what one process computes, and what do they send? With each engine, two processes make a step
-# of a small model, and each process takes half of the batch. The output below has these rows, all but *error* in
-# multiples of the parameters' bytes in float32:
+# of a small model. The output has these rows, all but *error* in multiples of the parameters' bytes in float32:
 #
-# - *allreduce*, *allgather* and *reducescatter* count the whole tensor of each call, and not one process's part.
+# - *allreduce*, *allgather* and *reducescatter* count the whole tensor of each call.
 # - *kept* is what one process keeps of the parameters.
 # - *sent* is what one process would send in a ring. With $N = 2$ that is $2 (N - 1) / N = 1$ times what is all-reduced,
 #   and $(N - 1) / N = 1/2$ of what is gathered or scattered.
@@ -737,23 +725,22 @@ check_engines(1, 1.65)
 assert round(traffic["FSDP", 1]["sent"], 2) == 1.32
 
 # %% [markdown]
-# DDP sums every gradient once. FSDP gathers each layer twice. The embeddings, 35.5 percent of this model, belong to no
-# layer: they stay gathered through both passes, so they are gathered once. That makes $2 \cdot 0.645 + 0.355 = 1.65$.
+# FSDP gathers each layer twice. The embeddings, 35.5 percent of this model, belong to no layer: they stay gathered
+# through both passes, so they are gathered once. That makes $2 \cdot 0.645 + 0.355 = 1.65$.
 #
 # In a ring, FSDP therefore sends $(1.65 + 1) / 2 = 1.32$ times the model, where DDP sends it once. With small
-# embeddings it would be 1.5. In return each process keeps only half of everything. In bfloat16 FSDP gathers half as
-# many bytes, while gradients are still summed in float32. It then sends 0.91, even less than DDP in float32.
+# embeddings it would be 1.5. In bfloat16 FSDP gathers half as many bytes, while gradients are still summed in float32,
+# and sends 0.91, less than DDP in float32.
 
 # %% [markdown]
 # ## What goes into a checkpoint?
 #
-# The loop of [chapter 11](11_training.ipynb#stop-halfway) keeps parameters, optimiser state, random state, epoch and
-# batch, and history, and so it does here, in the same file. To save, the processes gather one parameter after the
-# other, and rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the file
-# has the shape of a shard, and **any number of processes may go on from there**, whatever number began.
+# As in [chapter 11](11_training.ipynb#stop-halfway), a checkpoint keeps parameters, optimiser state, random state,
+# epoch and batch, and history. To save, the processes gather one parameter after the other, and rank 0 writes them
+# whole. To load, each process reads the file and keeps its shard. So nothing in the file has the shape of a shard, and
+# **any number of processes may go on from there**.
 #
-# Each rank draws its own numbers for dropout, and a run resumed in as many processes draws the same ones as an
-# uninterrupted one: at the start and at every save, ranks other than 0 reseed from the seed, the step and their rank.
+#
 #
 # ### Do they train the same model?
 #
@@ -830,10 +817,10 @@ for name in histories:
 # All devices wait for the slowest, the **straggler**. (If each updated without waiting, in *asynchronous* training, it
 # would use gradients of parameters already replaced, *stale* ones, and the run would no longer be that of one process.)
 # And the more there are, the more often one fails. On 16,384 of them the training of Llama 3 was interrupted
-# unexpectedly 419 times in 54 days, once every three hours
-# ([Grattafiori and others, 2024](https://arxiv.org/abs/2407.21783), section 3.3.4). A process that is killed says
-# nothing. The others find a connection closed, or wait. So somebody has to watch: when one dies, stop the rest, start
-# all again, and let them go on from the last checkpoint.
+# unexpectedly 419 times in 54 days, once every three hours ([Grattafiori and others,
+# 2024](https://arxiv.org/abs/2407.21783), section 3.3.4). A process that is killed says nothing, and one that hangs
+# does not even close its connection: the others wait, with our settings ten minutes. So somebody has to watch: when one
+# fails, stop the rest, start all again, and let them go on from the last checkpoint.
 #
 # Here rank 1 kills itself in step 13, and the last checkpoint was made after step 10.
 #
@@ -850,10 +837,9 @@ for name in ("1 process", "2, one of them killed"):
     compare(name)
 
 # %% [markdown]
-# No farther than the other runs. Steps 11 and 12 were made twice, and nobody can tell.
+# No farther than the other runs. Steps 11 and 12 were made twice.
 #
-# A process that hangs closes no connection. The others wait for it, with our settings ten minutes, and then all are
-# stopped, and started again if you allow it. (Meanwhile `py-spy dump` shows where each one is.)
+#
 #
 # How often should you save? Let a save take $c$ minutes and a failure come every $M$ minutes on average, with $M$ much
 # larger than $c$. Saving every $T$ minutes costs a share $c / T$ of the time, and a failure loses half an interval on
@@ -863,11 +849,10 @@ for name in ("1 process", "2, one of them killed"):
 #
 # ## The same command
 #
-# `torchrun` comes with PyTorch. It starts a program several times, tells each copy its rank, and watches them; `launch`
-# uses the same code. `python -m dotformer train` looks for a rank in its environment variables, and if there is one, it
-# takes a `DistributedTrainer`. The first command below starts two processes. The second starts two that each keep a
-# shard. The third starts eight, one for each GPU; when one fails, all are started again, at most three times
-# (`--max-restarts`):
+# PyTorch's `torchrun` starts a program several times, tells each copy its rank, and watches them.
+# `python -m dotformer train` takes a `DistributedTrainer` if it finds a rank in its environment variables. The commands
+# start two processes, two that each keep a shard, and eight, one for each GPU, which are all started again when one
+# fails, at most three times:
 #
 # ```bash
 # torchrun --standalone --nproc-per-node 2 \
@@ -879,7 +864,7 @@ for name in ("1 process", "2, one of them killed"):
 # ```
 #
 # `max_tokens` stays the size of the *whole* batch. So the result does not depend on the number of processes, except for
-# rounding and dropout.
+# rounding and for dropout, where each rank draws its own numbers.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -902,9 +887,9 @@ quiz.one_choice(
 # ## Are two twice as fast?
 #
 # Here each process gets one core, and computes the gradient of a model of 4 million parameters: one process from a
-# whole batch, then two from a half each. So the total batch is fixed, which is called **strong scaling**. Where the
-# batch per process is kept instead, so that the total grows with the world size, it is **weak scaling**. The speed-up
-# divided by the number of processes is the **scaling efficiency**.
+# whole batch, then two from a half each. So the total batch is fixed, which is called **strong scaling**. With a fixed
+# batch per process it would be **weak scaling**. The speed-up divided by the number of processes is the **scaling
+# efficiency**.
 #
 # The two do it in three ways: without communication; with an all-reduce when the backward pass is done; and in
 # **buckets**, where the gradients of the last layers are sent as soon as there are 5 megabytes of them.
@@ -962,23 +947,19 @@ assert (
 )
 
 # %% [markdown]
-# With 32 sentences two that communicate are faster, but not twice as fast. Without communication they are twice as
-# fast, within the spread.
+# With 32 sentences two are twice as fast without communication, within the spread, and less than twice with it.
 #
-# With 4 sentences two that communicate are *slower* than one. Communication adds 23 ms (61 - 38), about as much as with
-# 32 sentences (189 - 167 = 22), since there are as many gradients. But now these 23 ms follow 38 ms of computing, and
-# not 167.
+# With 4 sentences two that communicate are *slower* than one. Communication adds $61 - 38 = 23$ ms, about as much as
+# with 32 sentences, since there are as many gradients. But now these 23 ms follow 38 ms of computing, and not 167.
 #
 # Even without communication, two are only 1.31 times as fast as one. Part of a step takes as long for few sentences as
 # for many, some 8 of the 50 ms, by the straight line through one process's two times. If a share $s$ of the time cannot
-# be divided, no number of devices makes it more than $1 / s$ times as fast (**Amdahl's law**), here about 6. (For two
-# this allows $50 / (8 + 42 / 2) = 1.7$; we have not found what accounts for the rest.)
+# be divided, no number of devices makes it more than $1 / s$ times as fast (**Amdahl's law**), here about 6. For two
+# this allows $50 / (8 + 42 / 2) = 1.7$; we have not found what accounts for the rest.
 #
-# Between an all-reduce at the end and one in buckets there is no clear difference here, presumably because overlap of
-# communication and computation needs free hardware, and both cores compute.
+# Buckets make no clear difference here, presumably because overlap needs free hardware, and both cores compute.
 #
-# How long does an all-reduce take by itself? We timed it on another machine than the steps above, so compare its rows
-# only with each other.
+# How long does an all-reduce take by itself? We timed it on another machine, so compare its rows only with each other.
 
 
 # %% an all-reduce, timed tags=["hide-input"]
@@ -1011,22 +992,20 @@ grew = two["at the end"][1] - two["no all-reduce"][1]
 assert round(grew) == 22
 
 # %% [markdown]
-# 10,000 numbers take about as long as ten: nearly all of that is latency. So biases and gains should not be sent one by
-# one, and that is why gradients travel in buckets. PyTorch's buckets hold 25 megabytes, unless you say otherwise.
-# [Going further](#what-does-a-message-cost) puts latency and bandwidth into numbers.
+# 10,000 numbers take about as long as ten: nearly all of that is latency. So gradients do not travel one by one but in
+# buckets, in PyTorch of 25 megabytes. [Going further](#what-does-a-message-cost) puts latency and bandwidth into
+# numbers.
 #
 # ## Share a layer
 #
-# So far each device computed whole layers. What if one layer is too large for a device, or a batch too small to be
-# split further? Then a *matrix* can be shared (**tensor parallelism**, [Shoeybi and others,
-# 2019](https://arxiv.org/abs/1909.08053)).
+# If one layer is too large for a device, or a batch too small to be split further, a *matrix* can be shared (**tensor
+# parallelism**, [Shoeybi and others, 2019](https://arxiv.org/abs/1909.08053)).
 #
 # Take the feed-forward network, $\operatorname{relu}(x W_1) \, W_2$. Cut $W_1$ between columns (**column-parallel**):
-# each device then computes half of the hidden numbers, and applies the ReLU to them by itself. (Cut between rows, it
-# would give each device only a summand of every hidden number, and the ReLU of a sum is not the sum of the ReLUs.) Cut
-# $W_2$ between rows
-# (**row-parallel**), so that each multiplies only the hidden numbers that it has. That gives two summands of the
-# output:
+# each device then computes half of the hidden numbers, and applies the ReLU to them by itself. Cut between rows, it
+# would give each device only a summand of every hidden number, and the ReLU of a sum is not the sum of the ReLUs. Cut
+# $W_2$ between rows (**row-parallel**), so that each multiplies only the hidden numbers that it has. That gives two
+# summands of the output:
 #
 # $$\operatorname{relu}(x W_1) \, W_2 = \operatorname{relu}(x W_1^{(1)}) \, W_2^{(1)} + \operatorname{relu}(x W_1^{(2)}) \, W_2^{(2)}$$
 #
@@ -1054,18 +1033,16 @@ plt.show()
 
 # %% [markdown]
 # Once in each. The summands of the output are added up on the way forward. Both devices have used $x$, so on the way
-# back each has only its part of the gradient of $x$, and these parts are added up. PyTorch does not know these sums, so
-# we write two functions, each with a backward pass of its own (subclasses of `torch.autograd.Function`, called with
-# `.apply`).
+# back each has only its part of the gradient of $x$, and these parts are added up.
 #
 # **By hand.** Let $x = 3$, $W_1 = (1, 2)$ and $W_2 = (4, 5)^\top$. The first device computes $3 \cdot 1 \cdot 4 = 12$
 # and the second $3 \cdot 2 \cdot 5 = 30$; their sum, 42, is the output. Back, let the gradient at the output be 2. The
 # first finds $2 \cdot 4 \cdot 1 = 8$ for $x$, and the second $2 \cdot 5 \cdot 2 = 20$. One process would have found 28,
 # their sum.
 #
-# The first function, `SumForward`, sums forward and passes gradients on unchanged: the loss is computed from the sum,
-# so each summand has the gradient of the sum. The second, `SumBackward`, does the reverse (both are folded): it passes
-# $x$ on unchanged, and sums the gradients.
+# PyTorch does not know these sums, so we write two functions with backward passes of their own, both folded.
+# `SumForward` sums forward and passes gradients on unchanged: the loss is computed from the sum, so each summand has
+# the gradient of the sum. `SumBackward` passes $x$ on unchanged, and sums the gradients.
 
 # %% tags=["proof"]
 x = torch.tensor(3.0, requires_grad=True)
@@ -1107,7 +1084,7 @@ class SumBackward(torch.autograd.Function):
 
 # %% [markdown]
 # With these a device computes `SumForward.apply(relu(SumBackward.apply(x) @ W_1) @ W_2)`, with its halves of the
-# matrices. Is that one process's layer? In the folded cell two processes compute output and gradients, in float64:
+# matrices. Two processes compute output and gradients, in float64:
 
 
 # %% two processes beside one tags=["hide-input"]
@@ -1149,25 +1126,23 @@ assert apart < 1e-12
 assert all(torch.equal(*pair) for pair in zip(left[:2], right[:2], strict=True))
 
 # %% [markdown]
-# Output and all gradients are those of one process, up to float64 rounding.
+# Output and all gradients are those of one process, up to rounding.
 #
-# This was without biases and dropout. With them, $b_1$ would be cut with $W_1$, $b_2$ would be added once, to the
-# total, and dropout of the total must drop the same entries on all devices. Attention is shared in the same way, by
-# heads: the columns of $W_Q$, $W_K$ and $W_V$ that belong to a head, and its rows of $W_O$ ([chapter
-# 6](06_many_heads.ipynb#heads-are-a-sum)). So a layer of an encoder needs two all-reduces forward and two back. (FSDP
-# sends parameters, and each device computes whole layers for its own rows of the batch. Here activations are sent, and
-# all devices share the same rows, so the batch need not grow.)
+# Attention is shared in the same way, by heads: the columns of $W_Q$, $W_K$ and $W_V$ that belong to a head, and its
+# rows of $W_O$ ([chapter 6](06_many_heads.ipynb#heads-are-a-sum)). So a layer of an encoder needs two all-reduces
+# forward and two back. FSDP sends parameters, and each device has its own rows of the batch. Here activations are sent,
+# and devices that share a layer have the same rows. So the batch need not grow: it has fewer shards, each device has
+# more tokens, and only its part of the gradients to send.
 #
 # ### Share the layers, or the positions
 #
-# There are two more ways to cut. In **pipeline parallelism** ([Huang and others,
-# 2019](https://arxiv.org/abs/1811.06965)) each device has some of the *layers*, and only activations at the borders are
-# sent, and on the way back their gradients. To keep all busy, a batch is cut into $m$ micro-batches that follow one
-# another. At the beginning and at the end some devices still wait, a share of $(N - 1) / (m + N - 1)$ of the time, the
-# **bubble**. With 3 devices and 4 micro-batches, as in the picture, that is a third; with 30 micro-batches it would be
-# 6 percent. But small micro-batches use a device badly, and the activations of all must be kept until their backward
-# pass. A schedule that starts each backward pass as early as it can (*1F1B*, one forward, one backward) keeps at most
-# $N$ of them.
+# In **pipeline parallelism** ([Huang and others, 2019](https://arxiv.org/abs/1811.06965)) each device has some of the
+# *layers*, and only activations at the borders are sent, and on the way back their gradients. To keep all busy, a batch
+# is cut into $m$ micro-batches that follow one another. At the beginning and at the end some devices still wait, a
+# share of $(N - 1) / (m + N - 1)$ of the time, the **bubble**. With 3 devices and 4 micro-batches, as in the picture,
+# that is a third; with 30 micro-batches it would be 6 percent. But small micro-batches use a device badly, and the
+# activations of all must be kept until their backward pass. A schedule that starts each backward pass as early as it
+# can (*1F1B*, one forward, one backward) keeps at most $N$ of them.
 #
 # In **context parallelism** each device has some of the *positions*. In *ring attention* ([Liu and others,
 # 2023](https://arxiv.org/abs/2310.01889)) the keys and values then go around a ring, while each device keeps the
@@ -1227,14 +1202,12 @@ plt.show()
 # | the stack of layers still does not fit, or links are slow | the stack of layers (pipeline parallel) |
 # | one sequence is too long | its positions (context parallel) |
 #
-# Tensor parallelism helps in the second case of its row because devices that share a layer count as one. With the same
-# devices there are fewer shards of the batch, so each has more tokens, and only its part of the gradients to send.
 # Where each way begins to be bound by communication is [computed below](#when-does-communication-take-longer).
 #
-# Large models combine these ways. The eight devices of one machine, joined by fast links (NVLink), share each layer; a
-# width of 8,192 is enough for that. Batches are dealt out among machines. With a pipeline besides, this is called **3D
-# parallelism**. In a [mixture of experts](19_modern.ipynb#experts-more-parameters-at-the-same-price) the experts can be
-# dealt out as well, and each token travels to the devices of its experts, in an *all-to-all*: **expert parallelism**.
+# Large models combine these ways. The eight devices of one machine, joined by fast links (NVLink), share each layer,
+# and batches are dealt out among machines. With a pipeline besides, this is called **3D parallelism**. In a [mixture of
+# experts](19_modern.ipynb#experts-more-parameters-at-the-same-price) the experts can be dealt out as well, and each
+# token travels to the devices of its experts, in an *all-to-all*: **expert parallelism**.
 
 # %% [markdown]
 # ## Do more devices need a larger batch?
@@ -1242,15 +1215,15 @@ plt.show()
 # If the batch stays as it is, every further device leaves less for each: on 64 H200s the paper's base model would train
 # only [some 7 times as fast](#what-would-it-cost-today) as on one, by our estimate.
 #
-# So whoever uses more devices usually gives them a larger batch, to keep them busy. But that is another training: for
-# the same data it makes fewer steps, and its learning rate and Adam's settings must be searched for again. Two rules
-# say where to begin the search, for $k$ times the batch. For SGD, take $k$ times the learning rate, after a warm-up
-# ([Goyal and others, 2017](https://arxiv.org/abs/1706.02677)). For Adam, take $\sqrt k$ times the learning rate, and
-# divide Adam's $\epsilon$ by $\sqrt k$. Replace Adam's $\beta_1$ and $\beta_2$ by $1 - k (1 - \beta_1)$ and
-# $1 - k (1 - \beta_2)$, as long as the new values are above 0 ([Malladi and others,
-# 2022](https://arxiv.org/abs/2205.10287)). The noise of a mean over $k$ times as many targets is $\sqrt k$ times
-# smaller; once it is small beside the gradient itself, a larger batch no longer saves steps. That size is the
-# **critical batch size** ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
+# So more devices usually get a larger batch, to keep them busy. But that is another training: for the same data it
+# makes fewer steps, and its learning rate and Adam's settings must be searched for again. Two rules say where to begin,
+# for $k$ times the batch. For SGD, take $k$ times the learning rate, after a warm-up ([Goyal and others,
+# 2017](https://arxiv.org/abs/1706.02677)). For Adam, take $\sqrt k$ times the learning rate, and divide Adam's
+# $\epsilon$ by $\sqrt k$. Replace Adam's $\beta_1$ and $\beta_2$ by $1 - k (1 - \beta_1)$ and $1 - k (1 - \beta_2)$, as
+# long as the new values are above 0 ([Malladi and others, 2022](https://arxiv.org/abs/2205.10287)). The noise of a mean
+# over $k$ times as many targets is $\sqrt k$ times smaller; once it is small beside the gradient itself, a larger batch
+# no longer saves steps. That size is the **critical batch size** ([Shallue and others,
+# 2019](https://arxiv.org/abs/1811.03600)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1444,9 +1417,8 @@ verdict
 #
 # Many processes train one model if each takes a shard of every batch and divides by the targets of all, and if they
 # all-reduce the gradients. The sum is what one process would have computed, and in a ring each sends less than twice
-# the gradient for it. What does not fit is kept in shards (those of the parameters cost more communication), and a
-# process that dies is restarted from the last checkpoint. How much faster it gets depends on the work between two
-# sums.
+# the gradient for it. What does not fit is kept in shards, and a process that dies is restarted from the last
+# checkpoint. How much faster it gets depends on the work between two sums.
 #
 # **Sources.** Figures of the paper: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), table 2, sections
 # 5.1, 5.2 and 6.1. Model, gradients and optimiser state in shards: [Rajbhandari and others

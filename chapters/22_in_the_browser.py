@@ -34,11 +34,10 @@ transformer_map(built=22)
 # %% [markdown]
 # ## What must be sent?
 #
-# When a reader opens a page, everything the translator needs must first come over the network, and a phone must be able
-# to hold it. Besides the parameters it needs an *engine*, the code that computes with them. A browser runs JavaScript,
-# and not Python, and PyTorch is hundreds of megabytes. A ready-made engine for pages, [ONNX
-# Runtime](https://www.npmjs.com/package/onnxruntime-web) 1.30, still needs a file of 14 MB, or 3.7 MB compressed. But
-# our translator has only 247,000 parameters, one megabyte in 32 bits.
+# When a reader opens a page, everything the translator needs must first come over the network. Besides the parameters
+# it needs an *engine*, the code that computes with them. A browser runs JavaScript, and not Python. A ready-made engine
+# for pages, [ONNX Runtime](https://www.npmjs.com/package/onnxruntime-web) 1.30, needs a file of 14 MB, or 3.7 MB
+# compressed. But our translator has only 247,000 parameters, one megabyte in 32 bits.
 #
 # So we write the engine ourselves. Then three things are sent: the parameters with their configuration, the two
 # tokenizers, and the code of the engine.
@@ -46,18 +45,16 @@ transformer_map(built=22)
 # ## Parameters in 8 bits
 #
 # In PyTorch a parameter takes 32 bits by default, more than it needs. Any whole number from $-127$ to 127 fits into 8
-# bits. (They could also hold $-128$, which is left out, so that the range is the same on both sides of 0.) So let us
-# turn a row of a matrix, $(0.5, -1.27, 0.254)$, into such numbers. Its largest absolute value is 1.27, which should
-# become 127. So divide all entries by $1.27 / 127 = 0.01$, the row's **scale**, and round: $(50, -127, 25)$. To get the
-# row back, you **dequantize**: multiply by the scale, which gives $(0.50, -1.27, 0.25)$.
+# bits. Let us turn a row of a matrix, $(0.5, -1.27, 0.254)$, into such numbers. Its largest absolute value is 1.27,
+# which should become 127. So divide all entries by $1.27 / 127 = 0.01$, the row's **scale**, and round:
+# $(50, -127, 25)$. To get the row back, you **dequantize**: multiply by the scale, which gives $(0.50, -1.27, 0.25)$.
 #
 # The last entry has lost 0.004. No entry can lose more than half a scale, here 0.005, because rounding moves a number
 # by at most one half.
 #
 # This is **post-training quantization** of the weights: the model has been trained already. Ours is *symmetric*,
-# because the range reaches equally far on both sides of 0, and *per channel*, because each row of a matrix has a scale
-# of its own (in a linear layer a row makes one entry, or *channel*, of the output; in an embedding table it is the
-# vector of one token).
+# because the range reaches equally far on both sides of 0. It is also *per channel*, because each row of a matrix has a
+# scale of its own: in a linear layer a row makes one entry, or *channel*, of the output.
 
 # %% tags=["export"] module="export"
 import torch
@@ -146,17 +143,15 @@ figure.tight_layout(h_pad=1.2)
 plt.show()
 
 # %% [markdown]
-# The pale band is one scale wide, and every entry in it goes to the level in the middle. With 3 bits, 0.254 and 0.5 go
-# to the same level: they become the same number.
+# The pale band is one scale wide, and every entry in it goes to the level in the middle. With 3 bits, 0.254 and 0.5
+# become the same number.
 #
-# We quantize matrices and embedding tables, which hold nearly all of the parameters. Biases and norms are few and stay
-# as they are.
+# We quantize matrices and embedding tables, which hold nearly all of the parameters. Biases and norms stay as they are.
 #
 # Everything but the code comes as one object in JSON, JavaScript's notation for data. JSON holds numbers and strings
 # but no bytes, and a quantized entry is a byte. So the bytes are written as a string, with 64 characters, each worth 6
-# bits: three bytes become four characters. This is **base64**. (Written as numbers, the bytes would take about 3.4
-# characters each with the comma. The scales are written with nine digits, which give every 32-bit number back exactly.)
-# `page_model` makes the object:
+# bits: three bytes become four characters. This is **base64**. As numbers, the bytes would take about 3.4 characters
+# each. The scales get nine digits, which give every 32-bit number back exactly. `page_model` makes the object:
 
 # %% tags=["export"] module="export"
 from typing import Any
@@ -236,9 +231,8 @@ print(f"{len(text):,} in the page, {compressed:,} compressed")
 assert 0.4 < len(text) / in_32_bits < 0.48 and compressed < 0.32 * in_32_bits
 
 # %% [markdown]
-# In the page the model takes less than half of the bytes. You might expect a quarter, but base64 takes a third more
-# space than the raw bytes, and the scales, the biases and the merges of both tokenizers come on top. Compression
-# removes most of this excess.
+# You might expect a quarter of the bytes in the page, but base64 takes a third more, and the scales, the biases and the
+# tokenizers' merges come on top. Compression removes most of this excess.
 #
 # The 8 bits make only the download smaller: when the page loads the model, it turns every entry back into 32 bits.
 #
@@ -248,7 +242,7 @@ assert 0.4 < len(text) / in_32_bits < 0.48 and compressed < 0.32 * in_32_bits
 # 4? And what if a whole matrix shares one scale?
 #
 # Below, *kB, matrices* is the size of all matrices and scales if the bits are *packed*, one number directly after
-# another, even where a number takes less than a byte. *Set to 0* is the share of their entries that round to 0.
+# another. *Set to 0* is the share of their entries that round to 0.
 
 
 # %% tags=["export", "hide-input"] module="export"
@@ -318,11 +312,10 @@ assert cost[3, False][0] < 430 and abs(cost[8, True][2] - cost[32, True][2]) < 5
 # In 8 bits all 500 sentences stay right. Why is so little lost? A rounding error is spread evenly over one scale, so
 # its typical size is the scale divided by $\sqrt{12}$. For rows of 64 normal random numbers that is 0.6 percent of a
 # typical entry in 8 bits, 11 percent in 4, and 25 percent in 3. A product with such a row is off by the same share: the
-# errors cancel in part, but so do the terms of the product. With a scale for each row even 3 bits, which leave only the
-# seven values from $-3$ to 3, cost only a few sentences. (4 and 3 bits get about equally many right, though the loss is
-# higher with 3. A sentence counts only when its first choice changes, while the loss sees every probability.) With one
-# scale for the whole matrix, 3 bits cost far more. The matrix's largest entry makes this scale so coarse that 54
-# percent of the entries round to 0, against 31 percent with a scale for each row.
+# errors cancel in part, but so do the terms of the product. With a scale for each row even 3 bits, which leave only
+# seven values, cost only a few sentences. With one scale for the whole matrix, 3 bits cost far more: the matrix's
+# largest entry makes this scale so coarse that 54 percent of the entries round to 0, against 31 percent with a scale
+# for each row.
 #
 # But this language is easy, and the model is large for it. On captions, which are harder, few bits cost more. Here
 # three transformers of a million parameters, trained with different seeds, translate the captions of chapter 14. You
@@ -340,7 +333,7 @@ for row_ in captions["rows"]:
 # In 8 bits each model keeps its score to a tenth of a point. In 4 bits it loses about a point with a scale for each
 # row, and about three with one for the matrix. So the page uses 8 bits, which cost nothing that we can measure, and
 # need no packing. At 8 bits a scale for each matrix would do as well, but a scale for each row costs only 4 bytes, 14
-# kB in all (more as decimal text in the page), and is safer. [Going further](#other-ways-to-quantize) has other ways.
+# kB in all, and is safer. [Going further](#other-ways-to-quantize) has other ways.
 
 # %% tags=["proof"]
 lost = {
@@ -388,7 +381,7 @@ quiz.number(
 #
 # This is the translator. Type another sentence, from the words of chapter 13, such as *my old mother has closed the
 # window .* The page translates again at every keystroke. Choose a word of the translation to see where the decoder
-# looked when it wrote that word. You can also choose another layer or head.
+# looked for it, in any layer or head.
 
 # %% the page's translator, for one sentence tags=["hide-input"]
 from classroom.translator import translator_figure
@@ -411,20 +404,17 @@ translator_figure(
 )
 
 # %% [markdown]
-# The picture shows the mean of the heads of layer 2. A row is a step of the decoder, and the last row is the step that
-# writes the end. The step that writes *der* gives its largest weight to *the*, and a quarter to *man*. To choose *der*,
-# the decoder needs the gender of the German noun. It reads the gender mostly at *the*, where the encoder has brought it
-# ([chapter 13](13_alignment.ipynb#what-is-read-at-the-right-word)). *sehen*, the last word before the full stop, looks
-# back at *see*. Change *man* into *woman*, and watch what *der* becomes, and where it looks.
+# The picture shows the mean of the heads of layer 2. A row is a step of the decoder, and the last row writes the end.
+# The step that writes *der* needs the gender of the German noun. It gives a quarter of its weight to *man*, and most to
+# *the*, where the encoder has brought the gender ([chapter 13](13_alignment.ipynb#what-is-read-at-the-right-word)).
+# *sehen* looks back at *see*. Change *man* into *woman*, and watch what *der* becomes, and where it looks.
 #
-# Nothing that you type leaves this page, since all is computed in it. So it also works without a network, and from a
-# file on your disk.
+# All is computed in this page. So nothing that you type leaves it, and it works without a network.
 #
 # ## The engine
 #
-# Here is the code that computes this. The page loads these same lines. A vector is a `Float32Array`, in 32 bits again.
-# A matrix is a list of rows, and a sentence is a list of vectors: there are no batches. Most of it reads like the
-# Python that you know. What looks different:
+# Here is the code that the page loads. A vector is a `Float32Array`. A matrix is a list of rows, and a sentence is a
+# list of vectors: there are no batches. What looks different from Python:
 #
 # - `({ weight, bias }, x)` takes two entries out of an object;
 # - `{ logits, looks }` makes an object, a dictionary whose keys are these names;
@@ -472,10 +462,9 @@ from classroom import javascript
 # }
 
 # %% [markdown]
-# **Attention.** Before anything can attend to a vector, its key and value must be kept. `keep` computes them. `attend`
-# takes the matrices, the number of heads, one vector `x`, which gives the query, and the list `kept` of all keys and
-# values kept so far. It does chapter 4's look-up, head by head. In the decoder's self-attention the list `kept` grows:
-# it is the cache of chapter 12.
+# **Attention.** Before anything can attend to a vector, `keep` computes its key and value. `attend` does chapter 4's
+# look-up, head by head: one vector `x` gives the query, and the list `kept` holds all keys and values so far. In the
+# decoder's self-attention this list grows: it is the cache of chapter 12.
 
 # %% language="js" tags=["export"] module="engine"
 # function keep(attention, x) {
@@ -555,14 +544,14 @@ from classroom import javascript
 # **Encoder and decoder.** Three small functions are folded above: `layersOf` lists the layers of a stack, `embed` makes
 # the vectors of tokens, and `finish` applies the norm at a stack's end, where there is one.
 #
-# Follow the data. `encode` reads the source once. For each decoder layer `n` it returns a list, `memory[n]`, with the
-# key and the value of every source token, because each layer's cross-attention has its own matrices and looks these
-# tokens up again at every step. This list never grows. `step` reads one token of the translation. For each layer it
-# gets a second list, `past[n]`, with the keys and values of earlier tokens, and adds the new token's key and value to a
-# copy, `longer[n]`. The old list stays as it was, so that several hypotheses of a beam can go on from it. `memory` and
-# `past` are the two halves of chapter 12's `KVCache`.
+# `encode` reads the source once. For each decoder layer `n` it returns a list, `memory[n]`, with the key and the value
+# of every source token, because each layer's cross-attention has its own matrices and looks these tokens up again at
+# every step. This list never grows. `step` reads one token of the translation. For each layer it gets a second list,
+# `past[n]`, with the keys and values of earlier tokens, and adds the new token's key and value to a copy, `longer[n]`.
+# The old list stays as it was, so that several hypotheses of a beam can go on from it. `memory` and `past` are the two
+# halves of chapter 12's `KVCache`.
 #
-# No mask is needed anywhere. There are no batches, so nothing is padded, and `past` holds no later token.
+# No mask is needed: there are no batches, so nothing is padded, and `past` holds no later token.
 
 # %% language="js" tags=["export"] module="engine"
 # function encode(model, source) {
@@ -629,8 +618,8 @@ quiz.one_choice(
 
 # %% [markdown]
 # **Writing.** `greedy` is a *generator*, as in Python. After each word its caller has control again, and can let the
-# browser draw that word. This pause is needed because the same thread draws and computes: with a loop that never
-# pauses, all words would appear together at the end. A long computation belongs in a *Web Worker*, a second thread.
+# browser draw that word. This pause is needed because the same thread draws and computes: without it, all words would
+# appear together at the end. A long computation belongs in a *Web Worker*, a second thread.
 
 # %% language="js" tags=["export"] module="engine"
 # const [PAD, BOS, EOS] = [0, 1, 2];
@@ -814,11 +803,10 @@ quiz.one_choice(
 # ## Does it compute the same?
 #
 # Give PyTorch's model the dequantized parameters too, so that only the computation can differ. On a hundred test
-# sentences three things are compared: the source's tokens, the logits of *every* step, and what greedy and beam search
-# write. For the logits both read the same target tokens, those that PyTorch writes greedily (*teacher forcing*), so
-# that one differing word cannot change all later steps. Why every step? At the first, the decoder's self-attention sees
-# a single token, whose weight is 1 whatever its score. An error in these scores, or in the cache, shows only from the
-# second step on.
+# sentences, compare the source's tokens, the logits of *every* step, and what greedy and beam search write. For the
+# logits both read the same target tokens, those that PyTorch writes greedily (*teacher forcing*), so that one differing
+# word cannot change all later steps. Why every step? At the first, the decoder's self-attention sees a single token,
+# whose weight is 1 whatever its score. An error in these scores, or in the cache, shows only from the second step on.
 
 # %% logits and tokens, compared tags=["hide-input"]
 to_compare = (
@@ -884,17 +872,15 @@ assert engine_off < 1e-5 and pytorch_off < 2e-5
 assert 11 < max(np.abs(logits_).max() for _, logits_ in reference) < 13
 
 # %% [markdown]
-# The logits go up to about 12, so the two agree to five decimals. The difference that is left is rounding: PyTorch in
-# 64 bits, as a third party, differs from both by as little. JavaScript computes in 64 bits, and rounds what it stores
-# in a `Float32Array`, while PyTorch computes in 32 bits. One rounding to 32 bits changes a logit of 12 by at most
-# $5 \cdot 10^{-7}$. Many roundings add up to ten times that. So the check in the folded cell above allows
-# $3 \cdot 10^{-5}$, some six times what was measured.
+# The logits go up to about 12, so the two agree to five decimals. What is left is rounding: PyTorch in 64 bits, as a
+# third party, differs from both by as little. JavaScript computes in 64 bits, and rounds only what it stores in a
+# `Float32Array`. One rounding to 32 bits changes a logit of 12 by at most $5 \cdot 10^{-7}$, and many roundings add up.
+# So the check in the folded cell above allows $3 \cdot 10^{-5}$, a few times what was measured.
 #
 # ### Break it: an engine that is nearly right
 #
-# When code is written a second time, some detail often goes wrong. To find it, run the two programs, which should
-# agree, and compare their results. This is called **differential testing**. What does it find? Here are six engines,
-# each with one line that differs:
+# When code is written a second time, some detail often goes wrong. To find it, run both programs and compare their
+# results. This is called **differential testing**. Here are six engines, each with one line that differs:
 #
 # - positions begin at 1;
 # - embeddings are not multiplied by $\sqrt D$;
@@ -933,11 +919,10 @@ for name, (line, wrong) in defects.items():
 # two position vectors depend only on the distance ([chapter 5](05_position.ipynb#similar-but-different)).
 #
 # The engine without $\epsilon$ is off by only 5e-5. Our check finds it, but one that allows 1e-4 would not. So a
-# tolerance should be a few times what rounding does, and not whatever round number comes to mind.
+# tolerance should be a few times what rounding does, and no more.
 #
-# A test cannot ask for equal bits, since a sum in another order is rounded differently. Nor can it ask for equal texts
-# in general: two logits that nearly agree may swap, and everything after that may differ. Our texts were equal,
-# presumably because the model is sure.
+# A test cannot ask for equal bits, since a sum in another order is rounded differently. Nor can it ask for equal texts:
+# two logits that nearly agree may swap, and everything after that may differ.
 #
 # When the logits differ, how do you find the *line*? Compare in the order of the computation: tokens, embeddings, then
 # each layer's output.
@@ -970,15 +955,15 @@ print(f"{pace:,.0f} tokens written a second, greedily")
 assert pace > 100 and pace * 247_000 / 100e6 < 50
 
 # %% [markdown]
-# That was in this notebook, on one core. The translator [in the page](#here-it-is) says how fast it is in your browser.
-# Our `dot` multiplies one pair at a time. PyTorch uses the processor's instructions for four to sixteen pairs at once
-# (**SIMD**), and a GPU has thousands of units.
+# That was on one core. The translator [in the page](#here-it-is) says how fast it is in your browser. Our `dot`
+# multiplies one pair at a time. PyTorch uses the processor's instructions for four to sixteen pairs at once (**SIMD**),
+# and a GPU has thousands of units.
 #
 # For a small model and one reader that does not matter. The time for a token grows roughly with the number of
 # parameters: with 100 million, this engine would write a few tokens a second. A large model in a page uses
-# **WebAssembly**, which has SIMD, and threads where the server allows them, or **WebGPU**, which computes on the
-# reader's graphics card. [Transformers.js](https://huggingface.co/docs/transformers.js) and
-# [WebLLM](https://github.com/mlc-ai/web-llm) do this.
+# **WebAssembly**, which has SIMD, or **WebGPU**, which computes on the reader's graphics card.
+# [Transformers.js](https://huggingface.co/docs/transformers.js) and [WebLLM](https://github.com/mlc-ai/web-llm) do
+# this.
 
 # %% [markdown]
 # ## Exercises
