@@ -9,15 +9,16 @@
 # # 6. Why more than one head?
 #
 # *Dog bites man.* To know who bit whom, the verb must tell two words apart. One **head**, as in chapter 4, has one row
-# of weights for the verb, and so gives it one average of the words. But one average does not give two things back. Let
-# each word be a number: with equal weights, 1 and 5 give 3, and so do 2 and 4. A second average, with the weights
+# of weights for the verb, and so gives it one average of the words. But two words cannot be recovered from one average.
+# Let each word be a number: with equal weights, 1 and 5 give 3, and so do 2 and 4. A second average, with the weights
 # $\tfrac23$ and $\tfrac13$, gives $\tfrac73$ and $\tfrac83$, and both averages together belong to one pair only.
 # **Multi-head attention** computes several averages side by side, each with weights of its own. This chapter builds it
-# by hand, then in ten lines, then as a [PyTorch module](#the-same-as-a-pytorch-module). It measures [what a single head
-# loses](#would-one-head-do), asks why heads become different, and inspects the heads of a published model.
+# by hand, then in ten lines, then as a [PyTorch module](#the-same-as-a-pytorch-module). In between it measures [what a
+# single head loses](#would-one-head-do). Then it asks why heads become different, and inspects the heads of a published
+# model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 25 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 7 more
+# takes about 24 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 7 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
@@ -62,7 +63,7 @@ head_2 = {
 # $$W_Q = \begin{pmatrix} 0 & 0 \\ 0 & 0 \\ 9 & 0 \\ 0 & 0 \end{pmatrix}, \quad W_K = \begin{pmatrix} 0 & 0 \\ 0 & 0 \\ 0 & 0 \\ 1 & 0 \end{pmatrix}, \quad W_V = \begin{pmatrix} 1 & 0 \\ 0 & 1 \\ 0 & 0 \\ 0 & 0 \end{pmatrix} .$$
 #
 # Head 2 has −1 in place of the 1 in $W_K$. Values need both columns, one for *dog* and one for *man*. Queries and keys
-# use only the first. The 9 makes the choice sharp:
+# use only the first. The 9 makes the verb's weights come out close to 1 and 0:
 #
 # | | the verb's query | keys of *dog*, *bites*, *man* | values of *dog*, *bites*, *man* |
 # |---|---|---|---|
@@ -96,11 +97,98 @@ print("man bites dog, the verb receives:", swapped[1].round(3))
 
 # %% [markdown]
 # The first two numbers say who bites, the last two who is bitten, and when the nouns change places, so do the pairs.
-#
 
 # %% tags=["proof"]
 assert np.allclose(weights[0, 1], [0.9983, 0.0017, 0], rtol=0, atol=0.00005)
 assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
+
+# %% [markdown]
+# ## Would one head do?
+#
+# Did the verb need two heads? For our two sentences it did not. Let one head give $\tfrac23$ of its weight to the first
+# noun and $\tfrac13$ to the last. The verb receives the numbers (*dog*, *man*) = $(\tfrac23, \tfrac13)$ for *dog bites
+# man*, and $(\tfrac13, \tfrac23)$ for *man bites dog*, so it can tell the two sentences apart. With $\tfrac12$ and
+# $\tfrac12$ it could not: exchange the nouns, and the average stays the same. Unequal weights are enough here because
+# only *dog* and *man* can occur, and each has a number of its own in the vector.
+#
+# What if the nouns are arbitrary vectors, $a$ at the start and $b$ at the end? With the weights $\alpha$ and
+# $1 - \alpha$ the verb receives the single average
+#
+# $$\alpha \, a + (1 - \alpha) \, b ,$$
+#
+# and both nouns must be worked out from this average alone. Take $\alpha = \tfrac23$: the nouns $(1, 1)$ and $(2, 0)$
+# give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
+#
+# How much does one average lose? We try to read both nouns back from what the verb receives. A word has $D = 16$
+# numbers, of which a noun fills 8. So two nouns are 16 numbers, and the verb receives 16: they would fit. We draw two
+# thousand pairs of nouns, whose entries are independent normal numbers with mean 0. Nothing in the heads is trained: we
+# set their weights.
+#
+# - *One head* averages the nouns with $\alpha$ and $1 - \alpha$, and multiplies by a random $W_V$ of shape (16, 16). We
+#   vary $\alpha$.
+# - *Two heads*: one has all of its weight on the first noun, the other on the last. Each has a random $W_V$ of shape
+#   (16, 8).
+#
+# On the first thousand pairs we fit one more matrix, which leads from the 16 numbers received to the 16 of both nouns,
+# by **least squares**: it makes the squared error as small as possible. On the other thousand pairs we divide its
+# squared error by that of guessing zero. This is the share missed: 0 is perfect, 1 no better than guessing zero.
+#
+# **Predict first.** What share of the nouns does the fitted matrix miss, given one head's average?
+#
+# 1. Nothing, since 16 numbers have room for two nouns.
+# 2. Nothing, unless $\alpha$ is exactly one half, where first and last look the same.
+# 3. Half, whatever $\alpha$ is.
+
+# %% both nouns, recovered from one head's average tags=["hide-input"]
+import numpy as np
+
+
+def share_missed(received, wanted):
+    """Fit the best matrix on the first half of the rows, test on the second."""
+    half = len(wanted) // 2
+    matrix = np.linalg.lstsq(received[:half], wanted[:half], rcond=None)[0]
+    missed = received[half:] @ matrix - wanted[half:]
+    return np.mean(missed**2) / np.mean(wanted[half:] ** 2)
+
+
+alphas = np.linspace(0, 1, 11)
+one_head, two_heads = [], []
+for seed in range(10):
+    rng = np.random.default_rng(seed)
+    first, last = rng.standard_normal((2, 2000, 8))
+    wanted = np.hstack([first, last])
+    wide, narrow = rng.standard_normal((8, 16)), rng.standard_normal((2, 8, 8))
+    averages = [(alpha * first + (1 - alpha) * last) @ wide for alpha in alphas]
+    one_head.append([share_missed(average, wanted) for average in averages])
+    both = np.hstack([first @ narrow[0], last @ narrow[1]])
+    two_heads.append(share_missed(both, wanted))
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Share of the two nouns that is missed, against the weight of the first noun from 0 to 1. One head misses one half everywhere, two heads miss nothing."}}
+mean, spread = np.mean(one_head, axis=0), np.std(one_head, axis=0)
+figure, axes = plt.subplots(figsize=(6, 3.2))
+axes.fill_between(
+    alphas, mean - spread, mean + spread, color=plots.RED, alpha=0.2, lw=0
+)
+axes.plot(alphas, mean, color=plots.RED)
+axes.plot(alphas, np.full(11, np.mean(two_heads)), color=plots.BLUE)
+axes.text(0.5, 0.56, "one head of 16", color=plots.RED, ha="center")
+axes.text(0.5, 0.05, "two heads of 8", color=plots.BLUE, ha="center")
+axes.set(
+    ylim=(-0.05, 0.75), xlabel="weight of the first noun", ylabel="share missed"
+)
+plt.show()
+
+# %% [markdown]
+# One head misses half, whatever $\alpha$ is. Why? Take $\alpha = \tfrac12$. Two nouns are 16 numbers, the 8 of their
+# sum and the 8 of their difference. The average tells the sum. Since the nouns are independent, with the same variance,
+# the sum and the difference are uncorrelated, so a matrix learns nothing of the difference from the sum, and the
+# difference varies as much as the sum. So exactly half is lost. For every other $\alpha$ another combination of the two
+# nouns takes the part of the difference ([the proof](#why-exactly-half)).
+#
+# Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole.
+#
+# But two heads take half as many numbers from each word. If nouns fill more than 8, they miss some, too, and at 16 they
+# only tie with one head ([measured](#what-if-nouns-fill-more-than-half-of-a-word)).
 
 # %% [markdown]
 # ## The definition
@@ -130,8 +218,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # In code the query matrices of all heads stand side by side in one matrix of shape $(D, D)$, so that one product
 # computes all queries. Keys and values have such a matrix, too. Here is the whole layer, for a batch of $B$ sentences.
 # `split` cuts every row into $H$ slices of $d_k$, without moving a number. Then it swaps two axes, so that each head
-# has a matrix of its own with a row for every word. In between, `scaled_dot_product_attention`, from chapter 4, returns
-# the blends and the weights. Merging reverses the steps: first swap, then reshape.
+# has a matrix of its own with a row for every word. On these matrices `scaled_dot_product_attention`, from chapter 4,
+# computes the blends and the weights. Merging then reverses the steps of `split`: first swap, then reshape.
 
 # %%
 from dotformer.by_hand.attention import scaled_dot_product_attention
@@ -235,7 +323,8 @@ all_at_once = multi_head(x, w_q, w_k, w_v, w_o, num_heads=3)
 assert np.allclose(all_at_once[1], by_loop @ w_o)
 
 # %% [markdown]
-# The folded cell has the full version, with a mask, and with queries that may come from other words than the keys.
+# The first folded cell below has the full version, with a mask, and with queries that may come from other words than
+# the keys.
 
 # %% tags=["export", "hide-input"] module="by_hand.multihead"
 import numpy as np
@@ -327,9 +416,9 @@ assert np.allclose(sum(terms), mixed)
 # The product $W_V^{(h)} W_O^{(h)}$ has rank at most $d_k$: a head reads $d_k$ directions of a word and writes into
 # $d_k$ directions of another.
 #
-# If all heads had the same weights, the sum would be one head with one matrix, so several heads gain only by looking at
-# different words. And a sum has no order: exchange two heads together with their rows of $W_O$, and the layer computes
-# the same, so *head 3* means something in one trained model only.
+# If all heads had the same attention weights, the sum would be one head with one matrix, so several heads gain only
+# where their attention weights differ. And a sum has no order: exchange two heads together with their rows of $W_O$,
+# and the layer computes the same, so *head 3* means something in one trained model only.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -397,8 +486,8 @@ plt.show()
 # The sum is positive where the dog only bites, negative where it is only bitten, and 0 where it does both. Neither head
 # by itself tells all three sentences apart. Their sum does.
 #
-# Heads are not an ensemble that is averaged: an average gives each head the same say in every number, whereas $W_O$
-# learns what each head writes, and where.
+# Heads are not averaged, as the models of an ensemble are: an average gives each head the same say in every number,
+# whereas each head's own rows of $W_O$ set how much it adds to each number.
 
 # %% tags=["proof"]
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
@@ -459,7 +548,7 @@ for num_heads in (1, 8, 64):
 # attention weights, $H \, T^2$, and so the time for their softmaxes and any memory to store them.
 #
 # Heads are not entirely free, though. A single head does not need its $W_O$, because $W_V W_O$ is one matrix like any
-# other, and without it has a quarter fewer parameters.
+# other. Without $W_O$ such a layer has a quarter fewer parameters.
 #
 # How many heads are best? Vaswani and others chose eight. Their table 3 gives the quality of translations as a score
 # from 0 to 100, called BLEU ([chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with
@@ -530,11 +619,11 @@ print(ours(x, x, x, causal).shape)  # self-attention: x three times
 # - A causal mask, $(T, S)$, fits as it is.
 # - A padding mask, $(B, S)$, True for real words, needs two axes: `mask[:, None, None]` is $(B, 1, 1, S)$.
 # - A mask for each sentence, $(B, T, S)$, needs one: `mask[:, None]`. Unchanged, its $B$ is matched with the $H$ heads:
-#   an error, but silently wrong if $B = H$, where [head $h$ takes the mask of sentence
+#   an error if $B > 1$, but silently wrong if $B = H$, where [head $h$ takes the mask of sentence
 #   $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis).
 #
-# After `transpose` the numbers need not lie in memory in the order of the axes. So `view`, which never copies, may stop
-# with an error; `flatten` and `reshape` copy when they must.
+# Do not use `view` for the merge: after `transpose` the numbers need not lie in memory in the order of the axes, so
+# `view`, which never copies, may stop with an error. `flatten` and `reshape` copy when they must.
 #
 # `nn.Linear` stores its matrix transposed: head $h$ owns *rows* of `w_q.weight` and *columns* of `w_o.weight`.
 #
@@ -599,101 +688,15 @@ for y, mask in (x, causal), (other, None):
 # unless `batch_first=True` the batch is the second axis.
 
 # %% [markdown]
-# ## Would one head do?
-#
-# Did the verb need two heads? For our two sentences it did not. Let one head give $\tfrac23$ of its weight to the first
-# noun and $\tfrac13$ to the last. The verb receives the numbers (*dog*, *man*) = $(\tfrac23, \tfrac13)$ for *dog bites
-# man*, and $(\tfrac13, \tfrac23)$ for *man bites dog*, so it can tell. With $\tfrac12$ and $\tfrac12$ it could not:
-# exchange the nouns, and nothing changes. Unequal weights are enough here because only *dog* and *man* can occur, and
-# each has a number of its own in the vector.
-#
-# What if the nouns are arbitrary vectors, $a$ at the start and $b$ at the end? With the weights $\alpha$ and
-# $1 - \alpha$ the verb receives the single average
-#
-# $$\alpha \, a + (1 - \alpha) \, b ,$$
-#
-# and both nouns must be worked out from this average alone. Take $\alpha = \tfrac23$: the nouns $(1, 1)$ and $(2, 0)$
-# give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
-#
-# How much does one average lose? We try to read both nouns back from what the verb receives. A word has $D = 16$
-# numbers, of which a noun fills 8. So two nouns are 16 numbers, and the verb receives 16: they would fit. We draw two
-# thousand pairs of nouns, whose entries are independent normal numbers with mean 0. Nothing in the heads is trained: we
-# set their weights.
-#
-# - *One head* averages the nouns with $\alpha$ and $1 - \alpha$, and multiplies by a random $W_V$ of shape (16, 16). We
-#   vary $\alpha$.
-# - *Two heads*: one has all of its weight on the first noun, the other on the last. Each has a random $W_V$ of shape
-#   (16, 8).
-#
-# On the first thousand pairs we fit one more matrix, which leads from the 16 numbers received to the 16 of both nouns,
-# by **least squares**: it makes the squared error as small as possible. On the other thousand pairs we divide its
-# squared error by that of guessing zero. This is the share missed: 0 is perfect, 1 no better than guessing zero.
-#
-# **Predict first.** What share of the nouns does the fitted matrix miss, given one head's average?
-#
-# 1. Nothing, since 16 numbers have room for two nouns.
-# 2. Nothing, unless $\alpha$ is exactly one half, where first and last look the same.
-# 3. Half, whatever $\alpha$ is.
-
-# %% both nouns, recovered from one head's average tags=["hide-input"]
-import numpy as np
-
-
-def share_missed(received, wanted):
-    """Fit the best matrix on the first half of the rows, test on the second."""
-    half = len(wanted) // 2
-    matrix = np.linalg.lstsq(received[:half], wanted[:half], rcond=None)[0]
-    missed = received[half:] @ matrix - wanted[half:]
-    return np.mean(missed**2) / np.mean(wanted[half:] ** 2)
-
-
-alphas = np.linspace(0, 1, 11)
-one_head, two_heads = [], []
-for seed in range(10):
-    rng = np.random.default_rng(seed)
-    first, last = rng.standard_normal((2, 2000, 8))
-    wanted = np.hstack([first, last])
-    wide, narrow = rng.standard_normal((8, 16)), rng.standard_normal((2, 8, 8))
-    averages = [(alpha * first + (1 - alpha) * last) @ wide for alpha in alphas]
-    one_head.append([share_missed(average, wanted) for average in averages])
-    both = np.hstack([first @ narrow[0], last @ narrow[1]])
-    two_heads.append(share_missed(both, wanted))
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Share of the two nouns that is missed, against the weight of the first noun from 0 to 1. One head misses one half everywhere, two heads miss nothing."}}
-mean, spread = np.mean(one_head, axis=0), np.std(one_head, axis=0)
-figure, axes = plt.subplots(figsize=(6, 3.2))
-axes.fill_between(
-    alphas, mean - spread, mean + spread, color=plots.RED, alpha=0.2, lw=0
-)
-axes.plot(alphas, mean, color=plots.RED)
-axes.plot(alphas, np.full(11, np.mean(two_heads)), color=plots.BLUE)
-axes.text(0.5, 0.56, "one head of 16", color=plots.RED, ha="center")
-axes.text(0.5, 0.05, "two heads of 8", color=plots.BLUE, ha="center")
-axes.set(
-    ylim=(-0.05, 0.75), xlabel="weight of the first noun", ylabel="share missed"
-)
-plt.show()
-
-# %% [markdown]
-# One head misses half, whatever $\alpha$ is. Why? Take $\alpha = \tfrac12$. Two nouns are 16 numbers, the 8 of their
-# sum and the 8 of their difference. The average tells the sum. Since the nouns are independent, with the same variance,
-# the sum and the difference are uncorrelated, so a matrix learns nothing of the difference from the sum, and the
-# difference varies as much as the sum. So exactly half is lost. For every other $\alpha$ there is such a combination,
-# too: [the proof](#why-exactly-half).
-#
-# Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole.
-#
-# But two heads take half as many numbers from each word. If nouns fill more than 8, they miss some, too, and at 16 they
-# only tie with one head ([measured](#what-if-nouns-fill-more-than-half-of-a-word)).
-#
 # ## Why do heads become different?
 #
 # Nothing in the definition says that one head should look at the first noun and another at the last. Let training
 # decide. How it works is for [chapter 7](07_learning.ipynb); here you see what it finds.
 #
-# The sentences are *noun, verb, noun*. A word has $D = 16$ numbers, as before. A noun now fills six of them, so that it
-# fits into a head of width 8. One more number says *verb*, and one is the position. A layer has either one head of
-# width 16 or two of width 8. Its task is to write both nouns, 12 numbers, into its output for the verb.
+# The sentences are *noun, verb, noun*. A word has $D = 16$ numbers, as before. A noun now fills six of them, one more
+# says *verb*, and one is the position, so all that a word holds fits into a head of width 8. The other eight are 0. A
+# layer has either one head of width 16 or two of width 8. Its task is to write both nouns, 12 numbers, into its output
+# for the verb.
 #
 # **Predict first.** Train three layers: one head; two heads that start at random; two heads that start identical in
 # everything, their rows of $W_O$ included. What share of the nouns does each miss?
@@ -810,9 +813,9 @@ quiz.one_choice(
 # What do heads find in a real model? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2, and look at its
 # first layer, of twelve heads of width 32 ($D = 384$). The model adds two tokens that are not words, `[CLS]` before
 # each text and `[SEP]` after it. Give it three sentences: *the cat sat on the mat and it slept*, *she gave the book to
-# her brother because he wanted it* and *the dog that bit the man ran*. For each head, take all words from the second
-# on, and average the weight that each gives to the word before it. With 9 to 13 tokens in a sentence, equal weights
-# would be about 0.09.
+# her brother because he wanted it* and *the dog that bit the man ran*. For each head, take all words but the first of
+# each sentence, and average the weight that each gives to the word before it. With 9 to 13 tokens in a sentence, equal
+# weights would be about 0.09.
 #
 # **Predict first.** Chapter 5 wired a head that looks one word back. Does training find one, too? How large is the
 # weight on the word before, in the head where it is largest?
@@ -873,13 +876,14 @@ assert before.argmax() == 2 and least > 0.9985 and np.median(before) < 0.15
 movable.heads(read[2][1], read[2][0], head=2, token=4)
 
 # %% [markdown]
-# In these three sentences head 3 gives nearly all of its weight to the word before, and no other head comes near that.
-# Such a head is called a **previous-token head**.
+# Training does find one: in these three sentences head 3 gives nearly all of its weight to the word before, and no
+# other head comes near that. Such a head is called a **previous-token head**.
 #
 # A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off (an
-# **ablation**), as [chapter 15](15_pretrained.ipynb) does. What else heads do, which can go, and the weights on `[CLS]`
-# return in [Going further](#what-else-do-heads-do-and-can-they-be-removed).
+# **ablation**), as [chapter 15](15_pretrained.ipynb) does. [Going
+# further](#what-else-do-heads-do-and-can-they-be-removed) tells what else heads do, which of them can be removed, and
+# why so much weight may go to `[CLS]`.
 
 # %% [markdown]
 # ## Exercises
@@ -1125,10 +1129,11 @@ verdict
 # ## In one breath
 #
 # One head gives each word one average. If two unrelated things fill the same numbers, a matrix recovers only half of
-# them from a fixed average. Where a few numbers of each word are enough, narrower heads that look at several words do
-# better. So attention runs several times side by side, in narrow heads with matrices of their own, with as many
-# parameters and multiplications as a single wide one with a $W_O$. Each head writes through its own rows of $W_O$, and
-# what they write is added up. In our task, where one average would not do, training made them differ.
+# them from a fixed average. Where a few numbers of each word are enough, several narrow heads, each with its own
+# average, do better than a wide one. So attention runs several times side by side, in narrow heads with matrices of
+# their own, with as many parameters and multiplications as a single wide one with a $W_O$. Each head writes through its
+# own rows of $W_O$, and what they write is added up. In our task, where one average would not do, training made heads
+# with different starts differ.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
@@ -1158,8 +1163,8 @@ verdict
 # The two shares sum to 1. Two nouns recovered whole would give 2, so half is recovered. With $\alpha = \tfrac12$ the
 # average holds half of each noun, with $\alpha = 1$ all of $a$ and nothing of $b$.
 #
-# This does not contradict chapter 5. There both terms of a sum came from fixed lists, and the fit had only to come
-# nearest to the right entry.
+# In chapter 5 both terms of a sum could be recovered. That is no contradiction: there each term came from a fixed list,
+# and the fit had only to come nearest to the right entry.
 #
 # ### Could one head escape by other means?
 #
@@ -1214,8 +1219,8 @@ for size in (8, 12, 16):
 # %% [markdown]
 # Count the numbers. Two nouns of 12 are 24, and two heads hand over 16, so a third is missed. Two nouns of 16 are 32,
 # so half is missed: a tie with one head. (The hundredth above that is chance in the draw, and the price of fitting on
-# one sample and measuring on another.) So, but for that, two heads never do worse in this test, and they gain most
-# where a few numbers of each word are enough. Together they hand over as many numbers as one wide head, but of two
+# one sample and measuring on another.) Apart from such hundredths, two heads never do worse in this test, and they gain
+# most where a few numbers of each word are enough. Together they hand over as many numbers as one wide head, but of two
 # words. What narrow heads give up is in the comparing: each compares words by fewer numbers ([how
 # much](#what-if-a-head-is-too-narrow)).
 
@@ -1250,8 +1255,8 @@ print(
 print("cut, then projected: changed in heads", np.flatnonzero(cut_first.any(1)) + 1)
 
 # %% [markdown]
-# The outputs of both orders have the same shape, so a check of shapes misses the mistake. The test above notices it,
-# and so does a comparison with the loop.
+# The outputs of both orders have the same shape, so a check of shapes misses the mistake. Changing one number, as here,
+# reveals it, and so does a comparison with the loop.
 
 # %% [markdown]
 # ### What if a head is too narrow?
@@ -1289,11 +1294,11 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 #
 # Can heads be removed? Michel and others removed heads one at a time from a trained translator: of the 96 in its
 # encoder only 8 changed the BLEU score significantly, and half of these for the better. That does not mean that one
-# would be enough: each was removed while the others stayed, which can do much of its work. (They also found layers that
-# can be cut to a single head; the attention from decoder to encoder depends more on having several.) Many can be
-# removed together: Voita and others pruned 38 of the 48 heads in a translator's encoder, while training it further, and
-# lost 0.15 BLEU. Yet models built with few heads from the start did worse than models pruned down to them ([Behnke and
-# Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)).
+# would be enough: each was removed while the others stayed, and the others can do much of its work. (They also found
+# layers that can be cut to a single head; the attention from decoder to encoder depends more on having several.) Many
+# can be removed together: Voita and others pruned 38 of the 48 heads in a translator's encoder, while training it
+# further, and lost 0.15 BLEU. Yet models built with few heads from the start did worse than models pruned down to them
+# ([Behnke and Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)).
 
 # %% [markdown]
 # ### Break it: merged without the swap
@@ -1342,7 +1347,8 @@ for name, merge in [
 # merge. Shuffling detects the mistake, and needs no reference. Why? Before $W_O$, the first row should hold what four
 # heads give for the first word, 4 numbers each. Without the swap, its 16 numbers are what the first head gives for the
 # first *four words*. So a word's output depends on which words stand where. (Shuffle without a causal mask: with one,
-# correct heads depend on the order, too.) And a causal mask would leak: words 2 to 4 are the first word's future.
+# correct heads depend on the order, too.) And even under a causal mask the first word would receive what belongs to
+# words 2 to 4, its future.
 
 # %% tags=["proof"]
 wrong = attention_with(lambda h: h.reshape(5, 16))

@@ -873,7 +873,7 @@ plt.show()
 # %% [markdown]
 # Both models start with the same answers, both losses fall, and no error is raised: from outside, the cut model looks
 # like one that learns badly. Its loss stays near 1.6, on a **plateau**: it bets on the digits in the note, and never
-# learns which of them was asked for. The best such bet costs 1.58 ([why](#why-does-the-best-bet-cost-1-58)).
+# learns which of them was asked for. The best such bet costs 1.58 ([why](#why-does-the-best-bet-cost-that-much)).
 #
 # One check finds the reason:
 
@@ -1132,7 +1132,7 @@ verdict
 # Eight points about gradients, masks and the start. Later chapters repeat what they need of them.
 
 # %% [markdown]
-# ### Why does the best bet cost 1.58?
+# ### Why does the best bet cost that much?
 #
 # With even weights the model [with the cut](#break-it-a-cut-in-the-record) sees each digit's share of the note, but not
 # whose digit it is. If it gave each digit its share as the probability, the loss would be $\ln 5 = 1.61$ when the five

@@ -239,8 +239,8 @@ def padding_mask(
 # | cross-attention | the answer | the memory | the question's padding, $(B, 1, 1, S)$ |
 #
 # Libraries differ in what True means: *may attend* in `F.scaled_dot_product_attention`, as here, but *hidden* in
-# `nn.MultiheadAttention` and `nn.Transformer`. A mask of floats, an **additive mask**, is added to the scores there: 0
-# shows, minus infinity hides.
+# `nn.MultiheadAttention` and `nn.Transformer`. All of them also take an **additive mask**, of floats, which is added to
+# the scores: 0 shows, minus infinity hides.
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -278,9 +278,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## Cross-attention: looking at the question
 #
-# The decoder also needs the question. Earlier encoder-decoders passed on one vector, of the same width for six words
-# and for sixty: a **bottleneck**. Here the decoder gets one vector for each word, and each position of the answer
-# chooses anew.
+# The decoder also needs the question. The first neural encoder-decoders passed on one vector, of the same width for six
+# words and for sixty: a **bottleneck**. Here, as in [chapter 1](01_why_attention.ipynb)'s attention of 2014, the
+# decoder gets one vector for each word, and each position of the answer chooses anew which of them to read.
 #
 # The decoder must predict the next word, so it is the one that asks: the queries come from the decoder, one at each
 # position, `<bos>` included. The keys and values come from the memory. This is **cross-attention**, in the paper
@@ -356,8 +356,9 @@ plt.show()
 # %% [markdown]
 # ### Which encoder layer does the decoder ask?
 #
-# The *last* one. This is a choice: the encoder is trained through the decoder's loss, so its last layer learns to hold
-# what the decoder needs. Every decoder layer looks at this one memory, with a $W_Q$, a $W_K$ and a $W_V$ of its own.
+# The *last* one. Other layers could be asked, too, but the last one suffices: the encoder is trained through the
+# decoder's loss, so its last layer learns to hold what the decoder needs. Every decoder layer looks at this one memory,
+# with a $W_Q$, a $W_K$ and a $W_V$ of its own.
 #
 # ## The decoder layer
 #
@@ -481,8 +482,8 @@ print(tuple(layer(answer, see_past, memory, nothing_hidden).shape))
 # %% [markdown]
 # Read the model from the bottom. `forward` encodes the source into the memory, then decodes the target. `encode` and
 # `decode` make the masks and call `stack`, which looks up embeddings, adds positions and runs the layers. `__init__`
-# ends with the starting values, Glorot's (`xavier_uniform_`) as in chapter 8, so that vectors neither grow nor shrink
-# on the way.
+# ends with the starting values, Glorot's (`xavier_uniform_`) as in chapter 8, with which a square matrix keeps the size
+# of its vectors.
 
 
 # %%
@@ -533,7 +534,8 @@ class OneScreen(nn.Module):
 # The output has no matrix of its own: the logit of a token is the dot product of its embedding with the decoder's final
 # vector. So the linear map in the drawing, elsewhere the *LM head*, is the target's embedding matrix, used a second
 # time: **weight tying**. As in chapter 8, the embeddings start with entries of size $1/\sqrt D$, so that the logits
-# have size 1, and are multiplied by $\sqrt D$ on the way in, because beside the positions they would be small.
+# have size 1. On the way in they would be small beside the positions, so `stack` multiplies the embeddings by
+# $\sqrt D$.
 #
 # Try the model before any training, at the paper's size but with a small vocabulary and random tokens. The logits
 # should have the shape $(B, T, V)$, and the first loss should be about $\ln V + \frac12$: the logits of a fresh model
@@ -570,11 +572,11 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 #
 # ## The leak test
 #
-# Shapes and a first loss say nothing about the masks, which must ensure one property: *no position sees its future*.
-# Could the future arrive by a detour, through another position in a lower layer? No. In layer 1, row $t$ is made of
-# words 0 to $t$ alone. In each further layer it is made of rows 0 to $t$ of the layer below, and none of these holds a
-# later word. Nothing else moves a word between rows: norms and feed-forward networks work on each row alone, and the
-# memory contains no word of the answer.
+# Shapes and a first loss say nothing about the masks. The causal mask must ensure one property: *no position sees its
+# future*. Could the future arrive by a detour, through another position in a lower layer? No. In layer 1, row $t$ is
+# made of words 0 to $t$ alone. In each further layer it is made of rows 0 to $t$ of the layer below, and none of these
+# holds a later word. Nothing else moves a word between rows: norms and feed-forward networks work on each row alone,
+# and the memory contains no word of the answer.
 #
 # This property has a test of its own, the **leak test**: change later words, and the earlier logits must not move. A
 # fresh model and random token numbers, none of them 0, will do. The function `check` runs the leak test and three
@@ -586,7 +588,8 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 # - *source*: the question is replaced by another. Some logit must move.
 # - *finite*: every logit of a real position is a number. A position that may attend to nothing gets NaN in this code.
 #
-# All run after `model.train()` and after `model.eval()`, because a mask may be missing in one of them.
+# All run after `model.train()` and after `model.eval()`, because a mask may be missing in one of them. The model must
+# be built without dropout, which would move the logits by chance.
 
 
 # %%
@@ -673,9 +676,13 @@ print(answers[0].tolist(), " ".join(vocabulary[n] for n in answers[0]))
 assert len(pairs) == 360 and len(vocabulary) == 32
 
 # %% [markdown]
-# The decoder receives `answers[:, :-1]`, the rows without their last token. It must predict the targets,
-# `answers[:, 1:]`, the rows without their first. This is **next-token prediction**, and what goes in is the targets
-# *shifted right*: the right words, even where the model would have written others. That is **teacher forcing**.
+# ### What is given, and what is wanted
+#
+# The decoder receives `answers[:, :-1]`, the rows without their last token. It must predict the wanted words,
+# `answers[:, 1:]`, the rows without their first. This is **next-token prediction**. What goes in is what is wanted,
+# *shifted right* by one position, with `<bos>` in front. (Both are made from the target; *targets* often means the
+# wanted words only.) The decoder is given the correct words even where it would have written others: that is **teacher
+# forcing**.
 #
 # The softmax of the logits gives each wanted word a probability, given all words before it, say 0.5 to *I*, 0.8 to
 # *am*, 0.9 to *fine* and 1 to `<eos>`. By the chain rule of probability, their product, 0.36, is the probability of the
@@ -694,13 +701,11 @@ assert round(-np.log(four).mean(), 2) == 0.26
 assert np.round(-np.log(four[:3]), 2).tolist() == [0.69, 0.22, 0.11]
 
 # %% [markdown]
+# ### Writing
+#
 # When the model writes, the encoder runs once, and the decoder once for each word and once for `<eos>`. The loop stops
 # when every answer has its `<eos>`, or after `longest` words. Writing each word after all before it is called
 # **autoregressive**, and always taking the likeliest is **greedy** decoding.
-#
-# Now the decoder receives its own words, and after its first mistake it must go on from a wrong beginning, which
-# training never showed: **exposure bias**. Mixing the model's own words into training, *scheduled sampling*, would take
-# a pass for each word.
 
 
 # %%
@@ -718,8 +723,13 @@ def generate(model, asked, longest=8):
 
 
 # %% [markdown]
-# `share_right` lets a model write, and counts the answers that are right in every word. `hold_out`, folded, draws the
-# rows that are held out.
+# Now the decoder receives its own words, and after its first mistake it must go on from a wrong beginning, which
+# training never showed: **exposure bias**. Mixing the model's own words into training, *scheduled sampling*, would take
+# a pass for each word.
+#
+# `share_right` lets a model write, and counts the answers that are right in every word. A sentence that has ended goes
+# on while others have not, so `words` cuts each off at its first `<eos>`. `hold_out`, folded, draws the rows that are
+# held out.
 
 
 # %%
@@ -748,6 +758,8 @@ def hold_out(seed, key=str):
 
 
 # %% [markdown]
+# ### Training it
+#
 # Each step of `fit` draws 32 of the given `rows`, and takes one step of Adam ([chapter
 # 11](11_training.ipynb#how-large-a-step)). The learning rate rises linearly to `peak` over 50 steps (**warm-up**), and
 # stays there. Every 50 steps `fit` prints what share of the held-out answers is right:
@@ -807,8 +819,8 @@ fit(wide, for_training, peak=0.001)
 assert share_right(wide, unseen) > 0.95
 
 # %% [markdown]
-# The answers are right. But every one of these questions has a twin among the training pairs, with another greeting ([a
-# harder test](#does-it-combine-what-it-has-learnt)).
+# The answers are right. But every held-out question has a twin among the training pairs, with another greeting. [A
+# harder test](#does-it-combine-what-it-has-learnt) holds out the twins, too.
 
 # %% [markdown]
 # ## One question, followed to its answer
@@ -903,8 +915,9 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # %% [markdown]
 # ## Does training run token by token?
 #
-# No, only writing does. Give one pass the tokens that the model has written. Its rows should be the logits of the four
-# passes of writing, because with the causal mask row $t$ depends on the first tokens alone:
+# No, only writing does. Send `<bos>` and the words that the model has written through the decoder in one pass. Each row
+# of its logits should be the last row of one of the four passes of writing, because with the causal mask row $t$
+# depends on tokens 0 to $t$ alone:
 
 # %% one pass beside four tags=["hide-input"]
 with torch.no_grad():
@@ -1255,8 +1268,9 @@ assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 # it from there: hence the low loss, and the perfect accuracy on held-out questions. When it writes, the next input is
 # not there yet.
 #
-# So a low loss says little about the masks. Good answers say little more: of [nine wrong masks](#nine-wrong-masks), two
-# answer nearly everything correctly. `check` finds most of the nine, without any training.
+# So a low loss says little about the masks. Good answers say little more: of the models with [nine wrong
+# masks](#nine-wrong-masks), those with two of the masks answer nearly everything correctly. `check` finds most of the
+# nine, without any training.
 #
 # ### What to check, and in which order
 #
@@ -1764,9 +1778,7 @@ assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
 # ### Nine wrong masks
 #
 # With the correct masks, causal and padding, row $t$ sees words 0 to $t$ (`<bos>` is word 0) and predicts word $t + 1$.
-# Here are nine mistakes. The models are [the book's module](#the-module-that-the-book-uses), in which a row that sees
-# nothing receives zeros. In the code on one screen it becomes NaN, so *turned around* and *one word too few* would be
-# noticed at the first loss.
+# Here are nine mistakes. The models are [the book's module](#the-module-that-the-book-uses).
 #
 # | mistake | row $t$ may see |
 # |---|---|
@@ -1782,7 +1794,8 @@ assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
 #
 # The correct model and each mistake were trained with nine seeds (`python -m benchmarks.masks`). The output has the
 # largest *loss*, the mean teacher-forced accuracy (*forced*), the smallest and largest share of answers that the model
-# writes correctly (*writing*), and what `check` finds in a fresh model, in which mode.
+# writes correctly (*writing*), and what `check` finds first in a fresh model, and in which mode (it tries *train*
+# before *eval*).
 
 
 # %% nine wrong decoders tags=["hide-input"]
@@ -1937,8 +1950,9 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 
 # %% [markdown]
-# The losses give hardly any warning: all but one are 0.003, as in the correct model. A correct model with the same
-# parameters returns other logits in all nine.
+# The losses give hardly any warning: all but one are 0.003, as in the correct model. (In the code on one screen *turned
+# around* and *one word too few* would be noticed at the first loss, because a row that sees nothing becomes NaN there.)
+# Only a reference finds all nine: a correct model, given the same parameters, returns other logits each time.
 #
 # **Five see the future**, in training too. With the right words given, even held-out questions look solved. Without a
 # mask, or with it turned around, the wanted word is visible among others.
@@ -1956,13 +1970,16 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 # seed gets 3 percent right, another 97. In *forced* every position but the last sees more than in training; presumably
 # that is why only 49 percent are right.
 #
-# **Two see too little.** *One word too few* hides each word from itself, and leaves `<bos>` nothing at all.
+# **Two see too little.** *One word too few* hides each word from itself, and leaves `<bos>` nothing at all: in the
+# book's module, which was used here, a blend of zeros. Still, at least 97 percent of the answers are right, presumably
+# because the residual connection carries the word itself upwards.
 #
-# Where a row sees nothing, the softmax is 0/0, which is NaN in the code on one screen, and in `nn.MultiheadAttention`
-# as it is called by default. The book's module, which was used here, gives such a row a blend of zeros. Presumably the
-# residual connection carries the word itself upwards. A causal mask *on cross-attention* lets row $t$ attend only to
-# the question's words 0 to $t$. Most answers are right all the same, presumably because the encoder, which sees the
-# whole question, has carried what is needed to the first positions.
+# In the code on one screen, and in `nn.MultiheadAttention` as it is called by default, the softmax of such a row is
+# 0/0, which is NaN.
+#
+# A causal mask *on cross-attention* lets row $t$ attend only to the question's words 0 to $t$. Most answers are right
+# all the same, presumably because the encoder, which sees the whole question, has carried what is needed to the first
+# positions.
 #
 # **One sees padding.** The batches in training had padding, too, so the model learnt to live with it; an amount that it
 # never met may change the answer. (The *decoder's* self-attention needs no padding mask where padding stands on the
@@ -2001,12 +2018,12 @@ assert loss < 0.01 and writing == 0 and forced < 0.05
 #
 # Every question that the model was tested on has a twin with another greeting. (If near-duplicates get into a test set
 # by accident, it is called **contaminated**.) For a harder test, hold out whole *topics*. A topic is a person with a
-# mood, such as *you* with *tired*, or a person with *how*, and none of its questions is in the training data. If *you*
-# and *tired* never stood in one question, what does the model say to *why are you tired*? Combining what was seen in
-# different examples is called **compositional generalisation**.
+# mood, such as *you* with *tired*, or a person with *how*. Where a topic is held out, none of its questions is in the
+# training data. If *you* and *tired* never stood in one question, what does the model say to *why are you tired*?
+# Combining what was seen in different examples is called **compositional generalisation**.
 #
-# **Predict first.** What share of such answers is right? We have trained nine models with whole topics held out, and
-# nine with single questions held out as before, each with a seed and a split of its own
+# **Predict first.** What share of the answers to held-out topics is right? We have trained nine models with whole
+# topics held out, and nine with single questions held out as before, each with a seed and a split of its own
 # (`python -m benchmarks.answers`; the folded cell holds what it runs).
 
 
@@ -2131,16 +2148,17 @@ for (lost, looked), count in groups.most_common():
     print(f"{count:11}   {lost:18}  {looked}")
 
 # %% [markdown]
-# Hide *you*, and *I* keeps a probability of about 0.85; hide any other single word, and it keeps at least 0.99. But
-# hide *are* and *you* together, and nothing is left, where any other two leave 0.8. So the two words with most
-# attention are the ones that *I* needs, and either of them is enough. Hiding one at a time does not show that.
+# Hide *you*, and *I* keeps a probability of 0.84; hide any other single word, and it keeps at least 0.99. But hide
+# *are* and *you* together, and nothing is left, where any other two leave 0.8. So the two words with most attention are
+# the ones that *I* needs, and either of them is enough. Hiding one at a time does not show that.
 #
 # In four of the nine other models *you* gets the most attention, too, and there *I* is lost without it. Three others
-# lose *I* when either *how* or *are* is hidden, but not when *you* is. The last two keep it whichever single word is
-# hidden. So in six of the nine the word with most attention is one that *I* needs by itself, and in three it is not: a
-# map alone does not say why.
+# lose *I* when *how* alone is hidden, and also when *are* alone is, but not when *you* is. The last two keep it
+# whichever single word is hidden. So in six of the nine the word with most attention is one that *I* needs by itself,
+# and in three it is not: a map alone does not say why.
 #
-# [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
+# [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are: how far
+# they show what the prediction depends on.
 
 # %% tags=["proof"]
 assert int(np.argmax(where_it_looks(model))) == 4

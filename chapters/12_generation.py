@@ -8,14 +8,14 @@
 # %% [markdown]
 # # 12. How does it write?
 #
-# A trained model says which words are likely to come next. That is not a sentence yet. First, which word should be
-# chosen? You can take the best one each time, follow several beginnings and keep the best, or draw a word at random.
-# Second, how can writing be made faster? A cache keeps what has been computed, and a small model can write ahead for a
-# large one.
+# A trained model says which words are likely to come next. That is not a sentence yet, and two questions are open.
+# First, which word should be chosen? You can take the best one each time, follow several beginnings and keep the best,
+# or draw a word at random. Second, how can writing be made faster? A cache keeps what has been computed, and a small
+# model can write ahead for a large one.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
-# learnt something. It takes about 29 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
-# end, takes 6 more minutes.
+# learnt something. This chapter takes about 29 minutes to read, and 40 for the exercises. [Going
+# further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
 from functools import partial
@@ -29,7 +29,7 @@ transformer_map(built=12)
 # %% [markdown]
 # ## One word at a time
 #
-# In this very small model, what may follow depends on the last word alone:
+# Here is a very small model. What may follow depends on the last word alone:
 #
 # | after | may come |
 # |---|---|
@@ -40,8 +40,8 @@ transformer_map(built=12)
 # | *cup*, *pot* or *tea* | `<eos>` |
 #
 # Writing is a loop: ask what may come next, choose a token, append it, and go on until `<eos>` is chosen. A model that
-# reads what it has written, to write on, is **autoregressive**. Always taking the token with the highest probability is
-# *greedy decoding*.
+# reads what it has written so far in order to write the next token is **autoregressive**. Always taking the token with
+# the highest probability is *greedy decoding*.
 #
 # **Predict first.** Which sentence is the likeliest, and which one does greedy decoding write?
 
@@ -159,24 +159,26 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # All hypotheses of one step are equally long, so the penalty decides only between those that end at different steps.
 #
 # **When does an ending count?** Only if it is among the step's best `beam` results, where `beam` is the number of
-# hypotheses kept. Every hypothesis can end at every step, with at least a tiny probability. If all endings counted,
-# even the empty sentence would be set aside, and could win. ([When does the search stop?](#when-does-beam-search-stop))
+# hypotheses kept. After a softmax no probability is exactly 0, so in a trained model every hypothesis can end at every
+# step. If all endings counted, even the empty sentence would be set aside, and could win. ([When does the search
+# stop?](#when-does-beam-search-stop))
 #
 # What does a beam cost? With a beam of $K$ and $V$ words, each step runs $K$ rows through the model and ranks $K V$
-# continuations, where all sentences of $n$ words would be $V^n$. With $\alpha = 0$ a beam of 1 is greedy decoding, and
-# a beam that drops nothing is **exhaustive search**.
+# continuations, whereas there are $V^n$ sentences of $n$ words. With $\alpha = 0$ a beam of 1 is greedy decoding, and a
+# beam that drops nothing is **exhaustive search**.
 
 # %% [markdown]
 # ## Should one search harder?
 #
 # By a search that is *exact* without being exhaustive, [Stahlberg and Byrne (2019)](https://arxiv.org/abs/1908.10090)
 # found, for each source, the sentence to which a trained translation model gives the highest score, without a length
-# penalty. For more than half of the sources it was the *empty* sentence.
+# penalty. (Such a search drops every beginning whose sum is already below that of the best finished sentence. A sum
+# never rises, so nothing better is lost.) For more than half of the sources the likeliest sentence was the *empty* one.
 #
-# How can that be? A good translation of twenty words is a product of twenty-one factors, counting the end token. At 0.7
-# each that makes 0.0006. A model that gives the empty sentence 0.001 prefers that. The small product is arithmetic;
-# that the empty sentence gets as much as 0.001 is the model's error. The resulting preference for short texts is called
-# **length bias**.
+# How can that be? The probability of a good translation of twenty words is a product of twenty-one factors, counting
+# the end token. At 0.7 each that makes 0.0006. A model that gives the empty sentence 0.001 prefers the empty one. The
+# small product is arithmetic; that the empty sentence gets as much as 0.001 is the model's error. The resulting
+# preference for short texts is called **length bias**.
 #
 # If the search misses the sentence with the highest score, that is a **search error**. If the model gives a bad
 # sentence the highest score, that is a **model error**. A search error can hide a model error. Suppose that at the
@@ -185,13 +187,10 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # - A beam of 4 never sets the empty sentence aside, and writes the translation.
 # - A beam of 100 does set it aside, and its 0.001 wins against the translation's 0.0006.
 #
-# So a better search can make worse translations. This is the *beam search curse* ([Koehn and Knowles,
-# 2017](https://arxiv.org/abs/1706.03872)). The length penalty repairs this error at this length: with $\alpha = 0.6$
-# the translation has $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence only
+# So a better search can make worse translations, as [Koehn and Knowles (2017)](https://arxiv.org/abs/1706.03872) found.
+# This was later called the *beam search curse*. The length penalty repairs this error at this length: with
+# $\alpha = 0.6$ the translation has $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence only
 # $\ln 0.001 / \text{lp}(1) = -6.9$.
-#
-# **Minimum Bayes risk decoding** changes the goal: it draws many translations and takes the one that is most like all
-# the others, so that a single odd sentence cannot win.
 
 # %% tags=["proof"]
 assert round(0.7**21, 4) == 0.0006
@@ -203,9 +202,10 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # %% [markdown]
 # ## One loop for every model
 #
-# So far the model wrote one sentence. A transformer writes a batch, one sentence a row. The loop of [chapter
-# 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer) always took the best token. Here a function `choose` turns
-# logits $(B, V)$ into tokens $(B)$: argmax for greedy decoding, a draw for sampling.
+# To try beams on a trained model, you need the search for a batch. A transformer writes many sentences at once, one
+# sentence a row. The loop of [chapter 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer) always took the best
+# token. Here a function `choose` turns logits $(B, V)$ into tokens $(B)$: argmax for greedy decoding, a draw for
+# sampling.
 #
 # The same loop should serve a transformer with and without a cache, so it asks for four things only. Whatever offers
 # them is a **state**: the model together with the sentences that it is writing.
@@ -315,11 +315,11 @@ class Recompute:
 
 
 # %% [markdown]
-# `beam_search`, folded, does for a batch what the first code did for one sentence, with the length penalty. To the
-# model each hypothesis is a row. After each step `select` gets the rows that the kept hypotheses came from: in the
-# example `select([1, 0])`, since *the tea* came from row 1 and *a cup* from row 0. Without it *the tea* would go on
-# reading the past of *a cup*, and nothing would crash. Beam search needs log-probabilities, because one may add any
-# number to all logits of a row, so those of two rows cannot be compared.
+# `beam_search`, folded, does for a batch what the short beam search above did for one sentence, with the length
+# penalty. To the model each hypothesis is a row. After each step `select` gets the rows that the kept hypotheses came
+# from: in the example `select([1, 0])`, since *the tea* came from row 1 and *a cup* from row 0. Without it *the tea*
+# would go on reading the past of *a cup*, and nothing would crash. Beam search needs log-probabilities: if you add the
+# same number to all logits of a row, its probabilities do not change, so the logits of two rows cannot be compared.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -521,12 +521,12 @@ assert np.allclose(
 
 # %% [markdown]
 # A beam of four gets a few more numbers right with every seed, at the cost of four times as many rows. A beam of
-# sixteen gets no more, and no fewer: where an output has a dozen tokens at most, the curse of the wide beam does not
-# show.
+# sixteen, without the length penalty, gets as many of the first hundred right as one of four: a dozen tokens are too
+# few for the curse of the wide beam to show.
 #
 # Is a wrong output the fault of the search or of the model? If the right sentence scores higher than the one that was
-# written, the search has failed. If not, a better search cannot help, since the model prefers a wrong one. Here the
-# beam repairs one output of the first model and breaks another:
+# written, the search has failed. If not, a better search cannot help, since the model prefers a wrong one. Here are an
+# output of the first model that the beam repairs, and one that it breaks:
 
 
 # %% one repaired by beam search, one broken tags=["hide-input"]
@@ -574,20 +574,20 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 #
 #
 # So draw each word at random with the model's probabilities. This is called **sampling** (or *ancestral sampling*). Its
-# weakness is the **tail**: thousands of words with a tiny probability each. If together they have 5 percent, a text of
-# twenty words has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can mislead all that
-# follow.
+# weakness is the **tail**: thousands of words with a tiny probability each. If together they have 5 percent at each
+# step, a text of twenty words has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can
+# mislead all that follow.
 #
 # Four options control how random the draw is; the last three cut off the tail:
 #
 # | option | what it does | effect |
 # |---|---|---|
-# | **temperature** | divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)) | towards 0 greedy decoding; above 1 flatter than the model's |
+# | **temperature** | divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)) | near 0 almost greedy decoding; above 1 the probabilities are flatter than the model's own |
 # | **top-k** | keeps the $k$ likeliest words; $k = 1$ is greedy decoding | always $k$: too many where one word fits, too few where hundreds do |
-# | **top-p**, nucleus sampling | keeps the fewest whose probabilities sum to at least $p$; $p = 1$ cuts nothing | one word where the model is sure, many where it is unsure |
+# | **top-p**, nucleus sampling | keeps as few words as possible, the likeliest first, whose probabilities sum to at least $p$; $p = 1$ cuts nothing | one word where the model is sure, many where it is unsure |
 # | **min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) | keeps words with at least a given share of the likeliest word's probability | few where the model is sure; where it is unsure the limit is low, and many stay |
 #
-# What is left is divided by its sum.
+# After a cut, the probabilities that are left are divided by their sum.
 #
 # **By hand**, the same five probabilities under each option:
 #
@@ -706,6 +706,9 @@ for options in (
 # model is unsure, a draw may take another word. (The � is a byte that is no whole character.) Every option brings the
 # share nearer to that of greedy decoding. So where only one answer is right, a single draw is a poor way to find it.
 #
+# **Minimum Bayes risk decoding** changes the goal: it draws many translations and takes the one that is most like all
+# the others, so that a single odd sentence cannot win.
+#
 # After training with label smoothing, unfiltered draws are worse still
 # ([why](#why-are-draws-after-label-smoothing-so-poor)).
 
@@ -747,9 +750,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## What has been computed before
 #
-# The other question is the cost. At step $t$ `Recompute` sends all $t$ tokens through the decoder and uses only the
-# last row. **By hand:** for 100 tokens, $1 + 2 + \dots + 100 = 5050$ token vectors go through the model, of which 100
-# are new.
+# The second question was how to write faster. At step $t$ `Recompute` sends all $t$ tokens through the decoder and uses
+# only the last row. **By hand:** for 100 tokens, $1 + 2 + \dots + 100 = 5050$ token vectors go through the model, of
+# which 100 are new.
 #
 # **Predict first.** Which results for the first $t - 1$ tokens could be kept?
 #
@@ -787,7 +790,8 @@ plt.show()
 
 # %% [markdown]
 # Each triangle is one head's attention scores, queries by keys. Dark cells are computed at that step. Without a cache,
-# step $t$ computes $t(t+1)/2$ scores; with a cache, only $t$. In all, for $n$ tokens:
+# step $t$ computes $t(t+1)/2$ scores, not counting those that the mask hides; with a cache, only $t$. In all, for $n$
+# tokens:
 #
 # | | without a cache | with a cache |
 # |---|---|---|
@@ -912,6 +916,9 @@ class KVCache:
 #   equally long.
 # - It does need the padding mask of the *source*, because padded positions of the memory have keys like any others.
 #
+# A chat model reads its *prompt*, the text given to it, in one pass, the **prefill**, which fills the cache. In a
+# prefill the new tokens *do* need a causal mask, among themselves ([why](#several-tokens-at-once)).
+#
 # At each step the cache must give the logits of teacher forcing, also when sentences change places and one is repeated:
 
 # %% the largest difference at each step tags=["hide-input"]
@@ -966,10 +973,6 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# A chat model reads its *prompt*, the text given to it, in one pass, the **prefill**, which fills the cache. Here the
-# new tokens do need a causal mask, among themselves ([why](#several-tokens-at-once)).
-
-# %% [markdown]
 # ### What it saves, and what it costs
 #
 # Let a model of two decoder layers, of width 64, write four sentences of 256 tokens with the cache and with
@@ -1021,8 +1024,8 @@ axes.set(xlabel="tokens written", ylabel="seconds, 4 sentences", ylim=(0, None))
 plt.show()
 
 # %% [markdown]
-# The gain is smaller than the 128 times by which the token vectors shrink, because a step must load every parameter and
-# start every operation, whether for one token or for many.
+# The gain is smaller than the 128 times by which the token vectors shrink, because at this size much of a step's time
+# goes into starting its operations, whether for one token or for many.
 #
 # The price is storage: for each layer and head, the cache keeps a key and a value of each token. For $n$ tokens of $B$
 # sequences these are
@@ -1062,8 +1065,8 @@ quiz.number(
 #
 # The decoder of [Dive into Deep
 # Learning](https://d2l.ai/chapter_attention-mechanisms-and-transformers/transformer.html) does not advance the position
-# while it writes: each new token gets that of the sentence's first. Let our cache make the same mistake, and repeat the
-# check:
+# while it writes: every new token gets the position of the sentence's first token. Let our cache make the same mistake,
+# and repeat the check:
 
 
 # %% a cache without positions tags=["hide-input"]
@@ -1089,10 +1092,11 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # ## Several tokens for the price of one
 #
 # To write one token, a GPU must load nearly every parameter, and that takes far longer than the arithmetic
-# ([why](#why-one-sentence-is-slow)). If it reads five tokens at once, it still loads them only once. **Speculative
-# decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses that. A small **draft model** with
-# the same vocabulary writes a few tokens ahead, say four. Then the large model reads the newest token of the text and
-# the four drafted ones in one pass, under a causal mask. Each of the five rows of logits says what it would write next.
+# ([why](#why-one-sentence-is-slow)). If the model reads five tokens in one pass, its parameters are still loaded only
+# once. **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses that. A small
+# **draft model** with the same vocabulary writes a few tokens ahead, say four. Then the large model reads the newest
+# token of the text and the four drafted ones in one pass, under a causal mask. Each of the five rows of logits says
+# what it would write next.
 #
 # With greedy decoding, drafted tokens are accepted as long as each is the large model's likeliest. The first that is
 # not is replaced by the large model's own, those after it are dropped, and the cache forgets all rejected ones. So, but
@@ -1379,8 +1383,8 @@ verdict
 # the pace. The 14 GB of the 7 billion parameters above cannot be read in less than 4.2 ms at the H100's 3.35 TB/s, so
 # one text gets at most 240 tokens a second, at one token a pass. More sentences share the parameters, but each has a
 # cache of its own, and with many or long texts reading the caches takes longest. A long prefill uses each parameter for
-# many tokens at once, so it is **compute-bound**: arithmetic sets the limit. Here are steps of decoding on this
-# processor, with the layers and the width of the paper's base model:
+# many tokens at once, so it is **compute-bound**: arithmetic sets the limit. Here are steps of decoding on the
+# processor that ran this page, with the layers and the width of the paper's base model:
 
 # %% tags=["proof"]
 assert round(1000 * 14e9 / 3.35e12, 1) == 4.2 and 230 < 3.35e12 / 14e9 < 240
@@ -1541,9 +1545,9 @@ assert draft_right < 0.8 * forced[0]
 
 # %% [markdown]
 # The numbers are the same, in fewer than a third as many passes of the large model. But before each of these come four
-# passes of the draft model, and each takes half to two thirds of a large one's time, presumably because most of the
-# time at this size goes into starting operations. That makes 3 to 3.7 large passes for 3.3 tokens: little gain, or
-# none. The draft model must be far cheaper than the large one.
+# passes of the draft model, and each takes half to two thirds of a large one's time, depending on the run, presumably
+# because most of the time at this size goes into starting operations. That makes 3 to 3.7 large passes for 3.3 tokens:
+# little gain, or none. The draft model must be far cheaper than the large one.
 #
 # ### How many tokens does a pass give?
 #

@@ -15,8 +15,8 @@
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. You need no
 # GPU: in this chapter each process on one machine stands for a device. This code has not been run on several GPUs yet.
-# It takes about 28 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 8 more
-# minutes.
+# The chapter takes about 28 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end,
+# takes 8 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
 import signal
@@ -118,12 +118,12 @@ assert answers == [(n, [6.0, 30.0]) for n in range(3)]
 # wait for it: they **hang**. The library that carries the messages is the group's **backend**: here `gloo`, between
 # CPUs; between NVIDIA's GPUs `nccl`.
 #
-# ### Break it: each divides by its own
+# ### Break it: each divides by its own targets
 #
 # Now the two halves. Each process computes the gradient of its shard in two ways. For `added`, it divides its loss by
 # the targets of all processes, and the gradients are added up; for `averaged`, by its own, and they are averaged.
-# `gradient_of(shard, n)`, folded, is the gradient of the summed loss divided by `n`, or without `n` by the shard's own
-# targets.
+# `gradient_of(shard, n)`, folded, is the gradient of the summed loss divided by `n`, or, if `n` is `None` or left out,
+# by the shard's own targets.
 
 # %% a small model's gradient tags=["hide-input"]
 from dotformer.training import cross_entropy
@@ -296,10 +296,10 @@ for n in (2, 8, 100):
 
 # %% [markdown]
 # In each of the two phases a process sends $(N - 1) / N$ times the gradient. So in an all-reduce of two processes each
-# sends its gradient once, and with more processes never quite twice. No sum that the processes make themselves can send
-# less ([Patarasuk and Yuan, 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)). What does grow is the number of rounds.
-# Each round takes a fixed **latency**, however small the chunk, plus its bytes divided by the **bandwidth** of the
-# connection.
+# sends its gradient once, and with more processes never quite twice. As long as the processes do the adding, and not
+# the network between them, no all-reduce can send less ([Patarasuk and Yuan,
+# 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)). What does grow is the number of rounds, $2 (N - 1)$. Each round
+# takes a fixed **latency**, however small the chunk, plus its bytes divided by the **bandwidth** of the connection.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -320,6 +320,38 @@ quiz.number(
     ],
     otherwise="The gradient has as many bytes as the parameters; multiply by 2 (N - 1) / N.",
 )
+
+# %% [markdown]
+# How long does an all-reduce take? Here is one between two processes of the machine that wove this page:
+
+
+# %% an all-reduce, timed tags=["hide-input"]
+def time_all_reduce():
+    """The least seconds of an all-reduce, by how many numbers it sums."""
+    dist.all_reduce(torch.ones(1))  # the first takes longer
+    least = {}
+    sizes = (10, 200), (10_000, 200), (256 * 1024, 50), (10_000_000, 9)
+    for size, rounds in sizes:
+        numbers, times = torch.ones(size), []
+        for _ in range(rounds):
+            dist.barrier()
+            start = time.perf_counter()
+            dist.all_reduce(numbers)
+            times.append(time.perf_counter() - start)
+        least[size] = min(times)
+    return least
+
+
+seconds = launch(time_all_reduce, 2)[0]
+for size, taken in seconds.items():
+    bandwidth = 4 * size / taken / 1e9
+    print(f"{size:>10,} numbers {1000 * taken:6.2f} ms {bandwidth:9.4f} GB/s")
+assert seconds[10_000] < 4 * seconds[10]
+assert seconds[256 * 1024] < 26 * seconds[10_000]  # at a greater bandwidth
+
+# %% [markdown]
+# 10,000 numbers take about as long as ten: nearly all of that is latency. So gradients should not travel one by one.
+# [Going further](#what-does-a-message-cost) puts latency and bandwidth into numbers.
 
 # %% [markdown]
 # ## Ready-made engines
@@ -377,7 +409,8 @@ plt.show()
 # %% [markdown]
 # While the device computes with one layer, the network already gathers the next, or carries gradients away. So if it is
 # fast enough, only the first all-gather of each pass and the last reduce-scatter keep the device waiting. In a step of
-# one batch, at most two layers lie whole in its memory at once, besides the embeddings.
+# one batch, at most two layers lie whole in its memory at once. The embeddings belong to no layer: they are gathered
+# first and stay whole through both passes.
 #
 # Training takes 16 bytes for each parameter: 4 for itself, 4 for its gradient and 8 for the moments ([chapter
 # 20](20_one_gpu.ipynb#what-if-it-does-not-fit)). With FSDP a process keeps about $16 / N$ bytes for each parameter. A
@@ -624,7 +657,7 @@ class DistributedTrainer(FastTrainer):
 #   [in one process](20_one_gpu.ipynb#a-ladder).
 #
 # **Predict first.** FSDP keeps half of the model in each of the two processes. How much does it send, where DDP sends
-# the model once?
+# as many bytes as the model has?
 
 # %% a counter of bytes tags=["hide-input"]
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -728,9 +761,9 @@ assert round(traffic["FSDP", 1]["sent"], 2) == 1.32
 # FSDP gathers each layer twice. The embeddings, 35.5 percent of this model, belong to no layer: they stay gathered
 # through both passes, so they are gathered once. That makes $2 \cdot 0.645 + 0.355 = 1.65$.
 #
-# In a ring, FSDP therefore sends $(1.65 + 1) / 2 = 1.32$ times the model, where DDP sends it once. With small
-# embeddings it would be 1.5. In bfloat16 FSDP gathers half as many bytes, while gradients are still summed in float32,
-# and sends 0.91, less than DDP in float32.
+# With two processes FSDP therefore sends $(1.65 + 1) / 2 = 1.32$ times the bytes of the parameters, and DDP, which
+# sends the gradients alone, 1. With small embeddings it would be 1.5. In bfloat16 FSDP gathers half as many bytes,
+# while gradients are still summed in float32, and sends 0.91, less than DDP in float32.
 
 # %% [markdown]
 # ## What goes into a checkpoint?
@@ -810,7 +843,8 @@ for name in histories:
     compare(name)
 
 # %% [markdown]
-# They agree to within one unit in the last digit.
+# They agree in every digit shown. On another machine the last one may differ by a unit, because sums are rounded in
+# another order.
 #
 # ### What if one of them dies?
 #
@@ -818,9 +852,10 @@ for name in histories:
 # would use gradients of parameters already replaced, *stale* ones, and the run would no longer be that of one process.)
 # And the more there are, the more often one fails. On 16,384 of them the training of Llama 3 was interrupted
 # unexpectedly 419 times in 54 days, once every three hours ([Grattafiori and others,
-# 2024](https://arxiv.org/abs/2407.21783), section 3.3.4). A process that is killed says nothing, and one that hangs
-# does not even close its connection: the others wait, with our settings ten minutes. So somebody has to watch: when one
-# fails, stop the rest, start all again, and let them go on from the last checkpoint.
+# 2024](https://arxiv.org/abs/2407.21783), section 3.3.4). A process that is killed says nothing, but its connections
+# close, and the others stop with an error. One that hangs does not even close them, and the others wait, with our
+# settings ten minutes. So somebody has to watch: when one fails, stop the rest, start all again, and let them go on
+# from the last checkpoint.
 #
 # Here rank 1 kills itself in step 13, and the last checkpoint was made after step 10.
 #
@@ -892,7 +927,8 @@ quiz.one_choice(
 # efficiency**.
 #
 # The two do it in three ways: without communication; with an all-reduce when the backward pass is done; and in
-# **buckets**, where the gradients of the last layers are sent as soon as there are 5 megabytes of them.
+# **buckets**: the backward pass starts at the last layer, and whenever 5 megabytes of gradients are ready, they are
+# sent. (PyTorch's buckets hold 25 megabytes, more than all the gradients of our model.)
 #
 # **Predict first.** How much faster are two, with a batch of 32 sentences? With one of 4?
 
@@ -947,10 +983,12 @@ assert (
 )
 
 # %% [markdown]
-# With 32 sentences two are twice as fast without communication, within the spread, and less than twice with it.
+# With 32 sentences two are twice as fast without communication, within the spread, and less than twice with it: with an
+# all-reduce at the end the scaling efficiency is about 90 percent.
 #
-# With 4 sentences two that communicate are *slower* than one. Communication adds $61 - 38 = 23$ ms, about as much as
-# with 32 sentences, since there are as many gradients. But now these 23 ms follow 38 ms of computing, and not 167.
+# With 4 sentences two that communicate are *slower* than one, an efficiency of about 42 percent. Communication adds
+# $61 - 38 = 23$ ms, about as much as with 32 sentences, since there are as many gradients. But now these 23 ms follow
+# 38 ms of computing, and not 167.
 #
 # Even without communication, two are only 1.31 times as fast as one. Part of a step takes as long for few sentences as
 # for many, some 8 of the 50 ms, by the straight line through one process's two times. If a share $s$ of the time cannot
@@ -958,44 +996,15 @@ assert (
 # this allows $50 / (8 + 42 / 2) = 1.7$; we have not found what accounts for the rest.
 #
 # Buckets make no clear difference here, presumably because overlap needs free hardware, and both cores compute.
-#
-# How long does an all-reduce take by itself? We timed it on another machine, so compare its rows only with each other.
-
-
-# %% an all-reduce, timed tags=["hide-input"]
-def time_all_reduce():
-    """The least seconds of an all-reduce, by how many numbers it sums."""
-    dist.all_reduce(torch.ones(1))  # the first takes longer
-    least = {}
-    sizes = (10, 200), (10_000, 200), (256 * 1024, 50), (10_000_000, 9)
-    for size, rounds in sizes:
-        numbers, times = torch.ones(size), []
-        for _ in range(rounds):
-            dist.barrier()
-            start = time.perf_counter()
-            dist.all_reduce(numbers)
-            times.append(time.perf_counter() - start)
-        least[size] = min(times)
-    return least
-
-
-seconds = launch(time_all_reduce, 2)[0]
-for size, taken in seconds.items():
-    bandwidth = 4 * size / taken / 1e9
-    print(f"{size:>10,} numbers {1000 * taken:6.2f} ms {bandwidth:9.4f} GB/s")
-assert seconds[10_000] < 4 * seconds[10]
-assert seconds[256 * 1024] < 26 * seconds[10_000]  # at a greater bandwidth
 
 # %% tags=["proof"]
 one, two = raced["32"]
 grew = two["at the end"][1] - two["no all-reduce"][1]
 assert round(grew) == 22
+reached = [gains[batch, "two, at the end"] / 2 for batch in ("32", "4")]
+assert np.allclose(reached, [0.905, 0.415], atol=0.01)
 
 # %% [markdown]
-# 10,000 numbers take about as long as ten: nearly all of that is latency. So gradients do not travel one by one but in
-# buckets, in PyTorch of 25 megabytes. [Going further](#what-does-a-message-cost) puts latency and bandwidth into
-# numbers.
-#
 # ## Share a layer
 #
 # If one layer is too large for a device, or a batch too small to be split further, a *matrix* can be shared (**tensor
@@ -1131,8 +1140,9 @@ assert all(torch.equal(*pair) for pair in zip(left[:2], right[:2], strict=True))
 # Attention is shared in the same way, by heads: the columns of $W_Q$, $W_K$ and $W_V$ that belong to a head, and its
 # rows of $W_O$ ([chapter 6](06_many_heads.ipynb#heads-are-a-sum)). So a layer of an encoder needs two all-reduces
 # forward and two back. FSDP sends parameters, and each device has its own rows of the batch. Here activations are sent,
-# and devices that share a layer have the same rows. So the batch need not grow: it has fewer shards, each device has
-# more tokens, and only its part of the gradients to send.
+# and devices that share a layer have the same rows. So the batch need not grow with the devices. If two devices share
+# each layer, they take one shard between them: the batch is cut into half as many shards, each has twice as many
+# tokens, and each device sends the gradients of its half of the matrices only.
 #
 # ### Share the layers, or the positions
 #
@@ -1197,7 +1207,7 @@ plt.show()
 # | what you see | what to share |
 # |---|---|
 # | everything fits | the batch (data parallel) |
-# | memory is short | moments and gradients, too (ZeRO-2, with no more bytes), then the parameters (FSDP) |
+# | memory is short | the moments and gradients, too (ZeRO-2, which sends no more bytes than DDP), then the parameters (FSDP) |
 # | a layer is too large for a device, or a device has so few tokens that sending its gradients takes longer than its backward pass | each layer (tensor parallel), within a machine, if the layer is wide enough |
 # | the stack of layers still does not fit, or links are slow | the stack of layers (pipeline parallel) |
 # | one sequence is too long | its positions (context parallel) |
@@ -1222,7 +1232,8 @@ plt.show()
 # $\epsilon$ by $\sqrt k$. Replace Adam's $\beta_1$ and $\beta_2$ by $1 - k (1 - \beta_1)$ and $1 - k (1 - \beta_2)$, as
 # long as the new values are above 0 ([Malladi and others, 2022](https://arxiv.org/abs/2205.10287)). The noise of a mean
 # over $k$ times as many targets is $\sqrt k$ times smaller; once it is small beside the gradient itself, a larger batch
-# no longer saves steps. That size is the **critical batch size** ([Shallue and others,
+# saves few steps. The size from which on this is so is called the **critical batch size** ([McCandlish and others,
+# 2018](https://arxiv.org/abs/1812.06162); measured for many models by [Shallue and others,
 # 2019](https://arxiv.org/abs/1811.03600)).
 
 # %% tags=["quiz"]
@@ -1363,7 +1374,7 @@ verdict
 #
 # *Medium, 15 minutes.* A sampler deals out `count` sentences to `world_size` processes like cards, in order. All must
 # make the same number of batches, each of one sentence. Return for the process `rank` the list of its sentences'
-# numbers, with `None` where it has to take part without one, so that each sentence is with one process.
+# numbers, with `None` where it has to take part without one, so that each sentence goes to exactly one process.
 
 
 # %% tags=["exercise"]
@@ -1438,9 +1449,10 @@ verdict
 # %% [markdown]
 # ### What did the paper's run cost?
 #
-# Before you add devices, ask how busy those are that you have. How well did the paper use its eight? It gives two
-# costs for training its models, $3.3 \cdot 10^{18}$ and $2.3 \cdot 10^{19}$ FLOPs. They were not counted. They are
-# hours times 8 devices times what one device can do, taken to be 9.5 TFLOP/s.
+# Before you add devices, ask how busy those are that you have. How well did the paper use its eight? It gives two costs
+# for training its models, $3.3 \cdot 10^{18}$ and $2.3 \cdot 10^{19}$ FLOPs. The operations were not counted. Each cost
+# is the hours of a run (12 for the base model, 84 for the big one), times 8 devices, times what one device sustains,
+# taken to be 9.5 TFLOP/s.
 #
 # **By hand.** 12 hours are 43,200 seconds, and $43{,}200 \cdot 8 \cdot 9.5 \cdot 10^{12} = 3.3 \cdot 10^{18}$.
 #
@@ -1477,11 +1489,11 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # %% [markdown]
 # ### What would it cost today?
 #
-# Estimate it. A device computes as fast as the H200 of [chapter
-# 20](20_one_gpu.ipynb#how-much-of-the-peak-can-a-narrow-model-use), whose recorded steps were measured with batches of
-# 1 to 1,600 pairs, without dropout, padding or waiting for data. The batch stays the paper's, divided among the
-# devices. Gradients have 4 bytes a parameter, go around a ring at 200 GB/s without latency, and travel during the
-# backward pass, two thirds of the computation, as far as they fit.
+# Here is an estimate, with its assumptions. A device computes as fast as the H200 of [chapter
+# 20](20_one_gpu.ipynb#how-much-of-the-peak-can-a-narrow-model-use), where steps were timed with batches of 1 to 1,600
+# pairs, without dropout, padding or waiting for data. The batch stays the paper's, divided among the devices. Gradients
+# have 4 bytes a parameter, go around a ring at 200 GB/s without latency, and travel during the backward pass, two
+# thirds of the computation, as far as they fit.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. A dotted line, in proportion to one device, falls straight. The estimate departs from it at two devices and becomes nearly flat."}}
 from classroom.measured import measured
@@ -1566,8 +1578,8 @@ assert orders[0] == orders[1] != orders[2]
 # ### What does a message cost?
 #
 # A message's cost is often taken as a straight line, $t = \alpha + \text{bytes} / \beta$, with the latency $\alpha$ and
-# the bandwidth $\beta$. Here is the line that fits the four [measured times](#are-two-twice-as-fast) best, by the
-# relative error:
+# the bandwidth $\beta$. One all-reduce counts as one message, so $\alpha$ is the latency of all its rounds together.
+# Here is the line that fits the four [measured times](#how-is-a-sum-made) best, by the relative error:
 
 # %% latency and bandwidth, fitted tags=["hide-input"]
 sizes, taken = np.array(list(seconds)), np.array(list(seconds.values()))
@@ -1585,8 +1597,7 @@ for size, by_line, measured_time in zip(sizes, said, taken, strict=True):
 assert (abs(said / taken - 1) < 0.8).all() and latency > 0 and per_byte > 0
 # %% [markdown]
 # Below about $\alpha \beta$ bytes a message costs mostly its latency. The line is a rough one, since the bandwidth is
-# not the same at every size. And a bare all-reduce is the best case: when two processes computed gradients above,
-# sending 16 MB of them after the backward pass cost 23 ms, on another machine.
+# not the same at every size.
 #
 # ### What does accumulation cost under FSDP?
 #
@@ -1618,17 +1629,20 @@ assert round(traffic["FSDP", 4]["sent"], 2) == 2.29
 #   hide behind the backward pass, two thirds of the work, if $b > 2 \frac{N - 1}{N} F / \beta$, whatever the model.
 # - **FSDP** gathers 2 bytes a parameter before the forward pass, and again before the backward pass, which also
 #   scatters gradients of 4 bytes. The backward pass decides, since it sends three times as much, behind twice the
-#   computation: $\frac{N - 1}{N} \, 6 P / \beta$, behind $4 P b / F$. That needs $b > \frac{3}{2} \frac{N - 1}{N} F /
-#   \beta$.
+#   computation: $\frac{N - 1}{N} \, 6 P / \beta$, behind $4 P b / F$. That needs
+#   $b > \frac{3}{2} \frac{N - 1}{N} F / \beta$, which is less than data parallel needs: both send
+#   $\frac{N - 1}{N} \, 8 P$ bytes a step, but FSDP can hide some of them behind the forward pass, too.
 # - **Tensor parallel**, for an encoder layer of width $D$ on $N$ devices, which all work on the same $b$ tokens: its
 #   matrices have $12 D^2$ numbers, so the forward pass takes $24 b D^2 / (N F)$ seconds. Two all-reduces of $b D$
 #   numbers of 2 bytes take $\frac{N - 1}{N} \, 8 b D / \beta$, and nothing hides them, because the next product waits
-#   for their sum (unless products or batches are cut into parts). They take longer than the products where $D <
-#   \frac{N - 1}{3} F / \beta$, whatever the batch.
-# - **Pipeline**: at a border $2 b D$ bytes, against $24 b D^2$ FLOPs in each layer of a device. With $L$ layers each
-#   they hide where $D > F / (12 L \beta)$, while the device computes the next micro-batch.
-# - **Context**, with $b$ positions a device: keys and values, $4 b D$ bytes, against $4 b^2 D$ FLOPs for their scores
-#   and sums. They hide if $b > F / \beta$. A causal mask halves the FLOPs, and then it takes $b > 2 F / \beta$.
+#   for their sum (unless products or batches are cut into parts). The all-reduces take longer than the products where
+#   $D < \frac{N - 1}{3} F / \beta$, whatever the batch.
+# - **Pipeline**, with $b$ tokens in a micro-batch and $L$ layers on each device: a device sends $2 b D$ bytes at a
+#   border, and has computed $24 b D^2$ FLOPs in each of its layers. It sends one micro-batch while it computes the
+#   next. The bytes hide where $D > F / (12 L \beta)$.
+# - **Context**, with $b$ positions a device: in each round a device sends keys and values, $4 b D$ bytes, while it
+#   computes $4 b^2 D$ FLOPs of scores and sums with those it has. They hide if $b > F / \beta$. A causal mask halves
+#   the FLOPs, and then it takes $b > 2 F / \beta$.
 #
 # Everything is a multiple of $F / \beta$: the FLOPs that a device can do while it sends one byte. For $F$ take 271
 # TFLOP/s, which the H200 of [chapter 20](20_one_gpu.ipynb#all-rungs-on-a-gpu) reached with the paper's base model
