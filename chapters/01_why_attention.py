@@ -12,9 +12,9 @@
 # at a time, holding on to what you can. By the end of this chapter you will have run networks that read like that,
 # untrained, and measured how fast they forget and how much they can hold.
 #
-# You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation. It
-# takes about 24 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 5 more
-# minutes.
+# You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation.
+# The chapter takes about 24 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end,
+# takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
 from functools import partial
@@ -89,7 +89,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # A real state is a vector. The function that computes the new state from the old one and the word is called a **cell**.
 # The plain cell mixes the word $x$ and the state $h$ with two matrices, and squeezes the result between −1 and 1.
-# Without the squeeze the state would be a weighted sum of the words. The new state is $h'$:
+# Without the squeeze the state would be a weighted sum of the words, and no word could change what the state makes of
+# the next. The new state is $h'$:
 #
 # $$h' = \tanh(x W_x + h W_h + b) .$$
 #
@@ -119,8 +120,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # | $o$ | **output gate** | what share of $\tanh c'$ is shown | the same |
 # | $g$ | **candidate** | what is new | $\tanh(x W_x + h W_h + b)$ |
 #
-# A **gate** is a vector of numbers between 0 and 1, since $\sigma(z) = 1 / (1 + e^{-z})$ always lies there. As a
-# picture:
+# A **gate** is a vector of numbers between 0 and 1, since $\sigma(z) = 1 / (1 + e^{-z})$ always lies there. Here is the
+# whole cell as a picture:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "An LSTM cell. Along the top the cell state c goes from left to right: it is multiplied by the forget gate f, then the input gate times the candidate, i times g, is added, and it leaves as c prime. Below, the word x and the hidden state h enter a box that computes f, i, g and o. From the new cell state a line goes down through tanh and a multiplication by o, and leaves as the new hidden state h prime."}}
 from classroom.diagram import Diagram
@@ -351,7 +352,7 @@ assert abs(a_step - 0.52) < 0.01
 #
 # The last two rows start from better weights, which postpone the fading. An orthogonal $W_h$ keeps every length, so
 # only the slope of $\tanh$ is left. That slope is below 1 wherever the state is not 0: some 0.8 a step here. With the
-# gate open more than 0.97 is left per step: 0.95 through the gate, and the rest on a path through $h$.
+# gate open about 0.97 is left per step: 0.95 through the gate, and the rest on a path through $h$.
 #
 # Influence decides what can be learned. Training moves each parameter against the **gradient**, the derivative of the
 # error. Suppose that the error depends on the last state. Since the parameters serve at every step, the gradient is a
@@ -361,11 +362,11 @@ assert abs(a_step - 0.52) < 0.01
 # word far back, and the LSTM was invented to overcome it.
 #
 # A matrix lengthens a vector at most by its largest **singular value**. If that is below 1 for $W_h$, the gradient must
-# vanish, because the slope of $\tanh$ is never above 1. Factors above 1 do the opposite, the **exploding gradient**: 50
-# steps of 1.1 make 117. Such a gradient can be clipped
-# ([chapter 11](11_training.ipynb#clipping)).
+# vanish, because the slope of $\tanh$ is never above 1. It can vanish above 1, too, as it does in the plain cell here,
+# because a typical change is shortened far more than the longest one. Factors above 1 do the opposite, the **exploding
+# gradient**: 50 steps of 1.1 make 117. Such a gradient can be clipped ([chapter 11](11_training.ipynb#clipping)).
 #
-# So a better start makes a state remember *longer*. Can it remember *more*?
+# The last two rows showed that a better start makes a state remember *longer*. Can it remember *more*?
 
 # %% tags=["proof"]
 assert influence["plain"][20] < 1e-5 and influence["LSTM"][20] < 1e-4
@@ -465,8 +466,9 @@ for name in names:
 # Training may bring the total nearer to $N$, and choose what is worth keeping on average, *Lannister* rather than *a*.
 # A gate can choose which words stay. But both choose before the question comes, and neither lifts the bound.
 #
-# Why not a larger state, then? It holds more, at a price: 50 words of 8 need 400 numbers, so a step takes more than
-# $400^2$ multiplications, and the 51st word pushes out another.
+# Why not a larger state, then? It holds more, at a price: 50 words of 8 need a state of 400 numbers. Its $W_h$ is
+# $400 \times 400$, so a step takes more than $400^2$ multiplications. And what the state holds of a 51st word it loses
+# of the others.
 #
 # Real words depend on one another, so more of them fit, and a nonlinear fit can recover more. What remains is that the
 # state stays as wide as it is, however long the text.
@@ -587,7 +589,7 @@ for back in (1, 10, 40):
 #
 # Influence does not fade with the distance, either. With the scores given, the derivative of the answer with respect to
 # a word is that word's weight times the identity matrix. This is one factor, and no product over the steps in between.
-# A word with a small weight has little influence, too, but its score decides that, not its distance.
+# Here, too, a word can have little influence, when its weight is small, but its score decides that, not its distance.
 #
 # Here are influence and recall of the four recurrent networks as curves. The level line at 1, on the right, is
 # attention with the score set by hand; it is drawn, not measured.
@@ -705,13 +707,13 @@ plt.show()
 #
 # Nobody tells the decoder where to look: it learns this. Every step from the scores to the next word is differentiable,
 # so the gradient reaches the scores. Whenever more weight on a source word makes the right next word likelier, training
-# pushes that word's score up. If the decoder took only the word with the highest score, *hard attention*, a small
-# change of a score would change nothing, and training could not tell where to look instead.
+# pushes up the score of that source word. If the decoder took only the word with the highest score, *hard attention*, a
+# small change of a score would change nothing, and the gradient could not tell where to look instead.
 #
 # But is $c$ not one small vector again? Yes, but there is a new $c$ for each word that is written. With 40 source words
 # and 256 numbers in each $h_j$, every $c$ is another blend of all $40 \cdot 256 = 10{,}240$ numbers. So no single state
-# has to hold everything. It helped where the old network failed: trained on sentences of up to 50 words, the network of
-# 2014 got no worse on sentences of 50 words and more.
+# has to hold everything. Looking back helped where the old network failed: trained on sentences of up to 50 words, the
+# network of 2014 got no worse on sentences of 50 words and more.
 #
 # ## The transformer: no state at all
 #
@@ -747,17 +749,18 @@ plt.show()
 # | convolution over a word and its two neighbours | $3 n d^2$ | 1 | $n - 1$ layers | all words, $n \, d$ |
 # | attention, with its four matrices | $4 n d^2 + 2 n^2 d$ | 1 | 1 | all words, $n \, d$ |
 #
-# Work and steps are those of one layer, and the last column is not in the paper. To multiply a word by a $d \times d$
-# matrix takes $d^2$ multiplications. A plain cell has two such matrices, this convolution three, one for each word that
-# it sees, and attention four, which chapters 4 and 6 introduce. Attention also works on each of the $n^2$ pairs of
-# words: to compare the two takes $d$ multiplications, and to multiply a vector by its weight $d$ more. So its work is
-# **quadratic** in $n$.
+# Work and steps are those of one layer. The paper leaves out the constant factors, the four matrices of attention and
+# the last column, and counts another convolution ([details](#how-much-work-is-it)). To multiply a word by a
+# $d \times d$ matrix takes $d^2$ multiplications. A plain cell has two such matrices, this convolution three, one for
+# each word that it sees, and attention four, which chapters 4 and 6 introduce. Attention also works on each of the
+# $n^2$ pairs of words: to compare the two takes $d$ multiplications, and to multiply a vector by its weight $d$ more.
+# So its work is **quadratic** in $n$.
 #
 # The convolution needs $n - 1$ layers, because a layer reaches only one word to each side.
 #
-# But attention does *more* work than a plain cell at any length. At the original transformer's width, 512, it does more
-# than an LSTM from about a thousand words on ([counted below](#how-much-work-is-it)): there the pairs, $2 n^2 d$,
-# overtake the matrices, $4 n d^2$.
+# Attention needs one layer and no waiting. In return it does *more* work than a plain cell, at any length. At the
+# original transformer's width, 512, it does more than an LSTM from about a thousand words on ([counted
+# below](#how-much-work-is-it)): there the pairs, $2 n^2 d$, overtake the matrices, $4 n d^2$.
 #
 # What attention saves in training is the *waiting*: a plain cell or an LSTM needs $h_{t-1}$ before it can compute
 # $h_t$. Waiting is slow on a GPU, which has thousands of units that work side by side. One step, with one word of each
@@ -956,7 +959,7 @@ verdict
 # The entries of $W_h$ are drawn uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$, so their variance is $1/(3H)$. An
 # entry of $\delta W_h$ is a sum of $H$ of them, each times an entry of $\delta$. Variances of independent terms add up,
 # and a factor enters as its square, so the variance is $\|\delta\|^2 / (3H)$. The $H$ entries of $\delta W_h$ together
-# have the squared length $\|\delta\|^2 / 3$.
+# have the squared length $\|\delta\|^2 / 3$, so the length is about $\|\delta\| / \sqrt 3 = 0.58 \, \|\delta\|$.
 #
 # The LSTM keeps more than its forget gate lets through, since a change in $c$ also travels on a second path: from $c$
 # through the output $h$ to the next gates. With the gate open it keeps 0.97 per step. Cut the second path, and 0.95 is
@@ -988,8 +991,8 @@ verdict
 # Why is the LSTM, with PyTorch's initialisation, so far below its 48? Measured (the folded cells above), $c$ alone
 # recalls only some 12 of 24. The other half of its budget goes mostly to products of two of the numbers read (in
 # $i \odot g$ both factors depend on the same word), and $x_1 x_2$ is correlated with neither factor. What
-# $h = o \odot \tanh c$ adds to $c$ is mostly products again; it adds only about 2 numbers. If it may predict such
-# products, too, the fit recalls some 45 of 48.
+# $h = o \odot \tanh c$ adds to $c$ is mostly products again; it adds only about 2 numbers. Let the fit predict such
+# products, too, and all $R^2$ together come to some 45 of 48.
 #
 # ### How much work is it?
 #

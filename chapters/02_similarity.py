@@ -13,9 +13,9 @@
 # word of a sentence with every other, and will have used a published model's vectors to find the words most like
 # *tea*, *debts* and *python*.
 #
-# You need Python with a little NumPy, the product of two matrices, the law of cosines, and, from statistics, the
-# mean, the variance and the normal distribution (covariance only at the end). It takes about 22 minutes to read, and
-# 30 for the exercises. [Going further](#going-further), at the end, takes 6 more minutes.
+# You need Python with a little NumPy, the product of two matrices, the law of cosines, and, from statistics, the mean,
+# the variance and the normal distribution (covariance for one comparison). It takes about 22 minutes to read, and 30
+# for the exercises. [Going further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
 from functools import partial
@@ -46,7 +46,8 @@ transformer_map(built=2)
 # - *Equality*, as in a Python dictionary, finds only what is exactly the same, and no word is $(0, 2, 0)$. Nor can it
 #   be learned by small steps: if a number changes a little, the answer stays *no*.
 # - *Distance* finds the nearest word. But let *debts* be $(0, 9, 0)$, three times as strongly a thing: now its
-#   **Euclidean distance** from the question is 7, that of *pays* only 2. So *pays*, which is not a thing at all, wins.
+#   **Euclidean distance** from the question, the root of the sum of the squared differences, is 7, that of *pays*
+#   only 2. So *pays*, which is not a thing at all, wins.
 # - The *sum of products* gives the stronger *debts* 18 instead of 6: more of what was asked for, a higher score. And
 #   what is not asked for costs nothing, because it is multiplied by 0: a *debts* of $(0, 3, 3)$ would still score 6.
 #
@@ -336,9 +337,10 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # so a word pays for what it says beyond the question. The dot product charges nothing for that.
 #
 # Where we ask which texts are alike, we want that charge, so a **nearest-neighbour search** (in a *vector database*,
-# say) often uses the cosine; with dot products it is a *maximum inner product search*. In a *look-up*, length has its
-# use: a longer key scores higher for every query that agrees with it. The original transformer leaves the lengths to
-# training.
+# say) often uses the cosine; with dot products it is a *maximum inner product search*. In a *look-up* we do not scale,
+# and length has its use: a longer key scores higher for every query that agrees with it, so training can lengthen the
+# keys that are often worth finding and shorten those that are too long, such as $(9, 9, 9)$. The original transformer
+# leaves the lengths to training.
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -394,8 +396,8 @@ for width in widths:
     print(f"{width:5}{typical[width]:17.3f}{width**-0.5:16.3f}")
 
 # %% [markdown]
-# They gather around 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0. The typical size is $1/\sqrt{D}$:
-# four times the width, half the size.
+# They gather around 0. Reverse one vector, which is just as likely, and the cosine $c$ becomes $-c$, so the mean is 0.
+# The typical size is $1/\sqrt{D}$: four times the width, half the size.
 #
 # Why $1/\sqrt D$? The $D$ entries are independent, so their densities multiply, and the product is proportional to
 # $e^{-\lVert x \rVert^2 / 2}$. It depends only on the length, so every direction is equally likely for the second
@@ -411,9 +413,9 @@ for width in widths:
 # So is 0.5 a lot? At width 2, two pairs in three go beyond 0.5 or $-0.5$. At width 64, 0.5 is four times the typical
 # size: two or three pairs in 100,000 go beyond it. At width 512 it practically never happens.
 #
-# Chapter 3 will also need the typical *dot product* of two strangers. Before the scaling, each has a length of about
-# $\sqrt D$, because its squared length is a sum of $D$ squares of mean 1. So their dot product, the cosine times both
-# lengths, has the typical size $\frac{1}{\sqrt D} \cdot \sqrt D \cdot \sqrt D = \sqrt D$.
+# Chapter 3 will also need the typical *dot product* of two strangers. Before you scale them to length 1, each has a
+# length of about $\sqrt D$, because its squared length is a sum of $D$ squares of mean 1. So their dot product, the
+# cosine times both lengths, has the typical size $\frac{1}{\sqrt D} \cdot \sqrt D \cdot \sqrt D = \sqrt D$.
 
 # %% tags=["proof"]
 assert all(abs(typical[width] * width**0.5 - 1) < 0.03 for width in widths)
@@ -497,13 +499,13 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # ## A whole sentence at once
 #
 # Now compare every word of a sentence with every other, and with itself. In each comparison one word is the query and
-# the other the key. In the matrix of results, as everywhere in this book, **each query has a row and each key has a
-# column**.
+# the other the key. In the matrix of results, the **similarity matrix**, as everywhere in this book, **each query has a
+# row and each key has a column**.
 #
-# For 6 words that is 36 dot products, and for 1,000 a million: the cost is **quadratic** in the length. They need not
-# be computed one by one, because every entry of a matrix product is a dot product too: of a row of the first matrix
-# with a column of the second. So stack the queries $q_i$ as the rows of $Q$ and the keys $k_j$ as the rows of $K$.
-# Transposed, $K$ has the keys as columns, and all the dot products at once are
+# For 6 words that is 36 dot products, and for 1,000 a million: the cost is **quadratic** in the number of words. They
+# need not be computed one by one, because every entry of a matrix product is a dot product too: of a row of the first
+# matrix with a column of the second. So stack the queries $q_i$ as the rows of $Q$ and the keys $k_j$ as the rows of
+# $K$. Transposed, $K$ has the keys as columns, and all the dot products at once are
 #
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
 #
@@ -565,9 +567,10 @@ plt.show()
 #   1 no dot product is larger. But a look-up is for what other words can add.
 #
 # Both faults come from using one vector as query *and* as key. One learned matrix $W$, shared by both, would not cure
-# them: $XW (XW)^\top$, with the words as rows of $X$, is again symmetric, with squared lengths on the diagonal. So
-# [chapter 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two
-# learned matrices, $X W_Q (X W_K)^\top$.
+# them: $XW (XW)^\top$, with the words as rows of $X$, is again symmetric. On its diagonal are squared lengths, so a
+# word can find another before itself only if that one is longer. So [chapter
+# 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two learned
+# matrices, $X W_Q (X W_K)^\top$.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -851,8 +854,8 @@ print(
 # $1/\sqrt{384} = 0.05$. A random vector of this kind has a cosine of 0.29 with the nearest of 21,000 words, and none of
 # 300 reached 0.44. So tea's 0.44 is hardly an accident. For a nearest word it is still not much: of 535 words tried
 # (every fortieth), half have their nearest at 0.58 or more, often another form of themselves, as *debt* is of *debts*.
-# In some models even words drawn at random are far above 0, because all vectors share a common part (**anisotropy**;
-# shown for vectors in context by [Ethayarajh, 2019](https://aclanthology.org/D19-1006/)).
+# In some models the cosines of words drawn at random are already far above 0, because all vectors share a common part
+# (**anisotropy**; shown for vectors in context by [Ethayarajh, 2019](https://aclanthology.org/D19-1006/)).
 
 # %% tags=["proof"]
 assert round(float(nearest_of_all), 2) == 0.58
@@ -870,10 +873,10 @@ assert luckiest.max() < 0.43
 # exponentially with the width ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2).
 #
 # A model could use that, and small ones have been shown to do so ([Elhage and others,
-# 2022](https://transformer-circuits.pub/2022/toy_model/index.html)). It gives every *feature*, such as *is a drink* or
-# *is hot*, a direction of its own, and a word is the sum of the few that it has (**superposition**). The price is
-# noise. Suppose that there are 2,000 such features, and a word has $n$ of them. Multiply the sum of $n$ random unit
-# vectors by one of them:
+# 2022](https://transformer-circuits.pub/2022/toy_model/index.html)). Such a model gives every *feature*, such as *is a
+# drink* or *is hot*, a direction of its own, and a word is the sum of the few that it has (**superposition**). The
+# price is noise. Suppose that there are 2,000 such features, and a word has $n$ of them. Multiply the sum of $n$ random
+# unit vectors by one of them:
 #
 # $$(v_1 + v_2 + \dots + v_n) \cdot v_1 = 1 + v_2 \cdot v_1 + \dots + v_n \cdot v_1 .$$
 #
@@ -882,8 +885,8 @@ assert luckiest.max() < 0.43
 # negative and cancel on average, and $n - 1$ squares remain, each $1/D$ on average. So the noise is about
 # $\sqrt{(n-1)/D}$. For a word with 20 features at width 512 that is 0.19, which looks harmless next to 1. But the
 # word's dot products with the 1,980 features that are *absent* are about as noisy. The largest of these 1,980 is 0.67,
-# and so is the smallest of the 20 for features that are present (means of 40 draws). So no threshold separates the two:
-# there may be many features, but only a few of them can be present at a time.
+# and so is the smallest of the 20 for features that are present (means of 40 draws). So in about half of the draws no
+# threshold separates the two: there may be many features, but only a few of them can be present at a time.
 
 # %% tags=["proof"]
 crowd = normalize(np.random.default_rng(0).standard_normal((8000, 512)))
@@ -905,6 +908,8 @@ for seed in range(40):
 reads = np.array(reads)
 assert abs(reads[:, :20].min(axis=1).mean() - 0.67) < 0.01
 assert abs(reads[:, 20:].max(axis=1).mean() - 0.67) < 0.01
+mixed = reads[:, 20:].max(axis=1) > reads[:, :20].min(axis=1)
+assert 0.35 < mixed.mean() < 0.65
 
 # %% [markdown]
 # ### King minus man plus woman

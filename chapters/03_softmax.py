@@ -73,7 +73,8 @@ with np.errstate(all="ignore"):
         print(row, "->", (row / np.sum(row)).round(2))
 
 # %% [markdown]
-# In the third line the sum of the scores is 0. In the last line, which is our list, ice gets a negative share.
+# In the third line the sum of the scores is 0, and a division by 0 gives no shares. In the last line, which is our
+# list, ice gets a negative share.
 #
 # The second line shows another fault: with 10 added to the scores of the first line, the winner's share falls from 0.67
 # to 0.36. But such a shift should change nothing. If every key gets a fourth entry of 1, and the query one of 10, then
@@ -89,9 +90,9 @@ with np.errstate(all="ignore"):
 # 4. A common shift of all scores changes no share.
 # 5. The ratio of two shares depends on their own two scores, and on no other key.
 #
-# Why positive, and not at least 0? A key with the share 0 could be lost for good: later in the chapter you see that no
-# small change of a score then changes its share. And why 1? So that the answer stays among the values: equal values,
-# however many, must blend to the same value.
+# Why positive, and not at least 0? A key whose share is 0 for a whole range of scores could be lost for good: within
+# that range no small change of its score changes its share, so learning gets no hint. And why 1? So that the answer
+# stays among the values: equal values, however many, must blend to the same value.
 #
 # Take any two keys, and shift all scores until the lower of the two is 0. By demand 4 no share changes. By demand 5 the
 # ratio then depends only on the other score, which is now the difference. In short: **the ratio of two shares depends
@@ -101,8 +102,8 @@ with np.errstate(all="ignore"):
 # belongs to the difference $x$: the share of one key, divided by that of another whose score is lower by $x$.
 #
 # Take three keys, each 1 ahead of the next. The first gets $f(1)$ times the share of the second, and the second $f(1)$
-# times that of the third. But the first is 2 ahead of the third, so $f(2) = f(1)^2$. In the same way
-# $f(x + y) = f(x) f(y)$ for any two differences.
+# times that of the third. If being 1 ahead means 3 times the share, the three share 9 to 3 to 1. The first is 2 ahead
+# of the third, so $f(2) = f(1)^2$. In the same way $f(x + y) = f(x) f(y)$ for any two differences.
 #
 # Write $a$ for $f(1)$; it is above 1, since a higher score must get more. Then $f(3) = a^3$, and
 # $f(\tfrac12) = \sqrt a$, since $f(\tfrac12)^2 = f(1)$. The same reasoning works for every fraction, and a short step
@@ -170,8 +171,8 @@ def softmax(
 ) -> Float[np.ndarray, "*batch S"]:
     """Turn scores into weights: numbers from 0 to 1 that sum to 1 along `axis`.
 
-    A score of minus infinity gets the weight 0. Raises ValueError when all of a row
-    are, when one is plus infinity or NaN, and when there is no score.
+    A score of minus infinity gets the weight 0. Raises ValueError when a row holds
+    only those, when a score is plus infinity or NaN, and when there is none.
     """
     highest = scores.max(axis=axis, keepdims=True).astype(float)
     check_scores(highest)
@@ -396,6 +397,9 @@ plt.show()
 movable.temperature(drinks, scores)
 
 # %% [markdown]
+# Tea gets $e^{-1/\tau}$ times as much as coffee: nine tenths at $\tau = 10$, and less than a hundredth at 0.2.
+
+# %% [markdown]
 # How sharp the softmax must be depends on the number of keys, because small weights add up. Suppose that one of 10,000
 # keys has the score 6, and all others have 0. At $\tau = 1$ this key gets only $e^6 / (e^6 + 9{,}999) = 0.04$ of the
 # weight, and at $\tau = 0.5$ it gets 0.94.
@@ -440,8 +444,8 @@ assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 # | weight 3 | $-0.665 \cdot 0.090 = -0.060$ | $-0.665 \cdot 0.245 = -0.163$ | $0.665 \cdot (1 - 0.665) = 0.223$ |
 #
 # $J$ is symmetric, so this is also its last column, which says what the last score does to every weight. When this
-# score rises by a small amount, its own weight gains 0.223 times this amount, and the other two lose 0.060 and 0.163
-# times as much. So the total stays 1.
+# score rises by a small amount, its own weight rises by 0.223 times that amount, and the other two fall by 0.060 and
+# 0.163 times that amount. So the total stays 1.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -514,9 +518,9 @@ quiz.one_choice(
 # So how large are the scores at the start?
 #
 # A network starts from random numbers (its **initialisation**), chosen so that the entries of its vectors have a size
-# of about 1, and its queries and keys come from different random matrices. So a fair model of the start are the
-# strangers of chapter 2: vectors whose entries are all independent, with mean 0 and **variance** 1.  The variance is
-# the mean squared distance from the mean; if the mean is 0, it is the mean of the square.
+# of about 1, and its queries and keys come from different random matrices. So the strangers of chapter 2 are a fair
+# model of the start: vectors whose entries are all independent, with mean 0 and **variance** 1.  The variance is the
+# mean squared distance from the mean; if the mean is 0, it is the mean of the square.
 #
 # First take one product, $q_i k_i$. For independent numbers the mean of a product is the product of the means. So
 # $q_i k_i$ has mean 0, and its square, $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$, which is the variance.
@@ -527,7 +531,8 @@ quiz.one_choice(
 #
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
-# So the standard deviation of a score, its typical distance from 0, is $\sqrt{d_k}$: 8 for $d_k = 64$.
+# So the standard deviation of a score, its typical distance from 0, is $\sqrt{d_k}$: 8 for $d_k = 64$. [Chapter
+# 2](02_similarity.ipynb#how-alike-are-strangers) found the same size from the lengths and the cosine.
 #
 # How far apart are the scores of two keys $k$ and $k'$? Their difference is $q \cdot (k - k')$, and each entry of
 # $k - k'$ has variance 2, since the variances of independent numbers add. So at width 64 the standard deviation of the
@@ -560,10 +565,10 @@ for width in widths:
     )
 
 # %% [markdown]
-# Undivided, the luckiest stranger takes 87 percent of the weight at width 64. Divided by $\sqrt{d_k}$, it gets about
-# 0.3. Why not divide by $d_k$ itself? Such scores have the standard deviation $1 / \sqrt{d_k}$, so the wider the keys,
-# the more equal the weights: at 1024 each of these ten keys gets about a tenth, and learning slows down with the width,
-# as [the next section](#what-does-saturation-cost) shows.
+# Undivided, the luckiest stranger takes 87 percent of the weight at width 64, and 97 percent at 1024. Divided by
+# $\sqrt{d_k}$, it gets about 0.3. Why not divide by $d_k$ itself? Such scores have the standard deviation
+# $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys gets about a
+# tenth, and learning slows down with the width, as [the next section](#what-does-saturation-cost) shows.
 
 # %% tags=["proof"]
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
@@ -573,9 +578,9 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # %% [markdown]
 # ### What does saturation cost?
 #
-# The paper that introduced the transformer ([Vaswani and others, 2017](https://arxiv.org/abs/1706.03762)) says only:
-# "we suspect that for large values of $d_k$, the dot products grow large in magnitude, pushing the softmax function
-# into regions where it has extremely small gradients". Let us test the suspicion.
+# The paper that introduced the transformer ([Vaswani and others, 2017](https://arxiv.org/abs/1706.03762)) gives the
+# reason as a guess: "we suspect that for large values of $d_k$, the dot products grow large in magnitude, pushing the
+# softmax function into regions where it has extremely small gradients". Let us test the suspicion.
 #
 # Call the first key the right one. Learning should then raise its weight, $w_1$, by changing the query $q$. Write $k_j$
 # for the whole vector of key $j$. Its score is $q \cdot k_j / \tau$, where $\tau$ is $\sqrt{d_k}$, or 1 without the
@@ -652,14 +657,15 @@ for width, expected in ((64, 0.012), (1024, 0.003)):  # divided by d_k itself
 # percent of the unscaled queries succeed at width 64, and 29 at 1024. [Going further](#can-a-query-still-learn) has the
 # code, and shows [when the division matters less](#when-does-it-matter-less).
 #
-# Could training not do the division itself, by shrinking the matrix that makes the queries? It could, but the division
-# lets training *begin* with scores of the same size at every width.
+# Could training not do the division itself, by shrinking the matrix that makes the queries? It could, but it would
+# begin from a saturated softmax. A smaller initialisation of that matrix would give the same first scores, and one
+# later model, T5, does so in place of the division; the division leaves every matrix with the usual initialisation.
 
 # %% [markdown]
 # ### Scaled dot-product attention
 #
-# So here are all four steps together: dot product, scaling, softmax and blend. Stack the queries as rows of $Q$,
-# $(T, d_k)$, the keys as rows of $K$, $(S, d_k)$, and the values as rows of $V$, $(S, D)$:
+# With the scaling, the soft look-up has four steps: dot product, scaling, softmax and blend. Stack the queries as rows
+# of $Q$, $(T, d_k)$, the keys as rows of $K$, $(S, d_k)$, and the values as rows of $V$, $(S, D)$:
 #
 # $$O = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
 
@@ -990,15 +996,15 @@ for width in (64, 1024):
     assert sooner > 0.8 > 0.1 > later
 
 # %% [markdown]
-# At width 64 nearly all of them find their key, and at 1024 fewer than half; scaled, all do. With variance 1 again,
-# give all steps the same length, 0.1. Then every query finds its key at either width, with the division or without. The
-# unscaled ones are even sooner there, because without the division the same step moves the scores $\sqrt{d_k}$ times as
-# far.
+# At width 64 nearly all unscaled queries now find their key, and at 1024 fewer than half; with the division all do. So
+# from this start the division matters less, above all for narrow keys. With variance 1 again, give all steps the same
+# length, 0.1. Then every query finds its key at either width, with the division or without. The unscaled ones even get
+# there sooner, because without the division the same step moves the scores $\sqrt{d_k}$ times as far.
 #
 # So in float64, in which this is computed, the harm of unscaled scores lies in the size of the gradient, and not in its
 # direction. In float32, which holds nothing positive below about $10^{-45}$, the weight of the right key rounds to 0 at
-# the start for some 6 percent of the queries at width 1024, and then no direction is left. Nor does an optimiser that
-# rescales its steps ([chapter 11](11_training.ipynb#adam)) bring such queries back: it rescales the sum over many
+# the start for some 6 percent of the queries at width 1024, and then no direction is left. A method that rescales its
+# steps ([chapter 11](11_training.ipynb#adam)) does not rescue saturated queries either: it rescales the sum over many
 # examples, in which a saturated query counts for next to nothing.
 
 # %% tags=["proof"]
@@ -1072,9 +1078,9 @@ assert over_queries.sum(axis=1).round(2).tolist() == [0.99, 1.15, 0.86]
 # %% [markdown]
 # ### Why only powers?
 #
-# [From scores to shares](#from-scores-to-shares) found $f(x + y) = f(x) f(y)$. So $n$ steps of $\frac1n$ make 1,
-# $f(\frac1n)$ is the $n$-th root of $a$, and $m$ such steps give $f(\frac mn) = a^{m/n}$. It holds for negative
-# fractions, too, because $f(-x) = 1 / f(x)$: swapping the two keys turns the ratio over. Any other $x$ lies between
+# [From scores to shares](#from-scores-to-shares) found $f(x + y) = f(x) f(y)$. Since $n$ steps of $\frac1n$ make 1,
+# $f(\frac1n)$ is the $n$-th root of $a$, and $m$ such steps give $f(\frac mn) = a^{m/n}$. The same formula holds for
+# negative fractions, because $f(-x) = 1 / f(x)$: swapping the two keys turns the ratio over. Any other $x$ lies between
 # fractions that are as near to it as we like. Now $f$ grows with $x$, since adding $y > 0$ to $x$ multiplies $f(x)$ by
 # $f(y) > 1$. So $f(x)$ lies between the powers of $a$ that belong to these fractions, and $f(x) = a^x$ holds for this
 # $x$, too.

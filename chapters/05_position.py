@@ -14,7 +14,7 @@
 # encoding**, and the verb can tell who bites.
 #
 # You need chapter 4, and sine and cosine. It takes about 25 minutes to read, and 45 for the exercises. [Going
-# further](#going-further), at the end, takes 5 more minutes.
+# further](#going-further), at the end, takes 8 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One attention block is built. This chapter adds the two boxes named positions, under the encoder and under the decoder."}}
 from functools import partial
@@ -91,7 +91,7 @@ quiz.one_choice(
 # 3. *One-hot.* Give position $t$ a vector with a 1 in column $t$ and 0 elsewhere.
 
 # %% [markdown]
-# First the index: how alike are two unrelated words at the same position? It should stay far from 1.
+# First the index: what is the cosine of two unrelated words at the same position? It should stay far from 1.
 
 # %%
 from dotformer.by_hand.similarity import cosine_similarity
@@ -104,9 +104,10 @@ for t in (0, 1, 10, 100):
 # **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: the number dominates every dot
 # product. Smaller steps could stop that, but a second fault would remain.
 #
-# The model reads $x_t + t\,u$ with a fixed vector $u$, for the plain index $u = (1, \dots, 1)$. The key is
-# $x_t W_K + t\,(u W_K)$, so the position adds $c\,t$ to the score of a query $q$, with $c = q \cdot (u W_K)$. If $c$ is
-# positive, the last position gains most, and if it is negative, the first. No position between them can gain most.
+# Whatever the step, the model reads $x_t + t\,u$ with a fixed vector $u$. For the plain index $u$ is $(1, \dots, 1)$;
+# smaller steps make it shorter. The key is $x_t W_K + t\,(u W_K)$, so the position adds $c\,t$ to the score of a query
+# $q$, with $c = q \cdot (u W_K)$. If $c$ is positive, the last position gains most, and if it is negative, the first.
+# No position between them can gain most.
 #
 # **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
 # so "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in the
@@ -119,8 +120,8 @@ for t in (0, 1, 10, 100):
 #
 # - every position is *different*;
 # - the numbers are *bounded*, so that a late position does not drown its word;
-# - a step of one looks *the same everywhere*, in texts of any length: adding one number, or multiplying by one matrix,
-#   which $W_Q$ can learn to be, takes every position to the next;
+# - a step of one looks *the same everywhere*, in texts of any length: one fixed operation takes every position to the
+#   next, either adding a number or multiplying by a matrix, which $W_Q$ can learn;
 # - *any* position can be the one that scores highest, not only the first or the last;
 # - neighbouring positions are *similar*, so that what is learned at one nearly holds at the next;
 # - there is *no last* position.
@@ -138,8 +139,8 @@ assert cosine_similarity(dog, man) < 0.5
 #
 # One hand is not enough. A fast hand comes round again: with a period of 6 steps, positions 1, 7 and 13 are the same. A
 # slow hand hardly moves in one step, so neighbours are nearly the same, and a score can hardly choose between them.
-# Several hands tell the time, like those for seconds, minutes and hours: slow ones keep neighbours similar, and fast
-# ones keep them apart.
+# Several hands together tell the time, like those for seconds, minutes and hours: a slow hand tells 1, 7 and 13 apart
+# and keeps neighbours similar, and a fast hand tells neighbours apart.
 #
 # The original transformer uses such hands. Each is a pair of numbers, the sine and the cosine of an angle. Sine and
 # cosine waves are called **sinusoids**. A sine alone has the same value twice in each turn; together with the cosine it
@@ -151,10 +152,10 @@ assert cosine_similarity(dog, man) < 0.5
 #
 # $$p_{t, 2i} = \sin(\omega_i t), \qquad p_{t, 2i+1} = \cos(\omega_i t), \qquad \omega_i = 10000^{-2i/D} .$$
 #
-# Each pair is slower than the one before by the factor $10000^{2/D}$, so a few pairs cover periods from 6 to tens of
-# thousands of words. The first turns by $\omega_0 = 1$ radian a step, and has come full circle after $2\pi \approx 6.3$
-# steps. The last, for a large $D$, turns by little more than 1/10000 radian a step. Why 10,000? [Going
-# further](#why-10000) compares other bases.
+# Each pair is slower than the one before by the factor $10000^{2/D}$, so the periods run from 6 to thousands of words
+# with only four pairs, and to tens of thousands with ten. The first turns by $\omega_0 = 1$ radian a step, and has come
+# full circle after $2\pi \approx 6.3$ steps. The last, for a large $D$, turns by little more than 1/10000 radian a
+# step. Why 10,000? [Going further](#why-10000) compares other bases.
 #
 # Work out $D = 4$ on paper. There are two pairs, with $\omega_0 = 1$ and $\omega_1 = 10000^{-2/4} = \frac{1}{100}$:
 #
@@ -173,7 +174,7 @@ assert cosine_similarity(dog, man) < 0.5
 # Two wishes are granted already. Every entry lies between −1 and 1, so the numbers are *bounded*. And the formula takes
 # any $t$, so there is *no last* position. Besides, every encoding has the same norm, $\sqrt{D/2}$, because each pair
 # contributes $\sin^2 + \cos^2 = 1$ to the squared norm. At $D = 512$ that is 16, and [Going
-# further](#why-multiply-the-embedding-by-the-root-of-the-width) works out how large words must be beside it.
+# further](#why-multiply-the-embedding-by-the-root-of-the-width) works out how much of the sum it then takes up.
 
 
 # %% tags=["proof"]
@@ -352,9 +353,9 @@ assert (
 )
 
 # %% [markdown]
-# The curve has its peak at the position itself and falls from there with ripples, so near positions are on the whole
-# more alike than far ones. But the curve is its own mirror image: one word *before* and one word *after* give the same
-# product. The next section tells them apart.
+# The curve has its peak at the position itself and falls from there with ripples. So neighbours are *similar*, and near
+# positions are on the whole more alike than far ones. But the curve is its own mirror image: one word *before* and one
+# word *after* give the same product. The next section tells them apart.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -463,8 +464,8 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # With $R_1$ in place of $R_{-1}$ each position looks one word ahead, with $R_{-r}$ it looks $r$ words back. So *any*
 # position can win. And before and after are told apart.
 #
-# All this needs pairs. With sines alone there is no matrix $R_r$, because at $t = 0$ all the sines are 0, and 0 times
-# any matrix is 0.
+# All this needs pairs. With sines alone there is no matrix $R_r$, because at $t = 0$ all the sines are 0. Zero times
+# any matrix is 0, and the sines at position $r$ are not 0.
 #
 # If wide enough, sinusoids grant every wish:
 #
@@ -647,15 +648,12 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width. But 24 encodings do not
 # determine $A$, and training found another matrix. Of 128 directions, 12 hold nearly all of the encodings, because slow
 # pairs, and pairs of close frequency, move much alike for 24 steps. Later they move apart, and the encodings point in
-# directions in which training has hardly changed $A$, because the gradient is made of the 24 encodings. [Going
-# further](#why-do-wide-sinusoids-fail) tests how much this explains.
+# directions in which training has hardly changed $A$, because training changes $A$ only by products of the 24 encodings
+# that it sees. [Going further](#why-do-wide-sinusoids-fail) tests how much this explains.
 
 # %% [markdown]
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
 # table 3, row E), and preferred sinusoids in the hope of longer texts.
-#
-# Our numbers are means of three runs, each kind at the one of five learning rates that did best on positions 24 to 47,
-# which flatters both.
 
 # %% [markdown]
 # ## Break it: one word at a time
@@ -694,13 +692,14 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # $$(x_t + p_t) \, M \, (x_s + p_s)^\top = x_t M x_s^\top + x_t M p_s^\top + p_t M x_s^\top + p_t M p_s^\top .$$
 #
 # A phrase should usually be read alike wherever it stands, so only the difference $t - s$ should count, but through the
-# last three terms the score can depend on $t$ and $s$ themselves. Even the last term, $p_0 R_t M R_{-s} \, p_0^\top$,
-# depends on $t - s$ alone only for special $M$, and nothing makes training choose one.
+# last three terms the score can depend on $t$ and $s$ themselves. Even in the last term, $p_t M p_s^\top$, a trained
+# $M$ need not leave only the difference $t - s$.
 #
-# A sinusoid is a fixed vector turned by $R_t$: $p_t = p_0 R_t$, with $p_0 = (0, 1, 0, 1, \dots)$. **Rotary position
-# embedding** (RoPE) adds nothing to the words. It turns the query and the key themselves, pair by pair: a query $q$ at
-# position $t$ becomes $q R_t$, and a key $k$ at position $s$ becomes $k R_s$. The angles are as before, with the width
-# of a query, $d_k$, in place of $D$. A rotation keeps lengths, so it cannot drown the word.
+# The sinusoidal encoding of position $t$ is a fixed vector turned by $R_t$: $p_t = p_0 R_t$, with
+# $p_0 = (0, 1, 0, 1, \dots)$. **Rotary position embedding** (RoPE) adds nothing to the words. It turns the query and
+# the key themselves, pair by pair: a query $q$ at position $t$ becomes $q R_t$, and a key $k$ at position $s$ becomes
+# $k R_s$. The angles are as before, with the width of a query, $d_k$, in place of $D$. A rotation keeps lengths, so it
+# cannot drown the word.
 #
 # The positions enter the score by $t - s$ alone:
 #
@@ -776,10 +775,10 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 # | applied | once, before the first layer; residual connections (chapter 8) carry them upwards | in every layer, so no layer relies on those below to pass positions on |
 # | all words moved by ten positions | other vectors, other scores | all $t - s$ are as before, and so are all scores |
 #
-# A key is turned by its own position only, so it can be stored already turned. Many open language models of today use
-# rotary positions, among them Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)), and [chapter
-# 19](19_modern.ipynb) builds such a model. [Going further](#other-ways-to-encode-the-distance) has other ways to encode
-# the distance.
+# A key is turned by its own position only, so a model that keeps the keys of earlier words can keep them already
+# turned. Many open language models of today use rotary positions, among them Llama ([Touvron and others,
+# 2023](https://arxiv.org/abs/2302.13971)), and [chapter 19](19_modern.ipynb) builds such a model. [Going
+# further](#other-ways-to-encode-the-distance) has other ways to encode the distance.
 
 # %% [markdown]
 # ## Exercises
@@ -872,7 +871,7 @@ check_position(position_of_encoding)
 
 # %% tags=["solution"]
 def position_of_encoding(encoding, limit):
-    # positions are equally long, so that the largest product is the nearest
+    # encodings are equally long: the largest product belongs to the nearest
     return int(np.argmax(sinusoidal_positions(limit, len(encoding)) @ encoding))
 
 
@@ -959,8 +958,8 @@ verdict
 # ## In one breath
 #
 # By itself attention has no sense of order, so a vector for the position is added to each word before the first layer.
-# Sines and cosines of many frequencies make such vectors: bounded, well apart if there are enough of them, similar when
-# near, and a step of $r$ words is the same rotation from any position, so a query matrix can carry it out. Learned
+# Sines and cosines of many frequencies make such vectors: bounded, well apart if they are wide enough, similar when
+# near. A step of $r$ words is the same rotation from any position, so a query matrix can carry it out. Learned
 # positions work too, up to the longest text seen in training; beyond it sinusoids worked in our task at some widths,
 # and failed at others. Rotary positions turn queries and keys instead of adding anything.
 #
@@ -1006,8 +1005,10 @@ assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
 # ### Why do wide sinusoids fail?
 #
 # In [the experiment](#could-the-encoding-be-learned), training at width 128 used only 12 of the 128 directions. As a
-# test, take $R_{-1}$ and remove all that it does outside the used directions. This *confined* rotation is still right
-# at 1 to 23. The second column has the share of the squared length of encodings 24 to 47 that lies outside:
+# test, take $R_{-1}$ and remove all that it does outside the used directions. A direction counts as used if the 24
+# encodings reach at least a thousandth as far along it as along the strongest one. (At width 64 one direction more
+# would make a difference.) This *confined* rotation is still right at 1 to 23. The second column has the share of the
+# squared length of encodings 24 to 47 that lies outside:
 #
 # | width | outside, 24–47 | confined rotation right, 24–47 | trained $A$ right, 24–47 |
 # |---|---|---|---|
@@ -1071,9 +1072,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# The periods grow by the same factor from pair to pair, from $2\pi \approx 6.3$ words for the first (a turn of more
-# than $\pi$ a step could not be told from a slower turn backwards), whatever the base, towards $2\pi$ times the base
-# for the last.
+# Whatever the base, the first pair has a period of $2\pi \approx 6.3$ words. From there the periods grow by one factor
+# from pair to pair, towards $2\pi$ times the base. A first pair that turned by more than $\pi$ a step could not be told
+# from a slower one turning backwards.
 
 # %% mean similarity for each base tags=["hide-input"]
 left_at = {}

@@ -80,6 +80,10 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the softmax
 #
+# First a nudge. Raise the scaled score of *man* by 0.1: the weights become 0.173, 0.042 and 0.785, and the loss rises
+# from 0.296 to 0.309, by 0.0133. For each unit of score that is about 0.13. A formula should give this number, for all
+# scores.
+#
 # Raise one scaled score $s_i$, and *every* weight changes, as [chapter 3](03_softmax.ipynb#how-far-do-weights-move)
 # found:
 #
@@ -105,7 +109,7 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # So the score of *dog* should rise and that of *man* should fall. *Bites* hardly matters; its score should rise a
 # little, too. The three gradients sum to 0, because the same number added to all scores changes nothing. (These and all
-# later numbers are computed from unrounded ones.)
+# later numbers are computed from unrounded ones.) The formula also says when a score gets little or no gradient:
 #
 # | case | gradient of the score | because |
 # |---|---|---|
@@ -125,12 +129,15 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \sum_j \frac{\partial L}{\partial s_j} k_j , \qquad \frac{\partial L}{\partial k_j} = \frac{1}{\sqrt 2} \frac{\partial L}{\partial s_j} \, q .$$
 #
-# With the numbers of the table above, that is
+# With the gradients of the scaled scores of *dog*, *bites* and *man*, that is
 #
 # $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \, (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018) .$$
 
 # %% the same numbers, computed tags=["hide-input"]
 d_output = output - [1, 0]
+nudged, _ = attend_by_hand(q, np.add(k, [[0, 0], [0, 0], [0.1 / 2**0.5, 0]]), v)
+rise = (((nudged - [1, 0]) ** 2).sum() - (d_output**2).sum()) / 2
+assert round(rise, 4) == 0.0133
 assert np.allclose(d_output, [-0.045, 0.768], rtol=0, atol=0.0005)
 
 d_weights = (d_output @ v.T)[0]
@@ -250,7 +257,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "As large as every other key's, since the gradients of the scores sum to 0",
-        "They do sum to 0, but they are not equal: look at the last row of the table above.",
+        "They do sum to 0, but they are not equal: look at −0.110, −0.025 and 0.135, the gradients of the scaled scores in the example.",
     ),
 )
 
@@ -409,9 +416,6 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 # digit; a question is a name; the answer is its digit.
 #
 # > Ada 3, Bo 7, Cleo 1, Dan 3, Eve 9. **Cleo?** 1.
-#
-# There are more than five million such notes, and training shows only 16,000, so the layer cannot remember answers: it
-# must find out *how* to look.
 #
 # Each entry of the note, such as *Ada 3*, is one token, a vector of 18 numbers: eight that say which name, ten that say
 # which digit. A question has a name and no digit. The layer has a single head; queries come from the questions, keys
@@ -632,7 +636,9 @@ print(f"loss of the first batch: {loss:.2f}")
 # chance.
 #
 # Now `train`, in the folded cell, repeats this step a thousand times on a new model, each time with sixteen new notes.
-# Now and then we look at the attention weights for the note of Ada to Eve, `shown` in the code.
+# There are more than five million notes, and training shows only these 16,000, so the layer cannot remember answers: it
+# must find out *how* to look. Now and then we look at the attention weights for the note of Ada to Eve, `shown` in the
+# code.
 
 # %% the training loop, and the note that we watch tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -699,7 +705,7 @@ for step in (0, 80, 100, 120, 140, 1000):
     )
 
 # %% [markdown]
-# (Each loss is the mean over the steps nearby.) By step 80 the loss has come down by 0.4, and the grey is nearly as
+# (Each loss is the mean over the steps nearby.) By step 80 the loss has come down by 0.4, and the weights are nearly as
 # even as at the start. Then, within sixty steps, the diagonal appears and the loss drops to almost nothing.
 #
 # So the loss falls first. Why? [A score rises](#back-through-the-softmax) if more weight on its key would lower the
@@ -749,7 +755,7 @@ assert any(bad for rate, bad in overflowed if rate == 1)
 assert not any(bad for rate, bad in overflowed if rate < 1)
 
 # %% [markdown]
-#
+# No: all three models answer every question, and in all three the right name gets about two thirds of the weight.
 #
 # What did training make of $W_Q$ and $W_K$? In the first of the three models, look at the first eight rows and columns
 # of $W_Q W_K^\top / \sqrt{18}$. They are, without the biases, the scaled scores of names that ask (rows) with names as
@@ -795,10 +801,10 @@ for name, parameter in model.named_parameters():
     print(f"{name:22} {tuple(parameter.shape)}")
 
 # %% [markdown]
-# Not one is an attention weight. These are computed for each note, like the scores and the blend. No shape in the list
-# has a 5 in it, so the same parameters fit notes of any length. But with eight entries the same lead of 2.1 leaves the
-# right name only $e^{2.1} / (e^{2.1} + 7) = 0.54$. (PyTorch calls the matrix `weight` and stores it transposed, one row
-# for each *output*.)
+# Not one is an attention weight. Attention weights are computed for each note, like the scores and the blend. No shape
+# in the list has a 5 in it, so the same parameters fit notes of any length. But with eight entries the same lead of 2.1
+# leaves the right name only $e^{2.1} / (e^{2.1} + 7) = 0.54$. (In the list, `weight` is PyTorch's name for the matrix
+# of an `nn.Linear`. It is stored transposed, one row for each *output*.)
 
 # %% tags=["proof"]
 fresh = new_model()
@@ -873,7 +879,8 @@ plt.show()
 # %% [markdown]
 # Both models start with the same answers, both losses fall, and no error is raised: from outside, the cut model looks
 # like one that learns badly. Its loss stays near 1.6, on a **plateau**: it bets on the digits in the note, and never
-# learns which of them was asked for. The best such bet costs 1.58 ([why](#why-does-the-best-bet-cost-that-much)).
+# learns which of them was asked for. The best such bet that its linear maps can make costs 1.58
+# ([why](#why-does-the-best-bet-cost-that-much)).
 #
 # One check finds the reason:
 
@@ -919,9 +926,9 @@ assert all(
 # Of these four, the bias of $W_K$ proves nothing. It adds the same number to all scores of a query, which changes no
 # weight, so its true gradient is always 0.
 #
-# So check two things before a long training: every parameter except that bias should get a gradient, and the first loss
-# should be near $\ln V$, where $V$ is now the number of possible answers. [Going further](#the-first-number-to-look-at)
-# says what a higher or a lower one means.
+# So check before a long training that every parameter except that bias gets a gradient. Check the first loss, too: like
+# our 2.33, it should be near $\ln V$, where $V$ stands here for the number of possible answers. [Going
+# further](#the-first-number-to-look-at) says what a higher or a lower one means.
 
 # %% [markdown]
 # ## Exercises
@@ -929,7 +936,7 @@ assert all(
 # ### Exercise 1: Back through a softmax
 #
 # *Easy, 10 minutes.* Weights were made with a temperature, $w = \operatorname{softmax}(u / \tau)$, from scores $u$.
-# Given the weights and the gradient for them, both $(T, S)$, and $\tau$, return the gradient for $u$.
+# Given the weights and their gradient, both $(T, S)$, and $\tau$, return the gradient of $u$.
 
 
 # %% tags=["exercise"]
@@ -1061,7 +1068,7 @@ verdict
 # ### Exercise 3: Where the gradient begins
 #
 # *Medium, 20 minutes.* A classifier's gradient starts at the cross-entropy. Given logits $(N, V)$ and the indices of
-# the right answers $(N)$, return the gradient of the *mean* loss for the logits. Derive it first: the loss of one row
+# the right answers $(N)$, return the gradient of the logits, for the *mean* loss. Derive it first: the loss of one row
 # is $\ln \sum_j e^{z_j} - z_\text{right}$. You may use `softmax`. (Chapter 3 said that at the output the logarithm
 # cures the saturation. Look at your result where the right answer got the probability 0.)
 
@@ -1138,7 +1145,8 @@ verdict
 # whose digit it is. If it gave each digit its share as the probability, the loss would be $\ln 5 = 1.61$ when the five
 # digits differ, and 1.35 on average, since digits often repeat. Our linear maps cannot do that: they make logits in
 # proportion to the shares, and a softmax leaves something to the digits that are absent, 0.16 in all if the five
-# differ. Steeper logits would leave less, but bet too much on a digit that occurs twice.
+# differ. Steeper logits would leave less, but bet too much on a digit that occurs twice. The best steepness is about
+# 8.2 times the share, and averaged over many notes the loss is then 1.58.
 
 # %% [markdown]
 # ### The first number to look at
@@ -1181,17 +1189,18 @@ for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
 # the loss is about $\ln 1000 + \tfrac12 = 7.41$. In general: $\ln V + \sigma^2 / 2$ while $\sigma$ is near 1 or below,
 # and about the largest logit when it is large, some $2.2\,\sigma$ among 50 answers and $3.2\,\sigma$ among 1,000.
 #
-# And a first loss *below* $\ln V$? Before training a model should know nothing. So there are three usual causes:
+# And a first loss *below* $\ln V$? Before training a model should know nothing, so something else must lower the loss.
+# There are three usual causes:
 #
 # - it was given a fair head start: the output's bias was set to the logarithms of the tokens' frequencies;
 # - the summed loss was divided by more targets than were counted: by all positions, padding included;
 # - it sees what it should predict.
 #
 # Take the third. A language model is asked for the *next* token, so its targets are the text shifted by one. Forget the
-# shift, and a tied model is asked for the very token that it was given. Let the state be 8 times that token's
-# embedding, again with entries of deviation 1. Its dot product with the embedding itself is 8 times that embedding's
-# squared length of about 1, so about 8, and with the others 0 ± 1. (The squared length varies from token to token, and
-# the short ones make the loss larger.)
+# shift, and a tied model is asked for the very token that it was given. Take embeddings of deviation 1/8, and let the
+# state be 8 times that token's embedding, so that its entries again have deviation 1. Its dot product with the
+# embedding itself is 8 times that embedding's squared length of about 1, so about 8, and with the others 0 ± 1. (The
+# squared length varies from token to token, and the short ones make the loss larger.)
 
 # %% the target as the input tags=["hide-input"]
 generator = torch.Generator().manual_seed(0)
@@ -1474,4 +1483,4 @@ assert largest > 0.98
 # %% [markdown]
 # With both multiplied by 4 these three still learn (we saw another seed diverge). Multiplied by 64, the largest of a
 # row's five weights is 0.99 before anything has been learned, in most rows on a wrong name, and after 1,000 steps the
-# loss is still between 1.4 and 2.1: the look-up has been learned at best in part.
+# loss of these three is still between 1.5 and 2.1: the look-up has been learned at best in part.

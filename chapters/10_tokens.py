@@ -69,7 +69,7 @@ assert not known & set(unseen)
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters; while we merge, the units
 # are called **symbols**. Count all pairs of neighbouring symbols inside words, and join the most frequent pair into one
 # new symbol. Repeat. The most frequent pair nearly always saves most, because a merge makes the text one symbol shorter
-# wherever its pair occurs.
+# wherever its pair occurs. (The exception is a run such as *aaa*, which counts as two pairs but allows only one merge.)
 #
 # Take four words and their counts:
 #
@@ -121,12 +121,12 @@ for step in range(1, 5):
 #
 # The order of the merges matters. In *seateam* the first merge leaves *s ea t ea m*. Now *ea t* and *t ea* both want
 # the same *t*. The merge *t ea* was learnt first and gives *s ea tea m*; then *tea m* gives *s ea team*. If you always
-# took the longest token that fits, from the left, you would get *s eat ea m*. Nor does the order give the fewest
-# tokens: the method is **greedy**, never takes a merge back, and cuts *eateat* into *ea tea t*, though *eat eat* would
-# do.
+# took the longest token that fits, from the left, you would get *s eat ea m*. The order of learning does not always
+# give the fewest tokens. The method is **greedy**: it takes the next merge that fits and never takes one back. So it
+# cuts *eateat* into *ea tea t*, though *eat eat* would do.
 #
-# Keep this order, because the text on which the model is trained was cut in it. If you cut new text in another way,
-# nothing fails, but the model sees cuts that it has hardly ever seen.
+# Keep to the order of learning all the same, because the model's training text was cut by it. If you cut new text in
+# another way, nothing fails, but the model sees cuts that it has hardly ever seen.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -160,9 +160,9 @@ for text in ("tea", "Zoë", "茶", "🙂"):
     print(text, list(text.encode()))
 
 # %% [markdown]
-# An English letter takes one byte, *ë* two, Chinese *tea* three, and the emoji four. With bytes as the first 256
-# symbols (**byte-level BPE**) every text that UTF-8 can write survives the round trip to tokens and back. The reverse
-# is not true: the tokens *s ea t* decode to *seat*, which encodes as *s eat*.
+# An English letter takes one byte, *ë* two, 茶, the Chinese character for *tea*, three, and the emoji four. With bytes
+# as the first 256 symbols (**byte-level BPE**) every text that UTF-8 can write survives the round trip to tokens and
+# back. The reverse is not true: the tokens *s ea t* decode to *seat*, which encodes as *s eat*.
 #
 # Two texts that look the same can have different tokens, since Unicode can write *é* as one character or as *e* and an
 # accent. Some tokenizers *normalise* texts first, and cannot give them back byte for byte.
@@ -181,7 +181,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 #
 # | part | takes | for example |
 # |---|---|---|
-# | ` ?\p{L}+` | letters of any script, with one space before them | *␣pays* |
+# | ` ?\p{L}+` | letters of any script, with the space before them if there is one | *␣pays* |
 # | ` ?\p{N}+` | numerals, likewise | *␣2* |
 # | ` ?[^\s\p{L}\p{N}]+` | other characters, likewise | *!* |
 # | `\s+(?!\S)` | a run of white space; if a visible character follows, all but the last of the run | *a␣␣b* is cut into *a*, *␣*, *␣b* |
@@ -349,8 +349,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # `<bos>` and `<eos>` for the beginning and the end of a sequence. In our tokenizer only the program can insert them, by
 # their numbers. Whoever types `<eos>` gets ordinary tokens.
 #
-# So the merges use *symbol numbers*, which begin with the bytes, and the model gets *token IDs*, which begin with the
-# special tokens:
+# The merges are learnt from bytes alone and know nothing of special tokens. So they use *symbol numbers*, which begin
+# with the bytes. The model also needs IDs for the special tokens, so it gets *token IDs*, which begin with those:
 #
 # | | symbol | token ID |
 # |---|---|---|
@@ -371,7 +371,9 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 #
 # The heart is `_merge`. The *rank* of a pair says how early it was learnt, 0 for the first. `_merge` takes, again and
 # again, the learnt pair of lowest rank in the word, until there is none. This gives the result of going through all
-# merges in order, but faster (exercise 2 says why). `_cache` keeps results, because frequent words come back.
+# merges in order, because every pair that a merge makes contains its new symbol and so can only have been learnt later.
+# It is faster, because a word has few pairs and there are thousands of merges. `_cache` keeps results, because frequent
+# words come back.
 
 # %% tags=["export"] module="tokens"
 from pathlib import Path
@@ -616,7 +618,7 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 #   training how many *a*'s the word contains, or must first write it letter by letter.
 # - *Arithmetic.* 12345 begins with the token *12*, because no merge joins *12* to *3*. Another number may be cut
 #   elsewhere, so the digits of two numbers need not line up. Many newer tokenizers therefore cut numbers into single
-#   digits, or into groups of three, which line up if counted from the right.
+#   digits, or into groups of three. Groups line up only if they are counted from the right.
 # - *Case and spaces.* The words *␣tea*, *tea* and *␣TEA* share no token, so the model must learn that they are similar.
 #   So do not end a *prompt*, the text that a model is to continue, with a space, because the next word usually brings
 #   its own.
@@ -627,10 +629,10 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 #
 # First, it adds a row to the embedding table, which must be learnt, and a score to the output layer at every position.
 #
-# Second, rare tokens stay **undertrained**, because a rare token's row is seldom looked up and gets few gradients. In
-# large models such tokens are known as *glitch tokens*. We call a token *rare* if the training text uses it fewer than
-# 100 times. Later tokens tend to be rarer, because each merge takes the most frequent pair that is left: by hand the
-# counts were 12, 9, 5, 3.
+# Second, rare tokens stay **undertrained**, because a rare token's row is seldom looked up, so few examples teach the
+# model what the token means. In large models such tokens are known as *glitch tokens*. We call a token *rare* if the
+# training text uses it fewer than 100 times. Later tokens tend to be rarer, because each merge takes the most frequent
+# pair that is left: by hand the counts were 12, 9, 5, 3.
 #
 # **Fertility**, the average number of tokens per word, says how much shorter texts become. Here it is, on captions that
 # were not used to learn the merges. A word is what stands between two spaces, so *tea.* is one word and at least two
@@ -656,9 +658,10 @@ for row in captions["sizes"]:
 #
 # Which size is best? In [our trials](#which-vocabulary-is-best) with vocabularies from 300 to 16,000, the largest
 # predicted held-out text best. In translation, though, Sennrich and Zhang found that small vocabularies help small
-# corpora. So try a few sizes, and compare the models on held-out text and cost. The original transformer had 37,000
-# tokens for English and German together; today's models often have 100,000 or more, and can afford it, because a
-# token's count grows with the training text.
+# corpora. So try a few sizes, and compare the models by what they cost and by their loss on held-out text, taken per
+# byte: a loss per token cannot be compared between vocabularies ([why](#which-vocabulary-is-best)). The original
+# transformer had 37,000 tokens for English and German together; today's models often have 100,000 or more, and can
+# afford it, because a token's count grows with the training text.
 #
 # Whatever the size, learn the merges from training text alone. Otherwise the test text is cut into fewer tokens than
 # other new text.
@@ -759,9 +762,9 @@ assert convenient.decode(convenient.encode(message)) != message
 # %% [markdown]
 # ## Batches with little padding
 #
-# Sentences are now lists of numbers of different lengths. A batch of them is one tensor, so they are filled up to the
-# longest with `<pad>`. Sentences of 2, 3 and 7 tokens make $3 \cdot 7 = 21$ tokens, of which 9, or 43 percent, are
-# padding.
+# Each sentence is now a list of token IDs, and these lists differ in length. A batch of them is one tensor, so they are
+# filled up to the longest with `<pad>`. Sentences of 2, 3 and 7 tokens make $3 \cdot 7 = 21$ tokens, of which 9, or 43
+# percent, are padding.
 #
 # The padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding. It is
 # `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`. The loss leaves padding out, too,
@@ -1147,13 +1150,13 @@ verdict
 # that the losses of a text add up to 60 nats. If the text is cut into 20 tokens, its perplexity is $e^3 \approx 20$; if
 # it is cut into 15, $e^4 \approx 55$. With 80 bytes it has $60 / 0.693 / 80 = 1.08$ bits per byte in either case.
 #
-# One caveat: the same text could be cut in other ways, and these have some probability, too, so the bits are an upper
-# bound.
+# One caveat: the model gives some probability to other cuts of the same text, too, and we leave these out. So its true
+# bits per byte are at most those that we report.
 #
 # We trained small models to predict the next token, with two layers of width 128 ([chapter 18](18_gpt.ipynb) builds
-# such models). Each read every caption of both languages once, at the learning rate that suited it best on other
-# captions, and was trained with three seeds (`python -m benchmarks.vocabulary`). The bits are those of 2,000 captions
-# that no model has read.
+# such models). Each read every training caption of both languages once. Its learning rate was chosen on a second set of
+# captions, and it was trained with three seeds (`python -m benchmarks.vocabulary`). The bits are those of a third set,
+# 2,000 captions that no model has read.
 #
 # A larger vocabulary also means more parameters, since each token has a row in the embedding table. Here these rows
 # serve as the output matrix, too. To separate the two effects, one more model has a small vocabulary, and wider layers
@@ -1222,8 +1225,9 @@ assert 2.8 < seconds[16_000] / seconds[2000] < 3.5
 # **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords
 # and drops those whose removal lowers the likelihood of the training text least; a new word gets its most probable
 # segmentation. It can also draw one of several at random while a model is trained (**subword regularisation**);
-# *BPE-dropout* does that with merges. **SentencePiece** is a program that trains BPE or Unigram on text with its
-# spaces, without cutting it into words first; with *byte fallback* an unknown character becomes bytes.
+# *BPE-dropout* does that with merges. **SentencePiece** is a program that trains BPE or Unigram on raw text. It treats
+# the space as a character like any other, so it needs no word splitter made for one language; unless told otherwise, it
+# still lets no subword cross a space. With *byte fallback* an unknown character becomes bytes.
 
 # %% [markdown]
 # ### Is it the same as the library's?

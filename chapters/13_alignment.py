@@ -12,7 +12,7 @@
 # source. Does it point at the word that it translates? And does the picture explain why the word was written?
 #
 # Here is a language in which you can check both: a small part of German, made by rules. For each German word we know
-# which English words it renders. By the end you have a number for how often attention points at the right word, and an
+# which English words it renders. First you get a number for how often attention points at the right word, and an
 # experiment that shows which position of the source a German word depends on. Then recurrent networks translate the
 # same language, with attention and without, which shows what attention itself is worth.
 #
@@ -113,15 +113,16 @@ assert [text for text, _ in because.german][-2:] == ["auf", "macht"]
 # and then the verb. In writing they become one word, *aufmacht*. The form after *have* is one word, too: *aufgemacht*,
 # opened. In both German clauses the time, *am Abend*, stands before the object, *die Tür*.
 #
-# The function `grammar` draws such clauses at random from a small lexicon. Half of all sentences have a second clause,
-# which begins with a conjunction.
+# The function `grammar` draws such clauses at random from a small lexicon. Half of all sentences have two clauses, one
+# of which begins with a conjunction. When that one comes first, it counts as the first constituent, and the finite verb
+# of the main clause follows it at once.
 #
 # What stands before a German noun, such as an article, agrees with it in gender, number and case. *Der Mann*, the man,
 # is masculine, *die Frau*, the woman, feminine, and *das Kätzchen*, the kitten, neuter. English uses *the* for all
 # three.
 #
-# The code prints four sentences of the test set, then one in which *auf* stands apart from its verb, called `apart`,
-# with its **gold alignment**, the links that the grammar knows:
+# The code prints four sentences of the test set, then a fifth, called `apart`, in which *auf* stands apart from its
+# verb. Under it stands the **gold alignment** of this sentence, the links that the grammar knows:
 
 # %% tags=["nbval-check-output"]
 from dotformer.data.corpora import Pair, grammar
@@ -177,8 +178,8 @@ quiz.number(
 #
 # `python -m dotformer train configs/grammar.toml` trained the transformer of this chapter on 20,000 such sentences, in
 # two minutes on one core: two layers on each side, four heads, width 64, one token for each word. The result comes with
-# the book. No test sentence is in the training set, but all of its words and rules are: the score says that the model
-# recombines, not that it knows new words.
+# the book. No test sentence is in the training set, but all the words and rules of the test sentences are: the score
+# says that the model recombines, not that it knows new words.
 
 # %% the trained translator, on held-out sentences tags=["hide-input"]
 import json
@@ -343,8 +344,8 @@ assert by_head[0].max() < straight < by_head[1].min()
 # %% [markdown]
 # The mean of the last layer's heads points at a right word 99 times in 100, more often than any single head. In layer 1
 # every head is below the 53 percent of the diagonal, and their mean is above it. A mean can beat every head in it,
-# because heads that miss can miss on different words: the right word, with a little weight in all four, can have the
-# largest mean although it is first in none. Now choose layer, head and word yourself:
+# because heads that miss need not look at the same wrong word: the right word, with a little weight in all four, can
+# have the largest mean although it is first in none. Now choose layer, head and word yourself:
 
 # %% tags=["plot"]
 movable.heads(
@@ -380,9 +381,10 @@ for layer, share in enumerate(without, 1):
 assert 0.95 < without[0] < 0.99 and without[1] < 0.01
 
 # %% [markdown]
-# Layer 1 is nearly useless: without it 11 of 500 sentences go wrong, without layer 2 all but one. In this model the
-# layer that points better is the one that is needed. But some of the damage may come from the ablation itself, because
-# in training the parts that follow never met the sum without this addend.
+# The model can nearly do without the cross-attention of layer 1: then 11 of 500 sentences go wrong. Without that of
+# layer 2 all but one do. In this model the layer that points better is the one that is needed. But some of the damage
+# may come from the ablation itself, because in training the sublayers that follow never received a residual sum in
+# which this part was missing.
 
 # %% [markdown]
 # ## What is read at the right word?
@@ -454,11 +456,12 @@ for place, word in enumerate(text.split()):
 # it from the noun. [Chapter 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers) saw the same with digits.
 #
 # Is that so in other sentences? Take all test sentences that begin with *the*, whose first noun is *man, dog, woman,
-# cat* or *kitten*, and in which no pronoun stands for this noun, because a *he* or *she* later in the sentence would
-# still tell the gender of the old noun after the exchange. Each has several **donors**: the same sentence with another
-# of these nouns, one that is not in it already. Copy the vector at one position from the donor's memory into the
-# sentence's own, and let the decoder write the first word. Do this for every donor and position. Is the word the
-# sentence's own article, or the donor's? The output counts the exchanges with donors whose noun has another gender:
+# cat* or *kitten*, and in which none of the words *he, him, his, she, her, it, its* occurs, because a *he* or *she*
+# later in the sentence could still tell the gender of the old noun after the exchange. Each has several **donors**: the
+# same sentence with another of these nouns, one that is not in it already. Copy the vector at one position from the
+# donor's memory into the sentence's own, and let the decoder write the first word. Do this for every donor and
+# position. Is the word the sentence's own article, or the donor's? The output counts the exchanges with donors whose
+# noun has another gender:
 
 # %% the exchange in every sentence tags=["hide-input"]
 PRONOUNS = set("he him his she her it its".split())
@@ -518,8 +521,8 @@ for where in ("its noun", "another word"):
 # (2019)](https://aclanthology.org/N19-1357/) find quite different weights with nearly the same prediction, and conclude
 # that the weights do not explain it. [Wiegreffe and Pinter (2019)](https://aclanthology.org/D19-1002/) answer that such
 # weights, sought for one example at a time, need not be ones that a trained model could learn, and that it depends on
-# what you call an explanation. An explanation that fits what the model does is *faithful*; one that only convinces a
-# reader is *plausible*.
+# what you call an explanation. An explanation that says how the model really came to its word is *faithful*; one that
+# only convinces a reader is *plausible*.
 #
 # So does attention point at the right word? In this model's last layer, 99 times in 100. Does that explain the word?
 # Not by itself. What decides the gender of *der* came from a word other than the one with the largest weight: weights
@@ -651,10 +654,10 @@ assert torch.allclose(weights, expected, atol=5e-4) and abs(context - 0.97) < 5e
 # recurrent unit), both as PyTorch has them. A GRU has one state and two gates ([its
 # formula](#what-does-a-gru-compute)).
 #
-# The whole model is folded below. This is its decoder's loop, with attention. Here `cell` is the LSTM or the GRU, and
-# `state` its state. `hidden` is the part of the new state that `readout` receives; for a GRU that is all of it.
-# `readout` and `output` are linear. As in the network of 2014, the query is the old state, before the latest word is
-# read:
+# The whole model is folded below. This is its decoder's loop, with attention; without it there is no `context`, and the
+# first state is all that the decoder gets from the source. Here `cell` is the LSTM or the GRU, and `state` its state.
+# `hidden` is the part of the new state that `readout` receives; for a GRU that is all of it. `readout` and `output` are
+# linear. As in the network of 2014, the query is the old state, before the latest word is read:
 #
 # ```python
 # for word in embedded_target:                        # one after the other
@@ -873,13 +876,13 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 # the same **hyperparameter search**, in three rounds:
 #
 # 1. *Its own learning rate.* The search tries learning rates in steps of a factor of 2, until the best one lies between
-#    two worse ones. The best has the largest share of right sentences on the validation set, with one seed, so
-#    differences of a few sentences between rounds mean nothing.
-# 2. *Embeddings of the same size.* In all models the entries of the embeddings start as random numbers with a standard
-#    deviation of $1/\sqrt{D}$, here about 1/8. The transformer multiplies them by $\sqrt{D}$, so its layers receive
-#    entries of size 1 ([chapter 5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)). Now the
-#    recurrent models multiply, too, and their learning rate is searched again. For the transformer this round changes
-#    nothing.
+#    two worse ones. The best has the largest share of right sentences on the validation set, with one seed, so what it
+#    picks may do worse with the three seeds of the output.
+# 2. *Embedding entries of the same size.* In all models the entries of the embeddings start as random numbers with a
+#    standard deviation of $1/\sqrt{D}$, here about 1/8. The transformer multiplies them by $\sqrt{D}$, so its layers
+#    receive entries of size 1 ([chapter 5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)). Now
+#    the recurrent models multiply, too, and their learning rate is searched again. For the transformer this round
+#    changes nothing.
 # 3. *More settings.* The search covers the learning rate, the size of the embeddings' entries, the number of layers and
 #    the dropout. The width is set so that each model keeps about as many parameters.
 #
@@ -948,11 +951,13 @@ assert np.round(means).tolist() == [7, 13]
 # %% [markdown]
 # Longer sentences also have more words to get wrong, about twice as many here. The GRU without attention gets 91
 # percent of the short ones right. If words failed independently, it would get $0.91^2 = 83$ percent of the long ones
-# right. It gets 52.
+# right. It gets 52, so more words to get wrong cannot be the whole reason. A state of fixed length may be one. But
+# nearly all long sentences here also have two clauses, and nearly all short ones one, so these numbers cannot say
+# whether it is the length or the grammar.
 #
-# So why did transformers replace recurrent networks? This race shows no difference in accuracy between the three models
-# with attention. The usual answer is speed: in training, a GPU can compute all positions of a transformer at once. We
-# have not timed that.
+# Why, then, did transformers replace recurrent networks? This race shows no difference in accuracy between the three
+# models with attention. The usual answer is speed: in training, a GPU can compute all positions of a transformer at
+# once. We have not timed that.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -997,10 +1002,10 @@ assert points["gru, attention"][0] < points["transformer"][-1]
 # %% [markdown]
 # In all three the largest weight is on a right word more than four times in five, far above the diagonal.
 #
-# These transformers are smaller than the first one and trained for fewer steps. The LSTM looks at a wrong word for 10
-# to 19 words in 100, and makes almost no mistakes. How? A recurrent encoder's state reflects its neighbours, so the
-# vector beside the right one may hold what is needed. The decoder's own state and the smaller weights contribute, too.
-# A wrong largest weight need not be a wrong reading.
+# These transformers have one layer on each side, not two, and are trained for fewer steps than the first one. The LSTM
+# looks at a wrong word for 10 to 19 words in 100, and makes almost no mistakes. How? A recurrent encoder's state
+# reflects its neighbours, so the vector beside the right one may hold what is needed. The decoder's own state and the
+# smaller weights contribute, too. A wrong largest weight need not be a wrong reading.
 
 # %% [markdown]
 # ## Exercises
@@ -1181,15 +1186,15 @@ assert all(right["another word"]) and sum(right["its noun"]) == 30
 
 # %% [markdown]
 # Without that direct link six of the 36 articles come out wrong; hiding any other word does no harm. The other thirty
-# are right all the same. How, or whether some are guesses, we have not traced. A **knock-out** shows what is lost when
-# one link is missing and all others can stand in for it.
+# are right all the same. How, or whether some are guesses, we have not traced. Blocking a link in this way is a
+# **knock-out**: it shows what is lost when one link is missing and all others can stand in for it.
 
 # %% [markdown]
 # ### Longer than anything it has learnt
 #
 # Back to chapter 11's task, English numbers into German ones. The five models are trained only on numbers of up to nine
 # German words, and tested on numbers of every length. Each model has scaled embeddings and its own learning rate, found
-# as above; nothing else was searched.
+# as in round 2 of the race; nothing else was searched.
 #
 # **Predict first.** A recurrent network reads one more word in the same way as the others. A transformer gets encodings
 # of positions that it has never met. Which does better on numbers longer than any it was trained on?

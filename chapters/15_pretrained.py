@@ -31,7 +31,7 @@ transformer_map(built=15)
 # ## BERT is the encoder, with other embeddings
 #
 # *all-MiniLM-L6-v2*, with six layers of twelve heads, turns a sentence into 384 numbers. It is a BERT: the encoder of
-# chapter 8, without a decoder. The encoder is post-norm, and three things are different:
+# chapter 8, without a decoder. Its layers are post-norm. Three things differ from the encoder of chapter 8:
 #
 # - the activation is a *GELU*, not ReLU ([chapter 8](08_encoder.ipynb#one-network-for-each-token-by-itself));
 # - the norms have a smaller $\epsilon$;
@@ -458,7 +458,8 @@ assert all(each > 100 * gap for name, each in differences.items() if name != "no
 #
 # The third stage is needed. Without it, the mean of BERT's outputs judges the similarity of sentences worse than the
 # mean of fixed word vectors does, and the vector of `[CLS]` worse still (Reimers and Gurevych, 2019). No loss had ever
-# compared two sentences, and all the vectors share a large part, so that all cosines are high (*anisotropy*).
+# compared the vectors of two sentences read apart, and all the vectors share a large part, so that all cosines are high
+# (*anisotropy*).
 #
 # For fine-tuning, 1.17 billion pairs were collected where people put two texts side by side: a question and its answer,
 # a title and its abstract, two captions of one picture. Take a batch of 1,024 pairs, and make a matrix with a row for
@@ -523,13 +524,13 @@ def search(
 
 
 # %% [markdown]
-# Search some sections of Python's reference manual by meaning and, for comparison, by words: for the sentence that
-# shares the most words with the question, not counting very common ones.
+# The next cell searches some sections of Python's reference manual by meaning. For comparison it also searches by
+# words: it takes the sentence that shares the most words with the question, not counting very common ones.
 #
 # **Predict first.** There are four questions. The first you know: *What happens to an object that nobody uses any
-# more?* The second is about closing a file. The third is *How do I leave a loop early?*; the answer is `break`. The
-# last is *Where do I put what must always run at the end?*; the answer is `finally`. Which of them will the search by
-# meaning answer?
+# more?* The second is *How can I be sure that a file is closed, even if something goes wrong?*; the answer is `with`,
+# or `finally`. The third is *How do I leave a loop early?*; the answer is `break`. The last is *Where do I put what
+# must always run at the end?*; the answer is `finally`. Which of them will the search by meaning answer?
 
 # %% four questions to Python's manual tags=["hide-input"]
 import re
@@ -572,13 +573,15 @@ assert "garbage" in manual[answers[0][0][1]]
 assert any('"finally"' in text for text in manual)
 
 # %% [markdown]
-# The search by meaning answers the first question: it finds *garbage-collected* for what nobody uses. For the questions
-# about files and loops it finds sentences on the right subject, but not the best ones. For the last question it misses
-# the keyword `finally`, though several sentences are about it. The search by words answers none of the four. But it
-# only counts words in common; BM25, the usual **lexical** search, also weighs how rare they are.
+# The search by meaning answers the first question: it finds *garbage-collected* for what nobody uses. For the one about
+# files it finds a sentence on the right subject, but not the best one; for the one about loops, a sentence that names
+# `break`, but only in passing. For the last question it misses the keyword `finally`, though several sentences are
+# about it. The search by words answers none of the four. But it only counts words in common; BM25, the usual
+# **lexical** search, also weighs how rare they are.
 #
-# These four fit a pattern: the model finds the subject, and not always the answer. But a measurement takes many
-# questions with known answers, and counts how often an answer is among the first $k$: *recall at k*.
+# The first three fit a pattern: the model finds the subject, and not always the answer. The last shows that it can miss
+# the subject, too. But a measurement takes many questions with known answers, and counts how often an answer is among
+# the first $k$: *recall at k*.
 #
 # Our model is a **bi-encoder**: it encodes question and passage apart, so a million passages can be encoded before
 # anyone asks. A **cross-encoder** reads both together and judges better, because words of the question attend to words
@@ -675,7 +678,7 @@ assert (special - to_cls)[1:5].max() < 0.1  # nearly all of it goes to [CLS]
 
 # %% [markdown]
 # In the middle layers more than half of all attention lies on two special tokens, which stand for no word. Clark and
-# others (2019) found the same in BERT.
+# others (2019) found much the same in BERT, where the middle layers look mostly at `[SEP]`, and here at `[CLS]`.
 #
 # ### Do attention maps explain predictions?
 #
@@ -686,9 +689,9 @@ assert (special - to_cls)[1:5].max() < 0.1  # nearly all of it goes to [CLS]
 # Call a map *clear* if the largest weight in each row is large, on average over the rows. To switch off one head, set
 # its part of $W_O$ to 0. Do this for each of the 72 heads in turn, and order them by the change.
 #
-# **Predict first.** Layer 1, head 3 has the clearest map of all 72. Where does it rank?
+# **Predict first.** Layer 1, head 3 has the clearest map of all 72. Where does it come in the order by change?
 #
-# Then order the heads by how clear their maps are, and compare the two orders. Spearman's **rank correlation** is 1 if
+# Also order the heads by how clear their maps are, and compare the two orders. Spearman's **rank correlation** is 1 if
 # they are the same, 0 if one says nothing about the other, and −1 if one is the other reversed. In the code, `texts`
 # are the twenty sentences and `maps` their weights.
 
@@ -699,7 +702,7 @@ real = mask[:, 0, 0].float()
 
 @torch.no_grad()
 def sentence_vectors(x, mask, real, first=0):
-    """What the layers from `first` on make of x: the mean of real rows, length 1."""
+    """What the layers from `first` on make of x: the sum of real rows, of length 1."""
     for layer in minilm.encoder.layers[first:]:
         x = layer(x, mask)
     return F.normalize((x * real[..., None]).sum(dim=1), dim=-1)
@@ -774,11 +777,11 @@ assert abs(within["clear map, words only"]) < 0.1
 
 # %% [markdown]
 # Layer 1, head 3 ranks near the middle of the 72. Over all heads the rank correlation is −0.35: the clearer the map,
-# the *smaller* the change tends to be. But two causes of this number lie elsewhere. A map is also clear when all its
-# weight goes to a special token. With only the weights on words, each row scaled to a sum of 1 again, −0.09 is left.
-# And the layers differ. With each head also ranked only among the twelve of its layer, about 0 is left (chance alone
-# would give about ±0.12 for 72 independent heads). So in this model, how clear a map is says almost nothing about how
-# much its head matters.
+# the *smaller* the change tends to be. But two other things help to make this number negative. A map is also clear when
+# all its weight goes to a special token. With only the weights on words, each row scaled to a sum of 1 again, −0.09 is
+# left. And the layers differ: the heads of the last one change the vectors most, and their maps are not very clear.
+# With each head also ranked only among the twelve of its layer, about 0 is left (chance alone would give about ±0.12
+# for 72 independent heads). So in this model, how clear a map is says almost nothing about how much its head matters.
 #
 # Another number does go with the change: the weight that a head gives to words in total. The correlation is 0.39, and
 # 0.40 among heads of one layer, so this is not only the last layer's doing. Part of it is built in: a head that fetches
@@ -914,7 +917,8 @@ assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.0
 # still arrives with one third. With the keys *hidden*, the word gets 1, and its value arrives three times as large.
 # That is the only difference between the two within a layer. So the prediction holds, in this model, as far as an
 # ablation can show it: with nowhere else for the weight to go, what the words hand over becomes too large. A map of
-# weights alone could not have told us. That a head looks there when it finds nothing to fetch is not tested by this.
+# weights alone could not have told us. Whether a head looks there *because* it finds nothing to fetch, this experiment
+# does not test.
 #
 # With their values at 0, the special tokens turn the vector by 0.007 and two random words by 0.030, though by length
 # both hand over about as much. Their *hidden* lines cannot be compared, since words have far less weight to lose.
@@ -986,9 +990,9 @@ assert n != answers[3][0][1] and "finally" not in manual[n]
 # %% [markdown]
 # *End* turns the vector most, then *I* and *run*. But *end* is not what led the search astray: without it both
 # sentences lose as much, and the lead is as before. Without *run* the lead falls from 0.15 to 0.09, presumably because
-# *run* draws the question towards what runs: loops. And no single word explains the mistake, since dozens of sentences
-# score higher than the best one about `finally`. So a word can matter most for the vector and not at all for the
-# answer: test what you want to know.
+# *run* draws the question towards what runs: loops. And no single word explains the mistake: whichever word you hide,
+# the wrong answer still leads by at least 0.09. Nor does attention received point to *run*: *where*, *put* and *end*
+# receive more. So a word can matter most for the vector and not at all for the answer: test what you want to know.
 #
 # Attention received does say something about a word: its rank correlation with the turn is 0.61 here, and in the twenty
 # sentences 0.74 on average. Part of that is built in, since hiding a word that gets much weight takes away more. So
@@ -1021,8 +1025,8 @@ quiz.one_choice(
 # ### Exercise 1: The largest of what is real
 #
 # *Easy, 10 minutes.* Some models take the largest value of each entry instead of the mean. Given vectors $(B, S, D)$
-# and a mask $(B, S)$ of which are real, return for each sentence and each of the $D$ entries the largest among its real
-# vectors, $(B, D)$. In NumPy. Mind that numbers may be negative.
+# and a mask $(B, S)$ that is True for the real ones, return for each sentence and each of the $D$ entries the largest
+# among its real vectors, $(B, D)$. In NumPy. Mind that numbers may be negative.
 
 
 # %% tags=["exercise"]
@@ -1190,8 +1194,8 @@ verdict
 #
 # Loaded with a published model's numbers, our encoder computes what the model computes, up to rounding. Finding the
 # right sentences is no proof of that: only a comparison of numbers found every mistake that we planted. The model's
-# vectors tell what sentences are about. Its maps show what is mixed, but not why. Much of the weight lies on tokens
-# that need not hand anything over; but words that receive more attention also mattered more.
+# vectors tell what sentences are about. Its maps show what each head mixes, but not what the result depends on. Much of
+# the weight lies on tokens that need not hand anything over; but words that receive more attention also mattered more.
 #
 # **Sources.** BERT: [Devlin and others (2018)](https://arxiv.org/abs/1810.04805); MiniLM: [Wang and others
 # (2020)](https://arxiv.org/abs/2002.10957); sentence vectors: [Reimers and Gurevych
@@ -1210,10 +1214,11 @@ verdict
 #
 # ### Is a token still its word, and still at its position?
 #
-# There is a second reason to read maps with care. A weight of layer 5 points at a *vector*. Four layers have added to
-# this vector, each of them twice: first what attention brought, then what a feed-forward network made of it. Does the
-# vector still hold the word that once stood there, and its position? Ask a linear probe, as in chapter 8: a linear map
-# from the vector to the answer, fitted on some sentences and tested on others.
+# A weight says little if the value is short. There is another reason to read maps with care. A weight of layer 5 points
+# at a *vector*. Four layers have added to this vector, each of them twice: first what attention brought, then what a
+# feed-forward network made of it. Does the vector still hold the word that once stood there, and its position? Ask a
+# linear probe, as in chapter 8: a linear map from the vector to the answer, fitted on some sentences and tested on
+# others.
 #
 # One probe chooses the position among the fifteen after `[CLS]`, so a guess is right once in fifteen. The other probe
 # gives a vector, and answers with the token whose embedding, of all 30,522, is nearest. Here a guess is hardly ever

@@ -16,7 +16,7 @@
 # than a rule.
 #
 # You need chapters [13](13_alignment.ipynb), [14](14_translation.ipynb) and [15](15_pretrained.ipynb). It takes about
-# 28 minutes to read, and 35 more for the exercises. [Going further](#going-further), at the end, takes 1 more.
+# 28 minutes to read, and 35 more for the exercises. [Going further](#going-further), at the end, takes 3 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter asks it questions."}}
 from functools import partial
@@ -356,9 +356,8 @@ print(f"the room named most often: {plain_one:.0%}, {plain:.0%}")
 assert round(plain_one, 2) == 0.46 and round(plain, 2) == 0.47
 
 # %% [markdown]
-# Both kinds stay near one half, even with one hop, which is about what the rule gets. One of the *tokens* models stays
-# there even with four times as many steps of training. With this much training, gathering words into facts made the
-# difference.
+# Even with one hop both kinds stay near one half, about what the rule gets. One of the *tokens* models stays there even
+# with four times as many steps of training. With this much training, gathering words into facts made the difference.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -400,7 +399,7 @@ quiz.number(
 #
 # Here are a story and a donor that asks for another thing. Call the person who has the thing asked for its *owner*. The
 # kind of a line is printed behind it: *took* is the line in which the owner takes the thing, and *went* is the one that
-# says where the owner went last.
+# says where the owner went last, be it before or after taking the thing.
 
 
 # %% answers from patched states tags=["hide-input"]
@@ -462,8 +461,8 @@ for n, texts in enumerate(zip(story, other, strict=True)):
 
 # %% [markdown]
 # Both stories hold the same facts, but in the story John is the owner, so *took* and *went* are his lines; in the donor
-# they are Mary's. Here there are two *took* lines, and we copy both: one must stop being the line asked for, and the
-# other must become it. The same goes for *went*.
+# they are Mary's. So two lines are *took*, one in the story and one in its donor, and we copy both: one must stop being
+# the line asked for, and the other must become it. The same goes for *went*.
 #
 # There are three sorts of donor, with a map for each in the figure:
 #
@@ -557,8 +556,8 @@ for name, step in staircase.items():
 # A change of room stays in the *went* line.
 #
 # So each time one kind of line is enough. This kind is also needed: copy every line *except* this kind, and the donor's
-# answer comes in at most 4 percent of the stories. Here each hop takes a layer, as the next figure shows. The
-# experiment finds where the difference between *these* donors is kept, and not how the weights compute it.
+# answer comes in at most 4 percent of the stories. The experiment finds where the difference between *these* donors is
+# kept, and not how the weights compute it.
 #
 # So it is the second route. On the first the question would have learned of the owner in layer 1, and copying it then
 # would still bring the donor's answer. Attention carries information *to* the position that attends, and here the facts
@@ -658,7 +657,9 @@ print(f"the room of whoever took something last: {rule:.1%} of two hops")
 # None of the three takes the route of the model above from start to end:
 #
 # - **Seed 0** starts like that model, but after layer 2 no single kind of line decides.
-# - In **seed 1** the *went* line decides after one layer already. So two hops need not take two layers.
+# - In **seed 1** the *went* line decides after one layer already. So two hops need not take two layers: *Paul went to
+#   the bedroom* can read the question and *Paul took the book* in the same layer, and the feed-forward network behind
+#   it can compare the two.
 # - **Seed 2** gives the same answer whichever thing is asked for, so no donor has another answer to bring. A
 #   **shortcut** is enough for its 86 percent: the rule in the output's last line is right in 88. It cannot fail where
 #   only one thing is taken, in nearly half of these stories. Whether the model follows exactly this rule, the scores do
@@ -815,12 +816,14 @@ assert most > 0.6 * sum(times for _, times in counted)
 # that room. So the model has learned that rule, not whom the pronoun means.
 #
 # Where rule and meaning give the same answer, the loss cannot tell them apart. Only stories in which they differ teach
-# the difference, or test it, and these are few. This is *shortcut learning*. These failures do not show what attention
-# cannot do: a transformer whose one layer is applied again and again, [Dehghani and others,
-# 2018](https://arxiv.org/abs/1807.03819), passes nearly all twenty tasks from the same data.
+# the difference, or test it, and these are few. To learn the rule in place of the meaning is called *shortcut
+# learning*. These failures do not show what attention cannot do: a transformer whose one layer is applied again and
+# again passes nearly all twenty tasks from the same data ([Dehghani and others,
+# 2018](https://arxiv.org/abs/1807.03819)).
 #
-# Real text has such rules, too. Of 1,190 questions about Wikipedia, the sentence that shares most rare words with the
-# question holds the answer to 80 percent, the sentence with the nearest MiniLM vector to 74 ([Going
+# In real text, too, a rule can match a model. For 1,190 questions about paragraphs of Wikipedia, take the sentence that
+# shares most words with the question, where rare words count more: it holds the answer to 80 percent of them. The
+# sentence whose MiniLM vector is nearest to the question's holds it for 74 percent ([Going
 # further](#questions-about-real-paragraphs)).
 
 # %% [markdown]
@@ -950,8 +953,8 @@ class CopyingTransformer(Transformer):
 
 
 # %% [markdown]
-# `scatter_add` adds each weight to the probability of the token that stands there. Now train both transformers, without
-# and with a pointer, with one layer on each side:
+# `scatter_add` adds the weight of each position of the source, times $1 - p_{\text{gen}}$, to the probability of the
+# token at that position. Now train both transformers, without and with a pointer, with one layer on each side:
 
 # %% tags=["export", "hide-input"] module="reading"
 from dotformer.generation import KVCache
@@ -1198,17 +1201,21 @@ assert min(minutes) > 2.3 and max(minutes) < 5
 # And yet in both tests the *words of the name* score higher than either model, though the model is given the name and
 # could copy it. Trained from nothing, for two to five minutes, it has learned how such lines begin, and that it should
 # use words of the text, but not what they mean. *The maximum edge graph of the graph* has good words in it, and ROUGE-1
-# sees neither their order nor whether they say anything. Today's language models have no pointer: a deep model with
-# subwords learns to copy with its ordinary attention heads ([chapter 18](18_gpt.ipynb#how-does-it-copy)).
+# sees neither their order nor whether they say anything.
+#
+# Is a pointer still needed? Today's language models have none: a deep model with subwords learns to copy with its
+# ordinary attention heads ([chapter 18](18_gpt.ipynb#how-does-it-copy)).
 
 # %% [markdown]
 # ## Exercises
 #
 # ### Exercise 1: How right is an answer?
 #
-# *Easy, 10 minutes.* SQuAD, the collection behind XQuAD, scores an answer by the F1 of its words. A word that one text
-# has twice and the other three times is shared twice. *the red house* has three words, *red house by the sea* has five,
-# and they share three, so F1 is $2 \cdot 3 / (3 + 5) = 0.75$. Both arguments are texts in small letters.
+# *Easy, 10 minutes.* SQuAD is a collection of questions about Wikipedia; the 1,190 questions mentioned above come from
+# it. It scores an answer by the F1 of its words. (It leaves out *a*, *an*, *the* and punctuation first; here every word
+# counts.) A word that one text has twice and the other three times is shared twice. *the red house* has three words,
+# *red house by the sea* has five, and they share three, so F1 is $2 \cdot 3 / (3 + 5) = 0.75$. Both arguments are texts
+# in small letters.
 
 
 # %% tags=["exercise"]
@@ -1416,7 +1423,7 @@ verdict
 #
 # ### Questions about real paragraphs
 #
-# In three of these worlds (13, 16 and 19) a rule did as well as the model. Can a rule do so in real text, against a
+# In three of the bAbI tasks (13, 16 and 19) a rule did as well as the model. Can a rule do so in real text, against a
 # model that others have trained? XQuAD (Artetxe and others 2020) has 1,190 questions about 240 paragraphs of Wikipedia,
 # each with the words that answer it. The task is **answer sentence selection**: find the *sentence* of the paragraph in
 # which the answer stands. There is one model, and there are two rules that learn nothing:
@@ -1464,7 +1471,8 @@ assert 0.73 < sentences["right"]["minilm"] < 0.75
 #
 # (The usual way to find an answer in a paragraph is **extractive**: two linear layers give each token a score for being
 # the first and the last word of the answer, and training maximises the probability of the right *span*. A BERT trained
-# so finds most spans. MiniLM was not trained for this test.)
+# so finds most spans. MiniLM was never trained to find a span. But SQuAD's training questions were among the pairs that
+# it learned from, so this kind of question is not new to it.)
 #
 # ### Does attention agree?
 #

@@ -192,7 +192,11 @@ quiz.number(
 # [by hand](05_position.ipynb#rotary-positions-turning-instead-of-adding).
 #
 # Write $R_t$ for the rotation at position $t$. It turns pair $i$, counted from 0, by $t$ times the angle of chapter 5,
-# $10000^{-2i/d_k}$, where 10,000 is called the *base*. Query and key are rows, so their score is
+# $10000^{-2i/d_k}$, where 10,000 is called the *base*. For one pair, turned by the angle $\theta$, that is
+#
+# $$(a, b) \begin{pmatrix} \cos\theta & \sin\theta \\ -\sin\theta & \cos\theta \end{pmatrix} = (a \cos\theta - b \sin\theta, \; a \sin\theta + b \cos\theta) .$$
+#
+# Query and key are rows, so their score is
 #
 # $$(q R_t) (k R_s)^\top = q \, R_t R_s^\top k^\top = q \, R_{t-s} \, k^\top .$$
 #
@@ -205,7 +209,8 @@ quiz.number(
 #
 # **By hand**: take one pair, which turns by 1 radian a step, and $q = k = (1, 0)$. At position $t$ this vector becomes
 # $(\cos t, \sin t)$: the query at position 3 is $(\cos 3, \sin 3)$, the key at position 1 is $(\cos 1, \sin 1)$, and
-# their dot product is $\cos(3 - 1) = -0.42$.
+# their dot product is $\cos(3 - 1) = -0.42$. Exchange the positions and it is the same, because here $q = k$. With
+# $k = (0, 1)$ it is $\sin(3 - 1) = 0.91$, and exchanged $-0.91$.
 #
 # **Predict first.** What is the score at positions 13 and 11?
 
@@ -298,31 +303,31 @@ assert [round(angle) for angle in slowest] == [63, 7]
 #   of the library `transformers` pairs *by halves*: entries $i$ and $i + d_k/2$. With four entries that is (0, 1), (2,
 #   3) against (0, 2), (1, 3).
 #
-# Once trained, $W_Q$ and $W_K$ contain the choice, and for the other pairing their entries must be reordered, as in
-# exercise 2. If you forget, all shapes still fit, and no error appears. [Later](#break-it-it-still-says-paris) you make
-# that mistake on purpose.
+# Once trained, $W_Q$ and $W_K$ fit one direction and one pairing. For the other pairing their rows must be reordered,
+# as in exercise 2. If you forget, all shapes still fit, and no error appears. [Later](#break-it-it-still-says-paris)
+# you make that mistake on purpose.
 #
 # ## Heads that share keys and values
 #
 # With each token that a model writes, it reads the [keys and values of all earlier
 # ones](12_generation.ipynb#what-has-been-computed-before). Every token adds one key and one value in each head of each
-# layer. That is this many numbers:
+# layer. Together these are so many numbers:
 #
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k.$$
 #
-# For a model of 30 layers, with 9 heads of width 64, that is 34,560 numbers. But do nine queries need nine different
-# sets of keys and values? There are two ways to share them:
+# For a model of 30 layers, with 9 heads of width 64, that is 34,560 numbers. A smaller cache makes writing faster for
+# long texts or many at once, because for each new token a machine reads the weights only once for the whole batch, but
+# it has to read a cache for every text.
+#
+# But do nine queries need nine different sets of keys and values? There are two ways to share them:
 #
 # - In **multi-query attention** ([Shazeer 2019](https://arxiv.org/abs/1911.02150)) all heads share one set.
 # - In **grouped-query attention**, **GQA** ([Ainslie and others 2023](https://arxiv.org/abs/2305.13245)), the heads of
-#   a group share one set. With three groups, 11,520 numbers are left. One set for all saves most and costs most in
-#   quality; GQA lies between.
+#   a group share one set. With three groups, 11,520 numbers are left.
 #
-# Why not have fewer heads? A query that shares keys and values still has its own pattern of attention, and with fewer
-# heads such patterns would be lost.
-#
-# A smaller cache makes writing faster for long texts or many at once, because for each token a machine reads all
-# weights once for the whole batch, but the cache of each text.
+# Multi-query attention saves most and costs most in quality; grouped-query attention lies between. Why not have fewer
+# heads? A query that shares keys and values still has its own pattern of attention, and with fewer heads such patterns
+# would be lost.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three ways to share, drawn as boxes. Left: nine queries above, nine pairs of keys and values below, each connected with its own. Middle, grouped: nine queries, three pairs below, each connected with three queries that stand side by side. Right, multi-query: nine queries, all connected with one pair."}}
 drawing = Diagram(8.6, 1.75)
@@ -632,7 +637,7 @@ class ModernCache(GPTCache):
 # %% [markdown]
 # Is it a Llama? The library `transformers` has a Llama of its own, written independently of ours. The code makes a
 # small one, puts our numbers into it, and compares the logits. Theirs pairs entries by halves, so `named_as_theirs`
-# reorders our rows. In the second line of the output they are not reordered:
+# reorders the rows of our $W_Q$ and $W_K$. In the second line of the output they are not reordered:
 
 # %% our logits beside the library's tags=["hide-input"]
 import warnings
@@ -674,6 +679,8 @@ assert not torch.allclose(found, wrong, atol=1e-3)
 assert torch.allclose(last, expected[:, -1], atol=1e-5)
 
 # %% [markdown]
+# It is a Llama: the logits agree, with and without a cache.
+#
 # ## What is each change worth?
 #
 # All models here are decoder-only, of four layers of width 64, and read the documentation of [chapter
@@ -977,8 +984,8 @@ assert max(r["found"] for r in few if not r["right"]) < 0.25
 
 # %% [markdown]
 # Without an example, the model never finds the opposite, since nothing says what is asked. After sixteen examples it
-# finds seven opposites of eight, though no parameter has changed. With exchanged answers it stays below one in four. So
-# the examples tell the model not only their form, but the relation between word and answer.
+# finds seven of eight opposites, though no parameter has changed. With exchanged answers it stays below one in four. So
+# the model reads not only the form of the examples, but also how word and answer are related.
 #
 # That is not so for every task: in classification, [Min and others (2022)](https://arxiv.org/abs/2202.12837) found that
 # random labels did little harm.
@@ -1273,15 +1280,16 @@ verdict
 # **Sources.** RMSNorm: [Zhang and Sennrich (2019)](https://arxiv.org/abs/1910.07467). SwiGLU: [Shazeer
 # (2020)](https://arxiv.org/abs/2002.05202). RoPE: [Su and others (2021)](https://arxiv.org/abs/2104.09864). Shared
 # heads: [Shazeer (2019)](https://arxiv.org/abs/1911.02150), [Ainslie and others
-# (2023)](https://arxiv.org/abs/2305.13245). Together, but for the shared heads: Llama, [Touvron and others
-# (2023)](https://arxiv.org/abs/2302.13971). SmolLM2: [Ben Allal and others (2025)](https://arxiv.org/abs/2502.02737).
+# (2023)](https://arxiv.org/abs/2305.13245). All of these except the shared heads in one model: Llama, [Touvron and
+# others (2023)](https://arxiv.org/abs/2302.13971). SmolLM2: [Ben Allal and others
+# (2025)](https://arxiv.org/abs/2502.02737).
 #
 # **Next.** [Chapter 20](20_one_gpu.ipynb) asks what a training step costs on one device, and how to make it cheaper.
 
 # %% [markdown]
 # ## Going further
 #
-# More about the models of today. Later chapters repeat what they need of them.
+# More about the models of today. You can leave this out: later chapters repeat what they need from it.
 #
 # ### Where do the two gains come from?
 #
@@ -1338,12 +1346,12 @@ sixteen = torch.tensor(16.0, dtype=torch.bfloat16)
 assert sixteen.nextafter(2 * sixteen) - sixteen == 0.125
 
 # %% [markdown]
-# The same call, made twice, agrees to the last bit. Reading all at once and reading with a cache differ a little, which
-# in float32 rarely decides. In bfloat16, in which models are often served, neighbouring numbers between 16 and 32,
-# where such logits often lie, are 0.125 apart, so the two likeliest tokens now and then tie or nearly tie. There, the
-# order of a sum can decide, and from there on two texts differ. [Horace He and others
-# (2025)](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/) asked a served model the same
-# question a thousand times at temperature 0 and got 80 different texts.
+# The same call, made twice, agrees to the last bit. Reading all at once and reading with a cache give slightly
+# different logits. In float32 that rarely changes which token is likeliest. In bfloat16, in which models are often
+# served, neighbouring numbers between 16 and 32, where such logits often lie, are 0.125 apart, so the two likeliest
+# tokens now and then tie or nearly tie. There, the order of a sum can decide, and from there on two texts differ.
+# [Horace He and others (2025)](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/) asked a
+# served model the same question a thousand times at temperature 0 and got 80 different texts.
 
 # %% [markdown]
 # ### Are more heads better?
@@ -1377,12 +1385,13 @@ assert 1.7 < took[2] / took[1] < 2.2
 # head was 0.9 BLEU worse than eight, and with 32 the score fell again.)
 
 # %% [markdown]
-# #### Does it read texts longer than those it was trained on?
+# ### Does it read texts longer than those it was trained on?
 #
-# Four models learnt from texts cut after 64 tokens. Let them read texts of 160 tokens. Three of them come from [the
-# comparison](#what-is-each-change-worth): *SwiGLU*, which has sinusoids, *RoPE*, and *SwiGLU, no pos.* The fourth has
-# learned positions. Its vectors for positions beyond the longest training text are still the noise that they began as.
-# Sinusoids and rotations go on by formula. Is that enough?
+# Four models learnt from texts cut after 64 tokens. Let them read texts of 160 tokens. Two of them come from [the
+# comparison](#what-is-each-change-worth): *SwiGLU*, which has sinusoids, and *RoPE*. The third is *no positions* from
+# [above](#where-do-the-two-gains-come-from), and the fourth has learned positions. Its vectors for positions beyond the
+# longest training text are still the noise that they began as. Sinusoids and rotations go on by formula. Is that
+# enough?
 #
 # **Predict first.** Which does best beyond token 64: learned, sinusoids, RoPE, or no positions at all?
 
@@ -1436,11 +1445,11 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 # So a formula that goes on is not enough. Sinusoids go on, and end hardly better than learned vectors, which are noise
 # there. RoPE ends at 4.2, but a RoPE model that was trained on texts of 160 tokens ends at 3.9.
 #
-# Three things are new beyond token 64: the angles, the number of keys, and the later parts of texts. The angles cannot
-# be the whole reason. Of the eight pairs of a head, three have gone once round within 64 tokens, and the other five do
-# come to angles that training never had. But the model without positions has no angles, and from the trained positions
-# to the end its loss rises nearly as much, by 0.29, as RoPE's, by 0.33. So RoPE is best at the end because it was best
-# before.
+# Why does RoPE's loss rise beyond token 64? Three things are new there: the angles, the number of keys, and the later
+# parts of texts. The angles cannot be the whole reason. Of the eight pairs of a head, three have gone once round within
+# 64 tokens, and the other five do come to angles that training never had. But the model without positions has no
+# angles, and from the trained positions to the end its loss rises nearly as much, by 0.29, as RoPE's, by 0.33. So RoPE
+# leads this model at the end only because it led before.
 #
 # Models that are to read long texts are trained on some at the end; in practice their rotations are slowed first
 # (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others
@@ -1543,7 +1552,7 @@ class Experts(nn.Module):
 
 
 # %% [markdown]
-# Nothing tells the router to use all of them. An early favourite gets more tokens, learns more, and gets more still.
+# Nothing tells the router to use all experts. An early favourite gets more tokens, learns more, and gets more still.
 #
 # So a **load-balancing loss** is added (Fedus and others, equation 4). For $E$ experts it is $E \sum_e f_e P_e$. Here
 # $f_e$ is the fraction of tokens that go to expert $e$, and $P_e$ is this expert's mean share in the router's softmax.
@@ -1555,11 +1564,11 @@ class Experts(nn.Module):
 # without the load-balancing loss, on the right with 0.01 times this loss added. In the table below the figure, *one
 # network* is the model *grouped heads* of the comparison.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Bars for twelve layers, four of each of three seeds, each divided by the shares of tokens of its four experts. Left, the router alone: the largest share is often a half, and up to 92 percent. Right, with the second loss: all shares between 11 and 34 percent."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Bars for twelve layers, four of each of three seeds, each divided by the shares of tokens of its four experts. Left, the router alone: the largest share is often a half, and up to 92 percent. Right, with the load-balancing loss: all shares between 11 and 34 percent."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.4, 2.8), sharey=True)
 for axes, (model, title) in zip(
     panels,
-    (("experts", "router alone"), ("balanced experts", "with the second loss")),
+    (("experts", "router alone"), ("balanced experts", "load-balancing loss")),
     strict=True,
 ):
     loads = np.concatenate([run["loads"] for run in runs_of(model)])
@@ -1604,9 +1613,10 @@ assert np.allclose(
 
 # %% [markdown]
 # Left alone, an expert ends with up to 92 percent of its layer's tokens, and another with 0.2 percent (**expert
-# collapse**). With the second loss the busiest has about a third, and the test loss is lower with all three seeds, 3.86
-# instead of 3.93. Beside a single network (3.90) that is no gain that could be told from chance, since its seeds lie on
-# both sides. One possible reason: in 300 steps, an expert has seen only about a quarter of the tokens.
+# collapse**). With the load-balancing loss, the busiest expert has about a third of the tokens, and the test loss is
+# lower with all three seeds, 3.86 instead of 3.93. Beside a single network (3.90) that is no gain that could be told
+# from chance, since its seeds lie on both sides. One possible reason: in 300 steps, an expert has seen only about a
+# quarter of the tokens.
 
 # %% [markdown]
 # ### And what else?
@@ -1624,7 +1634,7 @@ assert np.allclose(
 # numbers, 0.4 percent. One of the two starts at 0, so that training begins at the model as it was. Afterwards $W + AB$
 # is one matrix again. (**QLoRA** keeps $W$ in four bits meanwhile.)
 #
-# For writing fast: **speculative decoding** is in [chapter
+# Two ideas make writing faster. **Speculative decoding** is in [chapter
 # 12](12_generation.ipynb#several-tokens-for-the-price-of-one).
 #
 # A **paged cache** (PagedAttention, [Kwon and others 2023](https://arxiv.org/abs/2309.06180)) keeps keys and values in

@@ -89,9 +89,9 @@ assert numbers.tolist() == [[50, -127, 25]] and abs(scales - 0.01) < 1e-8
 assert (row - numbers * scales[:, None]).abs().max() <= scales.max() / 2
 
 # %% [markdown]
-# The same row with fewer bits: 4 bits hold the whole numbers from $-7$ to 7, and 3 bits those from $-3$ to 3. Each
-# whole number times the scale is a *level*, a value that can be stored exactly, and each entry goes to the nearest
-# level:
+# The same row with fewer bits: 4 bits give the whole numbers from $-7$ to 7, and 3 bits those from $-3$ to 3, since the
+# lowest is left unused to keep the range symmetric. Each whole number times the scale is a *level*, a value that can be
+# stored exactly, and each entry goes to the nearest level:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two number lines from −1.27 to 1.27 with evenly spaced levels: 15 in 4 bits, 0.181 apart, and 7 in 3 bits, 0.423 apart. Arrows lead from the entries −1.27, 0.254 and 0.5 to their nearest levels. The largest in absolute value, −1.27, is the lowest level itself and does not move. The entry 0.254 becomes 0.181 in 4 bits, a move of 0.073, and 0.423 in 3 bits, a move of 0.169 to the same level as 0.5."}}
 import matplotlib.pyplot as plt
@@ -150,8 +150,9 @@ plt.show()
 #
 # Everything but the code comes as one object in JSON, JavaScript's notation for data. JSON holds numbers and strings
 # but no bytes, and a quantized entry is a byte. So the bytes are written as a string, with 64 characters, each worth 6
-# bits: three bytes become four characters. This is **base64**. As numbers, the bytes would take about 3.4 characters
-# each. The scales get nine digits, which give every 32-bit number back exactly. `page_model` makes the object:
+# bits: three bytes become four characters. This is **base64**. So a byte takes 1.33 characters. Written as a number,
+# with its comma, it would take about 3.4. The scales get nine digits, which give every 32-bit number back exactly.
+# `page_model` makes the object:
 
 # %% tags=["export"] module="export"
 from typing import Any
@@ -332,8 +333,9 @@ for row_ in captions["rows"]:
 # %% [markdown]
 # In 8 bits each model keeps its score to a tenth of a point. In 4 bits it loses about a point with a scale for each
 # row, and about three with one for the matrix. So the page uses 8 bits, which cost nothing that we can measure, and
-# need no packing. At 8 bits a scale for each matrix would do as well, but a scale for each row costs only 4 bytes, 14
-# kB in all, and is safer. [Going further](#other-ways-to-quantize) has other ways.
+# need no packing. At 8 bits a scale for each matrix would do as well. But scales for all rows of the translator above
+# take only 14 kB, 4 bytes each, and they keep one large entry from making every other row coarse. [Going
+# further](#other-ways-to-quantize) has other ways.
 
 # %% tags=["proof"]
 lost = {
@@ -404,10 +406,11 @@ translator_figure(
 )
 
 # %% [markdown]
-# The picture shows the mean of the heads of layer 2. A row is a step of the decoder, and the last row writes the end.
-# The step that writes *der* needs the gender of the German noun. It gives a quarter of its weight to *man*, and most to
-# *the*, where the encoder has brought the gender ([chapter 13](13_alignment.ipynb#what-is-read-at-the-right-word)).
-# *sehen* looks back at *see*. Change *man* into *woman*, and watch what *der* becomes, and where it looks.
+# At first the picture shows the mean of the heads of layer 2. A row is a step of the decoder, and the last row writes
+# the end. The step that writes *der* needs the gender of the German noun. It gives a quarter of its weight to *man*,
+# and most to *the*, where the encoder has brought the gender ([chapter
+# 13](13_alignment.ipynb#what-is-read-at-the-right-word)). *sehen* looks back at *see*. Change *man* into *woman*, and
+# watch what *der* becomes, and where it looks.
 #
 # All is computed in this page. So nothing that you type leaves it, and it works without a network.
 #
@@ -419,9 +422,11 @@ translator_figure(
 # - `({ weight, bias }, x)` takes two entries out of an object;
 # - `{ logits, looks }` makes an object, a dictionary whose keys are these names;
 # - `(a) => b` is a lambda, and `([y]) => b` is one that unpacks a list of one;
-# - `a.map((value, i) => …)` makes a list from each entry and its index, and `forEach` does the same without a result;
+# - `a.map((value, i) => …)` makes a list from each entry and its index, or a `Float32Array` if `a` is one, and
+#   `forEach` does the same without a result;
 # - `a.reduce((sum, value) => …, 0)` goes through the entries, starts at 0 and carries a result along;
-# - `a ? b : c` is `b if a else c`, and `...list` unpacks a list, as `*list` does in Python;
+# - `a ? b : c` is `b if a else c`, `...list` unpacks a list, and a string between backticks is an f-string, with `${…}`
+#   for `{…}`, as `*list` does in Python;
 # - `subarray` is a slice that shares its memory;
 # - `bias?.[i] ?? 0` is `bias[i]`, or 0 if there is no bias;
 # - `%%js` runs a cell of the notebook as JavaScript, in V8, the engine of Chrome, and shows the value of its last line.
@@ -542,7 +547,8 @@ from classroom import javascript
 
 # %% [markdown]
 # **Encoder and decoder.** Three small functions are folded above: `layersOf` lists the layers of a stack, `embed` makes
-# the vectors of tokens, and `finish` applies the norm at a stack's end, where there is one.
+# the vectors of tokens, and `finish` applies the norm at a stack's end, where there is one. (`embed` is also given the
+# position of the first token: in `step` that is the number of tokens kept, `past[0].length`.)
 #
 # `encode` reads the source once. For each decoder layer `n` it returns a list, `memory[n]`, with the key and the value
 # of every source token, because each layer's cross-attention has its own matrices and looks these tokens up again at
@@ -617,9 +623,10 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# **Writing.** `greedy` is a *generator*, as in Python. After each word its caller has control again, and can let the
-# browser draw that word. This pause is needed because the same thread draws and computes: without it, all words would
-# appear together at the end. A long computation belongs in a *Web Worker*, a second thread.
+# **Writing.** `greedy` is a *generator*, as in Python: `yield` hands out one result, and the function goes on from
+# there when it is asked for the next. So after each word its caller has control, and can let the browser draw that
+# word. This pause is needed because the same thread draws and computes: without it, all words would appear together at
+# the end. A long computation belongs in a *Web Worker*, a second thread.
 
 # %% language="js" tags=["export"] module="engine"
 # const [PAD, BOS, EOS] = [0, 1, 2];
@@ -916,16 +923,19 @@ for name, (line, wrong) in defects.items():
 # Readers would notice one of the six. The logits give all of them away: the right engine is off by less than 1e-5. Why
 # do the other five write the same words, apart from one sentence? The grammar is easy and the model sure of itself, and
 # only the order of the logits counts. If every position moves by one, for instance, all distances stay, and products of
-# two position vectors depend only on the distance ([chapter 5](05_position.ipynb#similar-but-different)).
+# two position vectors depend only on the distance ([chapter 5](05_position.ipynb#similar-but-different)). The learned
+# matrices come between, so the logits do change, but here never enough to change a word.
 #
 # The engine without $\epsilon$ is off by only 5e-5. Our check finds it, but one that allows 1e-4 would not. So a
 # tolerance should be a few times what rounding does, and no more.
 #
-# A test cannot ask for equal bits, since a sum in another order is rounded differently. Nor can it ask for equal texts:
-# two logits that nearly agree may swap, and everything after that may differ.
+# A test cannot ask for equal bits, since a sum in another order is rounded differently. Nor is it safe to ask for equal
+# texts, although ours are equal: two logits that nearly agree may swap, and everything after that may differ. So the
+# logits decide.
 #
 # When the logits differ, how do you find the *line*? Compare in the order of the computation: tokens, embeddings, then
-# each layer's output.
+# each layer's output. The first result that differs was computed by the wrong line, or by a function that this line
+# calls.
 
 # %% tags=["proof"]
 noticed = [name for name, (_, differ) in broken.items() if differ > 1]
@@ -955,9 +965,9 @@ print(f"{pace:,.0f} tokens written a second, greedily")
 assert pace > 100 and pace * 247_000 / 100e6 < 50
 
 # %% [markdown]
-# That was on one core. The translator [in the page](#here-it-is) says how fast it is in your browser. Our `dot`
-# multiplies one pair at a time. PyTorch uses the processor's instructions for four to sixteen pairs at once (**SIMD**),
-# and a GPU has thousands of units.
+# So fast is our engine in V8, on one core. The translator [in the page](#here-it-is) says how fast it is in your
+# browser. Our `dot` multiplies one pair at a time. PyTorch uses the processor's instructions for four to sixteen pairs
+# at once (**SIMD**), and a GPU has thousands of units.
 #
 # For a small model and one reader that does not matter. The time for a token grows roughly with the number of
 # parameters: with 100 million, this engine would write a few tokens a second. A large model in a page uses
@@ -1293,9 +1303,9 @@ class StepGraph(nn.Module):
 
 # %% [markdown]
 # Now the export itself. `write_graph` calls `torch.onnx.export` as above, and asks for version 23 of ONNX's operations,
-# the first in which attention is *one* operation, so that a runtime can fuse it. One trap is in the examples: the keys
-# and the values must be *different* tensors. If you pass the same tensor for both, it is treated as one input: the
-# graph uses the values as keys, and nothing complains.
+# the first in which attention is *one* operation, so that a runtime can compute it with one fast kernel. One trap is in
+# the examples: the keys and the values must be *different* tensors. If you pass the same tensor for both, it is treated
+# as one input: the graph uses the values as keys, and nothing complains.
 
 # %% tags=["hide-input", "export"] module="export"
 from pathlib import Path

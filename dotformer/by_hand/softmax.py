@@ -16,8 +16,8 @@ def softmax(
 ) -> Float[np.ndarray, "*batch S"]:
     """Turn scores into weights: numbers from 0 to 1 that sum to 1 along `axis`.
 
-    A score of minus infinity gets the weight 0. Raises ValueError when all of a row
-    are, when one is plus infinity or NaN, and when there is no score.
+    A score of minus infinity gets the weight 0. Raises ValueError when a row holds
+    only those, when a score is plus infinity or NaN, and when there is none.
 
     Defined in chapter 3, "From scores to shares".
     """
