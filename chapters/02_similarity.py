@@ -332,9 +332,17 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # have the same length, distance, cosine and dot product rank them alike. So the choice matters only where keys differ
 # in length.
 #
-# Should the length of a key count? Take a word that says yes to everything, $(9, 9, 9)$. For *what gets paid?* it
-# scores 18, and the plain *debts* scores 6. By the cosine it loses, 0.58 to 1: the cosine divides by the whole length,
-# so a word pays for what it says beyond the question. The dot product charges nothing for that.
+# Should the length of a key count? Compare three keys with *what gets paid?*, $(0, 2, 0)$: the plain *debts*, a longer
+# one, and a word that says yes to everything:
+#
+# | key | distance | cosine | dot product |
+# |---|---|---|---|
+# | $(0, 3, 0)$ | **1** | **1** | 6 |
+# | $(0, 9, 0)$ | 7 | **1** | **18** |
+# | $(9, 9, 9)$ | 14.5 | 0.58 | **18** |
+#
+# The cosine divides by the whole length, so a word pays for what it says beyond the question. The dot product charges
+# nothing for that.
 #
 # Where we ask which texts are alike, we want that charge, so a **nearest-neighbour search** (in a *vector database*,
 # say) often uses the cosine; with dot products it is a *maximum inner product search*. In a *look-up* we do not scale,
@@ -347,6 +355,8 @@ asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3
 assert (dot(asked, everything), dot(asked, plain)) == (18, 6)
 assert round(cosine_similarity(asked, everything), 2) == 0.58
 assert round(cosine_similarity(asked, plain), 9) == 1
+assert dot(asked, 3 * plain) == 18
+assert round(np.linalg.norm(asked - everything), 1) == 14.5
 
 # %% tags=["quiz"]
 longer = np.array([4, 6, 0])  # tea, twice as long

@@ -569,6 +569,10 @@ for width in widths:
 # $\sqrt{d_k}$, it gets about 0.3. Why not divide by $d_k$ itself? Such scores have the standard deviation
 # $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys gets about a
 # tenth, and learning slows down with the width, as [the next section](#what-does-saturation-cost) shows.
+#
+# Could training not do the division itself, by shrinking the matrix that makes the queries? It could, but it would
+# begin from a saturated softmax. A smaller initialisation of that matrix would give the same first scores, and one
+# later model, T5, does so in place of the division; the division leaves every matrix with the usual initialisation.
 
 # %% tags=["proof"]
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
@@ -656,10 +660,6 @@ for width, expected in ((64, 0.012), (1024, 0.003)):  # divided by d_k itself
 # Could a larger learning rate make up for the missing division? Only in part: at a learning rate of a million 88
 # percent of the unscaled queries succeed at width 64, and 29 at 1024. [Going further](#can-a-query-still-learn) has the
 # code, and shows [when the division matters less](#when-does-it-matter-less).
-#
-# Could training not do the division itself, by shrinking the matrix that makes the queries? It could, but it would
-# begin from a saturated softmax. A smaller initialisation of that matrix would give the same first scores, and one
-# later model, T5, does so in place of the division; the division leaves every matrix with the usual initialisation.
 
 # %% [markdown]
 # ### Scaled dot-product attention

@@ -372,8 +372,9 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # The heart is `_merge`. The *rank* of a pair says how early it was learnt, 0 for the first. `_merge` takes, again and
 # again, the learnt pair of lowest rank in the word, until there is none. This gives the result of going through all
 # merges in order, because every pair that a merge makes contains its new symbol and so can only have been learnt later.
-# It is faster, because a word has few pairs and there are thousands of merges. `_cache` keeps results, because frequent
-# words come back.
+# It is faster, because a word has few pairs and there are thousands of merges. In *seat* only *e a* is a learnt pair,
+# of rank 0, so the word becomes *s ea t*. Now only *ea t* is one, of rank 3, so it becomes *s eat*, and *s eat* is no
+# learnt pair: two rounds, and not four merges. `_cache` keeps results, because frequent words come back.
 
 # %% tags=["export"] module="tokens"
 from pathlib import Path

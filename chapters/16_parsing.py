@@ -646,8 +646,21 @@ assert lacked_three == scored_right
 # $(n^3 - n)/6$ for $n$ words, times the number of rules. So twice the length is about eight times the work: CKY is
 # **cubic** in the length. For ten words there are 165 pairs, against 4,862 trees of pairs.
 #
+# A cut makes two parts, so above the words every rule must have two (the *Chomsky normal form*). Rules of any other
+# length are changed before they are counted.
+#
+# A rule with one part, such as NP → PRP, is **unary**. Its two labels become one, so that a PRP alone in an NP is
+# `NP/PRP`, as *she* is in the chart below. In the finished tree it is taken apart again.
+#
+# A rule with more than two parts is **binarized**: `S → NP VP .` becomes `S → NP S|NP` and `S|NP → VP .`. Read `S|NP`
+# as the rest of an S after its NP. CKY treats it like any label, and it is removed from the finished tree. Its name
+# keeps only the label of the whole and the one part just before, so the grammar also accepts sequences of parts that
+# were never counted as a whole: a **Markov** assumption.
+#
 # What CKY fills is the **chart**, here for *she sees the cat*. Row and column are the first and the last word of a
-# span, and each cell has the label that the best tree uses:
+# span, and each cell has the label that the best tree uses. Take the span *sees the cat*. It can be cut after *sees*,
+# into a VBZ and an NP, for which there is the rule VP → VBZ NP; after *the* it cannot, because *sees the* has no label.
+# So it is a VP:
 #
 # | | she | sees | the | cat |
 # |---|---|---|---|---|
@@ -655,17 +668,6 @@ assert lacked_three == scored_right
 # | from *sees* | | VBZ | | **VP** |
 # | from *the* | | | DT | **NP** |
 # | from *cat* | | | | NN |
-#
-# A cut makes two parts, so above the words every rule must have two (the *Chomsky normal form*). Rules of any other
-# length are changed before they are counted.
-#
-# A rule with one part, such as NP → PRP, is **unary**. Its two labels become one, so that a PRP alone in an NP is
-# `NP/PRP`, as *she* is in the chart. In the finished tree it is taken apart again.
-#
-# A rule with more than two parts is **binarized**: `S → NP VP .` becomes `S → NP S|NP` and `S|NP → VP .`. Read `S|NP`
-# as the rest of an S after its NP. It is in the chart like any label, and is removed from the finished tree. Its name
-# keeps only the label of the whole and the one part just before, so the grammar also accepts sequences of parts that
-# were never counted as a whole: a **Markov** assumption.
 #
 # `PCFG`, in `data`, brings the rules into this form and counts them; `cky`, folded, fills the chart and builds the
 # tree. Here are the scores, after counting the rules of all training trees. To save time, the test set is its first 200
