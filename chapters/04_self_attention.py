@@ -197,7 +197,7 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 #
 # - A word finds itself first: among vectors of equal length none has a larger dot product with it than it has itself.
 #   Leaving it out is only a patch: it forces a word to take from others even where none of them is useful.
-# - It finds what is most like it. But a verb looks for something alive, and not for other verbs.
+# - It finds what is most like it. But *bites* looks for something alive, and not for other verbs.
 # - Scores are symmetric. In *the snake shed its skin*, *its* must find *snake*. *Snake* needs nothing from *its*, yet
 #   the score is the same both ways.
 # - A word can hand over only its own vector, and neither a part of it nor what it implies: *import* could not hand over
@@ -223,9 +223,9 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 #
 # Real word vectors are too long to work through by hand, so take *dog bites man*. A word has three numbers: is it
 # *alive*, is it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries
-# and keys have two numbers, *alive* and *action*. So $D = 3$ and $d_k = d_v = 2$. A matrix has one row for each entry
-# of the word, and one column for each entry of the result. Row 2 of $W_Q$, for example, is what an action asks for: 2
-# for *alive* and 0 for *action*.
+# and keys have two numbers, *alive* and *action*, and values have two, *alive* and *human*. So $D = 3$ and
+# $d_k = d_v = 2$. A matrix has one row for each entry of the word, and one column for each entry of the result. Row 2
+# of $W_Q$, for example, is what an action asks for: 2 for *alive* and 0 for *action*.
 #
 # Now choose the three matrices.
 #
@@ -496,9 +496,11 @@ quiz.one_choice(
 # - $W_V$ is the sum of two outer products. One turns *import* into *programming*, the other *snake* into *animal*. Each
 #   hardly disturbs the other, because *import* and *snake* have a cosine near 0.
 #
-# Here $d_k = D = 384$, because $W_K$ is the identity. In the code the query has two extra factors: $\sqrt{384}$ undoes
-# the division by $\sqrt{d_k}$, and 10 does what dividing by 0.1 did at the beginning. What *python* receives is again
-# added to its own vector, and the output shows the cosine of this sum with *programming* and *animal*.
+# Here $d_k = D = 384$, because $W_K$ is the identity. In the code the query has two extra factors. $\sqrt{384}$ undoes
+# the division by $\sqrt{d_k}$, which is meant for vectors with entries of variance about 1 (the next section); these
+# have length 1, so their scores are small already. And 10 does what dividing by 0.1 did at the beginning. What *python*
+# receives is again added to its own vector, and the output shows the cosine of this sum with *programming* and
+# *animal*.
 
 
 # %%
@@ -621,8 +623,8 @@ quiz.number(
 # ## Masks: leaving a word out
 #
 # Some words must not be seen: those not yet written, and *padding*, which only makes short sentences as long as the
-# others. A **mask** is a boolean matrix, with a row for each query and a column for each key. In this book, as in
-# PyTorch's `scaled_dot_product_attention`, **True means *may attend***.
+# others, so that a batch fits into one array. A **mask** is a boolean matrix, with a row for each query and a column
+# for each key. In this book, as in PyTorch's `scaled_dot_product_attention`, **True means *may attend***.
 #
 # A **causal mask** (or *look-ahead mask*) hides the future: query $t$ may attend only to keys $0$ to $t$. A model that
 # writes each word from the words before it is called **autoregressive**. While it writes, later words do not exist yet.
@@ -847,7 +849,8 @@ assert masked[1].round(3).tolist() == [0.944, 0.944]
 #
 # From chapter 7 on this book trains models in PyTorch, where a part of a model is an object, called a **module**. Its
 # class has an `__init__` that makes the matrices, and a `forward` that runs when you call the module. `nn.Linear`
-# without bias is a matrix that training can change, and `.mT` swaps the last two axes.
+# without bias is a matrix that training can change, and `.mT` swaps the last two axes. As in most models, values here
+# are as wide as keys, $d_v = d_k$.
 
 # %%
 import torch
@@ -916,8 +919,9 @@ assert (blank == 0).all()
 # stored, are **quadratic**: they grow with the square of its length. For 1,000 words there are a million weights, for
 # 2,000 four million. The projections cost $T D (2 d_k + d_v)$ multiplications, which grow only with $T$.
 #
-# What do you gain for this? A recurrent network reads one word after the other. In attention any two words are one step
-# apart, and all queries can be computed in parallel.
+# What do you gain for this? A recurrent network reads one word after the other. In attention any word reaches any other
+# that it may see in one step, and where the whole text is known, as in training, all queries can be computed in
+# parallel.
 
 
 # %% [markdown]
@@ -1018,8 +1022,9 @@ verdict
 # ### Exercise 2: Two masks, and an empty row
 #
 # *Medium, 15 minutes.* Turn a matrix of scaled scores of a text with itself into weights. No query may attend to a
-# later key, or to padding (`real` is False where a token is padding). Where that leaves a query no key, its weights are
-# 0.
+# later key, or to padding (`real` is False where a token is padding). Where that leaves a query no key, its weights
+# are 0. (With minus infinity such a row becomes NaN; a very negative finite number avoids this, but then the row's weights
+# are not yet 0.)
 
 
 # %% tags=["exercise"]

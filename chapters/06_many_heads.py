@@ -9,13 +9,13 @@
 # # 6. Why more than one head?
 #
 # *Dog bites man.* To know who bit whom, the verb must tell two words apart. One **head**, as in chapter 4, has one row
-# of weights for the verb, and so gives it one average of the words. But two words cannot be recovered from one average.
-# Let each word be a number: with equal weights, 1 and 5 give 3, and so do 2 and 4. A second average, with the weights
-# $\tfrac23$ and $\tfrac13$, gives $\tfrac73$ and $\tfrac83$, and both averages together belong to one pair only.
-# **Multi-head attention** computes several averages side by side, each with weights of its own. This chapter builds it
-# by hand, then in ten lines, then as a [PyTorch module](#the-same-as-a-pytorch-module). In between it measures [what a
-# single head loses](#would-one-head-do). Then it asks why heads become different, and inspects the heads of a published
-# model.
+# of weights for the verb, and so gives it one average of the words. But in general two words cannot be recovered from
+# one average. Let each word be a number: with equal weights, 1 and 5 give 3, and so do 2 and 4. A second average, with
+# the weights $\tfrac23$ and $\tfrac13$, gives $\tfrac73$ and $\tfrac83$, and both averages together belong to one pair
+# only. **Multi-head attention** computes several averages side by side, each with weights of its own. This chapter
+# builds it by hand, then in ten lines, then as a [PyTorch module](#the-same-as-a-pytorch-module). In between it
+# measures [what a single head loses](#would-one-head-do). Then it asks why heads become different, and inspects the
+# heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
 # takes about 24 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 7 more
@@ -413,8 +413,9 @@ assert np.allclose(sum(terms), mixed)
 # So a head has two jobs. Its $W_Q$ and $W_K$ say where it looks. Its $W_V$ and its rows of $W_O$ say what it hands
 # over, and into which numbers of the output. [Elhage and others,
 # 2021](https://transformer-circuits.pub/2021/framework/index.html), call the two its *QK circuit* and its *OV circuit*.
-# The product $W_V^{(h)} W_O^{(h)}$ has rank at most $d_k$: a head reads $d_k$ directions of a word and writes into
-# $d_k$ directions of another.
+# The product $W_V^{(h)} W_O^{(h)}$ has the shape $(D, D)$, but whatever passes through it is squeezed into $d_k$
+# numbers on the way (its *rank* is at most $d_k$): a head reads $d_k$ directions of a word and writes into $d_k$
+# directions of another.
 #
 # If all heads had the same attention weights, the sum would be one head with one matrix, so several heads gain only
 # where their attention weights differ. And a sum has no order: exchange two heads together with their rows of $W_O$,
@@ -619,8 +620,8 @@ print(ours(x, x, x, causal).shape)  # self-attention: x three times
 # - A causal mask, $(T, S)$, fits as it is.
 # - A padding mask, $(B, S)$, True for real words, needs two axes: `mask[:, None, None]` is $(B, 1, 1, S)$.
 # - A mask for each sentence, $(B, T, S)$, needs one: `mask[:, None]`. Unchanged, its $B$ is matched with the $H$ heads:
-#   an error if $B > 1$, but silently wrong if $B = H$, where [head $h$ takes the mask of sentence
-#   $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis).
+#   harmless if $B = 1$, silently wrong if $B = H$, where [head $h$ takes the mask of sentence
+#   $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis), and an error otherwise.
 #
 # Do not use `view` for the merge: after `transpose` the numbers need not lie in memory in the order of the axes, so
 # `view`, which never copies, may stop with an error. `flatten` and `reshape` copy when they must.
@@ -988,7 +989,8 @@ verdict
 # ### Exercise 2: Switch a head off
 #
 # *Medium, 15 minutes.* Given the heads' outputs before merging, $(H, T, d_k)$, and $W_O$, return what the layer would
-# give if the head `off`, counted from 0, handed over nothing.
+# give if the head `off`, counted from 0, handed over nothing. You may use `merge_heads(heads)` from the folded version:
+# it swaps and reshapes $(H, T, d_k)$ into $(T, D)$.
 
 
 # %% tags=["exercise"]
@@ -1172,8 +1174,10 @@ verdict
 #   [trained](#why-do-heads-become-different) freely, one head misses 42 percent, and not 50. The scores of the two
 #   nouns differ by the product of the query with the difference of their keys, and so by one number about the nouns'
 #   difference. The head can hand that number over, because its values may include the position: 1 times the first
-#   weight minus 1 times the last is the difference of the weights. So the verb receives a seventh number beside the six
-#   of the average, and 5 of 12 numbers are lost, 0.417. Where the head's keys see the positions only, it misses half.
+#   weight minus 1 times the last is the difference of the weights. While the scores of the nouns are small, the
+#   difference of the weights is almost proportional to that number. So the verb receives nearly seven numbers, the six
+#   of the average and this one, and about 5 of 12 are lost, 0.417. Where the head's keys see the positions only, it
+#   misses half.
 # - *Could its $W_V$ write the first noun into other numbers than the last?* Not in the first layer. The matrix is the
 #   same for every word, and a position is only added, so both nouns are written into the same numbers.
 # - *Could a later part that is not linear tell them apart?* For a fixed list of nouns, yes, if no two pairs have the
@@ -1220,9 +1224,9 @@ for size in (8, 12, 16):
 # Count the numbers. Two nouns of 12 are 24, and two heads hand over 16, so a third is missed. Two nouns of 16 are 32,
 # so half is missed: a tie with one head. (The hundredth above that is chance in the draw, and the price of fitting on
 # one sample and measuring on another.) Apart from such hundredths, two heads never do worse in this test, and they gain
-# most where a few numbers of each word are enough. Together they hand over as many numbers as one wide head, but of two
-# words. What narrow heads give up is in the comparing: each compares words by fewer numbers ([how
-# much](#what-if-a-head-is-too-narrow)).
+# most where a few numbers of each word are enough. Together they hand over as many numbers as one wide head, but half
+# of them come from the first noun alone and half from the last, where the wide head hands over a mixture. What narrow
+# heads give up is in the comparing: each compares words by fewer numbers ([how much](#what-if-a-head-is-too-narrow)).
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -1287,10 +1291,10 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 # heads attend to what followed an earlier copy of the same token (*induction heads*, [chapter 18](18_gpt.ipynb)).
 #
 # In the first layer of MiniLM, in our three sentences, six of the twelve heads give more than a quarter of their weight
-# to `[CLS]` (second row of the output [above](#heads-at-work)). Clark and others found that in BERT, a larger model
-# with layers of the same kind, early heads often attend to `[CLS]`, and those of middle layers to `[SEP]`. They suspect
-# that a head looks there, at `[SEP]` above all, when it finds nothing relevant: its weights sum to 1, so they must go
-# somewhere. Such a token has since been called an *attention sink*.
+# to `[CLS]` (last row of numbers in the output [above](#heads-at-work)). Clark and others found that in BERT, a larger
+# model with layers of the same kind, early heads often attend to `[CLS]`, and those of middle layers to `[SEP]`. They
+# suspect that a head looks there, at `[SEP]` above all, when it finds nothing relevant: its weights sum to 1, so they
+# must go somewhere. Such a token has since been called an *attention sink*.
 #
 # Can heads be removed? Michel and others removed heads one at a time from a trained translator: of the 96 in its
 # encoder only 8 changed the BLEU score significantly, and half of these for the better. That does not mean that one

@@ -874,8 +874,8 @@ for norm_first in (False, True):
 #
 # **How it is measured.** Every model has three post-norm layers of width 32 with four heads, and a linear map that
 # turns each position's final vector into ten scores. It is trained for 600 steps of Adam, with a learning rate that
-# grows over the first 50 (a *warm-up*), with each of three seeds. A model that lost a part may need other steps, so
-# each gets the best of seven learning rates. The matrices have Glorot's initialisation, as below.
+# grows over the first 50 (a *warm-up*), with each of three seeds. A model that lost a part may need a larger or smaller
+# learning rate, so each gets the best of seven. The matrices have Glorot's initialisation, as below.
 # `python -m benchmarks.encoders` repeats all this.
 
 
@@ -986,13 +986,14 @@ for without in (None, *PARTS):
 #
 # - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
 # - Without the **residual connection** around attention, *add* stays near chance, and *reverse* learns little more than
-#   how often each digit occurs: always answering with the most frequent of the twelve would score 26 percent. A
-#   position then holds what attention returns, an average of all positions, and averages of averages [become
-#   alike](#words-become-alike).
+#   how often each digit occurs: always answering with the most frequent of the twelve would score 26 percent. A head
+#   that looks only at the mirrored position would still solve *reverse*. But before training the weights are spread
+#   over all positions, so a position holds an average, averages of averages [become alike](#words-become-alike), and
+#   training has little to start from.
 # - The residual connection around the feed-forward network, and the **norms**, are not needed here.
 # - Without the **feed-forward** networks even *add* is 98 to 99 percent right. Attention's weights depend on the words,
-#   so attention is no linear map, nor is a norm. Three layers of these two almost do, and [one does not, in 600
-#   steps](#can-one-layer-add-without-a-feed-forward-network).
+#   so attention is no linear map, nor is a norm. So three layers of attention and norms can almost add two digits. [One
+#   cannot, in 600 steps](#can-one-layer-add-without-a-feed-forward-network).
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1152,9 +1153,9 @@ show_stacks(
 # - **Pre-norm.** Each layer adds a vector of size about 1 at most to a growing stream, so it changes the stream less
 #   and less. After 24 layers 0.27 of each word is still its own ([in numbers](#how-fast-do-words-become-alike)).
 # - **A small initialisation** of the matrices that write into the stream, $W_O$ and $W_2$. GPT-2 divides them by the
-#   root of the number of sublayers, so that each adds little at first: 24 random additions of size $1/\sqrt{24}$ add up
-#   to size 1, since their squares add. In all three stacks that add, the own share is then still above 0.9 after 24
-#   layers.
+#   root of the number of sublayers, so that each adds little at first: 24 random additions of size $1/\sqrt{24}$ would
+#   add up to size 1, since their squares add, and averages of words are smaller still. In all three stacks that add,
+#   the own share is then still above 0.9 after 24 layers.
 #
 #
 
@@ -1301,7 +1302,7 @@ print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 # [three more](#three-more-deep-stacks) fit it.
 #
 # So a shallow model is no test of what a deep one needs. That the post-norm model of 2017 learned is no contradiction:
-# it had only six layers, and a [warm-up](#does-it-need-warm-up).
+# it had only six layers, and a [warm-up](#does-it-need-warm-up) of 4,000 steps, where ours has 50.
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small init": 6, "no norm, small init": 5}
@@ -1730,8 +1731,8 @@ verdict
 # These keys and values do not come from the sentence: they are trained, and the same for every text (a **key-value
 # memory**). Its weights do not come from a softmax: they need not sum to 1, and any number of keys may answer. [Geva
 # and others (2020)](https://arxiv.org/abs/2012.14913) found such keys in a trained model that answer to a pattern in
-# the text, with values that raise the probability of words that often follow it. Attention looks up *in the sentence*;
-# the feed-forward network looks up *what training has stored*.
+# the text, and, in the upper layers, values that tend to raise the probability of words that often follow it. Attention
+# looks up *in the sentence*; the feed-forward network looks up *what training has stored*.
 #
 # ### Can one layer add without a feed-forward network?
 #

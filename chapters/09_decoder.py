@@ -401,7 +401,8 @@ quiz.one_choice(
 # ## All of it on one screen
 #
 # Here is the whole model, with the norms in the order of 2017 (*post-norm*). The code from here to the first answers,
-# pasted into one file, runs with PyTorch alone. Two of its cells are folded: copy them, too.
+# pasted into one file, runs with PyTorch alone. Two of its cells are folded, *all questions and answers* and *draw what
+# is held out*: copy them, too.
 #
 # First come the positions of chapter 5 and the attention, whose keys and values are made from `context`, and only the
 # queries from `x`.
@@ -593,7 +594,7 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 
 
 # %%
-def check(model, source, target):  # tokens of some pairs
+def check(model, source, target, cut=3):  # tokens of some pairs
     drops = [m.p for m in model.modules() if isinstance(m, nn.Dropout)]
     assert not any(drops), "build the model with dropout=0.0 for this check"
     for mode in (True, False):
@@ -601,14 +602,16 @@ def check(model, source, target):  # tokens of some pairs
         with torch.no_grad():
             before = model(source, target)
             changed = target.clone()
-            changed[:, 3:] = target.roll(1, dims=0)[:, 3:]
+            changed[:, cut:] = target.roll(1, dims=0)[:, cut:]
             assert (changed != target).any(dim=1).all(), "rows must differ there"
-            leaked = model(source, changed)[:, :3]
+            leaked = model(source, changed)[:, :cut]
             padded = model(F.pad(source, (0, 2)), target)
             other = model(source.roll(1, dims=0), target)
         real = target != 0
         assert before[real].isfinite().all(), "a position may attend to nothing"
-        assert torch.allclose(before[:, :3], leaked, atol=1e-4), "the future leaks"
+        assert torch.allclose(before[:, :cut], leaked, atol=1e-4), (
+            "the future leaks"
+        )
         assert torch.allclose(before[real], padded[real], atol=1e-4), "padding"
         assert not torch.allclose(before, other, atol=1e-2), "source not read"
 
@@ -619,7 +622,7 @@ check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 
 # %% [markdown]
 # The leak test does not notice targets that are not shifted, nor a mask that hides too much. And it tries a single cut,
-# after the third word: if position 5 saw position 6, nothing before the cut would move. Try other cuts, too.
+# after the third word: if position 5 saw position 6, nothing before the cut would move. Try other values of `cut`, too.
 #
 # ## A model that has learnt to answer
 #
@@ -692,7 +695,8 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 #
 # The logarithm turns the product into a sum: $-\ln 0.36 = 0.69 + 0.22 + 0.11 + 0 = 1.02$. This sum is the **negative
 # log-likelihood**. Divided by the number of real tokens, here four, it is the loss: 0.26, the cross-entropy of
-# chapter 7. Minimising it is **maximum likelihood** training.
+# chapter 7. (In a batch, the sums of all answers are added, and divided by the number of all their real tokens.) Minimising it
+# is **maximum likelihood** training.
 
 # %% tags=["proof"]
 four = np.array([0.5, 0.8, 0.9, 1.0])
@@ -724,8 +728,8 @@ def generate(model, asked, longest=8):
 
 # %% [markdown]
 # Now the decoder receives its own words, and after its first mistake it must go on from a wrong beginning, which
-# training never showed: **exposure bias**. Mixing the model's own words into training, *scheduled sampling*, would take
-# a pass for each word.
+# training never showed: **exposure bias**. Mixing the model's own words into training, *scheduled sampling*, would in
+# its original form take a pass for each word.
 #
 # `share_right` lets a model write, and counts the answers that are right in every word. A sentence that has ended goes
 # on while others have not, so `words` cuts each off at its first `<eos>`. `hold_out`, folded, draws the rows that are
@@ -1269,8 +1273,8 @@ assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 # not there yet.
 #
 # So a low loss says little about the masks. Good answers say little more: of the models with [nine wrong
-# masks](#nine-wrong-masks), those with two of the masks answer nearly everything correctly. `check` finds most of the
-# nine, without any training.
+# masks](#nine-wrong-masks), two answer nearly everything correctly. `check` finds most of the nine, without any
+# training.
 #
 # ### What to check, and in which order
 #
@@ -2149,8 +2153,9 @@ for (lost, looked), count in groups.most_common():
 
 # %% [markdown]
 # Hide *you*, and *I* keeps a probability of 0.84; hide any other single word, and it keeps at least 0.99. But hide
-# *are* and *you* together, and nothing is left, where any other two leave 0.8. So the two words with most attention are
-# the ones that *I* needs, and either of them is enough. Hiding one at a time does not show that.
+# *are* and *you* together, and nothing is left, where any other two leave 0.8. So *I* needs one of the two positions
+# with most attention, and either is enough, presumably because the encoder has mixed *you* into the vector of *are*.
+# Hiding one at a time does not show that.
 #
 # In four of the nine other models *you* gets the most attention, too, and there *I* is lost without it. Three others
 # lose *I* when *how* alone is hidden, and also when *are* alone is, but not when *you* is. The last two keep it

@@ -556,8 +556,8 @@ for name, step in staircase.items():
 # A change of room stays in the *went* line.
 #
 # So each time one kind of line is enough. This kind is also needed: copy every line *except* this kind, and the donor's
-# answer comes in at most 4 percent of the stories. The experiment finds where the difference between *these* donors is
-# kept, and not how the weights compute it.
+# answer comes in at most 4 percent of the stories. The experiment finds where the difference between a story and
+# *these* donors is kept, and not how the weights compute it.
 #
 # So it is the second route. On the first the question would have learned of the owner in layer 1, and copying it then
 # would still bring the donor's answer. Attention carries information *to* the position that attends, and here the facts
@@ -954,7 +954,8 @@ class CopyingTransformer(Transformer):
 
 # %% [markdown]
 # `scatter_add` adds the weight of each position of the source, times $1 - p_{\text{gen}}$, to the probability of the
-# token at that position. Now train both transformers, without and with a pointer, with one layer on each side:
+# token at that position. When the model writes, each step has to call `mix` too, as `forward` does. Now train both
+# transformers, without and with a pointer, with one layer on each side:
 
 # %% tags=["export", "hide-input"] module="reading"
 from dotformer.generation import KVCache

@@ -52,7 +52,9 @@ transformer_map(built=18)
 # because its own tokens are the targets. Such learning is called **self-supervised**. A model that gives a probability
 # to every next token of a text is a **language model**.
 #
-# That is one reason for a decoder alone: any text will do. There are two more:
+# An encoder with a decoder can learn from plain text, too, but somebody must first decide what goes to the encoder and
+# what is the target. A decoder alone needs no such cut, and every token of the text is a target. That is one reason for
+# it. There are two more:
 #
 # - Question and answer share their parameters, so what is learned about language from one serves the other.
 # - A conversation only grows at its end. Earlier tokens never see new ones, so their keys and values in chapter 12's
@@ -60,7 +62,8 @@ transformer_map(built=18)
 #   all.
 #
 # Must the question be under the causal mask, too? It need not: a mask that is open inside the prompt and causal after
-# it gives a **prefix LM**. But plain text has no prompt, so in training nothing says where such a prefix ends.
+# it gives a **prefix LM**. But plain text has no prompt, so in training you would have to cut each text somewhere, and
+# only the tokens after the cut would be targets.
 #
 # **Predict first.** Back to a question with its answer. The model reads the nine tokens from *why* to *much*. Of the 81
 # scores of a head, how many does the causal mask leave? And how many targets are there to learn from, if only the
@@ -211,10 +214,11 @@ class GPT(nn.Module):
 
 # %% [markdown]
 # Shorter prompts of a batch are padded on the left, so that all prompts end in the same column and the text follows
-# directly. Shorter texts are padded on the right, and the loss leaves the padding out. The padding is masked, and it
-# must not shift the positions: in `embed`, `cumsum` counts the real tokens alone, so that two pads and three tokens get
-# 0 0 0 1 2. GPT-2 has no padding token: its documents are joined by `<|endoftext|>` and cut into blocks of 1,024, which
-# is called **packing**.
+# directly. Shorter texts are padded on the right, and the loss leaves the padding out. The padding is masked. A padding
+# token on the left then sees no key, not even itself: a plain softmax would make its row NaN, so our attention returns
+# zeros for such a row. Padding must not shift the positions, either: in `embed`, `cumsum` counts the real tokens alone,
+# so that two pads and three tokens get 0 0 0 1 2. GPT-2 has no padding token: its documents are joined by
+# `<|endoftext|>` and cut into blocks of 1,024, which is called **packing**.
 #
 # The initial weights, in `initialise`, follow GPT-2 too, with two exceptions: the positions have the same deviation as
 # the other matrices, 0.02, where GPT-2 has 0.01, and for narrower models we enlarge it, because a narrower vector adds
@@ -403,7 +407,8 @@ assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 #   entropy*);
 # - one knows how often each token occurs in the training texts, and pays on the validation texts the **unigram
 #   entropy** (strictly, a cross-entropy);
-# - one also knows how often each token follows each token there, and pays the **bigram entropy**. [Exercise
+# - one also knows how often each token follows each token there, and pays the **bigram entropy**, where a pair's share
+#   is mixed with that of its second token, because a pair that never occurred would cost infinitely much. [Exercise
 #   1](#exercise-1-how-much-does-counting-tell) computes it for a text that is itself counted.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Validation loss of three seeds over 1,500 steps, from 5.9 at step 50 to 3.1. Three horizontal lines: a guess 7.6, unigrams 6.2, bigrams 4.0. The curves are below unigrams by step 50, and cross the line of bigrams near step 370."}}
@@ -599,10 +604,10 @@ assert not any(
 )
 
 # %% [markdown]
-# The two lines show one of the texts that change. In the others the shift moves the logits, too, but not so far that
-# another token becomes the likeliest. Whoever sees only the second line takes it for a weak model's text. What finds
-# the mistake is the previous section's check: each prompt alone, and all in a batch, must give the same. The library
-# `transformers` had this mistake in GPT-2's generation until
+# The two lines show one of the texts that change. In the other padded texts the shift moves the logits, too, but not so
+# far that another token becomes the likeliest. Whoever sees only the second line takes it for a weak model's text. What
+# finds the mistake is the previous section's check: each prompt alone, and all in a batch, must give the same. The
+# library `transformers` had this mistake in GPT-2's generation until
 # [2020](https://github.com/huggingface/transformers/pull/7552).
 
 # %% tags=["quiz"]
@@ -698,8 +703,9 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # %% [markdown]
 # ## How does it copy?
 #
-# One way to use the earlier tokens of a text is to copy from them. First wire by hand a stack that copies, then train a
-# small model that learns to.
+# One way to use the earlier tokens of a text is to copy from them. Our model of documentation does not show it ([Going
+# further](#does-the-model-of-documentation-copy)), but larger models do. First wire by hand a stack that copies, then
+# train a small model that learns to.
 #
 # *The dog sees the man. The dog* ... You would go on with *sees*, because that is what came after *the dog* a moment
 # ago. How would a stack of attention layers do it? If a head has the word as its query and as its key, the last *dog*
@@ -822,7 +828,8 @@ quiz.one_choice(
 # Such a text might begin *qxab* m *rtuzc* k *qxab* s. The first *qxab* cannot be known. After the second *q*, the
 # letters *x*, *a*, *b* are known to a reader who looks back.
 #
-# Training does find it. Here is a head of each layer of a trained model, on one text, queries as rows:
+# Training finds the second head, but not the first as we wired it. Here is a head of each layer of a trained model, on
+# one text, queries as rows:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two maps of 48 queries by 48 keys. On the left, a head of layer 1: a band below the diagonal that fades after some letters. On the right, a head of layer 2: short dark diagonal lines far below the main diagonal, each as long as a word: a query attends to what followed its letter earlier."}}
 copying = measured("copying")["runs"]
