@@ -354,15 +354,10 @@ plt.show()
 # before the first word of the answer is written.
 
 # %% [markdown]
-# ### Which encoder layer does the decoder ask?
-#
-# The *last* one. Other layers could be asked, too, but the last one suffices: the encoder is trained through the
-# decoder's loss, so its last layer learns to hold what the decoder needs. Every decoder layer looks at this one memory,
-# with a $W_Q$, a $W_K$ and a $W_V$ of its own.
-#
 # ## The decoder layer
 #
-# A decoder layer has three sublayers, each with a residual connection and a norm, in post-norm order as in 2017. An
+# A decoder layer has three sublayers, each with a residual connection and a norm, in post-norm order as in 2017. Every
+# layer looks at one memory, that of the *last* encoder layer, through a $W_Q$, a $W_K$ and a $W_V$ of its own. An
 # attention takes its queries from the first argument, keys and values from the second:
 #
 # ```python
@@ -534,9 +529,8 @@ class OneScreen(nn.Module):
 # %% [markdown]
 # The output has no matrix of its own: the logit of a token is the dot product of its embedding with the decoder's final
 # vector. So the linear map in the drawing, elsewhere the *LM head*, is the target's embedding matrix, used a second
-# time: **weight tying**. As in chapter 8, the embeddings start with entries of size $1/\sqrt D$, so that the logits
-# have size 1. On the way in they would be small beside the positions, so `stack` multiplies the embeddings by
-# $\sqrt D$.
+# time: **weight tying**. As in [chapter 8](08_encoder.ipynb#from-token-numbers-to-vectors), the embeddings start small,
+# so that the logits have size 1, and `stack` multiplies them by $\sqrt D$ on the way in.
 #
 # Try the model before any training, at the paper's size but with a small vocabulary and random tokens. The logits
 # should have the shape $(B, T, V)$, and the first loss should be about $\ln V + \frac12$: the logits of a fresh model
@@ -683,9 +677,8 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 #
 # The decoder receives `answers[:, :-1]`, the rows without their last token. It must predict the wanted words,
 # `answers[:, 1:]`, the rows without their first. This is **next-token prediction**. What goes in is what is wanted,
-# *shifted right* by one position, with `<bos>` in front. (Both are made from the target; *targets* often means the
-# wanted words only.) The decoder is given the correct words even where it would have written others: that is **teacher
-# forcing**.
+# *shifted right* by one position, with `<bos>` in front.  The decoder is given the correct words even where it would
+# have written others: that is **teacher forcing**.
 #
 # The softmax of the logits gives each wanted word a probability, given all words before it, say 0.5 to *I*, 0.8 to
 # *am*, 0.9 to *fine* and 1 to `<eos>`. By the chain rule of probability, their product, 0.36, is the probability of the
@@ -728,8 +721,7 @@ def generate(model, asked, longest=8):
 
 # %% [markdown]
 # Now the decoder receives its own words, and after its first mistake it must go on from a wrong beginning, which
-# training never showed: **exposure bias**. Mixing the model's own words into training, *scheduled sampling*, would in
-# its original form take a pass for each word.
+# training never showed: **exposure bias**.
 #
 # `share_right` lets a model write, and counts the answers that are right in every word. A sentence that has ended goes
 # on while others have not, so `words` cuts each off at its first `<eos>`. `hold_out`, folded, draws the rows that are
