@@ -406,7 +406,7 @@ for width in widths:
     print(f"{width:5}{typical[width]:17.3f}{width**-0.5:16.3f}")
 
 # %% [markdown]
-# They gather around 0. Reverse one vector, which is just as likely, and the cosine $c$ becomes $-c$, so the mean is 0.
+# They gather around 0. Reverse one vector, which is equally likely, and the cosine $c$ becomes $-c$, so the mean is 0.
 # The typical size is $1/\sqrt{D}$: four times the width, half the size.
 #
 # Why $1/\sqrt D$? The $D$ entries are independent, so their densities multiply, and the product is proportional to

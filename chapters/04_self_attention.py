@@ -442,7 +442,7 @@ assert np.allclose(context, attention_by_loop(q, k, v))
 # queries $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$.
 #
 # Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**. A fully connected layer over a whole sentence
-# learns fixed numbers for each pair of positions; a head computes its weights anew from each sentence. The head has
+# learns fixed numbers for each pair of positions; a head computes its weights from each sentence. The head has
 # $D (2 d_k + d_v)$ parameters, a number without $T$, so the same head fits every length.
 
 # %% tags=["quiz"]

@@ -1007,9 +1007,8 @@ assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
 #
 # In [the experiment](#could-the-encoding-be-learned), training at width 128 used only 12 of the 128 directions. As a
 # test, take $R_{-1}$ and remove all that it does outside the used directions. A direction counts as used if the 24
-# encodings reach at least a thousandth as far along it as along the strongest one. (At width 64 one direction more
-# would make a difference.) This *confined* rotation is still right at 1 to 23. The second column has the share of the
-# squared length of encodings 24 to 47 that lies outside:
+# encodings reach at least a thousandth as far along it as along the strongest one.  This *confined* rotation is still
+# right at 1 to 23. The second column has the share of the squared length of encodings 24 to 47 that lies outside:
 #
 # | width | outside, 24–47 | confined rotation right, 24–47 | trained $A$ right, 24–47 |
 # |---|---|---|---|

@@ -280,7 +280,7 @@ quiz.one_choice(
 #
 # The decoder also needs the question. The first neural encoder-decoders passed on one vector, of the same width for six
 # words and for sixty: a **bottleneck**. Here, as in [chapter 1](01_why_attention.ipynb)'s attention of 2014, the
-# decoder gets one vector for each word, and each position of the answer chooses anew which of them to read.
+# decoder gets one vector for each word, and each position of the answer chooses which of them to read.
 #
 # The decoder must predict the next word, so it is the one that asks: the queries come from the decoder, one at each
 # position, `<bos>` included. The keys and values come from the memory. This is **cross-attention**, in the paper

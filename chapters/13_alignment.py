@@ -947,6 +947,8 @@ gru = [
 assert np.round([gru[0] ** 2, gru[1]], 2).tolist() == [0.83, 0.52]
 means = [lengths[some].mean() for some in (lengths <= 8, lengths >= 12)]
 assert np.round(means).tolist() == [7, 13]
+two = np.array([" , " in pair.target for pair in corpus.test])
+assert two[lengths >= 12].mean() > 0.95 and two[lengths <= 8].mean() < 0.05
 
 # %% [markdown]
 # Longer sentences also have more words to get wrong, about twice as many here. The GRU without attention gets 91

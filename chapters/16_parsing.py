@@ -654,13 +654,13 @@ assert lacked_three == scored_right
 #
 # A rule with more than two parts is **binarized**: `S → NP VP .` becomes `S → NP S|NP` and `S|NP → VP .`. Read `S|NP`
 # as the rest of an S after its NP. CKY treats it like any label, and it is removed from the finished tree. Its name
-# keeps only the label of the whole and the one part just before, so the grammar also accepts sequences of parts that
-# were never counted as a whole: a **Markov** assumption.
+# keeps only the label of the whole and the one part before, so the grammar also accepts sequences of parts that were
+# never counted as a whole: a **Markov** assumption.
 #
 # What CKY fills is the **chart**, here for *she sees the cat*. Row and column are the first and the last word of a
 # span, and each cell has the label that the best tree uses. Take the span *sees the cat*. It can be cut after *sees*,
-# into a VBZ and an NP, for which there is the rule VP → VBZ NP; after *the* it cannot, because *sees the* has no label.
-# So it is a VP:
+# into a VBZ and an NP, for which there is the rule VP → VBZ NP; after *the* it cannot, because *sees the* is no
+# constituent. So it is a VP:
 #
 # | | she | sees | the | cat |
 # |---|---|---|---|---|
@@ -1614,6 +1614,6 @@ assert min(right[label][0] for label in ("SBAR", "VP", "S")) > 0.95
 # Without its own bracket, no ADJP, few PPs and little more than half of the NPs are closed: for these labels, the
 # bracket is needed. An inner S is always closed without its own bracket, but in only some 85 percent when another
 # bracket is hidden. For an SBAR, a head points at the bracket every time, and yet nothing is lost when the bracket is
-# hidden. Something else must tell the decoder what to close, as for VP and S. For an SBAR that may be the symbol just
-# written: in these trees, `sbar` always comes right after the `s` of the clause inside. A map shows where a model
-# looks. An ablation shows whether it can do without what it sees there. Neither shows whether it follows a rule.
+# hidden. Something else must tell the decoder what to close, as for VP and S. For an SBAR that may be the symbol
+# before: in these trees, `sbar` always comes right after the `s` of the clause inside. A map shows where a model looks.
+# An ablation shows whether it can do without what it sees there. Neither shows whether it follows a rule.

@@ -264,6 +264,37 @@ print(f"largest difference of a logit: {(no_prompt - theirs).abs().max():.0e}")
 assert torch.allclose(no_prompt, theirs, atol=1e-5)
 assert torch.allclose(with_prompt, theirs[:, 7:], atol=1e-5)
 
+# %% tags=["proof"]
+fresh, written = (
+    GPT(
+        GPTConfig(
+            vocab_size=500,
+            num_layers=6,
+            d_model=256,
+            num_heads=4,
+            d_ff=1024,
+            dropout=0.0,
+        )
+    ).eval(),
+    {},
+)
+for (
+    layer
+) in fresh.stack.layers:  # what each sublayer writes, but for the first tokens
+    for part in (layer.attention, layer.feed_forward):
+        part.register_forward_hook(
+            lambda part, _, out: written.update(
+                {part: out[0] if isinstance(out, tuple) else out}
+            )
+        )
+with torch.no_grad():
+    fresh(tokens[:, :0], torch.randint(1, 500, (2, 400)))
+sizes = 12 * np.array([out[:, 100:].var().item() for out in written.values()])
+assert (
+    sizes[::2].max() < 0.05 and 0.11 < sizes[1::2].min() < sizes[1::2].max() < 0.15
+)
+assert sizes.sum() / 12 < sizes[1::2].mean()  # all twelve, and one undivided
+
 # %% [markdown]
 # ## GPT-2, counted
 #
@@ -914,6 +945,9 @@ for run in copying:
         assert rows[450]["loss"] < 0.7 and np.max(rows[450]["after"][1]) > 0.6
         assert 0.25 < max(np.max(row["before"][0]) for row in run["rows"]) < 0.3
         assert last["loss"] < 0.19 and np.min(run["without"]) >= 0.28
+        assert (
+            np.max(run["without"][1]) < 1.005 and np.min(run["without"][0]) > 0.59
+        )
         tokens_before = np.array(last["before"][0])
         assert tokens_before.min() > 0.08 and tokens_before.max() < 0.135
         assert np.min(last["after"][1]) > 0.84 and np.max(last["after"][1]) < 0.96

@@ -291,7 +291,7 @@ assert [round(angle) for angle in slowest] == [63, 7]
 # Three things follow from turning queries and keys alone:
 #
 # - Values are not turned, so the rotation decides how much a word passes on, and not what. And no position is added to
-#   the residual stream, so each layer has to turn its queries and keys anew.
+#   the residual stream, so each layer has to turn its own queries and keys.
 # - There is no embedding table of positions to run out of, though [that
 #   alone](#does-it-read-texts-longer-than-those-it-was-trained-on) does not make a model read longer texts well.
 # - Keys can still be cached, after the turn, since a key's position never changes.
@@ -774,7 +774,7 @@ assert round(sizes[0] / whole, 2) == 0.95
 # %% [markdown]
 # Three changes are worth most: pre-norm (0.34 nats), an output matrix of its own (0.28) and RoPE (0.26). SwiGLU is
 # worth 0.11, at the same size. In each of these four steps all three seeds are better than the three before (with
-# SwiGLU only just).
+# SwiGLU by little).
 #
 # RMSNorm and leaving out the biases save some arithmetic and some parameters, and do not change the loss, as far as
 # three seeds can tell. Shared heads halve what the cache keeps for each token and cost 0.08, though the seeds overlap.

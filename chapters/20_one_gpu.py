@@ -1374,7 +1374,7 @@ verdict
 #
 # All rungs of [the ladder](#a-ladder), on one core of a CPU that has matrix units, with the small model and twice as
 # many pairs (`python -m benchmarks.gpu --device cpu --sections ladder`). On one core a second process that makes
-# batches can hardly gain anything, and where a processor has no fast instructions for bf16, bf16 makes a step slower.
+# batches can hardly gain anything.
 
 # %% all rungs on a CPU, as measured tags=["hide-input"]
 whole, changes = show_ladder(measured("ladder-cpu"))
