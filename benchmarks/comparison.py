@@ -18,7 +18,7 @@ from classroom.plots import BLUE, GOLD, GREY, INK, RED, TEAL, book_style
 
 TEXT = Path(__file__).with_suffix(".md")
 BOOK = FOLDER.parent
-TARGETS = {"training step": 1.0, "generation": 0.5}  # the largest ratio allowed
+TARGETS = {"training step": 1.0, "generation": 0.5}  # ratios have to be below
 COLORS = {
     "dotformer": BLUE,
     "dotformer, no attention": BLUE,
@@ -30,6 +30,8 @@ COLORS = {
     "CTranslate2": RED,
     "x-transformers": INK,
     "x-transformers, flash": TEAL,
+    "one product": RED,
+    "from the sum of exponentials": RED,
     "nn.LSTM alone": RED,
 }
 
@@ -111,12 +113,13 @@ def figure(rows: list[Row], path: Path, target: float | None) -> str:
 
 
 def verdict(rows: list[Row], target: float) -> str:
-    """Whether each of ours meets a target, and where it misses it by most."""
+    """Whether each of ours is below a target in three quarters of its rounds, and where it misses it by most."""
     said = []
     for name in ours(rows):
-        ratios = {label: row["contenders"][name]["ratio"] for label, row in zip(labels(rows), rows, strict=True)}
+        found = [row["contenders"][name] for row in rows]
+        ratios = dict(zip(labels(rows), (one["ratio"] for one in found), strict=True))
         worst = max(ratios, key=ratios.__getitem__)
-        met = sum(ratio <= target for ratio in ratios.values())
+        met = sum(one["ratio_quartiles"][1] < target for one in found)
         count = f"in all {met} rows" if met == len(ratios) else f"in {met} of {len(ratios)} rows"
         where = "" if met == len(ratios) else f", for *{worst}*"
         way = name.removeprefix(OURS).replace(", ", " by ")
@@ -130,7 +133,8 @@ def shown(device: str, what: str, figures: Path) -> str:
     if what == "machine":
         machine = found.get("accelerator", found["machine"])
         missing = [f"`{error['row']}` ({error['error'].split(': ')[1]})" for error in found.get("errors", [])]
-        said = f"Measured on {found['date']}: {machine}, PyTorch {found['torch']}."
+        dates = sorted({row.get("date", found["date"]) for row in found["measurements"]})
+        said = f"Measured on {' and '.join(dates)}: {machine}, PyTorch {found['torch']}."
         return said + (f" Not measured: {', '.join(missing)}." if missing else "")
     rows = [row for row in found["measurements"] if row["what"].startswith(what)]
     name, target = f"peers-{device}-{what.replace(' ', '-')}.svg", TARGETS.get(what)

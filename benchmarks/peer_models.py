@@ -289,13 +289,54 @@ class CTranslate2:
         for name, own in zip(names, ("weight", "bias"), strict=True):
             setattr(part, name, torch.cat([getattr(one, own).detach() for one in ours]).numpy())
 
-    def write(self, source: Tensor, length: int, beam: int) -> list[list[int]]:
-        """The likeliest tokens found for each source, `length` of them."""
+    def write(self, source: Tensor, ends: "Ends", beam: int) -> list[list[int]]:
+        """The likeliest tokens found for each source; with a beam all sentences have to be of one length."""
         rows = [[str(token) for token in row if token != PAD] for row in source.tolist()]
-        found = self.engine.translate_batch(
-            rows, beam_size=beam, min_decoding_length=length, max_decoding_length=length
-        )
+        lengths = ends.lengths.tolist()
+        stop = {"callback": lambda one: one.step + 1 >= lengths[one.batch_id]} if ends.early else {}
+        options = {"min_decoding_length": max(lengths), "max_decoding_length": max(lengths)}
+        found = self.engine.translate_batch(rows, beam_size=beam, **options, **stop)
         return [[int(token) for token in one.hypotheses[0]] for one in found]
+
+
+class OneProduct(nn.Module):
+    """Queries, keys and values of one input by a single matrix product, where an attention of ours has three."""
+
+    def __init__(self, attention: MultiHeadAttention) -> None:
+        super().__init__()
+        parts = attention.w_q, attention.w_k, attention.w_v
+        self.together = nn.Linear(attention.d_model, 3 * attention.d_model)
+        self.together.weight.data = torch.cat([part.weight.detach() for part in parts])
+        self.together.bias.data = torch.cat([part.bias.detach() for part in parts])
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys and values of x (B, T, D)."""
+        return self.together(x).chunk(3, dim=-1)
+
+
+class SmoothedCrossEntropy(torch.autograd.Function):
+    """The summed cross-entropy with label smoothing, from the sum of exponentials: no V log-probabilities are written.
+
+    PyTorch's writes them forward, and their gradients backward; here the gradients alone are written.
+    """
+
+    @staticmethod
+    def forward(context: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        """Logits (N, V) and targets (N,), padding left out: the loss in nats."""
+        total = logits.logsumexp(dim=-1, keepdim=True)
+        right = logits.gather(1, targets[:, None])
+        losses = total - (1 - smoothing) * right - smoothing * logits.mean(dim=-1, keepdim=True)
+        context.save_for_backward(logits, targets, total)
+        context.smoothing = smoothing
+        return losses[targets != PAD].sum()
+
+    @staticmethod
+    def backward(context: Any, after: Tensor) -> tuple[Tensor, None, None]:
+        """The gradients of the logits: probabilities less the smoothed targets."""
+        logits, targets, total = context.saved_tensors
+        gradients = (logits - total).exp_().sub_(context.smoothing / logits.shape[1])
+        gradients.scatter_add_(1, targets[:, None], gradients.new_full((len(targets), 1), context.smoothing - 1))
+        return gradients.mul_((targets != PAD)[:, None] * after), None, None
 
 
 class Ends:

@@ -1,14 +1,16 @@
-"""The book's models beside those of other libraries: `python -m benchmarks.peers [--device cuda] [--quick]`.
+"""The book's models beside those of other libraries: `python -m benchmarks.peers [--device cuda]`.
 
-Training steps, encoding, generation, attention and recurrent layers, timed in turns with the same shapes and data. All
-that should compute the same is first checked to: parameters are copied. Takes some 5 minutes of two cores, or 3 of a
-GPU, and writes book/measurements/peers-cpu.json or peers-cuda.json; `--quick` measures tiny models and writes nothing.
-Without `x-transformers` or `ctranslate2`, these are left out.
+Training steps and what makes them, encoding, generation, attention and recurrent layers, timed in turns with the same
+shapes and data. All that should compute the same is first checked to: parameters are copied. Takes some 6 minutes of a
+core, or 3 of a GPU, and writes book/measurements/peers-cpu.json or peers-cuda.json. `--only products` measures the rows
+whose names begin like that, and keeps the others; `--quick` measures tiny models and writes nothing. Without
+`x-transformers` or `ctranslate2`, these are left out.
 """
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from datetime import date
 from functools import partial
 from typing import Any
 
@@ -21,6 +23,8 @@ from benchmarks.peer_models import (
     Ends,
     LSTMs,
     Marian,
+    OneProduct,
+    SmoothedCrossEntropy,
     TorchTransformer,
     XTransformer,
     bert,
@@ -32,6 +36,7 @@ from benchmarks.peer_models import (
 )
 from benchmarks.results import save
 from benchmarks.timing import difference, in_turns, summary
+from classroom.measured import measured
 from dotformer.attention import MultiHeadAttention
 from dotformer.decoder import causal_mask
 from dotformer.export import OnnxCache
@@ -135,6 +140,54 @@ def training(size: tuple[int, ...], device: torch.device, **budget: Any) -> Meas
     return {"what": "training step", "size": told(size), "parameters": counts, "difference": apart, "times": times}
 
 
+def products(size: tuple[int, ...], device: torch.device, **budget: Any) -> Measurement:
+    """Queries, keys and values of one input, forward and backward: three products beside one. Checks both first."""
+    d_model, heads, *_, batch, length = size
+    ours = MultiHeadAttention(d_model, heads)
+    layers = {"dotformer": ours, "one product": OneProduct(ours)}
+    x = torch.randn(batch, length, d_model, device=device, requires_grad=True)
+    after = torch.randn(3, batch, length, d_model, device=device)
+
+    def turn(name: str) -> tuple[Tensor, Tensor]:
+        layers[name].zero_grad()
+        x.grad = None
+        found = (ours.w_q(x), ours.w_k(x), ours.w_v(x)) if name == "dotformer" else layers[name](x)
+        torch.autograd.backward(found, tuple(after))
+        return torch.cat(found).detach(), x.grad
+
+    found = {name: turn(name) for name, layer in layers.items() if layer.to(device)}
+    apart = max(difference({name: pair[n] for name, pair in found.items()}, 1e-4) for n in (0, 1))
+    del found
+    counts = {name: parameters(layer) for name, layer in layers.items()} | {"dotformer": 3 * d_model * (d_model + 1)}
+    times = in_turns({name: partial(turn, name) for name in layers}, device, **budget)
+    said = f"D {d_model}, batch {batch} × {length}"
+    return {"what": "products", "size": said, "parameters": counts, "difference": apart, "times": times}
+
+
+def loss(size: tuple[int, ...], device: torch.device, **budget: Any) -> Measurement:
+    """The smoothed cross-entropy and its gradient, beside one that writes no log-probabilities. Checks both first."""
+    *_, vocab_size, batch, length = size
+    logits = torch.randn(batch * length, vocab_size, device=device, requires_grad=True)
+    targets = sentences(batch, length, vocab_size, device).flatten()
+    ways = {
+        "dotformer": lambda: cross_entropy(logits, targets, label_smoothing=0.1)[0],
+        "from the sum of exponentials": lambda: SmoothedCrossEntropy.apply(logits, targets, 0.1),
+    }
+
+    def turn(name: str) -> tuple[Tensor, Tensor]:
+        logits.grad = None
+        found = ways[name]()
+        found.backward()
+        return found.detach(), logits.grad
+
+    found = {name: turn(name) for name in ways}
+    apart = max(difference({name: pair[n] for name, pair in found.items()}, 1e-4) for n in (0, 1))
+    del found
+    times = in_turns({name: partial(turn, name) for name in ways}, device, **budget)
+    said = f"V {vocab_size}, batch {batch} × {length}"
+    return {"what": "cross-entropy", "size": said, "parameters": {}, "difference": apart, "times": times}
+
+
 def encoding(size: tuple[int, ...], device: torch.device, **budget: Any) -> Measurement:
     """A published encoder over sentences of random pieces. Checks its vectors first."""
     batch, length = size
@@ -184,10 +237,10 @@ def generation(size: tuple[int, ...], device: torch.device, **budget: Any) -> Me
         graphs = onnx_graphs(ours)
         contenders["dotformer, ONNX Runtime"] = partial(write, lambda: OnnxCache(*graphs, source))
     counts = {"dotformer": parameters(ours), "transformers": parameters(theirs)}
-    if device.type == "cpu" and not early:  # there is no telling it when to end
+    if device.type == "cpu" and (not early or beam == 1):  # with a beam there is no telling it when to end
         with suppress(ImportError):
             engine = CTranslate2(ours, ends.bias)
-            contenders["CTranslate2"] = lambda: engine.write(source, length, beam)
+            contenders["CTranslate2"] = lambda: engine.write(source, ends, beam)
     tokens = {name: run() for name, run in contenders.items()}
     if [len(row) for row in tokens["dotformer"]] != ends.lengths.tolist():
         raise ValueError("sentences of other lengths were written than were asked for")
@@ -267,8 +320,8 @@ def rows(device: torch.device, quick: bool = False) -> Iterator[tuple[str, Calla
     """The name of each measurement, and what makes it."""
     kind = "quick" if quick else device.type
     budget = {"seconds": 0.0, "warm_up": 0, "least": 1} if quick else {"seconds": 8.0 if kind == "cpu" else 3.0}
-    plans = ((training, TRAINING), (encoding, ENCODING), (generation, GENERATION), (attention, ATTENTION))
-    for run, sizes in (*plans, (recurrent, RECURRENT)):
+    plans = ((training, TRAINING), (products, TRAINING), (loss, TRAINING), (encoding, ENCODING))
+    for run, sizes in (*plans, (generation, GENERATION), (attention, ATTENTION), (recurrent, RECURRENT)):
         for size in sizes[kind]:
             yield f"{run.__name__} {size}", partial(summarised, partial(run, size, device, **budget))
 
@@ -278,12 +331,15 @@ def summarised(run: Callable[[], Measurement]) -> Measurement:
     torch.manual_seed(0)
     found = run()
     times = found.pop("times")
+    found["date"] = date.today().isoformat()
     return found | {"rounds": len(next(iter(times.values()))), "contenders": summary(times)}
 
 
-def measure(device: torch.device, quick: bool = False) -> Iterator[Measurement]:
-    """One measurement after the other."""
-    return (make() for _, make in rows(device, quick))
+def merged(before: dict[str, Any], new: list[Measurement]) -> list[Measurement]:
+    """What a file has, with new measurements in the place of those of the same kind and size, or at the end."""
+    by_row = {(row["what"], row["size"]): row for row in new}
+    old = [{"date": before["date"]} | row for row in before["measurements"]]
+    return [by_row.pop((row["what"], row["size"]), row) for row in old] + list(by_row.values())
 
 
 def table(found: Measurement) -> str:
@@ -302,16 +358,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.peers")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU if there is one")
     parser.add_argument("--quick", action="store_true", help="tiny models, one round, nothing saved")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="rows whose names begin like this; others are kept")
     options = parser.parse_args(arguments)
     auto = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(auto if options.device == "auto" else options.device)
     keep_freed_memory()  # for all contenders alike
     measurements = []
-    for found in measure(device, options.quick):
-        measurements.append(found)
-        print(table(found), flush=True)
+    for name, make in rows(device, options.quick):
+        if not options.only or name.startswith(tuple(options.only)):
+            measurements.append(make())
+            print(table(measurements[-1]), flush=True)
     if not options.quick:
-        save(f"peers-{device.type}", {"measurements": measurements})
+        name = f"peers-{device.type}"
+        save(name, {"measurements": merged(measured(name), measurements) if options.only else measurements})
 
 
 if __name__ == "__main__":

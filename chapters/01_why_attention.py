@@ -8,9 +8,9 @@
 # %% [markdown]
 # # 1. Why attention?
 #
-# Before attention, most networks that read text did it the way you listen to a stranger's telephone number: one digit
-# at a time, holding on to what you can. By the end of this chapter you will have run networks that read like that,
-# untrained, and measured how fast they forget and how much they can hold.
+# Before attention, networks mostly read text the way you listen to a stranger's telephone number: one digit at a time,
+# holding on to what you can. By the end of this chapter you will have run untrained networks that read like that, and
+# measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation.
 # The chapter takes about 24 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end,
@@ -51,9 +51,9 @@ transformer_map(built=1)
 #
 # **Predict first.** After four words, how much of the first is left in $h_4$?
 #
-# The code changes one word a little (a nudge) and reads again. Then it divides how far the state has moved by the
-# nudge. For a tiny nudge this ratio is the derivative: it says how much the state depends on the word. We call it the
-# word's **influence**. The word 0 back is the latest one:
+# The code changes one word a little (a nudge) and reads again. Then it divides the change of the state by the nudge.
+# For a tiny nudge this ratio is the derivative: it says how much the state depends on the word. We call it the word's
+# **influence**. The word 0 back is the latest one:
 
 # %%
 import numpy as np
@@ -89,8 +89,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # A real state is a vector. The function that computes the new state from the old one and the word is called a **cell**.
 # The plain cell mixes the word $x$ and the state $h$ with two matrices, and squeezes the result between −1 and 1.
-# Without the squeeze the state would be a weighted sum of the words, and no word could change what the state makes of
-# the next. The new state is $h'$:
+# Without the squeeze the state would be a weighted sum with a term for each word, so *not* could not change the term of
+# *good*, the word after it. The new state is $h'$:
 #
 # $$h' = \tanh(x W_x + h W_h + b) .$$
 #
@@ -181,7 +181,7 @@ def rnn_cell(
 
 
 # %% [markdown]
-# The code of the LSTM is folded below. A smaller gated cell, the **GRU**, is in [chapter 13](13_alignment.ipynb).
+# The code of the LSTM is folded below. A smaller gated cell, the *GRU*, is in [chapter 13](13_alignment.ipynb).
 
 
 # %% tags=["export", "hide-input"] module="by_hand.recurrence"
@@ -219,20 +219,20 @@ def lstm_cell(
 # vectors of 8 standard normal numbers. Nothing is trained: these are weights from which training would start.
 #
 # State and word are vectors now, so each number of the state has a derivative with respect to each number of the word.
-# Together they form a matrix, the **Jacobian**, with a row for each number of the state and a column for each number of
+# Together they form a matrix, the *Jacobian*, with a row for each number of the state and a column for each number of
 # the word. A nudge reaches the last state through every state in between. So by the chain rule the Jacobian is a
 # product with a factor for each step:
 #
 # $$\frac{\partial h_t}{\partial x_{t-k}} = \frac{\partial h_t}{\partial h_{t-1}} \cdots
 # \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \; \frac{\partial h_{t-k}}{\partial x_{t-k}} .$$
 #
-# Here $h_t$ stands for the whole state: $H = 24$ numbers in the plain cell, and 48 in the LSTM, the 24 of $h$ and the
-# 24 of $c$.
+# Here $h_t$ stands for the whole state: in the plain cell $h$ with its $H = 24$ numbers, in the LSTM $h$ and $c$ with
+# 24 each, 48 in all.
 #
 # From each Jacobian we need one number. The *size* of a matrix is the root of the sum of its squared entries (its
 # **Frobenius norm**). The influence of the word $k$ steps back is the size of its Jacobian, divided by the size of the
-# latest word's Jacobian. So the latest word counts 1. We show the median of eight networks with different random
-# weights.
+# latest word's Jacobian. So the influence of the latest word is 1. We show the median of eight networks with different
+# random weights.
 #
 # How weights start is called **initialisation**. We compare:
 #
@@ -315,14 +315,16 @@ for name in names:
     print(f"{name:18}", *(f"{k} back {m[k]:.1e}  " for k in (1, 5, 20, 40)))
 
 # %% [markdown]
-# Less than a ten-thousandth, and the LSTM does little better. A sentence has about twenty words, so at its end its
-# first word would have almost no effect.
+# Less than a ten-thousandth. The LSTM keeps about 30 times as much, still below a ten-thousandth. A sentence has about
+# twenty words, so at its end its first word would have almost no effect. (Single networks differ: with the gate open,
+# the influence 40 steps back is 0.30 to 0.62.)
 #
 # Why so little? Look at one factor of the chain. It multiplies a small change $\delta$ of the old state by $W_h$, and
-# then each entry by the slope of $\tanh$, which is $1 - h'^2$.
+# then each entry by the slope of $\tanh$. The slope is $1 - \tanh^2$, here $1 - h'^2$.
 #
-# First the matrix. Its entries have the variance $1/(3H)$, and $H$ of them add up in each entry of $\delta W_h$, so it
-# shrinks a typical change to about $1/\sqrt 3 = 0.58$ of its length ([derived](#three-explanations)).
+# First the matrix. Because its entries have the variance $1/(3H)$, the square of each entry of $\delta W_h$ is about
+# $\|\delta\|^2 / (3H)$ ([derived](#three-explanations)). All $H$ together make $\|\delta\|^2 / 3$, so a typical change
+# shrinks to about $1/\sqrt 3 = 0.58$ of its length.
 #
 # Then the slope: it is 0.86 on average. Together they make 0.50 a step. Measured:
 
@@ -344,8 +346,8 @@ assert 0.55 < gated < 0.7
 assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
-# The measured 0.52 is a little more, mainly because the same $W_h$ serves at every step, and the directions that it
-# shrinks least come to dominate. $0.52^{20}$ is about the $1.8 \cdot 10^{-6}$ above.
+# The measured 0.52, between 5 and 20 back, is close to that. A constant factor for each step is **exponential** fading:
+# $0.52^{20}$ is two millionths.
 #
 # The four rows, side by side:
 #
@@ -362,23 +364,28 @@ assert abs(a_step - 0.52) < 0.01
 # The last two start from better weights, which postpone the fading. An orthogonal $W_h$ keeps every length, so only the
 # slope of $\tanh$ is left, and that is below 1 wherever the state is not 0.
 #
-# Influence decides what can be learned. Training moves each parameter against the **gradient**, the derivative of the
+# Influence decides what can be learned. Training moves each parameter against the *gradient*, the derivative of the
 # error. Suppose that the error depends on the last state. Since the parameters serve at every step, the gradient is a
 # sum with a term for each step (*backpropagation through time*). The term for the step $k$ back contains the chain of
-# Jacobians. If that chain has shrunk to $10^{-6}$, the term is next to nothing beside the others: the **vanishing
-# gradient**. It made plain networks hard to train on **long-range dependencies**, where the right answer depends on a
-# word far back, and the LSTM was invented to overcome it.
+# Jacobians from that step on. If this chain has shrunk to $10^{-6}$, the term is next to nothing beside the others, and
+# training hardly responds to that step: the **vanishing gradient**. It made plain networks hard to train on
+# **long-range dependencies**, where the right answer depends on a word far back. The LSTM was invented to overcome it.
 #
-# A matrix lengthens a vector at most by its largest **singular value**. If that is below 1 for $W_h$, the gradient must
-# vanish, because the slope of $\tanh$ is never above 1. It can vanish above 1, too, as it does in the plain cell here,
-# because a typical change is shortened far more than the longest one. Factors above 1 do the opposite, the **exploding
-# gradient**: 50 steps of 1.1 make 117. Such a gradient can be clipped ([chapter 11](11_training.ipynb#clipping)).
+# A matrix multiplies the length of a vector at most by its largest **singular value**. If it is 0.9 for $W_h$, a step
+# multiplies the length of a change by 0.9 at most, because the slope of $\tanh$ is never above 1. After 100 steps at
+# most $0.9^{100} \approx 0.00003$ is left, so below 1 the gradient must vanish. Above 1 it can vanish, too, as in the
+# plain cell here, because few directions are lengthened, and a typical change is shortened. Factors above 1 do the
+# opposite, the **exploding gradient**: 50 steps of 1.1 make 117. Such a gradient can be clipped ([chapter
+# 11](11_training.ipynb#clipping)). Clipping does not help one that vanishes, because the far words' share of it stays
+# as small as it was.
 #
 # The last two rows showed that a better start makes a state remember *longer*. Can it remember *more*?
 
 # %% tags=["proof"]
 assert influence["plain"][20] < 1e-5 and influence["LSTM"][20] < 1e-4
 assert influence["plain, orthogonal"][20] > 3000 * influence["plain"][20]
+ends = [end(runs, axis=0)[40] for end in (np.min, np.max)]  # gate open
+assert np.round(ends, 2).tolist() == [0.3, 0.62]
 assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 assert 0.4 < influence["LSTM, gate open"][20] < 0.6
 open_gate = influence["LSTM, gate open"]
@@ -407,11 +414,12 @@ assert round(open_gate[40], 2) == 0.35
 # this state what the word was?
 #
 # Let each cell read 4,000 random texts of 50 words, each word of 8 independent numbers. Then predict the word $k$ back
-# from the last state, with one matrix fitted by least squares (a **linear probe**). $R^2$ is the share of a number's
+# from the last state, with one matrix fitted by least squares (a *linear probe*). $R^2$ is the share of a number's
 # variance that the prediction explains: 1 is perfect recall, 0 is none.
 #
-# The table shows the mean $R^2$ over a word's 8 numbers. For example, 0.98 in the first row stands for
-# $0.98 \cdot 8 = 7.8$ numbers of the latest word. The last column adds up all words: the **memory capacity**.
+# The table shows the mean $R^2$ over a word's 8 numbers, the median of three networks. For example, 0.98 in the first
+# row stands for $0.98 \cdot 8 = 7.8$ numbers of the latest word. The last column adds up all words: the **memory
+# capacity**.
 #
 # **Predict first.** A word has 8 numbers, and the state of a plain cell 24. How many numbers can a linear fit recall
 # from that state, at most? Halves count: two numbers with an $R^2$ of 0.5 make one.
@@ -455,24 +463,25 @@ for name in names:
 
 # %% [markdown]
 # At most 24. Take a state of one number, such as $x_1 + x_2$. It explains half the variance of $x_1$ and half that of
-# $x_2$, so it recalls 1 in all. Whatever a single number mixes, the $R^2$ that it yields add up to at most 1. So 24
-# numbers recall at most 24 ([proof](#why-not-more-than-24)).
+# $x_2$, so it recalls 1 in all. Whatever a single number mixes, its $R^2$ add up to at most 1. A matrix can make 24
+# numbers uncorrelated. Then their $R^2$ add up, to at most 24 ([proof](#why-not-more-than-24)).
 #
 # Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more: 21. It
 # spreads nearly the same memory over more words: one word back, the plain cell recalls 81 percent and the orthogonal
 # one 56; three words back, 14 and 33.
 #
-# The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was 35
-# percent. Its $c$ is largely a sum in which old words fade slowly, so each word moves the sum but explains little of
-# it. The 82 percent of the latest word come mostly from $h$, whose gate $o$ depends on that word. In all, the open gate
-# recalls one and a half times as many numbers as PyTorch's initialisation, which leaves only 14 of 48
-# ([why](#why-only-14-of-48)).
+# The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
+# a third. Its $c$ is largely a sum in which old words fade slowly. Each word moves this sum but explains little of it,
+# because the others move it, too. Most of the 82 percent of the latest word comes from $h$, because that word affects
+# how far the gate $o$ opens. In all, the open gate recalls one and a half times as many numbers as PyTorch's
+# initialisation, which recalls only 14 of 48 ([why](#why-only-14-of-48)).
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.
 #
-# Training may bring the total nearer to $N$, and choose what is worth keeping on average, *Lannister* rather than *a*.
-# A gate can choose which words stay. But both choose before the question comes, and neither lifts the bound.
+# Training might bring the total nearer to $N$ (we have not tried it), and choose what is worth keeping on average,
+# *Lannister* rather than *a*. A gate can choose which words stay. But both choose before the question comes, and
+# neither lifts the bound.
 #
 # Why not a larger state, then? It holds more, at a price: 50 words of 8 need a state of 400 numbers. Its $W_h$ is
 # $400 \times 400$, so a step takes more than $400^2$ multiplications. And what the state holds of a 51st word it loses
@@ -564,10 +573,10 @@ drawing.text(0.2, 1.55, "attention", color=plots.BLUE, at="left")
 plt.show()
 
 # %% [markdown]
-# Where do the weights come from? The question will be a vector, too, the **query**, and chapters 2 to 4 let the network
-# compute the weights from it. Here we set them by hand, to see what is possible. Each word has a score, and its weight
-# is $e^{\text{score}}$, divided by the sum of these over all words. This is a *softmax*; [chapter 3](03_softmax.ipynb)
-# says why the exponential.
+# Where do the weights come from? Each word has a score, and its weight is $e^{\text{score}}$, divided by the sum of
+# these exponentials over all words. This is a *softmax*; [chapter 3](03_softmax.ipynb) says why the exponential. The
+# question will be a vector, too, the **query**, and chapters 2 to 4 let the network compute the scores from it. Here we
+# set them by hand.
 #
 # For *what gets paid?* give *debts* the score 9 and the other five words 0. Then *debts* gets
 # $e^9 / (e^9 + 5) = 0.9994$ of the weight, and each other word 0.0001. For *how often?* give the 9 to *always*. The
@@ -595,9 +604,10 @@ for back in (1, 10, 40):
 # Any word can be recalled, 1 back or 40, because none was thrown away: 50 words of 8 are 400 numbers, where the
 # recurrent networks had 24 or 48.
 #
-# Influence does not fade with the distance, either. With the scores given, the derivative of the answer with respect to
-# a word is that word's weight times the identity matrix. This is one factor, and no product over the steps in between.
-# Here, too, a word can have little influence, when its weight is small, but its score decides that, not its distance.
+# Influence does not fade with the distance, either. The answer is a sum of weights times words. So with the scores
+# given, its derivative with respect to a word is that word's weight times the identity matrix. This is one factor, not
+# a product over steps. A word of small weight has little influence here, too, but its score decides that, not its
+# distance.
 #
 # Here are influence and recall of the four recurrent networks as curves. The level line at 1, on the right, is
 # attention with the score set by hand; it is drawn, not measured.
@@ -653,7 +663,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## The network of 2014
 #
-# The bottleneck hurt in translation. A network for translation had two parts and was called an **encoder-decoder** or
+# The bottleneck hurt in translation. A network for translation had two parts and was called an *encoder-decoder* or
 # **sequence-to-sequence** network (*seq2seq*). A recurrent **encoder** read the source sentence, and a recurrent
 # **decoder** wrote the translation. From the source the decoder got only the encoder's last state. So everything had to
 # fit into one vector before the first word was written. A longer sentence has more to hold, and its first words have
@@ -730,8 +740,8 @@ plt.show()
 #
 # The transformer of 2017 keeps the attention and drops the recurrent network around it. It is a stack of **layers**.
 # Each layer takes a vector for every word and returns a new one. In a layer each word asks a question of its own and
-# looks at the words of its *own* sentence, as the decoder above looks at the source. This is **self-attention**. Where
-# a translation is written, its words look at the source, too, as before: **cross-attention**.
+# looks at the words of its *own* sentence, as the decoder above looks at the source. This is *self-attention*. Where
+# a translation is written, its words look at the source, too, as before: *cross-attention*.
 #
 # That removes both problems. All the vectors that a word looks at are there before the layer begins, so the layer
 # computes all words at once. And any two words are one step apart. One thing is lost, the order of the words, since a
@@ -757,35 +767,41 @@ plt.show()
 # | convolution over a word and its two neighbours | $3 n d^2$ | 1 | $n - 1$ layers | all words, $n \, d$ |
 # | attention, with its four matrices | $4 n d^2 + 2 n^2 d$ | 1 | 1 | all words, $n \, d$ |
 #
-# Work and steps are those of one layer. The paper leaves out the constant factors, the four matrices of attention and
-# the last column, and counts another convolution ([details](#how-much-work-is-it)). To multiply a word by a
-# $d \times d$ matrix takes $d^2$ multiplications. A plain cell has two such matrices, this convolution three, one for
-# each word that it sees, and attention four, which chapters 4 and 6 introduce. Attention also works on each of the
-# $n^2$ pairs of words: to compare the two takes $d$ multiplications, and to multiply a vector by its weight $d$ more.
-# So its work is **quadratic** in $n$.
+# Work and steps are those of one layer; the path may need several. The paper itself counts a little differently
+# ([how](#how-much-work-is-it)). To multiply a word by a $d \times d$ matrix takes $d^2$ multiplications. A plain cell
+# has two such matrices, this convolution three, one for each word that it sees, and attention four, which chapters 4
+# and 6 introduce. Attention also works on each of the $n^2$ pairs of words: to compare the two takes $d$
+# multiplications, and to multiply one vector by its weight $d$ more. So its work is **quadratic** in $n$. The pairs
+# alone, $2 n^2 d$, cost less than a plain cell, $2 n d^2$, as long as $n < d$.
 #
 # The convolution needs $n - 1$ layers, because a layer reaches only one word to each side.
 #
-# Attention needs one layer and no waiting. In return it does *more* work than a plain cell, at any length. At the
-# original transformer's width, 512, it does more than an LSTM from about a thousand words on ([counted
-# below](#how-much-work-is-it)): there the pairs, $2 n^2 d$, overtake the matrices, $4 n d^2$.
+# Attention needs one layer and no waiting. In return it does *more* work than a plain cell, at any length, because it
+# has four matrices, not two. An LSTM has eight. Attention exceeds its work from $n = 2d$ on, where the pairs,
+# $2 n^2 d$, overtake the other four matrices, $4 n d^2$. At the original transformer's width, 512, that is about a
+# thousand words ([counted below](#how-much-work-is-it)).
 #
 # What attention saves in training is the *waiting*: a plain cell or an LSTM needs $h_{t-1}$ before it can compute
 # $h_t$. Waiting is slow on a GPU, which has thousands of units that work side by side. One step, with one word of each
 # sentence, is often too little work to fill them.
 #
 # When attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)). It
-# then keeps vectors of all earlier words (the *KV cache*): a state, too, but one that grows with the text.
+# then keeps vectors of all earlier words (the *KV cache*): a state, too, but one that grows with the text. So each
+# further word costs attention more than the last. A recurrent cell does the same work for every word, and its state
+# keeps its size. In writing very long texts the cell can be the cheaper one.
 #
 # ### Is attention an infinite memory?
 #
-# No. All the words must be kept, and there are $n^2$ weights to compute. And weight that is shared among more words is
-# *diluted*. Say that one word has the score 9, and all the others have 0. It gets 0.994 of the weight among 50 words,
-# 0.62 among 5,000, and 0.14 among 50,000.
+# No. All the words must be kept. And weight that is shared among more words is *diluted*. Say that one word has the
+# score 9, and all the others 0. It counts as much as $e^9 \approx 8{,}100$ of them, so it gets 0.994 of the weight
+# among 50 words, 0.62 among 5,000, and 0.14 among 50,000.
 #
 # Nearly every transformer has a maximum text length, its **context length**. It is set by memory, by cost, or by the
-# positions that the transformer was trained on. What does not grow with the text is the layer itself: **the number of
-# parameters does not depend on the number of words**, as in a recurrent network.
+# positions that the transformer was trained on. The layer itself fits any length: **the number of parameters does not
+# depend on the number of words**, as in a recurrent network. A fully connected layer from all $n d$ numbers of a text
+# to $n d$ others would have $n^2 d^2$ parameters, and fit one length. The $n^2$ weights of attention are not
+# parameters, because it *computes* them from the words. What it learns are four $d \times d$ matrices, which serve
+# every word.
 
 # %% tags=["proof"]
 shares = [np.exp(9) / (np.exp(9) + n - 1) for n in (50, 5_000, 50_000)]
@@ -964,15 +980,16 @@ verdict
 # change to 0.58 of its length, why the LSTM keeps more than its forget gate, and why the slope is smaller in the
 # orthogonal cell.
 #
-# The entries of $W_h$ are drawn uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$, so their variance is $1/(3H)$. An
-# entry of $\delta W_h$ is a sum of $H$ of them, each times an entry of $\delta$. Variances of independent terms add up,
-# and a factor enters as its square, so the variance is $\|\delta\|^2 / (3H)$. The $H$ entries of $\delta W_h$ together
-# have the squared length $\|\delta\|^2 / 3$, so the length is about $\|\delta\| / \sqrt 3 = 0.58 \, \|\delta\|$.
+# The entries of $W_h$ are uniform between $-1/\sqrt{H}$ and $1/\sqrt{H}$. Between $-a$ and $a$ the variance is
+# $a^2 / 3$, here $1/(3H)$. An entry of $\delta W_h$ is a sum of $H$ of them, each times an entry of $\delta$. Variances
+# of independent terms add up, and a factor enters as its square, so the variance is $\|\delta\|^2 / (3H)$. All $H$
+# entries make $\|\delta\|^2 / 3$, so the length is about $0.58 \, \|\delta\|$.
 #
 # The LSTM keeps more than its forget gate lets through, since a change in $c$ also travels on a second path: from $c$
-# through the output $h$ to the next gates. With the gate open it keeps 0.97 per step. Cut the second path, and 0.95 is
-# left. With PyTorch's initialisation it keeps about 0.63, and without the second path 0.55. That is still a little more
-# than $\frac12$, because the gates differ, and those that are further open keep more.
+# through the output $h$ to the next gates. With the gate open it keeps about 0.97 per step (0.96 at first, 0.985 later:
+# slower than exponential). Cut the second path, and 0.95 is left. With PyTorch's initialisation it keeps about 0.63,
+# and without the second path 0.55. That is still a little more than $\frac12$, because the gates differ, and those that
+# are further open keep more.
 #
 # The slope of $\tanh$ is 0.86 in the plain cell, but some 0.8 in the orthogonal one. The states of the orthogonal one
 # are larger, and the $\tanh$ is flatter there.
@@ -987,10 +1004,10 @@ verdict
 # has a budget of 1 to share among them.
 #
 # Now take a state of $N$ numbers. A matrix turns it into $N$ uncorrelated numbers that hold the same information. Write
-# down every $R^2$, with a row for each of these $N$ and a column for each number read. The numbers read are
-# uncorrelated, so the $R^2$ in a row sum to the share of that state number which a linear fit from them explains, and a
-# share is at most 1, with or without a $\tanh$. A column sums to what the whole state recalls of the number read,
-# because over uncorrelated numbers the $R^2$ add up. So all that is recalled sums to at most $N$.
+# down every $R^2$, with a row for each of these $N$ and a column for each number read. Over uncorrelated numbers the
+# $R^2$ add up. The numbers read are uncorrelated, so a row sums to the share of its state number that a linear fit from
+# them explains. A share is at most 1, with or without a $\tanh$, so the $N$ rows sum to at most $N$. A column sums to
+# what the whole state recalls of its number. So all that is recalled sums to at most $N$.
 #
 # The $R^2$ that we measured is *adjusted*: what a fit to pure noise would explain is subtracted.
 #

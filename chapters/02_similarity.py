@@ -43,11 +43,12 @@ transformer_map(built=2)
 #
 # Why multiply and add? Compare three ways to look up:
 #
-# - *Equality*, as in a Python dictionary, finds only what is exactly the same, and no word is $(0, 2, 0)$. Nor can it
-#   be learned by small steps: if a number changes a little, the answer stays *no*.
-# - *Distance* finds the nearest word. But let *debts* be $(0, 9, 0)$, three times as strongly a thing: now its
-#   **Euclidean distance** from the question, the root of the sum of the squared differences, is 7, that of *pays*
-#   only 2. So *pays*, which is not a thing at all, wins.
+# - *Equality*, as in a Python dictionary, finds only what is exactly the same, and no word is $(0, 2, 0)$. Nor can a
+#   model be trained with it: after any small change of the numbers the answer stays *no*, which does not show what
+#   helps.
+# - *Distance* finds the nearest word. But let *debts* be $(0, 9, 0)$, three times as strongly a thing. Its **Euclidean
+#   distance** from the question, the root of the sum of the squared differences, is now 7. *Pays*, which is not a thing
+#   at all, wins at distance 2.
 # - The *sum of products* gives the stronger *debts* 18 instead of 6: more of what was asked for, a higher score. And
 #   what is not asked for costs nothing, because it is multiplied by 0: a *debts* of $(0, 3, 3)$ would still score 6.
 #
@@ -94,9 +95,11 @@ asked = {word: offer[1] + 2 * offer[2] for word, offer in offers.items()}
 assert [*asked.values()][:4] == [0, 6, 0, 3]
 
 # %% [markdown]
-# In attention the question is called the **query**; here it is $(0, 2, 0)$. A word is compared through its **key**; for
-# *debts* that is $(0, 3, 0)$. What the word hands over is its **value**, which must wait for chapters 3 and 4. This
-# chapter is about the comparison of query and key.
+# In attention the question is called the *query*; here it is $(0, 2, 0)$. A word is compared through its **key**; for
+# *debts* that is $(0, 3, 0)$. What the word hands over is its **value**. A dictionary returns the one value whose key
+# equals the query, or none. Here every key gets a score, and the value of the best key comes back. Attention returns a
+# blend of all values, with more of those whose keys score higher (chapters 3 and 4). This chapter is about the
+# comparison of query and key.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -200,8 +203,8 @@ print("tea and coffee ", dot(tea, coffee))
 #
 # ## Direction and length
 #
-# A drawing separates what a vector says from how loudly it says it. Tea, coffee and ice have 0 as their third number,
-# so the first two are enough to draw them as arrows.
+# Draw a vector as an arrow. Its direction shows what the vector says, and its length how loudly. For tea, coffee and
+# ice the first two numbers are enough, because their third is 0.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Arrows for tea (2, 3), coffee (3, 3) and ice (-3, 1) in the plane of warm and drink. Tea and coffee point almost the same way, 11 degrees apart, and coffee is longer. Ice points to the other side, more than a right angle away from tea."}}
 figure, axes = plt.subplots(figsize=(6, 3.6))
@@ -240,25 +243,26 @@ plt.show()
 # the vector's dot product with itself: $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
 #
 # What does the dot product have to do with the angle $\theta$ between two arrows $a$ and $b$? However wide the vectors,
-# two arrows lie in one plane. There they span a triangle, whose third side is $a - b$. Compute the squared length of
-# this side in two ways. First with the dot product, which is symmetric and distributes over sums, so that the brackets
-# expand as with ordinary numbers:
+# two arrows lie in one plane and span a triangle, whose third side is $a - b$. Compute its squared length in two ways.
+# First, it is the side's dot product with itself. The brackets expand as with ordinary numbers, because the dot product
+# distributes over sums and its factors may be swapped:
 #
 # $$\|a - b\|^2 = (a - b) \cdot (a - b) = \|a\|^2 + \|b\|^2 - 2\, a \cdot b .$$
 #
 # Second, by the law of cosines, which is Pythagoras for any angle, it is
-# $\|a\|^2 + \|b\|^2 - 2\, \|a\| \, \|b\| \cos\theta$. The two results are equal, so
+# $\|a\|^2 + \|b\|^2 - 2\, \|a\| \, \|b\| \cos\theta$. Set the two equal, subtract the squares and divide by $-2$:
 #
 # $$a \cdot b = \|a\| \, \|b\| \cos\theta .$$
 #
-# Beyond a right angle the cosine is negative, and so is the dot product, as for tea and ice.
+# Below a right angle the cosine is positive, and so is the dot product. Beyond it, as for tea and ice, both are
+# negative; at a right angle both are 0. The dot product is 0 also where a vector is zero.
 #
 # For the angle alone, divide by both lengths. What is left is the **cosine similarity**:
 #
 # $$\cos\theta = \frac{a \cdot b}{\|a\| \, \|b\|} .$$
 #
-# It is 1 for the same direction, 0 for a right angle, and $-1$ for opposite directions, and never beyond (the
-# *Cauchy–Schwarz inequality*).
+# It lies between $-1$, for opposite directions, and 1, for the same direction (the *Cauchy–Schwarz inequality*). At a
+# right angle it is 0.
 #
 # For tea and coffee it is $15 / \sqrt{13 \cdot 18} \approx 0.981$, an angle of about 11 degrees.
 #
@@ -320,8 +324,8 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # ### Dot product or cosine: which does a transformer use?
 #
-# The original transformer uses the dot product, divided by a number that depends on the width of the keys alone;
-# chapter 3 derives it. So lengths count, but a query's differently from a key's:
+# The original transformer uses the dot product, divided by a number that depends on the keys' width, not on lengths
+# (chapter 3 derives it). So lengths count, but a query's differently from a key's:
 #
 # - *A longer query* multiplies all its scores by the same number. The ranking stays; only the gaps between the scores
 #   grow ([chapter 3](03_softmax.ipynb#temperature) shows what that does).
@@ -329,8 +333,8 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #   that points away. The other keys keep their scores, so the ranking can change.
 #
 # Distance charges a key for its squared length, because $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2\, q \cdot k$. If all keys
-# have the same length, distance, cosine and dot product rank them alike. So the choice matters only where keys differ
-# in length.
+# have the same length, only $q \cdot k$ differs between them, so distance, cosine and dot product rank them alike.
+# Otherwise the rankings can differ.
 #
 # Should the length of a key count? Compare three keys with *what gets paid?*, $(0, 2, 0)$: the plain *debts*, a longer
 # one, and a word that says yes to everything:
@@ -341,14 +345,14 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # | $(0, 9, 0)$ | 7 | **1** | **18** |
 # | $(9, 9, 9)$ | 14.5 | 0.58 | **18** |
 #
-# The cosine divides by the whole length, so a word pays for what it says beyond the question. The dot product charges
-# nothing for that.
+# The cosine divides by the key's whole length, so $(9, 9, 9)$ pays for features that nobody asked for. The dot product
+# charges nothing for them.
 #
 # Where we ask which texts are alike, we want that charge, so a **nearest-neighbour search** (in a *vector database*,
-# say) often uses the cosine; with dot products it is a *maximum inner product search*. In a *look-up* we do not scale,
-# and length has its use: a longer key scores higher for every query that agrees with it, so training can lengthen the
-# keys that are often worth finding and shorten those that are too long, such as $(9, 9, 9)$. The original transformer
-# leaves the lengths to training.
+# say) often uses the cosine; with dot products it is a *maximum inner product search*. In a *look-up* we keep the
+# lengths, because a longer key scores higher for every query that agrees with it. So training can lengthen the keys
+# that are often worth finding. It can also shorten a key such as $(9, 9, 9)$, which scores 18 here for *every* question
+# that asks for one feature. The original transformer leaves the lengths to training.
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -406,26 +410,32 @@ for width in widths:
     print(f"{width:5}{typical[width]:17.3f}{width**-0.5:16.3f}")
 
 # %% [markdown]
-# They gather around 0. Reverse one vector, which is equally likely, and the cosine $c$ becomes $-c$, so the mean is 0.
-# The typical size is $1/\sqrt{D}$: four times the width, half the size.
+# The cosines gather around 0. Their mean is 0, because a vector and its reverse are equally likely, and give cosines
+# $c$ and $-c$. The typical size is $1/\sqrt{D}$: four times the width, half the size.
 #
-# Why $1/\sqrt D$? The $D$ entries are independent, so their densities multiply, and the product is proportional to
-# $e^{-\lVert x \rVert^2 / 2}$. It depends only on the length, so every direction is equally likely for the second
-# vector. From wherever the first one points, the view is the same, so let the first be $(1, 0, \dots, 0)$. Scale the
-# second to length 1 and call it $u$. Their cosine is now their dot product, $u_1$.
+# Why $1/\sqrt D$? The $D$ entries are independent, so the density of a vector $x$ is, up to a constant, the product of
+# all $e^{-x_i^2/2}$, which is $e^{-\lVert x \rVert^2/2}$. This depends only on the length, so every direction is
+# equally likely. Turn the space until the first of two vectors points along $(1, 0, \dots, 0)$. Their angle stays, and
+# the second is as random as before. Scale both to length 1 and call the second $u$. Their cosine is now their dot
+# product, $u_1$.
 #
 # The squares $u_1^2, \dots, u_D^2$ sum to 1. No axis is favoured, so all $D$ of them have the same mean, which must be
 # $1/D$. Its root, the typical size of $u_1$, is $1/\sqrt D$.
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
-# vectors are almost at right angles**, or nearly **orthogonal**.
+# vectors are almost at right angles**, or nearly *orthogonal*.
 #
 # So is 0.5 a lot? At width 2, two pairs in three go beyond 0.5 or $-0.5$. At width 64, 0.5 is four times the typical
-# size: two or three pairs in 100,000 go beyond it. At width 512 it practically never happens.
+# size: two or three pairs in 100,000 go beyond it. At width 512 it practically never happens. So a key that agrees with
+# a query at 0.5 stands out among thousands of random ones. The largest cosine that occurs by chance grows with their
+# number $N$, but slowly, about as $\sqrt{2 \ln N / D}$.
 #
-# Chapter 3 will also need the typical *dot product* of two strangers. Before you scale them to length 1, each has a
-# length of about $\sqrt D$, because its squared length is a sum of $D$ squares of mean 1. So their dot product, the
-# cosine times both lengths, has the typical size $\frac{1}{\sqrt D} \cdot \sqrt D \cdot \sqrt D = \sqrt D$.
+# And the typical *dot product* of two strangers? It is a sum of $D$ products $a_i b_i$. Each has mean 0, so its
+# variance is the mean of $a_i^2 b_i^2$. This is $1 \cdot 1$, because the factors are independent. The products are
+# independent, too, so their variances add up to $D$, and the typical size is $\sqrt D$. (Not $D$, because positive and
+# negative products mostly cancel.) This needs no normal distribution. It fits the cosine, too: a stranger's squared
+# length is a sum of $D$ squares of mean 1, so its length is about $\sqrt D$, and the cosine about
+# $\sqrt D / (\sqrt D \sqrt D) = 1 / \sqrt D$. Chapter 3 will divide scores by this $\sqrt D$.
 
 # %% tags=["proof"]
 assert all(abs(typical[width] * width**0.5 - 1) < 0.03 for width in widths)
@@ -442,13 +452,13 @@ assert 87 < np.degrees(np.arccos(typical[512])) < 88
 # Where do such vectors come from? Behind them is the **distributional hypothesis**, which J. R. Firth put in one line:
 # "You shall know a word by the company it keeps". *Tea* and *coffee* stand in the same kinds of sentences, after
 # *drink* and *a cup of*. Now suppose that a model is trained on a lot of text, for example to guess a hidden word from
-# its neighbours (as *word2vec* is, and BERT by *masked language modelling*). It ends up with similar vectors for *tea*
-# and *coffee*, presumably because both call for the same guesses, such as *cup*.
+# its neighbours (as one kind of *word2vec* is, and BERT by *masked language modelling*). It ends up with similar
+# vectors for *tea* and *coffee*, presumably because the same words, such as *cup*, are often hidden near both.
 #
 # The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book. It
 # was trained first to imitate a larger model that guesses hidden words (**distillation**), then on pairs of sentences;
 # [chapter 15](15_pretrained.ipynb) runs all of it. We need only its first part, the **embedding table**: 30,522 rows of
-# 384 learned numbers. Each row is the **embedding** of one **token**, which is a word, part of a word or a character.
+# 384 learned numbers. Each row is the *embedding* of one **token**, which is a word, part of a word or a character.
 # Looking up a word means picking its row; multiplying its one-hot vector by the embedding table does the same.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
@@ -464,7 +474,7 @@ rows = table[[row_of[word] for word in known]]  # (about 21,000, 384)
 
 
 def nearest(word, count=6):
-    """The words with the largest cosines to `word`, one of `known`, and these."""
+    """The words with the largest cosines to `word`, one of `known`, with them."""
     cosines = rows @ table[row_of[word]]  # one for each row: all have length 1
     best = np.argsort(-cosines)[1 : count + 1]  # the very first is the word itself
     return [(known[n], cosines[n]) for n in best]
@@ -482,22 +492,21 @@ for word in ("tea", "debts", "python"):
 # cosine can mean that two words are alike (*similarity*), or only that they belong together (*relatedness*).
 #
 # Of the neighbours of *python*, three are words for snakes and two, *import* and *pip*, belong to programming: the word
-# has several senses (**polysemy**), but only one vector. No single neighbour proves much, not even *panda*, the first.
-# Embeddings like these are called **static**, because a word has the same vector whatever the sentence (the opposite is
-# *contextual*). To find out which python is meant, a model has to look at the other words. That is what attention is
-# for, and with these very vectors chapter 4 does it.
+# has several senses (**polysemy**), but only one vector. Embeddings like these are called **static**, because a word
+# has the same vector whatever the sentence (the opposite is *contextual*). To find out which python is meant, a model
+# has to look at the other words. That is what attention is for, and with these very vectors chapter 4 does it.
 #
 # Is a cosine of 0.44 high? Compare ([measured below](#how-high-is-high)):
 #
 # | | cosine |
 # |---|---|
 # | two words drawn at random, typically | 0.07 |
-# | a random vector with the mean and covariance of the word vectors, and its nearest word | about 0.29 |
+# | a random vector, distributed like the words', and the nearest word to it | about 0.29 |
 # | **tea and coffee** | **0.44** |
 # | a word and its nearest other word, median of those we tried | 0.58 |
 #
-# The second row is what the best of 21,000 reaches by chance: 0.44 is more, but modest. Before you call two words
-# alike, compare their cosine with those of other words from the same model.
+# The second row is what the best of 21,000 reaches by chance. Tea's 0.44 is more, but modest, because it is below the
+# median in the last row. So compare cosines with others from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -512,7 +521,7 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # the other the key. In the matrix of results, the **similarity matrix**, as everywhere in this book, **each query has a
 # row and each key has a column**.
 #
-# For 6 words that is 36 dot products, and for 1,000 a million: the cost is **quadratic** in the number of words. They
+# For 6 words that is 36 dot products, and for 1,000 a million: the cost is *quadratic* in the number of words. They
 # need not be computed one by one, because every entry of a matrix product is a dot product too: of a row of the first
 # matrix with a column of the second. So stack the queries $q_i$ as the rows of $Q$ and the keys $k_j$ as the rows of
 # $K$. Transposed, $K$ has the keys as columns, and all the dot products at once are
@@ -527,10 +536,12 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # The first question finds *debts*, the second *always*. One matrix product compares all pairs, which is one reason to
 # compare by dot products. A small network, as in the decoder of [chapter
 # 1](01_why_attention.ipynb#the-network-of-2014), must make a vector and send it through $\tanh$ for every pair
-# (**additive attention**; ours is **dot-product attention**).
+# (*additive attention*; ours is **dot-product attention**).
 #
-# As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. In code this is
-# `queries @ keys.T`. The function below does the same, and allows further axes in front (a batch).
+# As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. That takes
+# $T \cdot S \cdot D$ multiplications, as many as one by one, but in one fast call. In code it is `queries @ keys.T`.
+# Forget the `.T`, and the shapes do not fit, unless $S = D$: then the product runs, and is wrong. The function below
+# allows further axes in front (a batch).
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -576,11 +587,11 @@ plt.show()
 # - Every word finds itself first, because the diagonal holds the squared lengths, here 1, and between vectors of length
 #   1 no dot product is larger. But a look-up is for what other words can add.
 #
-# Both faults come from using one vector as query *and* as key. One learned matrix $W$, shared by both, would not cure
-# them: $XW (XW)^\top$, with the words as rows of $X$, is again symmetric. On its diagonal are squared lengths, so a
-# word can find another before itself only if that one is longer. So [chapter
-# 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two learned
-# matrices, $X W_Q (X W_K)^\top$.
+# Both faults come from using one vector as query *and* as key. One learned matrix $W$ for query and key would not cure
+# them: $XW (XW)^\top$, with the words as rows of $X$, is again symmetric. Its diagonal holds squared lengths. No dot
+# product exceeds the product of the lengths, so a word can find another before itself only if that one is longer. So
+# [chapter 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two
+# learned matrices, $X W_Q (X W_K)^\top$.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -861,11 +872,13 @@ print(
 
 # %% [markdown]
 # Two words drawn at random typically have a cosine of 0.07, where random vectors of this width would have
-# $1/\sqrt{384} = 0.05$. A random vector of this kind has a cosine of 0.29 with the nearest of 21,000 words, and none of
-# 300 reached 0.44. So tea's 0.44 is hardly an accident. For a nearest word it is still not much: of 535 words tried
-# (every fortieth), half have their nearest at 0.58 or more, often another form of themselves, as *debt* is of *debts*.
-# In some models the cosines of words drawn at random are already far above 0, because all vectors share a common part
-# (**anisotropy**; shown for vectors in context by [Ethayarajh, 2019](https://aclanthology.org/D19-1006/)).
+# $1/\sqrt{384} = 0.05$. A random vector with the words' mean and covariance typically has a cosine of 0.29 with the
+# nearest of 21,000 words, and none of 300 reached 0.44. So tea's 0.44 is hardly an accident. For a nearest word it is
+# still not much: of 535 words tried (every fortieth), half have their nearest at 0.58 or more, often another form of
+# themselves, as *debt* is of *debts*. In some models the cosines of words drawn at random are far above 0, because all
+# vectors share a common part (**anisotropy**; shown for vectors in context by [Ethayarajh,
+# 2019](https://aclanthology.org/D19-1006/)). If every entry has the mean $\mu$, that part adds $D \mu^2$ to each dot
+# product, while their spread grows only as $\sqrt D$. So subtract the mean vector first.
 
 # %% tags=["proof"]
 assert round(float(nearest_of_all), 2) == 0.58
@@ -885,8 +898,8 @@ assert luckiest.max() < 0.43
 # A model could use that, and small ones have been shown to do so ([Elhage and others,
 # 2022](https://transformer-circuits.pub/2022/toy_model/index.html)). Such a model gives every *feature*, such as *is a
 # drink* or *is hot*, a direction of its own, and a word is the sum of the few that it has (**superposition**). The
-# price is noise. Suppose that there are 2,000 such features, and a word has $n$ of them. Multiply the sum of $n$ random
-# unit vectors by one of them:
+# price is noise. Suppose that there are 2,000 such features, and a word has $n$ of them. Take the dot product of the
+# sum of $n$ random unit vectors with one of them:
 #
 # $$(v_1 + v_2 + \dots + v_n) \cdot v_1 = 1 + v_2 \cdot v_1 + \dots + v_n \cdot v_1 .$$
 #
@@ -973,7 +986,7 @@ for job in ("nurse", "engineer"):
 #
 # Text has habits, too. *Nurse* is nearer to *she* than to *he*, and *engineer* the other way round. A single pair
 # proves little, since all four cosines are near those of words drawn at random. But [Bolukbasi and others
-# (2016)](https://arxiv.org/abs/1607.06520) showed this **bias** for many words.
+# (2016)](https://arxiv.org/abs/1607.06520) showed this *bias* for many words.
 
 # %% tags=["proof"]
 queen = normalize(

@@ -30,7 +30,7 @@ transformer_map(built=3)
 #
 # A hard look-up scores every key with a dot product and takes the best.
 #
-# Each key has a **value**: the key says what an entry is found by, and the value what the look-up hands over if that
+# Each key has a *value*: the key says what an entry is found by, and the value what the look-up hands over if that
 # key wins. What makes a drink findable need not be what you want to know. Here a value is a price and a number of
 # litres.
 
@@ -77,8 +77,8 @@ with np.errstate(all="ignore"):
 # list, ice gets a negative share.
 #
 # The second line shows another fault: with 10 added to the scores of the first line, the winner's share falls from 0.67
-# to 0.36. But such a shift should change nothing. If every key gets a fourth entry of 1, and the query one of 10, then
-# every score rises by 10, and the keys differ no more than before.
+# to 0.36. But such a shift should change nothing. Give every key a fourth entry of 1, and the query a fourth entry of
+# 10: every score rises by 10, but the new entry favours no key.
 #
 # Could we subtract the lowest score first? Then only differences count, and no share is negative. But now a bad key
 # changes how two good ones share. If the lowest score is 4, scores of 6 and 5 become 2 and 1, and share 2 to 1; if it
@@ -90,28 +90,29 @@ with np.errstate(all="ignore"):
 # 4. A common shift of all scores changes no share.
 # 5. The ratio of two shares depends on their own two scores, and on no other key.
 #
-# Why positive, and not at least 0? A key whose share is 0 for a whole range of scores could be lost for good: within
-# that range no small change of its score changes its share, so learning gets no hint. And why 1? So that the answer
-# stays among the values: equal values, however many, must blend to the same value.
+# Why positive, and not at least 0? A key with share 0 for a range of scores could be lost: there no small change of its
+# score changes its share, so learning gets no hint. And why must the shares sum to 1? Because equal values, however
+# many, must blend to that same value.
 #
-# Take any two keys, and shift all scores until the lower of the two is 0. By demand 4 no share changes. By demand 5 the
-# ratio then depends only on the other score, which is now the difference. In short: **the ratio of two shares depends
-# on the difference of their scores, and on nothing else.**
+# Take any two keys, and shift all scores until the lower of their two scores is 0 and the higher one is their
+# difference. By demand 4 no share changes. By demand 5 the ratio depends only on these two scores, whichever keys they
+# are. In short: **the ratio of two shares depends on the difference of their scores, and on nothing else.**
 #
-# This settles the formula: only the powers of a fixed number have such ratios. To see why, let $f(x)$ be the ratio that
-# belongs to the difference $x$: the share of one key, divided by that of another whose score is lower by $x$.
+# This settles the formula. To see why, let $f(x)$ be the ratio that belongs to the difference $x$: the share of one
+# key, divided by that of another whose score is lower by $x$.
 #
 # Take three keys, each 1 ahead of the next. The first gets $f(1)$ times the share of the second, and the second $f(1)$
-# times that of the third. If being 1 ahead means 3 times the share, the three share 9 to 3 to 1. The first is 2 ahead
-# of the third, so $f(2) = f(1)^2$. In the same way $f(x + y) = f(x) f(y)$ for any two differences.
+# times that of the third. If $f(1)$ is 3, the three share 9 to 3 to 1. The first is 2 ahead of the third and gets
+# $f(1)^2$ times its share, so $f(2) = f(1)^2$. In the same way leads of $x$ and $y$ give $f(x + y) = f(x) f(y)$.
 #
 # Write $a$ for $f(1)$; it is above 1, since a higher score must get more. Then $f(3) = a^3$, and
 # $f(\tfrac12) = \sqrt a$, since $f(\tfrac12)^2 = f(1)$. The same reasoning works for every fraction, and a short step
 # more for every other $x$ ([Going further](#why-only-powers)): $f(x) = a^x$ for all differences.
 #
-# To get such ratios, raise $a$ to the power of each score, and divide each result by the sum of them all. The shares
-# are positive and sum to 1, like the probabilities of a **distribution**. We take $a = e$, the base with the simplest
-# derivative; another base would only rescale the scores ($a^s = e^{s \ln a}$). For the scores 0, 1, 2:
+# To get such ratios, raise $a$ to the power of each score, and divide each result by their sum. Two scores $s$ and $t$
+# then have the ratio $a^s / a^t = a^{s - t}$, since the sum cancels. The shares are positive and sum to 1, like the
+# probabilities of a **distribution**. We take $a = e$, because $e^x$ is its own derivative. Another base would only
+# rescale the scores ($a^s = e^{s \ln a}$). For the scores 0, 1, 2:
 #
 # | score | $e^{\text{score}}$ | share |
 # |---|---|---|
@@ -142,8 +143,8 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 
 # %% [markdown]
 # This function is the **softmax**. The hard choice is the *argmax*. Written as shares it gives 1 to the largest score
-# and 0 to the rest (a **one-hot** vector), and the softmax is its soft form. The scores that go into the softmax are
-# also called **logits**. For a row of $S$ scores, $s_1, \dots, s_S$,
+# and 0 to the rest (a *one-hot* vector), and the softmax is its soft form. The scores that go into the softmax are
+# also called *logits*. For a row of $S$ scores, $s_1, \dots, s_S$,
 #
 # $$\operatorname{softmax}(s)_i = \frac{e^{s_i}}{\sum_{j=1}^{S} e^{s_j}} .$$
 #
@@ -151,9 +152,9 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 # and these are computed afresh from the scores.
 #
 # If you add a number $c$ to every score, no weight changes: $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ cancels.
-# This is called **shift invariance**. So with two keys a weight depends only on $x$, its score minus the other's.
-# Divide numerator and denominator by the exponential of its own score: what is left is $1 / (1 + e^{-x})$, the
-# **sigmoid**, or *logistic function*.
+# This is called **shift invariance**. With two keys the first weight is $e^{s_1} / (e^{s_1} + e^{s_2})$. Divide
+# numerator and denominator by $e^{s_1}$: with $x = s_1 - s_2$, what is left is $1 / (1 + e^{-x})$, the **sigmoid**, or
+# *logistic function*.
 #
 # The function below uses shift invariance and subtracts from each row its largest score, `highest`. [Break
 # it](#break-it-scores-of-a-thousand) shows why.
@@ -268,8 +269,8 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 
 # %% [markdown]
 # The answer costs 2.91, a price that is not on the list: it is mostly coffee and about a quarter tea. Even the train,
-# with less than half a percent of the weight, puts 0.20 into the answer: but for rounding, every finite score gets some
-# weight.
+# with less than half a percent of the weight, puts 0.20 into the answer: every finite score gets some weight, apart
+# from rounding.
 
 # %% [markdown]
 # Does the blend still jump when the query turns? Ask with $(x, 1, 0)$, let $x$ run from $-2$ to 2, and look at the
@@ -297,15 +298,15 @@ plt.show()
 
 # %% [markdown]
 # Scores, softmax, weighted average: together they are a **soft look-up**. Its answer has a slope at every query: the
-# look-up is **differentiable**. A hard choice has a slope of 0, and none at all at its jumps. So in a soft look-up
-# queries and keys can be learned by following the slope (**gradient descent**, chapter 7). Attention is this look-up,
+# look-up is **differentiable**. So queries and keys can be learned by following the slope (**gradient descent**,
+# chapter 7). A hard choice has a slope of 0, except at its jumps, where it has none. Attention is this soft look-up,
 # *soft attention*.
 #
-# Nobody buys a blended price. But attention blends word vectors. Take two vectors of the same length, at right angles,
-# and add half of each. The sum has a cosine of 0.71 with both, where an unrelated vector has about 0. So in a wide
-# space a blend of two words is near *both*, and sometimes near to what lies between them. Blend 0.6 of *account* and
-# 0.4 of *river*, in the vectors of [chapter 2](02_similarity.ipynb#real-vectors). Which of its 21,000 words are
-# nearest?
+# Nobody buys a blended price. But attention blends word vectors. Take two vectors of length 1, at right angles, and add
+# half of each. The sum has length $\sqrt{1/2}$ and the dot product $\tfrac12$ with either, so a cosine of 0.71. An
+# unrelated vector has about 0 in a wide space. So a blend of two words is much nearer to *both* than a stranger is, and
+# sometimes near to a word that fits both. Blend 0.6 of *account* and 0.4 of *river*, in the vectors of [chapter
+# 2](02_similarity.ipynb#real-vectors). Which of its 21,000 words are nearest?
 
 # %% the words nearest to a blend tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize
@@ -345,9 +346,10 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 #
 # The function `softmax` subtracts the largest score from all scores, which is allowed, since only differences count.
 # The largest exponential is then $e^0 = 1$, so none can overflow. The sum is at least 1, so you never divide by 0. Very
-# small exponentials may still round to 0. This is called **underflow**, and exercise 2 deals with it.
+# small exponentials may still round to 0. This is called **underflow**. In the blend it does no harm: such a weight
+# would have added next to nothing, to the blend and to the sum. Its logarithm is another matter (exercise 2).
 #
-# A score of minus infinity gets the weight 0, exactly. Chapter 4 leaves words out in this way, with a **mask**.
+# A score of minus infinity gets the weight 0, exactly. Chapter 4 leaves words out in this way, with a *mask*.
 
 # %% tags=["proof"]
 assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
@@ -385,7 +387,9 @@ plt.show()
 # %% [markdown]
 # All go to one quarter, because scores divided by a large $\tau$ are all near 0. The answer is then the plain average
 # of the values. At low temperature coffee has everything, because it is 1 ahead of tea and gets $e^{1/\tau}$ times as
-# much: 2.7 times at $\tau = 1$, 22,026 times at 0.1.
+# much: 2.7 times at $\tau = 1$, 22,026 times at 0.1. In general a lead of $\Delta$ makes the ratio $e^{\Delta / \tau}$.
+# So adding a number to all scores leaves the ratio alone, and dividing them by $\tau = 2$ takes its square root: 9
+# becomes 3.
 #
 # As $\tau$ goes to 0, the softmax becomes the hard choice again; keys that tie for the highest score share the weight.
 # A longer query does the same as a lower temperature: its direction says what is sought, and its length says how
@@ -402,7 +406,9 @@ movable.temperature(drinks, scores)
 # %% [markdown]
 # How sharp the softmax must be depends on the number of keys, because small weights add up. Suppose that one of 10,000
 # keys has the score 6, and all others have 0. At $\tau = 1$ this key gets only $e^6 / (e^6 + 9{,}999) = 0.04$ of the
-# weight, and at $\tau = 0.5$ it gets 0.94.
+# weight, and at $\tau = 0.5$ it gets 0.94. With a lead of $m$ over $n - 1$ equal keys the weight is
+# $e^m / (e^m + n - 1)$, one half at $e^m = n - 1$, or $m = \ln(n - 1)$. So if leads do not grow with the text,
+# attention spreads out (**dilution**). To keep its weight, a key's lead must grow like $\ln n$.
 
 # %% tags=["proof"]
 crowd = np.eye(1, 10_000)[0] * 6  # one key with the score 6 among 10,000
@@ -423,8 +429,7 @@ assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 # ## How far do weights move?
 #
 # How much does a weight change when a score changes a little, the others held fixed? The answer is a *partial
-# derivative*. Learning in small steps follows these derivatives, so where all of them are nearly 0, learning nearly
-# stops.
+# derivative*. Learning in steps that are proportional to these derivatives nearly stops where all of them are nearly 0.
 #
 # Write $Z$ for the sum of the exponentials, so that $w_i = e^{s_i} / Z$. With respect to $s_i$ the numerator has the
 # derivative $e^{s_i}$, and so has $Z$, since this is its only term that contains $s_i$. The quotient rule gives
@@ -445,7 +450,8 @@ assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 #
 # $J$ is symmetric, so this is also its last column, which says what the last score does to every weight. When this
 # score rises by a small amount, its own weight rises by 0.223 times that amount, and the other two fall by 0.060 and
-# 0.163 times that amount. So the total stays 1.
+# 0.163 times that amount. So the total stays 1. Each row, too, sums to 0, for another reason: raise all scores by the
+# same amount, and no weight changes.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -478,10 +484,13 @@ for j in range(3):
     assert np.allclose((up - down) / (2 * nudge), jacobian[:, j], rtol=0, atol=1e-9)
 
 # %% [markdown]
-# When are these derivatives small? On the diagonal, $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and 1.
-# With the weights 0.99, 0.005 and 0.005 no entry of $J$ is larger than 0.01 in absolute value. **A softmax that is sure
-# of itself has stopped listening**: nudge its scores, and the weights hardly move. Such a softmax is called
-# **saturated**.
+# When are these derivatives small? On the diagonal, $w_i (1 - w_i)$ is largest at $w_i = 0.5$, where it is 0.25, and
+# vanishes at 0 and 1. Off the diagonal $w_i w_j$ is small where one weight is near 1, because all others are then
+# near 0. With the weights 0.99, 0.005 and 0.005 no entry of $J$ is larger than 0.01 in absolute value. **A softmax that
+# is sure of itself has stopped listening**: nudge its scores, and the weights hardly move. A softmax that gives one key
+# nearly all the weight is called **saturated**. To find such softmaxes in a model, look at the largest weight of each
+# row (or at its perplexity, [exercise 1](#exercises), which is then near 1), and at the spread of its scores; but after
+# training a sharp row may well be right.
 
 # %% tags=["proof"]
 sure = np.array([0.99, 0.005, 0.005])
@@ -517,13 +526,14 @@ quiz.one_choice(
 # Before learning starts, no key should have nearly all of the weight, or the softmax is saturated from the first step.
 # So how large are the scores at the start?
 #
-# A network starts from random numbers (its **initialisation**), chosen so that the entries of its vectors have a size
-# of about 1, and its queries and keys come from different random matrices. So the strangers of chapter 2 are a fair
-# model of the start: vectors whose entries are all independent, with mean 0 and **variance** 1.  The variance is the
-# mean squared distance from the mean; if the mean is 0, it is the mean of the square.
+# A network starts from random numbers (its *initialisation*), chosen so that the entries of its vectors have roughly
+# size 1, and its queries and keys come from different random matrices. So the strangers of chapter 2 are a fair model
+# of the start: vectors whose entries are all independent, with mean 0 and **variance** 1. The variance is the mean
+# squared distance from the mean; if the mean is 0, it is the mean of the square.
 #
-# First take one product, $q_i k_i$. For independent numbers the mean of a product is the product of the means. So
-# $q_i k_i$ has mean 0, and its square, $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$, which is the variance.
+# [Chapter 2](02_similarity.ipynb#how-alike-are-strangers) found how large their dot products are; here it is once more,
+# step by step. First take one product, $q_i k_i$. For independent numbers the mean of a product is the product of the
+# means. So $q_i k_i$ has mean 0, and its square, $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$, which is the variance.
 #
 # Now take the score, the sum of all $d_k$ products. It has mean 0, too, so its variance is the mean of its square.
 # Multiply this square out. Two different terms make a product such as $q_1 k_1 q_2 k_2$, with mean 0, since its four
@@ -531,13 +541,12 @@ quiz.one_choice(
 #
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
-# So the standard deviation of a score, its typical distance from 0, is $\sqrt{d_k}$: 8 for $d_k = 64$. [Chapter
-# 2](02_similarity.ipynb#how-alike-are-strangers) found the same size from the lengths and the cosine.
+# So the standard deviation of a score, its typical distance from 0, is $\sqrt{d_k}$: 8 for $d_k = 64$.
 #
-# How far apart are the scores of two keys $k$ and $k'$? Their difference is $q \cdot (k - k')$, and each entry of
-# $k - k'$ has variance 2, since the variances of independent numbers add. So at width 64 the standard deviation of the
-# difference is $\sqrt{64 \cdot 2} \approx 11$. The two scores can easily differ by 10, and then one key gets $e^{10}$
-# times the weight of the other.
+# How far apart are the scores of two keys $k$ and $k'$? Their difference is $q \cdot (k - k')$. Each entry of $k - k'$
+# has variance 2, since the variances of independent numbers add, in a difference too. So each product has variance 2,
+# and at width 64 the standard deviation is $\sqrt{64 \cdot 2} \approx 11$. The two scores can easily differ by 10, and
+# then one key gets $e^{10}$ times the weight of the other.
 #
 # The cure is a division. Dividing the scores by $c$ divides their variance by $c^2$, so $c = \sqrt{d_k}$ leaves a
 # variance of 1 at every width. This $c$ is a temperature that the width sets. What counts is that the variance is of
@@ -568,11 +577,12 @@ for width in widths:
 # Undivided, the luckiest stranger takes 87 percent of the weight at width 64, and 97 percent at 1024. Divided by
 # $\sqrt{d_k}$, it gets about 0.3. Why not divide by $d_k$ itself? Such scores have the standard deviation
 # $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys gets about a
-# tenth, and learning slows down with the width, as [the next section](#what-does-saturation-cost) shows.
+# tenth. The derivatives that a query learns from shrink too, as [the next section](#what-does-saturation-cost) shows.
 #
 # Could training not do the division itself, by shrinking the matrix that makes the queries? It could, but it would
-# begin from a saturated softmax. A smaller initialisation of that matrix would give the same first scores, and one
-# later model, T5, does so in place of the division; the division leaves every matrix with the usual initialisation.
+# begin from a saturated softmax. A smaller initialisation of that matrix avoids this, and one later model, T5, uses it
+# instead. With the division every matrix keeps the usual initialisation. The argument holds for the start: training
+# fits queries to keys, so their entries are no longer independent, and scores may have any size.
 
 # %% tags=["proof"]
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
@@ -588,17 +598,19 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 #
 # Call the first key the right one. Learning should then raise its weight, $w_1$, by changing the query $q$. Write $k_j$
 # for the whole vector of key $j$. Its score is $q \cdot k_j / \tau$, where $\tau$ is $\sqrt{d_k}$, or 1 without the
-# division. The derivatives of $w_1$ with respect to the entries of $q$ make a vector, the **gradient** of $w_1$. The
-# query acts on $w_1$ through all scores, and the gradient of score $j$ is $k_j / \tau$. So the chain rule gives a sum
-# over all scores, with the first row of the Jacobian:
+# division. The derivatives of $w_1$ with respect to the entries of $q$ make a vector, the *gradient* of $w_1$. The
+# query acts on $w_1$ through all scores, and the gradient of score $j$ with respect to $q$ is $k_j / \tau$. So the
+# chain rule gives a sum over all scores, with the first row of the Jacobian:
 #
 # $$\frac{\partial w_1}{\partial q} = \frac1\tau \sum_j J_{1j} \, k_j = \frac{w_1}{\tau} \bigl(k_1 - \bar k\bigr), \qquad \bar k = \sum_j w_j k_j .$$
 #
-# The second equality holds since $J_{11} = w_1 - w_1 w_1$, and $J_{1j} = -w_1 w_j$ for the others. In words: to raise
-# $w_1$, the query should move towards $k_1$, and away from $\bar k$, the average of the keys under the present weights.
+# Since $J_{11} = w_1 - w_1 w_1$, and $J_{1j} = -w_1 w_j$ for the others, the sum is $w_1 k_1 - w_1 \sum_j w_j k_j$. In
+# words: to raise $w_1$, the query should move towards $k_1$, and away from $\bar k$, the average of the keys under the
+# present weights.
 #
-# When the softmax is saturated, one key has nearly all the weight. If that is another key, $w_1$ is nearly 0. If it is
-# the first, $\bar k$ is nearly $k_1$. Either way the gradient is nearly 0: a **vanishing gradient**.
+# When the softmax is saturated, one key has nearly all the weight. If that is another key, $w_1$ is nearly 0, and so is
+# the gradient: a *vanishing gradient*, just where learning is needed. (If it is the first, $\bar k$ is nearly $k_1$,
+# the gradient is nearly 0 too, and nothing is left to learn.)
 #
 # How long is this gradient at the start, for a query and ten keys drawn at random?
 
@@ -627,10 +639,10 @@ plt.show()
 
 # %% [markdown]
 # Without the division half of the gradients are below 0.0001 at width 64, and below $10^{-18}$ at 1024. With the
-# division the median is about 0.07 at both widths. It is not smaller for wider keys, although the gradient contains
-# $1/\tau = 1/\sqrt{d_k}$, because $k_1 - \bar k$ gets longer: its squared length is a sum of $d_k$ squares, so its
-# length grows as $\sqrt{d_k}$, and the two cancel. With scores divided by $d_k$ itself, the gradient would shrink as
-# $1/\sqrt{d_k}$: the median is 0.012 at width 64 and 0.003 at 1024.
+# division the median is about 0.07 at both widths. The gradient contains $1/\tau = 1/\sqrt{d_k}$, but for wider keys
+# $k_1 - \bar k$ is longer. Its squared length is a sum of $d_k$ squares, so its length grows as $\sqrt{d_k}$, and the
+# two cancel. With scores divided by $d_k$ itself, $1/\tau = 1/d_k$, so the gradient shrinks as $1/\sqrt{d_k}$: the
+# median is 0.012 at width 64 and 0.003 at 1024.
 #
 # Does a short gradient hold up learning? Let the queries move, each again with ten random keys, which stay as they are.
 # A step adds 10 times the gradient of $w_1$ to the query; the 10 is called the **learning rate**. A query succeeds if
@@ -658,8 +670,9 @@ for width, expected in ((64, 0.012), (1024, 0.003)):  # divided by d_k itself
 # The few that succeed before any step are lucky: their sharp weights happen to be on the right key.
 #
 # Could a larger learning rate make up for the missing division? Only in part: at a learning rate of a million 88
-# percent of the unscaled queries succeed at width 64, and 29 at 1024. [Going further](#can-a-query-still-learn) has the
-# code, and shows [when the division matters less](#when-does-it-matter-less).
+# percent of the unscaled queries succeed at width 64, and 29 at 1024. (For scores divided by $d_k$ it can: at a
+# learning rate of 1000 all queries succeed at both widths.) [Going further](#can-a-query-still-learn) has the code, and
+# shows [when the division matters less](#when-does-it-matter-less).
 
 # %% [markdown]
 # ### Scaled dot-product attention
@@ -679,9 +692,9 @@ def attention(queries, keys, values):  # (T, d_k), (S, d_k), (S, D) -> (T, D)
 print(attention(query[None], keys, values).round(2))  # [None]: a matrix of one row
 
 # %% [markdown]
-# Here $d_k = 3$. The softer choice raises the train's weight from 0.005 to 0.034, so the answer costs 3.91, more than
-# coffee alone. That is no improvement, because our hand-made scores were not too large: the division is meant for wide
-# vectors with entries of about 1.
+# Here $d_k = 3$, so dividing by $\sqrt 3$ makes the choice softer. The train's weight rises from 0.005 to 0.034, and
+# the answer costs 3.91, more than coffee alone. That is no improvement, because our scores were not too large: the
+# division is meant for wide vectors with entries of about 1.
 
 # %% tags=["proof"]
 shares = softmax(keys @ query / np.sqrt(3))
@@ -957,11 +970,11 @@ for width in (64, 1024):
 # - *Learning rate 0.* No query moves, so only luck counts. In some 60 percent of the unscaled draws at width 64, and in
 #   some 90 percent at 1024, one key has more than 0.9. It is the right key in one of ten of these, which makes 6 and 9
 #   percent.
-# - *Learning rate 0.1.* It is too small for a hundred steps, and the unscaled version is ahead. Where its
-#   softmax is not saturated, its gradients are the larger ones, since they lack the factor $\frac1\tau$.
+# - *Learning rate 0.1.* It is too small for a hundred steps, and the unscaled version is ahead. Where its softmax is
+#   not saturated, its gradients are the larger ones, since they lack the factor $\frac1\tau$.
 # - *Learning rates 1 and 10.* At 1 nearly every scaled query finds its key, and at 10 every one does.
-# - *The right end.* At width 64 nearly every unscaled query finds its key, since a gradient that is not quite 0 can be
-#   multiplied by enough. At 1024 fewer than half do, even at $10^{12}$.
+# - *Learning rates from a million.* At width 64 first 88 percent and then nearly all unscaled queries find their key,
+#   since a gradient that is not 0 can be multiplied by enough. At 1024 fewer than half do, even at $10^{12}$.
 #
 # So the division does not make all gradients larger. It lets the softmax *start* away from where they vanish.
 #
@@ -989,6 +1002,8 @@ for width in (64, 1024):
         f"d_k {width:4}, learning rate 10: unscaled {found:.0%}, scaled {scaled:.0%}"
     )
     assert round(found, 2) == (0.98 if width == 64 else 0.43) and scaled == 1
+    # divided by d_k, with a large learning rate
+    assert np.mean([learn(width, width, 1000, seed) for seed in range(3)]) == 1
     # variance 1 again, and steps of the fixed length 0.1: every one finds its key
     ways = [1, width**0.5]
     assert all(learn(width, tau, 0.1, 0, unit=True) == 1 for tau in ways)
@@ -1001,11 +1016,11 @@ for width in (64, 1024):
 # length, 0.1. Then every query finds its key at either width, with the division or without. The unscaled ones even get
 # there sooner, because without the division the same step moves the scores $\sqrt{d_k}$ times as far.
 #
-# So in float64, in which this is computed, the harm of unscaled scores lies in the size of the gradient, and not in its
-# direction. In float32, which holds nothing positive below about $10^{-45}$, the weight of the right key rounds to 0 at
-# the start for some 6 percent of the queries at width 1024, and then no direction is left. A method that rescales its
-# steps ([chapter 11](11_training.ipynb#adam)) does not rescue saturated queries either: it rescales the sum over many
-# examples, in which a saturated query counts for next to nothing.
+# So in float64, in which this is computed, unscaled scores spoil the size of the gradient and leave its direction
+# right: a step of fixed length for *each query* mends them. In float32, which holds nothing positive below about
+# $10^{-45}$, the weight of the right key rounds to 0 at the start for some 6 percent of the queries at width 1024, and
+# then no direction is left. Adam, of [chapter 11](11_training.ipynb#adam), rescales its steps, too, but only the sum
+# over many examples, to which a saturated query adds next to nothing.
 
 # %% tags=["proof"]
 gone = []  # weights on the right key that are 0 in float32, unscaled
@@ -1068,8 +1083,8 @@ except ValueError as error:
 
 # %% [markdown]
 # With equal scores, and as many keys as queries, all weights are $\frac1S$ over either axis, and nobody would notice.
-# So test with scores that differ, and with a different number of keys than of queries: over the wrong axis all weights
-# together sum to the number of keys, so the rows cannot all sum to 1.
+# So test with scores that differ, and with more keys than queries: over the wrong axis each key's column sums to 1, and
+# there are more columns than rows, so the rows cannot all sum to 1.
 
 # %% tags=["proof"]
 assert np.allclose(over_keys.sum(axis=1), 1)

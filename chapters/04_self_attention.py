@@ -33,7 +33,7 @@ transformer_map(built=4)
 # the values are the vectors of all the words.
 #
 # What a model reads is cut into **tokens**; in this chapter each token is a word or a punctuation mark. The vectors of
-# the words, called **embeddings**, are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors).
+# the words, called *embeddings*, are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors).
 # They are scaled to length 1, so the scores are cosines. The scores are divided by a temperature of 0.1, because
 # otherwise their small differences would hardly count. Here are the weights that *python* gives in its two sentences:
 
@@ -187,16 +187,17 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 # *Python* has moved towards *imports* in one sentence and *serpent* in the other. But it has come no nearer to *pip* or
 # *programming*, because it has received the word *import* and not what *import* implies.
 #
-# Other weights would not help, because they blend the same words as they are. A matrix can help: one that turns the
-# vector of *import* into [the vector of what it implies](#and-python). The rest of this chapter adds three matrices,
-# the same for every word. Two let training decide which words are chosen, and the third what they hand over.
+# Other weights would hardly help, because they blend the same vectors, and none of these holds what *import* implies. A
+# matrix can help: one that turns the vector of *import* into [the vector of what it implies](#and-python). This chapter
+# adds three matrices, the same for every word, which training can change. Two decide which words are chosen, and the
+# third decides what these hand over.
 #
 # ## Queries, keys and values
 #
 # Using one vector in all three roles has four faults.
 #
-# - A word finds itself first: among vectors of equal length none has a larger dot product with it than it has itself.
-#   Leaving it out is only a patch: it forces a word to take from others even where none of them is useful.
+# - A word finds itself first, because among vectors of equal length no dot product is larger than a vector's with
+#   itself. Leaving it out is only a patch: the word must take from others even where none is useful.
 # - It finds what is most like it. But *bites* looks for something alive, and not for other verbs.
 # - Scores are symmetric. In *the snake shed its skin*, *its* must find *snake*. *Snake* needs nothing from *its*, yet
 #   the score is the same both ways.
@@ -224,15 +225,15 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 # Real word vectors are too long to work through by hand, so take *dog bites man*. A word has three numbers: is it
 # *alive*, is it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries
 # and keys have two numbers, *alive* and *action*, and values have two, *alive* and *human*. So $D = 3$ and
-# $d_k = d_v = 2$. A matrix has one row for each entry of the word, and one column for each entry of the result. Row 2
-# of $W_Q$, for example, is what an action asks for: 2 for *alive* and 0 for *action*.
+# $d_k = d_v = 2$. A matrix has a row for each entry of the word and a column for each entry of the result. The product
+# adds up the rows where the word has a 1. So *bites* asks with row 2 of $W_Q$: 2 for *alive* and 0 for *action*.
 #
 # Now choose the three matrices.
 #
 # - $W_Q$: an action asks for something alive, and a living thing asks for an action. Both ask with a 2, so that the
 #   choice is clear.
-# - $W_K$: a living thing can be found by *alive*, and an action by *action*. *Human* adds another 1 to *alive*, so that
-#   *bites* prefers a human.
+# - $W_K$: a living thing can be found by *alive*, and an action by *action*. Being human (row 3) adds another 1 to
+#   *alive*, so *bites* prefers *man*, whose key has a 2, to *dog*.
 # - $W_V$: the value says whether a word is alive and whether it is human. About an action it says nothing.
 
 # %% tags=["nbval-check-output"]
@@ -296,7 +297,7 @@ print(scores, scaled.round(3), powers.round(3), weights.round(3))
 print("bites receives", (weights @ v).round(3))
 
 # %% [markdown]
-# The result, the verb's **context vector**, is this weighted sum, or blend:
+# The result, the verb's *context vector*, is this weighted sum, or blend:
 #
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
@@ -341,7 +342,7 @@ quiz.one_choice(
 #
 # $$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
 #
-# Where all three are computed from the same words, this is **self-attention**. In **cross-attention** the queries come
+# Where all three are computed from the same words, this is **self-attention**. In *cross-attention* the queries come
 # from one sequence, and keys and values from another. The shapes below are for $T$ queries, and $S$ keys with one value
 # each; in self-attention $S = T$.
 #
@@ -350,12 +351,12 @@ quiz.one_choice(
 # | $Q$, queries | $(T, d_k)$ | what one word looks for |
 # | $K$, keys | $(S, d_k)$ | what one word can be found by |
 # | $V$, values | $(S, d_v)$ | what one word hands over |
-# | $Q K^\top$, **scores** (*logits*) | $(T, S)$ | how well each key matches one query |
+# | $Q K^\top$, **scores** | $(T, S)$ | how well each key matches one query |
 # | divided by $\sqrt{d_k}$, **scaled scores** | $(T, S)$ | the same, of similar size at every $d_k$ |
 # | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention; each row sums to 1 |
-# | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its **context vector** |
+# | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its *context vector* |
 #
-# The weights are positive and sum to 1, so an output is a *convex combination* of the values: each entry lies between
+# The weights are at least 0 and sum to 1, so an output is a *convex combination* of the values: each entry lies between
 # the smallest and the largest of that entry among the values. Here is the whole computation for *dog bites man*. The
 # row of *bites* is red.
 
@@ -442,8 +443,8 @@ assert np.allclose(context, attention_by_loop(q, k, v))
 # queries $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$.
 #
 # Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**. A fully connected layer over a whole sentence
-# learns fixed numbers for each pair of positions; a head computes its weights from each sentence. The head has
-# $D (2 d_k + d_v)$ parameters, a number without $T$, so the same head fits every length.
+# learns fixed numbers for each pair of positions; a head computes its weights afresh for each sentence. The head has
+# $D (2 d_k + d_v)$ parameters, whatever $T$ is, so the same head fits every length.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -473,8 +474,8 @@ quiz.one_choice(
 # - *It finds what is most like it.* It need not: *bites* finds what is alive.
 # - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2.
 # - *It hands over only its own vector.* $W_V$ chooses a part: two of *man*'s three numbers, and nothing of *bites*. So
-#   *dog* and *man*, which give *bites* a weight of 0.673, receive little from it. How a word hands over what it
-#   implies, *python* shows next.
+#   *dog* and *man*, which give *bites* a weight of 0.673, receive nothing from it. The next section shows how a word
+#   hands over what it implies.
 #
 # The first three are gone because a score now compares two different things: what one word asks, and what the other can
 # be found by. One matrix for both would keep the [symmetry](#why-two-matrices-and-not-their-product), and with random
@@ -483,24 +484,23 @@ quiz.one_choice(
 # %% [markdown]
 # ## And *python*?
 #
-# With three matrices made by hand *python* can have what it needs. How do you make a matrix that turns the vector $a$
-# of one word, of length 1, into the vector $b$ of another? Take their **outer product** $a^\top b$, which holds each
-# number of $a$ times each number of $b$. Multiply a word's vector $x$ by it: $x \, a^\top b = (x \cdot a) \, b$. You
-# get the vector $b$, in proportion to how much $x$ is like $a$.
+# Three matrices made by hand can give *python* what it needs. Which matrix turns the vector $a$ of one word, of length
+# 1, into the vector $b$ of another? Their **outer product** $a^\top b$, which holds each number of $a$ times each
+# number of $b$. Multiply a word's vector $x$ by it: $x \, a^\top b = (x \cdot a) \, b$. For $x = a$ this is $b$ itself,
+# because $a \cdot a = 1$. Otherwise it is $b$ times the cosine of $x$ with $a$.
 #
 # So choose the three matrices like this:
 #
-# - $W_Q$ turns *python* into the query *import* + *snake* − *python*. The first two parts ask for words like *import*
-#   or *snake*, and the third keeps *python* from choosing itself.
+# - $W_Q$, an outer product, turns *python* into the query *import* + *snake* − *python*. The first two parts ask for
+#   words like *import* or *snake*. The third lowers the score of *python* most, because its cosine with itself is 1.
 # - $W_K$ is the identity: a word is found by its own vector.
 # - $W_V$ is the sum of two outer products. One turns *import* into *programming*, the other *snake* into *animal*. Each
 #   hardly disturbs the other, because *import* and *snake* have a cosine near 0.
 #
 # Here $d_k = D = 384$, because $W_K$ is the identity. In the code the query has two extra factors. $\sqrt{384}$ undoes
-# the division by $\sqrt{d_k}$, which is meant for vectors with entries of variance about 1 (the next section); these
-# have length 1, so their scores are small already. And 10 does what dividing by 0.1 did at the beginning. What *python*
-# receives is again added to its own vector, and the output shows the cosine of this sum with *programming* and
-# *animal*.
+# the division by $\sqrt{d_k}$. That division is meant for vectors with entries of variance about 1 (the next section),
+# but word vectors of length 1 have small scores already. The 10 replaces the temperature of 0.1. What *python* receives
+# is again added to its own vector, and the output shows the cosine of this sum with *programming* and *animal*.
 
 
 # %%
@@ -560,8 +560,8 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # %% [markdown]
 # *Python* moves towards *programming* beside *import*, and towards *animal* beside *snake*. *Imported*, for which we
 # made no pair, works almost as well, because its cosine with *import* is 0.73. *Lizard*, whose cosine with *snake* is
-# 0.42, gets less weight and hands over less. That *import* implies *programming* was our choice, like the matrices;
-# training has to find them from examples.
+# 0.42, gets less weight, and its value holds only 0.42 times *animal*. That *import* implies *programming* was our
+# choice. Training has to find its matrices from examples.
 
 # %% [markdown]
 # ## Why the square root?
@@ -573,8 +573,8 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # anything has been learned. Then changing a score a little hardly changes any weight: the gradient is nearly 0, so the
 # query can hardly learn to look elsewhere.
 #
-# Dividing the scores by $\sqrt{d_k}$ divides their variance by $d_k$, so under these assumptions it is 1 at every
-# width. Here is the average of the largest weight among ten random keys:
+# Dividing the scores by $\sqrt{d_k}$ divides their variance by $d_k$, so under these assumptions the variance is 1 at
+# every width. Let a random query ask ten random keys. Here is its largest weight, on average:
 #
 # | $d_k$ | variance of a score | largest weight, undivided | divided by $\sqrt{d_k}$ |
 # |---|---|---|---|
@@ -626,7 +626,7 @@ quiz.number(
 # others, so that a batch fits into one array. A **mask** is a boolean matrix, with a row for each query and a column
 # for each key. In this book, as in PyTorch's `scaled_dot_product_attention`, **True means *may attend***.
 #
-# A **causal mask** (or *look-ahead mask*) hides the future: query $t$ may attend only to keys $0$ to $t$. A model that
+# A *causal mask* (or *look-ahead mask*) hides the future: query $t$ may attend only to keys $0$ to $t$. A model that
 # writes each word from the words before it is called **autoregressive**. While it writes, later words do not exist yet.
 # But in training the whole text is there, and all positions guess their next words at the same time. Without a mask
 # each could look at the word that it should guess, and copy it ([chapter 9](09_decoder.ipynb)).
@@ -658,7 +658,9 @@ print("masked", np.where(causal, scaled, -np.inf).round(2), sep="\n")
 print("weights", causal_weights.round(3), sep="\n")
 
 # %% [markdown]
-# *Bites* may attend only to *dog* and to itself, so their exponentials, 4.113 and 1, are divided by 5.113.
+# *Bites* may attend only to *dog* and to itself, so their exponentials, 4.113 and 1, are divided by 5.113. *Dog* sees
+# only itself: its weight is 1 whatever its score, and its output is its own value. $W_Q$ and $W_K$ change only scores,
+# so they get a gradient of 0 from this output. It teaches $W_V$ alone.
 #
 # To see that a causal mask works, change one word at a time. The outputs of the words before it must not move, or the
 # future leaks. Those of the changed word and of all words after it should move, or the mask hides too much.
@@ -689,8 +691,10 @@ print(padded_weights[1].round(3))
 
 # %% [markdown]
 # Whatever finite numbers the padding holds, no real word gives it any weight. The padding token's own *row* means
-# nothing, so its output is left out wherever outputs or losses are averaged. To hide both the future and the padding,
-# combine the two masks with `&`.
+# nothing, and nobody reads its output, because every layer gets the same padding mask, which hides the token as a key.
+# But the row is not hidden, because a row that may attend to nothing would make trouble
+# ([below](#a-row-with-nothing-to-attend-to)). Where outputs or losses are averaged, leave the token out. To hide both
+# the future and the padding, combine the two masks with `&`.
 
 # %% [markdown]
 # The first folded cell below is the checked version that later chapters import; attention is called
@@ -766,14 +770,14 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # Multiplying the scaled scores by the mask (second line) is wrong: a score of 0 is an ordinary score, with $e^0 = 1$,
 # so the hidden word still gets 0.09.
 #
-# Multiplying the weights by the mask (third line) is only half right. They no longer sum to 1, and the hidden word
-# still decides how much is left for the others. So under a causal mask the future leaks: *bites* gives *dog* 0.187 in
-# *dog bites man*, but 0.446 if the last word is a second *dog*. With minus infinity it is 0.804 in both.
+# Multiplying the weights by the mask (third line) is only half right. They no longer sum to 1, because the sum that
+# divides them still contains the hidden word's exponential. So under a causal mask the future leaks: *bites* gives
+# *dog* 0.187 in *dog bites man*, but 0.446 if the last word is a second *dog*. With minus infinity it is 0.804 in both.
 #
-# Divided by their sum (fourth line), these weights agree with the first line, because dropping a term of
-# $\sum_j e^{s_j}$ and dividing by what remains *is* the softmax of the others. Minus infinity is safer: where a hidden
-# score is far larger than the others, their weights have already been rounded to 0, and dividing by their sum is 0/0.
-# [What if every key is hidden?](#a-row-with-nothing-to-attend-to)
+# Divided by their sum (fourth line), these weights agree with the first line. Each weight is $e^{s_i}$ over the same
+# $\sum_j e^{s_j}$. This sum cancels, and what remains *is* the softmax of the visible words. Minus infinity is safer:
+# where a hidden score is far larger, the visible words' weights are already rounded to 0, and dividing by their sum is
+# 0/0. [What if every key is hidden?](#a-row-with-nothing-to-attend-to)
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -901,8 +905,8 @@ assert (blank == 0).all()
 # In a real model, call PyTorch's function, because it avoids storing the weights where it can ([chapter
 # 20](20_one_gpu.ipynb#attention-without-the-score-matrix)).
 #
-# The layer's output has the width $d_k$, and a word's vector has the width $D$, so the two cannot be added yet;
-# [chapter 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) brings it back to $D$.
+# Chapter 8 adds the layer's output to the word's vector. That needs equal widths, so [chapter
+# 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) first brings the output from $d_k$ back to $D$.
 #
 # Two things to watch for:
 #
@@ -910,17 +914,21 @@ assert (blank == 0).all()
 # - A mask of floats is *added* to the scaled scores, so it must hold 0 for *may attend* and $-\infty$ for *hidden*.
 #   With 1 and 0 PyTorch's function hides nothing, and raises no error.
 #
+# When you check your own module in this way, copy the weights and biases, switch dropout off, allow for rounding, and
+# try a causal and a padding mask. Above all, make $B$, $T$, $D$ and $d_k$ all different: where two sizes agree, a wrong
+# axis or a wrong root can go unnoticed.
+#
 
 # %% [markdown]
 # ## What does attention cost?
 #
 # There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score, $d_v$ for its part of the
-# blend, and one stored weight. Within one text $S = T$, so the time for the pairs, and the memory where all weights are
-# stored, are **quadratic**: they grow with the square of its length. For 1,000 words there are a million weights, for
-# 2,000 four million. The projections cost $T D (2 d_k + d_v)$ multiplications, which grow only with $T$.
+# blend, and room for one weight. Within one text $S = T$, so the time for the $T^2$ pairs is *quadratic*: it grows with
+# the square of the text's length. So does the memory if all weights are stored. For 1,000 words a head has a million
+# weights, for 2,000 four million. The projections cost $T D (2 d_k + d_v)$ multiplications, which grow only with $T$.
 #
-# What do you gain for this? A recurrent network reads one word after the other. In attention any word reaches any other
-# that it may see in one step, and where the whole text is known, as in training, all queries can be computed in
+# What do you gain for this? A recurrent network reads one word after the other. In attention any word reaches in one
+# step any other that it may see, and where the whole text is known, as in training, all queries can be computed in
 # parallel.
 
 
@@ -929,7 +937,7 @@ assert (blank == 0).all()
 #
 # ### Exercise 1: Ask somebody else
 #
-# *Easy, 10 minutes.* In **cross-attention**, one sequence asks and another answers. Queries come from `x`, keys and
+# *Easy, 10 minutes.* In *cross-attention*, one sequence asks and another answers. Queries come from `x`, keys and
 # values from `memory`. Return the output only. You may use `softmax`, but not `attention`.
 
 
@@ -1023,8 +1031,8 @@ verdict
 #
 # *Medium, 15 minutes.* Turn a matrix of scaled scores of a text with itself into weights. No query may attend to a
 # later key, or to padding (`real` is False where a token is padding). Where that leaves a query no key, its weights
-# are 0. (With minus infinity such a row becomes NaN; a very negative finite number avoids this, but then the row's weights
-# are not yet 0.)
+# are 0. (With minus infinity such a row is refused, or becomes NaN; a very negative finite number avoids this, but then
+# the row's weights are not yet 0.)
 
 
 # %% tags=["exercise"]
@@ -1094,7 +1102,7 @@ verdict
 # %% [markdown]
 # ### Exercise 3: Wire a head by hand
 #
-# *Harder, 20 minutes.* Every word has a column of its own: its vector is 1 there and 0 elsewhere (**one-hot**). So $X$
+# *Harder, 20 minutes.* Every word has a column of its own: its vector is 1 there and 0 elsewhere (*one-hot*). So $X$
 # is the identity, and $X W_Q = W_Q$. Given a list of partners (some may come twice, some not at all), return $W_Q$ and
 # $W_K$, both of shape $(T, T)$, such that word $i$ gives more than 99 percent of its weight to word `partner[i]`.
 # Remember that scores are divided by $\sqrt{d_k}$.
@@ -1194,8 +1202,8 @@ verdict
 # With nothing in the middle, a word's score with itself is its squared length, and among vectors of equal length no
 # score is larger. The product $W_Q W_K^\top$ says which entry of the asking word counts with which entry of the other,
 # so another word can score higher, and unlike words can match. And the product need not be symmetric. With one matrix
-# for both queries and keys the middle is $W W^\top$, which is symmetric, and *its* and *snake* have the same score in
-# either direction. For *dog bites man* it is
+# for queries and keys it would be $W W^\top$, which is symmetric, and *its* and *snake* would have the same score both
+# ways. For *dog bites man*, with two matrices, the product is
 #
 # $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} .$$
 #
@@ -1252,15 +1260,15 @@ assert 0.90 < favours_itself(shares["one shared matrix"]) < 0.97
 assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 
 # %% [markdown]
-# With a shared matrix a word's score with itself is the squared length of its key, while its scores with the others
-# scatter around 0. Another word $j$ wins only where $\|k_j\| \cos\theta > \|k_i\|$, with $\theta$ the angle between the
-# two keys, so its key must be longer. And the scores $X W_Q (X W_Q)^\top$ stay symmetric, whatever training does. With
-# two random matrices a word's query has no more to do with its own key than with any other: at 11 percent nothing is
-# decided yet, and training can choose.
+# With a shared matrix a word's score with itself is $\|k_i\|^2$, the squared length of its key. Its scores with others,
+# $\|k_i\| \|k_j\| \cos\theta$ with $\theta$ the angle between the two keys, scatter around 0. Divide both by $\|k_i\|$:
+# word $j$ wins only where $\|k_j\| \cos\theta > \|k_i\|$, so its key must be longer. And the scores
+# $X W_Q (X W_Q)^\top$ stay symmetric, whatever training does. With two random matrices a word's query has no more to do
+# with its own key than with any other: at 11 percent training can still choose.
 #
 # An attention that picks its own word fetches nothing new. Can a shared matrix work? Yes, with two changes: [Kitaev and
 # others (2020)](https://arxiv.org/abs/2001.04451) scale the keys, but not the queries, to length 1, so that scores are
-# no longer symmetric, and let words attend to themselves only where there is nobody else. They lose nothing in their
+# no longer symmetric, and let words attend to themselves only where there is nobody else. They report no loss on their
 # tasks.
 #
 # ### What is the third matrix for?
@@ -1298,10 +1306,10 @@ for used in (8, 16):
     assert lost[1] < 1e-9 if used == 8 else 0.45 < lost[1] < 0.55
 
 # %% [markdown]
-# Without $W_V$ it misses half: in a sum of two independent vectors each accounts for half, and no linear map can tell
-# them apart where both may point in the same directions. A matrix, even a random one, turns what was found into other
-# directions. Where words use 8 of 16 entries, the new directions do not overlap with the words' own, so nothing is
-# lost; two words that use all 16 entries do not both fit.
+# Without $W_V$ the fit misses half: in a sum of two independent vectors each accounts for half of the variance, and no
+# linear map can tell them apart where both may point in the same directions. A matrix, even a random one, turns what
+# was found into other directions. Where words use 8 of 16 entries, the new directions do not overlap with the words'
+# own, so nothing is lost; two words that use all 16 entries do not both fit.
 #
 # One $W_V$ can also hold dozens of pairs like *import* → *programming*. With 50 random pairs of the 384-wide word
 # vectors the result still has a cosine of 0.9 with its target, on average, since the first words of the pairs are
@@ -1324,14 +1332,15 @@ assert 0.86 < (handed * drawn[1]).sum(axis=1).mean() < 0.94
 # %% [markdown]
 # ### A row with nothing to attend to
 #
-# If every key is hidden, every scaled score is $-\infty$. The softmax subtracts the largest, and
-# $-\infty - (-\infty)$ is NaN (*not a number*), which spreads to everything it touches: in the next attention even a
-# weight of 0 times NaN is NaN. It happens, for example, where padding stands *before* a text (*left padding*). The
-# causal mask lets a padding token see only padding, and the padding mask hides that too.
+# If every key is hidden, every scaled score is $-\infty$. The softmax subtracts the largest, and $-\infty - (-\infty)$
+# is NaN (*not a number*), which spreads to everything it touches: in the next attention even a weight of 0 times NaN is
+# NaN. In training, one NaN in the loss makes every gradient NaN, and with the next step every parameter. It happens,
+# for example, where padding stands *before* a text (*left padding*). The causal mask lets a padding token see only
+# padding, and the padding mask hides that too.
 #
-# The `softmax` above returns NaN for such a row. Chapter 3's, with its check, refuses it with an error. Exercise 2
-# gives it weights of 0, and so do chapter 7's module and, in the version used here, PyTorch's function. The module
-# `SelfAttention` above gives NaN.
+# The three lines of `softmax` in [the definition](#the-definition) return NaN for such a row. Chapter 3's function,
+# with its check, refuses it with an error. Exercise 2 gives it weights of 0, and so do chapter 7's module and, in the
+# version used here, PyTorch's function. The module `SelfAttention` above gives NaN.
 #
 # Many programs write a large negative number, such as $-10^9$, in place of minus infinity. It works too, with two
 # exceptions. A row with nothing to attend to then gives equal weights to what is hidden, without a warning. And
@@ -1448,9 +1457,10 @@ for name, version in versions.items():
     print("{:26}{:>6}{:>15}{:>9}{:>15}{:>17}".format(name, *verdicts))
 
 # %% [markdown]
-# Shape and shuffle catch nothing. The sum catches the wrong axis. So does leaving queries out: with the wrong axis
-# each weight depends on the other queries. (Under a causal mask the other queries include later ones, so the future
-# leaks.) Leaving queries out also catches the root of the number of queries, because that number changes.
+# Shape and shuffle catch nothing. The sum catches the wrong axis: there the columns sum to 1 and the rows do not, so an
+# output is no average of the values any more. So does leaving queries out: with the wrong axis each weight depends on
+# the other queries. (Under a causal mask the other queries include later ones, so the future leaks.) Leaving queries
+# out also catches the root of the number of queries, because that number changes.
 #
 # No division at all passes every check but the last: its weights are positive, sum to 1 and move with the words. Only
 # known numbers or independent code, such as the loop, detect it here.

@@ -104,10 +104,10 @@ for t in (0, 1, 10, 100):
 # **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: the number dominates every dot
 # product. Smaller steps could stop that, but a second fault would remain.
 #
-# Whatever the step, the model reads $x_t + t\,u$ with a fixed vector $u$. For the plain index $u$ is $(1, \dots, 1)$;
-# smaller steps make it shorter. The key is $x_t W_K + t\,(u W_K)$, so the position adds $c\,t$ to the score of a query
-# $q$, with $c = q \cdot (u W_K)$. If $c$ is positive, the last position gains most, and if it is negative, the first.
-# No position between them can gain most.
+# Whatever the step, the model reads $x_t + t\,u$ with a fixed vector $u$, for the plain index $(1, \dots, 1)$. The key
+# is $(x_t + t\,u) W_K = x_t W_K + t\,(u W_K)$, so its score with a query $q$ gains $c\,t$. Here $c = q \cdot (u W_K)$
+# is the same for every key. If $c$ is positive, the last position gains most, because $c\,t$ grows with $t$. If $c$ is
+# negative, the first does. No other position can.
 #
 # **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
 # so "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in the
@@ -118,13 +118,13 @@ for t in (0, 1, 10, 100):
 #
 # So here is the wish list:
 #
-# - every position is *different*;
-# - the numbers are *bounded*, so that a late position does not drown its word;
-# - a step of one looks *the same everywhere*, in texts of any length: one fixed operation takes every position to the
-#   next, either adding a number or multiplying by a matrix, which $W_Q$ can learn;
-# - *any* position can be the one that scores highest, not only the first or the last;
-# - neighbouring positions are *similar*, so that what is learned at one nearly holds at the next;
-# - there is *no last* position.
+# 1. every position is *different*;
+# 2. the numbers are *bounded*, so that a late position does not drown its word;
+# 3. a step of one looks *the same everywhere*, in texts of any length: one fixed operation takes every position to the
+#    next. It adds a number, or it multiplies by a matrix such as $W_Q$ can learn;
+# 4. *any* position can be the one that scores highest, not only the first or the last;
+# 5. neighbouring positions are *similar*, so that what is learned at one nearly holds at the next;
+# 6. there is *no last* position.
 
 # %% tags=["proof"]
 assert round(cosine_similarity(dog + 100, man + 100), 3) == 1.000
@@ -133,9 +133,9 @@ assert cosine_similarity(dog, man) < 0.5
 # %% [markdown]
 # ## Sines and cosines
 #
-# A point on a circle grants several wishes at once. Think of a clock hand of length 1 that moves on with every
-# position. The dot product of two hands is the cosine of the angle between them, largest where they agree and lower on
-# both sides. So a query that points to three o'clock finds three, and likewise any other time.
+# A clock hand grants several wishes at once. Let it have length 1 and move on with every position. The dot product of
+# two hands is the cosine of the angle between them, largest where they agree and lower on both sides. So if a query
+# points to three o'clock, the key that points there scores highest, and likewise at any other time.
 #
 # One hand is not enough. A fast hand comes round again: with a period of 6 steps, positions 1, 7 and 13 are the same. A
 # slow hand hardly moves in one step, so neighbours are nearly the same, and a score can hardly choose between them.
@@ -152,10 +152,11 @@ assert cosine_similarity(dog, man) < 0.5
 #
 # $$p_{t, 2i} = \sin(\omega_i t), \qquad p_{t, 2i+1} = \cos(\omega_i t), \qquad \omega_i = 10000^{-2i/D} .$$
 #
-# Each pair is slower than the one before by the factor $10000^{2/D}$, so the periods run from 6 to thousands of words
-# with only four pairs, and to tens of thousands with ten. The first turns by $\omega_0 = 1$ radian a step, and has come
-# full circle after $2\pi \approx 6.3$ steps. The last, for a large $D$, turns by little more than 1/10000 radian a
-# step. Why 10,000? [Going further](#why-10000) compares other bases.
+# The first pair turns by $\omega_0 = 1$ radian a step, and comes full circle after $2\pi \approx 6.3$ steps. Each pair
+# is slower than the one before by the factor $10000^{2/D}$. For a large $D$ the exponent of the last pair is nearly
+# $-1$, so it turns by little more than 1/10000 radian a step, with a period of nearly $2\pi \cdot 10{,}000$. Four pairs
+# reach periods of thousands of words, ten reach tens of thousands. Why the base 10,000? [Going further](#why-10000)
+# compares other bases.
 #
 # Work out $D = 4$ on paper. There are two pairs, with $\omega_0 = 1$ and $\omega_1 = 10000^{-2/4} = \frac{1}{100}$:
 #
@@ -323,8 +324,9 @@ quiz.number(
 # %% [markdown]
 # ## Similar, but different
 #
-# Take the dot product of two encodings, $r$ positions apart. A pair with the angles $a$ and $b$ contributes
-# $\sin a \sin b + \cos a \cos b = \cos(a - b)$. The two angles of pair $i$ differ by $\omega_i r$, whatever $t$ is:
+# Take the dot product of two encodings, $r$ positions apart. A pair with angle $a$ in one and $b$ in the other
+# contributes $\sin a \sin b + \cos a \cos b = \cos(a - b)$. The two angles of pair $i$ differ by $\omega_i r$, whatever
+# $t$ is:
 #
 # $$p_t \cdot p_{t+r} = \sum_i \bigl( \sin \omega_i t \, \sin \omega_i (t + r) + \cos \omega_i t \, \cos \omega_i (t + r) \bigr) = \sum_i \cos \omega_i r .$$
 #
@@ -434,8 +436,9 @@ for shift in range(-49, 50):
 # Attention can use this to look "one word back". Try it first on the encodings alone.
 #
 # Let $W_Q = R_{-1}$. A negative $r$ goes back, so the query of position $t$ is $p_t R_{-1} = p_{t-1}$. Let $W_K$ be the
-# identity, with $d_k = D$, so the keys are the encodings themselves. All keys have the same norm, so the dot product is
-# largest where the cosine is, at the key that equals the query, $p_{t-1}$. One matrix does this for all positions:
+# identity, with $d_k = D$, so the keys are the encodings themselves. All keys have the same norm, so the largest cosine
+# gives the largest dot product. That cosine is 1, at the key that equals the query, $p_{t-1}$. One matrix does this for
+# all positions:
 
 # %%
 look_back = 20 * rotation_matrix(-1, 32)  # the factor makes the choice sharper
@@ -461,24 +464,25 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # itself, the nearest. The factor 20 is needed because neighbours' scores differ by little: without it no weight exceeds
 # about 0.21.
 #
-# With $R_1$ in place of $R_{-1}$ each position looks one word ahead, with $R_{-r}$ it looks $r$ words back. So *any*
-# position can win. And before and after are told apart.
+# With $R_1$ each position looks one word ahead, with $R_{-r}$ it looks $r$ words back. So *any* position can win.
+# Before and after are told apart, because the rotation moves the peak to one side.
 #
 # All this needs pairs. With sines alone there is no matrix $R_r$, because at $t = 0$ all the sines are 0. Zero times
 # any matrix is 0, and the sines at position $r$ are not 0.
 #
 # If wide enough, sinusoids grant every wish:
 #
-# | | different | bounded | same step | any can win | similar | no last |
+# | | 1 different | 2 bounded | 3 same step | 4 any can win | 5 similar | 6 no last |
 # |---|---|---|---|---|---|---|
 # | index $t$ | yes | no | yes | no | yes | yes |
 # | $t / T$ | yes | yes | no | no | yes | yes |
 # | one-hot | yes | yes | yes | yes | no | no |
 # | sinusoids | yes | yes | yes | yes | yes | yes |
 #
-# One-hot grants *same step*, because one matrix can shift every code by one, and *any can win*, because a query that
-# equals a code picks that position. *No last* says only that the formula has a vector for every position. [A later
-# section](#could-the-encoding-be-learned) asks whether a trained model can use it.
+# Here *any can win* means by position alone. One-hot grants *same step*, because one matrix can shift every code by
+# one, and *any can win*, because a query that equals a code picks that position. *No last* says only that the formula
+# has a vector for every position. [A later section](#could-the-encoding-be-learned) asks whether a trained model can
+# use it.
 #
 # ### The dog and the man
 #
@@ -542,10 +546,10 @@ assert not same
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
-# If $p$ is as wide as $x$, adding is the case $W_1 = W_2$. So side by side can do more, but it makes every vector and
-# matrix wider. The price of a sum is that word and position share entries and one matrix, and the price is small if
-# they keep to different directions. In the extreme, as in the 384 + 32 above, a sum *is* a concatenation:
-# $(x, 0) + (0, p) = (x, p)$.
+# Adding, with $p$ as wide as $x$, gives $(x + p) W = x W + p W$, the case $W_1 = W_2$. So concatenation can do more,
+# but it makes every vector and matrix wider. In a sum, word and position share entries and one matrix. That costs
+# little if they keep to different directions and neither is much longer than the other. In the extreme, as in the 384 +
+# 32 above, a sum *is* a concatenation: $(x, 0) + (0, p) = (x, p)$.
 
 # %% [markdown]
 # ## Could the encoding be learned?
@@ -560,8 +564,8 @@ assert not same
 # - *Sinusoids* are fixed, and $A = R_{-1}$ would solve the task.
 # - A *learned encoding* starts at random and is trained along with $A$ ([chapter 7](07_learning.ipynb) says how).
 #
-# Training shows positions 0 to 23. The test asks about positions 24 to 47, with all 48 to choose from. Going beyond
-# what was trained like this is called **extrapolation**. Chance is 2 percent.
+# Training uses positions 0 to 23. The test asks about positions 24 to 47. Going beyond what was trained like this is
+# called **extrapolation**. With all 48 to choose from, chance is 2 percent.
 #
 # **Predict first.** With each kind, what share of positions 24 to 47 give most weight to the one before?
 
@@ -638,19 +642,21 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 
 
 # %% [markdown]
-# These are means of three runs, each kind at the best of five learning rates (chapter 7 says what that is), chosen on
-# positions 24 to 47, which flatters both. At positions 1 to 23, with the first 24 to choose from, both are always
-# right. Beyond, the learned encoding is no better than chance: its rows there are random numbers that training never
-# changed. PyTorch's `nn.Embedding(max_length, D)` has no rows at all beyond `max_length`, the model's *context length*,
-# so a longer text raises an error.
+# These are means of three runs. Each kind has the best of five learning rates (how far a step goes: chapter 7), chosen
+# on positions 24 to 47, which flatters both. At positions 1 to 23, with the first 24 to choose from, both are always
+# right. At later positions the learned encoding is no better than chance: its rows there are random numbers that
+# training never changed. PyTorch's `nn.Embedding(max_length, D)` has no rows at all beyond `max_length`, the model's
+# *context length*, so a longer text raises an error.
 #
 # Sinusoids may extrapolate: in our task they do at width 16 and 32, in part at 64, and hardly at 128.
 #
-# Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width. But 24 encodings do not
-# determine $A$, and training found another matrix. Of 128 directions, 12 hold nearly all of the encodings, because slow
-# pairs, and pairs of close frequency, move much alike for 24 steps. Later they move apart, and the encodings point in
-# directions in which training has hardly changed $A$, because training changes $A$ only by products of the 24 encodings
-# that it sees. [Going further](#why-do-wide-sinusoids-fail) tests how much this explains.
+# Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width. But the 24 encodings point
+# in too few directions to determine $A$. Training found another matrix, right for these, but at widths 64 and 128 wrong
+# for many later ones ([why](#why-do-wide-sinusoids-fail)).
+#
+# For a whole model, plot its error on unseen texts by position, past the trained length. If the curve rises there, the
+# model does not cope. If it stays level, show the model only the last words, as many as it was trained on. It used the
+# longer text only if this raises its error.
 
 # %% [markdown]
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
@@ -692,9 +698,9 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 #
 # $$(x_t + p_t) \, M \, (x_s + p_s)^\top = x_t M x_s^\top + x_t M p_s^\top + p_t M x_s^\top + p_t M p_s^\top .$$
 #
-# A phrase should usually be read alike wherever it stands, so only the difference $t - s$ should count, but through the
-# last three terms the score can depend on $t$ and $s$ themselves. Even in the last term, $p_t M p_s^\top$, a trained
-# $M$ need not leave only the difference $t - s$.
+# A phrase should usually be read alike wherever it stands, so only $t - s$ should count. But the second term can depend
+# on $s$ itself, and the third on $t$. The last, $p_t M p_s^\top$, depends on $t - s$ alone if $M$ is a rotation $R_r$,
+# but a trained $M$ need not be one.
 #
 # The sinusoidal encoding of position $t$ is a fixed vector turned by $R_t$: $p_t = p_0 R_t$, with
 # $p_0 = (0, 1, 0, 1, \dots)$. **Rotary position embedding** (RoPE) adds nothing to the words. It turns the query and
@@ -710,7 +716,8 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # $R_s^\top = R_{-s}$: transposing the rotation swaps the signs of its two sines, and so does negating the angle. So
 # $R_t R_s^\top = R_{t-s}$: turning back by $s$ undoes $s$ of the $t$ steps.
 #
-# **By hand.** Take one pair that turns by 1 radian a position, and a query and a key that are both $(0, 1)$:
+# **By hand.** One pair turns by 1 radian a position. Query and key are both $(0, 1)$, which $t$ steps turn into
+# $(\sin t, \cos t)$:
 #
 # | query at, key at | query, turned | key, turned | score |
 # |---|---|---|---|
@@ -764,10 +771,11 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 # The first two scores are equal, because $t - s$ is 4 in both. In the third the two positions are swapped and the score
 # changes: before and after are told apart.
 #
-# Why turn both, and nothing else? With only the queries turned, the score would contain $t$ but not $s$. The values are
-# not turned, because otherwise what a word hands over would depend on where it stands.
+# Why turn both, and nothing else? With only the queries turned, the score would contain $t$ but not $s$. With both, two
+# rotations meet, and only their difference is left. A value would meet no second rotation, so what a word hands over
+# would depend on where it stands. Therefore values are not turned.
 #
-# How do rotary positions differ from sinusoids?
+# Sinusoids encode the position itself (absolute), rotary positions only the distance (relative):
 #
 # | | sinusoids: **absolute** | rotary: **relative** |
 # |---|---|---|
@@ -1005,10 +1013,13 @@ assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
 # %% [markdown]
 # ### Why do wide sinusoids fail?
 #
-# In [the experiment](#could-the-encoding-be-learned), training at width 128 used only 12 of the 128 directions. As a
-# test, take $R_{-1}$ and remove all that it does outside the used directions. A direction counts as used if the 24
-# encodings reach at least a thousandth as far along it as along the strongest one.  This *confined* rotation is still
-# right at 1 to 23. The second column has the share of the squared length of encodings 24 to 47 that lies outside:
+# In [the experiment](#could-the-encoding-be-learned) training changed $A$ only by products of the 24 encodings that it
+# saw. At width 128 these encodings lie nearly all in 12 of the 128 directions, because in 24 steps the slow pairs
+# hardly move, and pairs of close frequency move alike. Beyond position 23 pairs of middling speed move apart, so
+# encodings there also point in directions in which $A$ has hardly changed. How much does that explain? Remove from
+# $R_{-1}$ all that it does outside the used directions: those (*singular vectors* of the 24 encodings) whose singular
+# value is at least a thousandth of the largest. This *confined* rotation is still right at 1 to 23. The second column
+# has the share of the squared length of encodings 24 to 47 that lies outside:
 #
 # | width | outside, 24–47 | confined rotation right, 24–47 | trained $A$ right, 24–47 |
 # |---|---|---|---|
@@ -1017,8 +1028,9 @@ assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
 # | 64 | 33% | 21% | 68% |
 # | 128 | 39% | 12% | 4% |
 #
-# So the unused directions explain part of the failure. At 32 and 64 the trained matrix does better than the confined
-# rotation, and at 128 worse.
+# So the unused directions explain part of the failure. (Nearly all that lies in them belongs to pairs with periods
+# below 1,000 words, not to the slowest.) At 32 and 64 the trained matrix does better than the confined rotation, and at
+# 128 worse.
 
 # %% tags=["proof"]
 strong, outside, zero, confined = [], [], [], []
@@ -1072,6 +1084,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
+# The curves on the right are smoothed: each point is a mean over distances within a factor of 1.5.
+#
 # Whatever the base, the first pair has a period of $2\pi \approx 6.3$ words. From there the periods grow by one factor
 # from pair to pair, towards $2\pi$ times the base. A first pair that turned by more than $\pi$ a step could not be told
 # from a slower one turning backwards.
@@ -1093,12 +1107,15 @@ assert round(2 * np.pi * 1e4 ** (62 / 64), -3) == 47_000
 
 # %% [markdown]
 # Fast pairs tell near positions apart and slow pairs far ones, and both are needed. A small base has too few slow
-# pairs: with base 100 none of the similarity is left at 50 to 200 words, so 100 words away looks no nearer than
-# 1,000. A large base has too few fast ones: 10 words away, the similarity is 0.66 with 10,000 and still 0.76 with a
-# million, so near positions are a little harder to tell apart. Models for long texts accept that.
+# pairs: with base 100 none of the similarity is left at 50 to 200 words, so 100 words away looks no nearer than 1,000.
+# Where even the longest period is much shorter than the text, every pair comes round many times, so none alone tells
+# far positions apart. A large base has too few fast ones: 10 words away, the similarity is 0.66 with 10,000 and still
+# 0.76 with a million. So near positions are a little harder to tell apart. The slowest pairs hardly move in a whole
+# text. Models for long texts accept both.
 #
-# The paper of 2017 gives no reason for its 10,000. Llama 3 uses 500,000 for its rotary positions ([Grattafiori and
-# others, 2024](https://arxiv.org/abs/2407.21783)). Many libraries call the base `rope_theta`.
+# The paper of 2017 gives no reason for its 10,000. The longest period should be well beyond the text, and most pairs
+# should still move in it; a wide range of bases does both. Llama 3 uses 500,000 for its rotary positions ([Grattafiori
+# and others, 2024](https://arxiv.org/abs/2407.21783)). Many libraries call the base `rope_theta`.
 
 # %% [markdown]
 # ### Why multiply the embedding by the root of the width?
@@ -1152,13 +1169,14 @@ quiz.several_choices(
 # %% [markdown]
 # ### Other ways to encode the distance
 #
-# Beyond the trained length not only sinusoids but also rotary positions often fail, because slow pairs there turn by
-# angles that no score has seen. So for longer texts the angles are rescaled (*position interpolation*, [Chen and
-# others, 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)).
+# Beyond the trained length rotary positions often fail, too: their slow pairs turn there by angles that no score has
+# seen. So for longer texts the angles are rescaled (*position interpolation*, [Chen and others,
+# 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)).
 #
-# Can rotary positions look *one word back*? Yes. Let every key be the same vector $k$ and every query $k R_{-1}$,
-# whatever the words. A model can do this if its projections add a constant vector, a *bias*: with $W_Q = W_K = 0$ only
-# the biases are left. The score is $k R_{t-s-1} \, k^\top$, largest at $s = t - 1$, where nothing is turned.
+# Can rotary positions look *one word back*? Yes. Let every key be the same $k$ and every query $k R_{-1}$, whatever the
+# words. A model can do this if its projections add a constant vector, a *bias*: with $W_Q = W_K = 0$ only biases are
+# left. Turned, query and key are $k R_{t-1}$ and $k R_s$. Their score, $k R_{t-s-1} \, k^\top$, is largest at
+# $s = t - 1$, where they are equal.
 #
 # Rotations are not the only way to encode the distance (the first in a transformer was [Shaw and others,
 # 2018](https://arxiv.org/abs/1803.02155)):
@@ -1166,8 +1184,10 @@ quiz.several_choices(
 # - A **relative position bias** adds to each score a number that depends on the distance alone, $q \cdot k + b_{t-s}$:
 #   one learned for each range of distances ([T5, Raffel and others, 2020](https://arxiv.org/abs/1910.10683)), or minus
 #   a multiple of the distance ([ALiBi, Press and others, 2022](https://arxiv.org/abs/2108.12409)).
-# - *NoPE* ("no positional encoding") leaves positions out where a causal mask tells the order ([chapter
-#   9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
+# - *NoPE* ("no positional encoding") leaves positions out where a causal mask tells the order. With such a mask each
+#   word sees only those before it. So a word that moves sees other words, and its output changes. In what order those
+#   stood, one layer cannot tell; a second can, because each of their own outputs depends on what stood before them
+#   ([chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
 
 # %% [markdown]
 # ### Can the sum be taken apart?

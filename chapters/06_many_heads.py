@@ -8,17 +8,17 @@
 # %% [markdown]
 # # 6. Why more than one head?
 #
-# *Dog bites man.* To know who bit whom, the verb must tell two words apart. One **head**, as in chapter 4, has one row
-# of weights for the verb, and so gives it one average of the words. But in general two words cannot be recovered from
-# one average. Let each word be a number: with equal weights, 1 and 5 give 3, and so do 2 and 4. A second average, with
-# the weights $\tfrac23$ and $\tfrac13$, gives $\tfrac73$ and $\tfrac83$, and both averages together belong to one pair
-# only. **Multi-head attention** computes several averages side by side, each with weights of its own. This chapter
-# builds it by hand, then in ten lines, then as a [PyTorch module](#the-same-as-a-pytorch-module). In between it
-# measures [what a single head loses](#would-one-head-do). Then it asks why heads become different, and inspects the
-# heads of a published model.
+# *Dog bites man.* To know who bit whom, the verb must tell two words apart. One *head*, as in chapter 4, has one row of
+# weights for the verb, and so gives it one average of the words. But in general two words cannot be recovered from one
+# average. Let each word be a number: with equal weights, 1 and 5 give 3, and so do 2 and 4. A second average, with the
+# weights $\tfrac23$ and $\tfrac13$, is $\tfrac73$ for 1 and 5 but $\tfrac83$ for 2 and 4. Only one pair has both
+# averages. **Multi-head attention** computes several averages side by side, each with weights of its own. This chapter
+# builds it by hand, then in ten lines, then as a [PyTorch module](#the-same-as-a-pytorch-module), and measures [what a
+# single head loses](#would-one-head-do). Then it asks why heads become different, and inspects the heads of a published
+# model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 24 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 7 more
+# takes about 26 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 7 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
@@ -72,8 +72,8 @@ head_2 = {
 #
 # Follow the verb in head 1. Its scores with the three keys are 9, 0 and −9; divided by $\sqrt 2$ that is 6.364, 0 and
 # −6.364. The exponentials are about 580, 1 and 0.002, so the weights are 0.9983, 0.0017 and 0.0000, and the blend of
-# the values is $0.9983 \cdot (1, 0) + 0.0017 \cdot (0, 0) \approx (0.998, 0)$: *dog*. In head 2 the same happens from
-# the other end, and the blend is $(0, 0.998)$: *man*.
+# the values is $0.9983 \cdot (1, 0) + 0.0017 \cdot (0, 0) \approx (0.998, 0)$: *dog*. In head 2 the keys have opposite
+# signs, so the blend is $(0, 0.998)$: *man*.
 
 # %% tags=["nbval-check-output"]
 from dotformer.by_hand.attention import self_attention
@@ -120,7 +120,7 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
 #
 # How much does one average lose? We try to read both nouns back from what the verb receives. A word has $D = 16$
-# numbers, of which a noun fills 8. So two nouns are 16 numbers, and the verb receives 16: they would fit. We draw two
+# numbers, of which a noun fills 8. So two nouns are 16 numbers, and the verb receives 16: would they fit? We draw two
 # thousand pairs of nouns, whose entries are independent normal numbers with mean 0. Nothing in the heads is trained: we
 # set their weights.
 #
@@ -179,16 +179,18 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# One head misses half, whatever $\alpha$ is. Why? Take $\alpha = \tfrac12$. Two nouns are 16 numbers, the 8 of their
-# sum and the 8 of their difference. The average tells the sum. Since the nouns are independent, with the same variance,
-# the sum and the difference are uncorrelated, so a matrix learns nothing of the difference from the sum, and the
-# difference varies as much as the sum. So exactly half is lost. For every other $\alpha$ another combination of the two
-# nouns takes the part of the difference ([the proof](#why-exactly-half)).
+# One head misses half, whatever $\alpha$ is. Why? All that it hands over is the average, 8 numbers. $W_V$ spreads these
+# over 16 entries, but adds nothing to them (the result has *rank* 8). Which half is lost? Take $\alpha = \tfrac12$. Two
+# nouns can be computed from their sum and their difference, 8 numbers each. The average determines only the sum. Entry
+# by entry, sum times difference is $a^2 - b^2$. This is 0 on average, because the nouns have the same variance. So the
+# two are uncorrelated, and a matrix learns nothing of the difference. The difference varies as much as the sum, because
+# the nouns are independent. So exactly half is lost. For another $\alpha$ another combination of the two nouns is lost
+# in place of the difference ([the proof](#why-exactly-half)).
 #
 # Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole.
 #
-# But two heads take half as many numbers from each word. If nouns fill more than 8, they miss some, too, and at 16 they
-# only tie with one head ([measured](#what-if-nouns-fill-more-than-half-of-a-word)).
+# But if nouns fill more than the 8 numbers that a narrow head hands over, two heads miss some, too. At 16 they only tie
+# with one head ([measured](#what-if-nouns-fill-more-than-half-of-a-word)).
 
 # %% [markdown]
 # ## The definition
@@ -204,51 +206,24 @@ plt.show()
 # The square brackets **concatenate** the heads' outputs: they set them side by side, which gives $(T, D)$ again. The
 # last matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. The example did without it, because
 # nothing had to be mixed. The definition is that of [Vaswani and others, 2017](https://arxiv.org/abs/1706.03762), who
-# write *Concat* for the brackets. Their reason is ours: with a single head, averaging inhibits attending to "different
-# representation subspaces at different positions".
+# write *Concat* for the brackets. Their reason includes ours: with a single head, averaging inhibits attending to
+# "different representation subspaces at different positions".
 #
-# Why $d_k = D / H$? Because $H$ heads then have as many parameters and multiplications as a single wide one with a
-# $W_O$. The price is that a narrower head compares words by fewer numbers ([how few are too
-# few](#what-if-a-head-is-too-narrow)). Any other $d_k$ would do, too: $W_O$ then has the shape $(H d_k, D)$ and still
-# returns width $D$.
+# Why $d_k = D / H$? Because the heads then have $H d_k = D$ columns together, and so as many parameters and
+# multiplications as a single wide head with a $W_O$. The price is that a narrower head compares words by fewer numbers.
+# With one or two it can hardly single out one word among many ([how few are too few](#what-if-a-head-is-too-narrow)).
+# Any other $d_k$ would do, too: $W_O$ then has the shape $(H d_k, D)$ and still returns width $D$.
 
 # %% [markdown]
 # ### In code
 #
 # In code the query matrices of all heads stand side by side in one matrix of shape $(D, D)$, so that one product
-# computes all queries. Keys and values have such a matrix, too. Here is the whole layer, for a batch of $B$ sentences.
-# `split` cuts every row into $H$ slices of $d_k$, without moving a number. Then it swaps two axes, so that each head
-# has a matrix of its own with a row for every word. On these matrices `scaled_dot_product_attention`, from chapter 4,
-# computes the blends and the weights. Merging then reverses the steps of `split`: first swap, then reshape.
-
-# %%
-from dotformer.by_hand.attention import scaled_dot_product_attention
+# computes all queries. Keys and values have such a matrix, too. Then each row of the product is cut into $H$ slices of
+# $d_k$, and two axes are swapped, so that each head has a matrix of its own with a row for every word. Follow one cell,
+# labelled with its row and column in the first matrix:
 
 
-def multi_head(x, w_q, w_k, w_v, w_o, num_heads):
-    B, T, D = x.shape
-
-    def split(y):  # (B, T, D)
-        y = y.reshape(B, T, num_heads, -1)  # cut the rows: (B, T, H, d_k)
-        return y.swapaxes(1, 2)  # (B, H, T, d_k)
-
-    query = split(x @ w_q)  # (B, T, D) -> (B, H, T, d_k)
-    key, value = split(x @ w_k), split(x @ w_v)
-    per_head, _ = scaled_dot_product_attention(query, key, value)  # (B, H, T, d_k)
-    merged = per_head.swapaxes(1, 2)  # (B, T, H, d_k)
-    return merged.reshape(B, T, D) @ w_o  # (B, T, D)
-
-
-# both heads of the example, side by side, so that each matrix is (4, 4)
-both = [np.hstack([head_1[name], head_2[name]]) for name in ("w_q", "w_k", "w_v")]
-sentences = np.stack([dog_bites, man_bites])  # 2 sentences of 3 words, width 4
-received = multi_head(sentences, *both, np.eye(4), num_heads=2)
-print("x", sentences.shape, "  out", received.shape)
-print("the verb, in each sentence:", *received[:, 1].round(3))
-assert np.allclose(received[0], together)
-
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a matrix of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same matrix with each row cut in two, T by H by d_k. Then two matrices of 3 rows and 2 columns, one blue and one red, H by T by d_k. A note says: one attention each, then the way back."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a matrix of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same matrix with each row cut in two, T by H by d_k. Then two matrices of 3 rows and 2 columns, one blue and one red, H by T by d_k. A note says: one attention each, then the same steps backwards."}}
 def draw_block(axes, left, bottom, color, first_column):
     for row in range(3):
         for column in range(2):
@@ -287,25 +262,81 @@ for start, end, word in [
     )
     axes.text((start[0] + end[0]) / 2, 6.35, word, ha="center", fontsize=9)
 axes.text(
-    13.2, 2.2, "one attention each;\nthen the way back", fontsize=10, va="top"
+    13.2,
+    2.2,
+    "one attention each;\nthen the same steps\nbackwards",
+    fontsize=10,
+    va="top",
 )
 axes.set(xlim=(-0.2, 16.5), ylim=(0.8, 10.4), aspect="equal")
 axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# Follow one cell, labelled with its row and column in the first matrix, through all three stages. Attention works on
-# the last two axes: queries times keys gives $(B, H, T, T)$, one matrix of scores for each head of each sentence. So it
-# treats heads as it treats the sentences of a batch: each by itself.
+# Here is the whole layer, for a batch of $B$ sentences. `split` does the two steps of the drawing.
+# `scaled_dot_product_attention`, from chapter 4, computes the blends of each head. Merging reverses the steps of
+# `split`: first swap, then reshape.
+
+# %%
+from dotformer.by_hand.attention import scaled_dot_product_attention
+
+
+def multi_head(x, w_q, w_k, w_v, w_o, num_heads):
+    B, T, D = x.shape
+
+    def split(y):  # (B, T, D)
+        y = y.reshape(B, T, num_heads, -1)  # cut the rows: (B, T, H, d_k)
+        return y.swapaxes(1, 2)  # (B, H, T, d_k)
+
+    query = split(x @ w_q)  # (B, T, D) -> (B, H, T, d_k)
+    key, value = split(x @ w_k), split(x @ w_v)
+    per_head, _ = scaled_dot_product_attention(query, key, value)  # (B, H, T, d_k)
+    merged = per_head.swapaxes(1, 2)  # (B, T, H, d_k)
+    return merged.reshape(B, T, D) @ w_o  # (B, T, D)
+
+
+# both heads of the example, side by side, so that each matrix is (4, 4)
+both = [np.hstack([head_1[name], head_2[name]]) for name in ("w_q", "w_k", "w_v")]
+sentences = np.stack([dog_bites, man_bites])  # 2 sentences of 3 words, width 4
+received = multi_head(sentences, *both, np.eye(4), num_heads=2)
+print("x", sentences.shape, "  out", received.shape)
+print("the verb, in each sentence:", *received[:, 1].round(3))
+assert np.allclose(received[0], together)
+
+
+# %% [markdown]
+# Attention works on the last two axes: queries times keys gives $(B, H, T, T)$, one matrix of scores for each head of
+# each sentence. So it treats heads as it treats the sentences of a batch: each by itself. Here is a batch on its way,
+# with one word of one sentence:
+
+# %% tags=["nbval-check-output"]
+y = np.arange(96).reshape(2, 6, 8)  # say x @ w_v: 2 sentences, 6 words, width 8
+cut = y.reshape(2, 6, 4, 2)  # 4 heads of width 2
+split = cut.swapaxes(1, 2)
+even = np.full((2, 4, 6, 6), 1 / 6)  # the weights: here a plain average
+blends = even @ split
+merged = blends.swapaxes(1, 2).reshape(2, 6, 8)
+print("projected", y.shape, "     word 2:", y[0, 2])
+print("cut      ", cut.shape, "  word 2:", *cut[0, 2])
+print("split    ", split.shape, "  head 1, word 2:", split[0, 1, 2])
+print("weights  ", even.shape)
+print("blends   ", blends.shape, "  head 1, word 2:", blends[0, 1, 2])
+print("merged   ", merged.shape, "     word 2:", merged[0, 2])
+assert np.allclose(merged[0, 2], y[0].mean(axis=0))
+
+# %% [markdown]
+# (Heads and words are counted from 0.) All weights are equal, so the merged row is the mean of the six rows: it starts
+# with 20, the mean of 0, 8, …, 40.
 #
 # Without the swap, reshaping from $(B, T, D)$ straight to $(B, H, T, d_k)$ gives the same shape and no error, but the
-# wrong numbers. Take two words, $(1, 2, 3, 4)$ and $(5, 6, 7, 8)$, and two heads. Head 1 should get $(1, 2)$ and
-# $(5, 6)$. Instead it gets $(1, 2)$ and $(3, 4)$, and takes the second half of word 1 for word 2. The way back has [the
-# same trap](#break-it-merged-without-the-swap).
+# wrong numbers. A reshape leaves the numbers in their order, all of word 1, then all of word 2, and only cuts this row
+# into $H$ runs. So a head gets neighbouring words, not a slice of every word. Take two words, $(1, 2, 3, 4)$ and
+# $(5, 6, 7, 8)$, and two heads. Head 1 should get $(1, 2)$ and $(5, 6)$. Instead it gets $(1, 2)$ and $(3, 4)$, and
+# takes the second half of word 1 for word 2. The way back has [the same trap](#break-it-merged-without-the-swap).
 #
-# The example with the dog is no good test of such code. There $H$ and $d_k$ are both 2, and $W_O$ changes nothing, so
-# confusing the two or forgetting $W_O$ would pass. Test with sizes that all differ and a random $W_O$, against a loop
-# over the heads:
+# The example with the dog is no good test of such code. There $H$ and $d_k$ are both 2, so confusing them would pass.
+# So would forgetting $W_O$, which there is the identity. Test with sizes that all differ and a random $W_O$, against a
+# loop over the heads:
 
 
 # %%
@@ -413,13 +444,17 @@ assert np.allclose(sum(terms), mixed)
 # So a head has two jobs. Its $W_Q$ and $W_K$ say where it looks. Its $W_V$ and its rows of $W_O$ say what it hands
 # over, and into which numbers of the output. [Elhage and others,
 # 2021](https://transformer-circuits.pub/2021/framework/index.html), call the two its *QK circuit* and its *OV circuit*.
-# The product $W_V^{(h)} W_O^{(h)}$ has the shape $(D, D)$, but whatever passes through it is squeezed into $d_k$
-# numbers on the way (its *rank* is at most $d_k$): a head reads $d_k$ directions of a word and writes into $d_k$
-# directions of another.
+# The product $W_V^{(h)} W_O^{(h)}$ has the shape $(D, D)$, but squeezes a word into $d_k$ numbers on the way (its
+# *rank* is at most $d_k$). A head reads at most $d_k$ directions of a word, the columns of $W_V^{(h)}$, and writes into
+# at most $d_k$ of another, the rows of $W_O^{(h)}$.
 #
-# If all heads had the same attention weights, the sum would be one head with one matrix, so several heads gain only
-# where their attention weights differ. And a sum has no order: exchange two heads together with their rows of $W_O$,
-# and the layer computes the same, so *head 3* means something in one trained model only.
+# Head $h$ adds its attention weights times $X W_V^{(h)} W_O^{(h)}$. If all heads had the same weights, these could be
+# factored out, leaving one head with the matrix $\sum_h W_V^{(h)} W_O^{(h)}$. So several heads gain only where their
+# weights differ. A sum has no order: with their rows of $W_O$, two heads can be exchanged, so *head 3* means something
+# in one trained model only. Single entries of the matrices mean as little. With an invertible matrix $M$ of shape
+# $(d_k, d_k)$, $W_V^{(h)} M$ and $M^{-1} W_O^{(h)}$ do what $W_V^{(h)}$ and $W_O^{(h)}$ did, since $M M^{-1}$ is the
+# identity. (For $W_Q^{(h)}$ and $W_K^{(h)}$, whose product is $W_Q W_K^\top$, the pair is $M$ and the transpose of
+# $M^{-1}$.) To compare two models, compare the products, or what the heads do.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -487,7 +522,7 @@ plt.show()
 # The sum is positive where the dog only bites, negative where it is only bitten, and 0 where it does both. Neither head
 # by itself tells all three sentences apart. Their sum does.
 #
-# Heads are not averaged, as the models of an ensemble are: an average gives each head the same say in every number,
+# Unlike the models of an ensemble, heads are not averaged. An average gives each head the same say in every number,
 # whereas each head's own rows of $W_O$ set how much it adds to each number.
 
 # %% tags=["proof"]
@@ -548,8 +583,8 @@ for num_heads in (1, 8, 64):
 # head, so $2 H T^2 d_k = 2 T^2 D = 10{,}240{,}000$ in all, because $H \cdot d_k$ stays 512. What grows is the number of
 # attention weights, $H \, T^2$, and so the time for their softmaxes and any memory to store them.
 #
-# Heads are not entirely free, though. A single head does not need its $W_O$, because $W_V W_O$ is one matrix like any
-# other. Without $W_O$ such a layer has a quarter fewer parameters.
+# Heads are not entirely free, though. A single head does not need its $W_O$, because $W_V W_O$ has the shape of $W_V$
+# and can replace it. That saves a quarter of the parameters.
 #
 # How many heads are best? Vaswani and others chose eight. Their table 3 gives the quality of translations as a score
 # from 0 to 100, called BLEU ([chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with
@@ -577,9 +612,9 @@ quiz.number(
 # ## The same as a PyTorch module
 #
 # The same layer again, now as the module that is trained below: three large products, a split, one attention, a merge,
-# and $W_O$. Unlike the formula above, the module adds a vector, a **bias**, after each product, as does
+# and $W_O$. Unlike the formula above, the module adds a vector, a *bias*, after each product, as does
 # `nn.MultiheadAttention`. The $T$ queries may come from other words than the $S$ keys and values, as when a translation
-# looks at its source ([chapter 9](09_decoder.ipynb)), so it serves as self-attention and as **cross-attention**.
+# looks at its source ([chapter 9](09_decoder.ipynb)), so it serves as self-attention and as *cross-attention*.
 
 # %%
 import torch
@@ -619,9 +654,9 @@ print(ours(x, x, x, causal).shape)  # self-attention: x three times
 #
 # - A causal mask, $(T, S)$, fits as it is.
 # - A padding mask, $(B, S)$, True for real words, needs two axes: `mask[:, None, None]` is $(B, 1, 1, S)$.
-# - A mask for each sentence, $(B, T, S)$, needs one: `mask[:, None]`. Unchanged, its $B$ is matched with the $H$ heads:
-#   harmless if $B = 1$, silently wrong if $B = H$, where [head $h$ takes the mask of sentence
-#   $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis), and an error otherwise.
+# - A mask for each sentence, $(B, T, S)$, needs one: `mask[:, None]`. Unchanged, it is read as $(1, B, T, S)$, which
+#   matches its $B$ with $H$. That is harmless if $B = 1$, silently wrong if $B = H$, where [head $h$ takes the mask of
+#   sentence $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis), and an error otherwise.
 #
 # Do not use `view` for the merge: after `transpose` the numbers need not lie in memory in the order of the axes, so
 # `view`, which never copies, may stop with an error. `flatten` and `reshape` copy when they must.
@@ -694,10 +729,10 @@ for y, mask in (x, causal), (other, None):
 # Nothing in the definition says that one head should look at the first noun and another at the last. Let training
 # decide. How it works is for [chapter 7](07_learning.ipynb); here you see what it finds.
 #
-# The sentences are *noun, verb, noun*. A word has $D = 16$ numbers, as before. A noun now fills six of them, one more
-# says *verb*, and one is the position, so all that a word holds fits into a head of width 8. The other eight are 0. A
-# layer has either one head of width 16 or two of width 8. Its task is to write both nouns, 12 numbers, into its output
-# for the verb.
+# The sentences are *noun, verb, noun*. A word has $D = 16$ numbers, as [above](#would-one-head-do). A noun now fills
+# six of them, one more says *verb*, and one is the position. The other eight are 0, so all that a word holds fits into
+# a head of width 8. A layer has either one head of width 16 or two of width 8. Its task is to write both nouns, 12
+# numbers, into its output for the verb.
 #
 # **Predict first.** Train three layers: one head; two heads that start at random; two heads that start identical in
 # everything, their rows of $W_O$ included. What share of the nouns does each miss?
@@ -776,16 +811,17 @@ print(f"{'two, equal but W_O':20} {parted:5.2f}")
 assert parted < 0.005
 
 # %% [markdown]
-# One head misses about 42 percent ([why less than half?](#could-one-head-escape-by-other-means)), two heads nothing. In
-# all three runs, each from another random start, or *seed*, one of the two gives its largest weight to the first noun,
-# and the other to the last. Their weights need not be 1 and 0: two different averages are two equations for two
-# unknowns. The last row of the output, trained once, is for the quiz below.
+# One head misses about 42 percent ([why less than half?](#could-one-head-escape-by-other-means)). Two heads that start
+# equal miss as much. Two that start at random miss nothing. In all three runs of the latter, each from another random
+# start, or *seed*, one head gives its largest weight to the first noun, the other to the last. The weights need not be
+# 1, because two different averages are two equations for two unknowns. The last row of the output, trained once, is for
+# the quiz below.
 #
 # The two heads start from different random matrices, and each is corrected through its own rows of $W_O$, so training
 # corrects them differently. Presumably a head lowers the error more by bringing what is still missing than by repeating
-# what the other brings, so the difference can grow. Two heads that start out equal get equal corrections and stay
-# equal. So different starts break the *symmetry* and let heads drift apart, and a task that one average cannot solve
-# rewards it. Where one average would do, nothing forces heads to differ.
+# what the other brings, so the difference can grow. Two heads that start equal write the same through equal rows, so
+# they get equal corrections and stay equal. Different starts break this *symmetry*, and a task that one average cannot
+# solve rewards drifting apart. Where one average would do, nothing forces heads to differ.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -814,9 +850,9 @@ quiz.one_choice(
 # What do heads find in a real model? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2, and look at its
 # first layer, of twelve heads of width 32 ($D = 384$). The model adds two tokens that are not words, `[CLS]` before
 # each text and `[SEP]` after it. Give it three sentences: *the cat sat on the mat and it slept*, *she gave the book to
-# her brother because he wanted it* and *the dog that bit the man ran*. For each head, take all words but the first of
-# each sentence, and average the weight that each gives to the word before it. With 9 to 13 tokens in a sentence, equal
-# weights would be about 0.09.
+# her brother because he wanted it* and *the dog that bit the man ran*. For each head, average the weight on the word
+# before, over all words but the first of each sentence. With 9 to 13 tokens in a sentence, equal weights would be about
+# 0.09.
 #
 # **Predict first.** Chapter 5 wired a head that looks one word back. Does training find one, too? How large is the
 # weight on the word before, in the head where it is largest?
@@ -882,7 +918,8 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 #
 # A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off (an
-# **ablation**), as [chapter 15](15_pretrained.ipynb) does. [Going
+# **ablation**), as [chapter 15](15_pretrained.ipynb) does: set its term of the sum to zero, or to its mean, measure how
+# much worse the model does on new text, and compare with switching off each of the others. [Going
 # further](#what-else-do-heads-do-and-can-they-be-removed) tells what else heads do, which of them can be removed, and
 # why so much weight may go to `[CLS]`.
 
@@ -1132,10 +1169,10 @@ verdict
 #
 # One head gives each word one average. If two unrelated things fill the same numbers, a matrix recovers only half of
 # them from a fixed average. Where a few numbers of each word are enough, several narrow heads, each with its own
-# average, do better than a wide one. So attention runs several times side by side, in narrow heads with matrices of
+# average, can do better than a wide one. So attention runs several times side by side, in narrow heads with matrices of
 # their own, with as many parameters and multiplications as a single wide one with a $W_O$. Each head writes through its
-# own rows of $W_O$, and what they write is added up. In our task, where one average would not do, training made heads
-# with different starts differ.
+# own rows of $W_O$, and what they write is added up. In our task, where one average would not do, training made the
+# heads differ, because they started from different numbers.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
@@ -1149,13 +1186,13 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Six questions about heads, and a mistake. No later chapter depends on them.
+# Six questions about heads, and a mistake.
 #
 # ### Why exactly half?
 #
 # Beside the average take the combination $(1 - \alpha) \, a - \alpha \, b$. Together, average and combination give both
-# nouns. Let the nouns be independent and drawn alike, with mean 0. Then average and combination are equally large on
-# average, and uncorrelated: entry by entry, with variance 1, their covariance is
+# nouns. Let the nouns be independent and drawn alike, with mean 0. Then average and combination have the same variance,
+# $\alpha^2 + (1 - \alpha)^2$, and are uncorrelated: entry by entry, with variance 1, their covariance is
 # $\alpha (1 - \alpha) - (1 - \alpha) \, \alpha = 0$. So no matrix recovers anything of the combination from the
 # average: that half is lost. The average explains this share of each noun's variance (the squared correlation between
 # an entry of the average and the same entry of the noun):
@@ -1171,13 +1208,12 @@ verdict
 # ### Could one head escape by other means?
 #
 # - *Could its weights depend on the nouns themselves?* Yes, and that gains a little:
-#   [trained](#why-do-heads-become-different) freely, one head misses 42 percent, and not 50. The scores of the two
-#   nouns differ by the product of the query with the difference of their keys, and so by one number about the nouns'
-#   difference. The head can hand that number over, because its values may include the position: 1 times the first
-#   weight minus 1 times the last is the difference of the weights. While the scores of the nouns are small, the
-#   difference of the weights is almost proportional to that number. So the verb receives nearly seven numbers, the six
-#   of the average and this one, and about 5 of 12 are lost, 0.417. Where the head's keys see the positions only, it
-#   misses half.
+#   [trained](#why-do-heads-become-different) freely, with nouns of six numbers, one head misses 42 percent, and not 50.
+#   The scores of the two nouns differ by $q \cdot (k_a - k_b)$, one number about the nouns' difference. While the
+#   scores are small, the first weight minus the last is almost proportional to this number. And the head can hand over
+#   the first weight minus the last: it is the blend of an entry that is 1 at the first position and $-1$ at the last.
+#   So the verb receives nearly seven numbers, the six of the average and this one, and about 5 of 12 are lost, 0.417.
+#   Where the head's keys see the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into other numbers than the last?* Not in the first layer. The matrix is the
 #   same for every word, and a position is only added, so both nouns are written into the same numbers.
 # - *Could a later part that is not linear tell them apart?* For a fixed list of nouns, yes, if no two pairs have the
@@ -1274,9 +1310,9 @@ print("cut, then projected: changed in heads", np.flatnonzero(cut_first.any(1)) 
 # of them, so any *single* word can win. But with 100 equally spaced keys the runner-up scores 0.998 times as much as
 # the winner, so only a very long query can separate the two.
 #
-# The $(T, T)$ scores of a sentence have rank $d_k$ at most, too, and the logarithm of a weight is its score minus one
-# number for each row. So where a sentence has many more words than a head has numbers, not every matrix of weights is
-# possible. This is the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
+# The $(T, T)$ scores of a sentence have rank $d_k$ at most, too, and the logarithms of the weights $d_k + 1$, because
+# each is a score minus one number for its row. So in a sentence of more words not every matrix of weights is possible.
+# This is the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))

@@ -69,9 +69,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the blend
 #
-# The output is $o = \sum_j w_j v_j$. Let $w_j$ grow a little. The output then moves along $v_j$, so for each unit of
-# $w_j$ the loss changes by the dot product of the output's gradient with $v_j$. Each number of $v_j$ enters the blend
-# multiplied by $w_j$, so when it grows, the same number of the output grows $w_j$ times as much. So
+# The output is $o = \sum_j w_j v_j$. For each unit of $w_j$ the output moves by $v_j$. Each entry of this move changes
+# the loss by its size times the gradient of that entry of $o$. Together that is a dot product. An entry of $v_j$ enters
+# $o$ multiplied by $w_j$, so its gradient is $w_j$ times that of the same entry of $o$:
 #
 # $$\frac{\partial L}{\partial w_j} = \frac{\partial L}{\partial o} \cdot v_j , \qquad \frac{\partial L}{\partial v_j} = w_j \, \frac{\partial L}{\partial o} .$$
 #
@@ -89,9 +89,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$\frac{\partial w_i}{\partial s_i} = w_i - w_i^2 , \qquad \frac{\partial w_j}{\partial s_i} = -w_j w_i \quad (j \ne i) .$$
 #
-# In words: raise $s_i$ by a small $\delta$. Its own weight gains $\delta \, w_i$, and every weight $w_j$, its own
-# included, loses $\delta \, w_i w_j$. So the score acts on the loss through all the weights. Multiply each derivative
-# by the gradient of its weight, and add:
+# In words: raise $s_i$ by a small $\delta$. Then $w_i$ gains $\delta \, w_i$, and every weight $w_j$, $w_i$ included,
+# loses $\delta \, w_i w_j$. Multiply each weight's change by that weight's gradient, and add. The gain gives the first
+# term, and what all weights lose gives the sum:
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
@@ -117,15 +117,16 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # | a key with nearly all the weight | nearly 0 | the average is nearly its own gradient |
 # | all values are equal | 0 | no gradient differs from the average |
 #
-# So a **saturated** row, whose weights are near 0 and 1, recovers slowly: all that reaches $W_Q$ and $W_K$ comes
-# through these scores. And if the query took the value of its best key alone (*argmax*, or *hard attention*), a small
-# change of a score would change no weight, and $W_Q$ and $W_K$ would never learn. The softmax makes the choice soft
-# enough to have a slope.
+# So a *saturated* row, whose weights are near 0 and 1, recovers slowly: its scores, and through them $W_Q$ and $W_K$,
+# get hardly any gradient. And if the query took the value of its best key alone (*argmax*, or *hard attention*), a
+# small change of a score would change no weight, and no gradient would reach $W_Q$ and $W_K$. The softmax makes the
+# choice soft enough to have a slope.
 #
 # ### Back to query and keys
 #
-# A scaled score is $s_j = q \cdot k_j / \sqrt{2}$. It sends back to $q$ its gradient times $k_j / \sqrt 2$, and to
-# $k_j$ its gradient times $q / \sqrt 2$. The query takes part in all three scores, so it adds up three shares:
+# A scaled score is $s_j = q \cdot k_j / \sqrt{2}$. Its derivative for $q$ is $k_j / \sqrt 2$, and for $k_j$ it is
+# $q / \sqrt 2$. Multiply each by the gradient of $s_j$. The query takes part in all three scores, so its gradient is a
+# sum:
 #
 # $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \sum_j \frac{\partial L}{\partial s_j} k_j , \qquad \frac{\partial L}{\partial k_j} = \frac{1}{\sqrt 2} \frac{\partial L}{\partial s_j} \, q .$$
 #
@@ -158,14 +159,14 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # Why? The entry in row $a$ and column $b$ of $W_Q$ is multiplied by $x_a$ and added to $q_b$, so its gradient is $x_a$
 # times that of $q_b$. Here $x$ is a row of 3 and the gradient a row of 2. All their products form a $3 \times 2$
-# matrix, the **outer product** of the two rows.
+# matrix, the *outer product* of the two rows.
 #
 # The vector of *bites* is $(0, 1, 0)$, so its query *is* row 2 of $W_Q$, $(2, 0)$, and only this row gets a gradient:
-# $(0.113, -0.018)$. To learn, we subtract from the row its gradient times a number, the **learning rate**. We take 1:
+# $(0.113, -0.018)$. To learn, we subtract from the row its gradient times a number, the *learning rate*. We take 1:
 #
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
-# That is one step of **gradient descent**. Ask again with the new query:
+# That is one step of *gradient descent*. Ask again with the new query:
 #
 # | | before | after |
 # |---|---|---|
@@ -176,12 +177,15 @@ assert abs(d_scaled.sum()) < 1e-15
 # | loss | 0.296 | 0.283 |
 #
 # Why did the score of *dog* fall, when it should rise? The keys of *dog* and *man* point the same way, $(1, 0)$ and
-# $(2, 0)$, so no query can raise one of these scores and lower the other. But the lead of *man* can shrink: its score
-# fell by twice as much as that of *dog*.
+# $(2, 0)$, so no query can raise one of these scores and lower the other. But only differences between scores matter,
+# and the lead of *man* shrank: its score fell by twice as much.
 #
-# For a small step, the loss falls by the learning rate times the squared length of the gradient, here
-# $0.113^2 + 0.018^2 = 0.0131$; it fell by 0.0134. A large step may raise it: with a learning rate of 100 this one would
-# end at a loss of 0.50.
+# A small step changes the loss by about the dot product of gradient and step. Our step is minus the gradient times the
+# learning rate, so the loss falls by about the learning rate times the squared length of the gradient, here
+# $0.113^2 + 0.018^2 = 0.0131$. It fell by 0.0134. A large step may raise the loss, because the gradient changes on the
+# way: with a learning rate of 100 it would end at 0.50. So where a loss rises, repeat the step on the same examples
+# with a smaller learning rate. If the fall still does not match the prediction, check the sign, the update and the
+# examples.
 #
 # [Further steps](#keep-going) with all three matrices bring the loss close to 0.
 
@@ -268,10 +272,10 @@ quiz.one_choice(
 # through every query, so its gradient is a sum over them.
 #
 # Take $T$ queries and $S$ keys. $Z$ holds the scaled scores and $A$ the weights, a row for each query and a column for
-# each key; $O$ holds the outputs, a row for each query. For any matrix $M$, we write $dM$ for the gradient of the loss
-# with respect to $M$. It has the shape of $M$. So $dK$ is a gradient, and $d_k$ a width. The sign $\circ$ multiplies
-# entry by entry. $\operatorname{rowsum}$ adds up each row: [the average from above](#back-through-the-softmax), one
-# number for each query.
+# each key; $O$ holds the outputs, a row for each query. We write $dM$ for the gradient of a matrix $M$, of the same
+# shape. So $dK$ is a gradient, but $d_k$, $d_v$ and $D$ are the widths of keys, values and words. The sign $\circ$
+# multiplies entry by entry. $\operatorname{rowsum}$ adds up each row, and that of $A \circ dA$ is [the average from
+# above](#back-through-the-softmax), one number for each query.
 #
 # | back through | forwards | backwards | shapes |
 # |---|---|---|---|
@@ -280,14 +284,14 @@ quiz.one_choice(
 # | scores | $Z = Q K^\top / \sqrt{d_k}$ | $dQ = dZ \, K / \sqrt{d_k}$, $\; dK = dZ^\top Q / \sqrt{d_k}$ | $(T, d_k)$, $(S, d_k)$ |
 # | matrix | $Q = X W_Q$ | $dW_Q = X^\top dQ$ | $(D, d_k)$ |
 #
-# Three products are sums over queries: $dV$, since a value reaches every output, weighted by $A$; $dK$, since every key
-# meets every query; $dW_Q$, since all words (the rows of $X$) share $W_Q$, so their outer products add up. $W_K$ and
-# $W_V$ work likewise. In self-attention a word is query, key and value at once, so its three gradients are added:
-# $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$. The layer hands $dX$ back to whatever made $X$, the layer
-# below or the embedding table.
+# Three products are sums over queries: $dV$ because a value reaches every output, $dK$ because every key meets every
+# query, and $dW_Q$ because all words (the rows of $X$) share $W_Q$. $W_K$ and $W_V$ work likewise. As $AV$ passes
+# $dO \, V^\top$ back to $A$, so $X W_Q$ passes $dQ \, W_Q^\top$ back to $X$. In self-attention a word is query, key and
+# value at once, so three such terms are added: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$. The layer hands
+# $dX$ to the layer below or the embedding table.
 #
-# In code, for one sentence (`weights` is $A$, `d_scaled` is $dZ$, and `d_scores` is $dZ / \sqrt{d_k}$, the gradient of
-# the scores before scaling):
+# In code, for one sentence (`weights` is $A$, `d_scaled` is $dZ$, the gradient of the scaled scores $Z$, and `d_scores`
+# is $dZ / \sqrt{d_k}$, that of the scores before scaling):
 #
 # ```python
 # d_value = weights.T @ d_output  # (S, d_v)
@@ -366,8 +370,11 @@ for formula, difference in zip(by_formula, by_difference, strict=True):
 assert np.allclose(by_formula[0], d_query)
 
 # %% [markdown]
-# The gradients of all 14 numbers in query, keys and values agree to within $10^{-10}$. Check in 64-bit floats, as here:
-# [32 bits are too few](#how-small-a-step-in-a-gradient-check). PyTorch's own check is `torch.autograd.gradcheck`.
+# The gradients of all 14 numbers in query, keys and values agree to within $10^{-10}$, where the largest is about 0.1.
+# In a model whose gradients have other sizes, compare the difference with the size of the gradient, and add a small
+# absolute tolerance for those that are 0. Both losses must be of the same function: switch dropout off, and keep the
+# batch. Check in 64-bit floats, as here: [32 bits are too few](#how-small-a-step-in-a-gradient-check). PyTorch's own
+# check is `torch.autograd.gradcheck`.
 
 # %% [markdown]
 # ## Let the machine do it
@@ -381,8 +388,8 @@ assert np.allclose(by_formula[0], d_query)
 #
 # Why backwards? There is one loss and many parameters. A walk forwards carries the effect of one parameter on
 # everything that follows, so it must be repeated for each parameter. A walk back carries the effect of everything on
-# the one loss, so one walk (**reverse mode**) gives the derivatives for all parameters. It needs $A$, $V$, $Q$, $K$ and
-# $X$ again, so the record keeps the results of the forward pass, which is why training takes more memory than
+# the one loss, so one walk (**reverse mode**) gives the derivatives for all parameters. Its formulas contain $A$, $V$,
+# $Q$, $K$ and $X$, so the record keeps these results of the forward pass, and training takes more memory than
 # answering.
 #
 # The walk starts with `loss.backward()`. Afterwards each tensor made with `requires_grad=True` has its gradient in
@@ -417,11 +424,11 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 #
 # > Ada 3, Bo 7, Cleo 1, Dan 3, Eve 9. **Cleo?** 1.
 #
-# Each entry of the note, such as *Ada 3*, is one token, a vector of 18 numbers: eight that say which name, ten that say
-# which digit. A question has a name and no digit. The layer has a single head; queries come from the questions, keys
-# and values from the note. After it, one linear map turns what each question received into ten scores, one for each
-# digit. Such scores of possible answers are called **logits**, and their softmax gives the model's probability for each
-# digit. (`draw` makes random notes and `as_vectors` turns them into vectors.)
+# Each entry of the note, such as *Ada 3*, is one token, a vector of 18 numbers: a 1 among the first eight says which of
+# eight names, a 1 among the last ten which digit. A question has a name and no digit. The layer has a single head.
+# Queries come from the questions, keys and values from the note. After it, one linear map turns what each question
+# received into ten **logits**, one for each digit, whose softmax gives the model's probabilities. (`draw` makes random
+# notes and `as_vectors` turns them into vectors.)
 
 # %% notes and questions as vectors tags=["hide-input"]
 from torch import nn
@@ -631,7 +638,7 @@ optimizer.step()
 print(f"loss of the first batch: {loss:.2f}")
 
 # %% [markdown]
-# That could have been predicted: a model that knows nothing gives each of ten digits the probability 1/10, and
+# That could have been predicted: logits that are all near 0 give each of ten digits a probability of about 1/10, and
 # $-\ln \tfrac{1}{10} = \ln 10 = 2.30$. The rest, 0.03, comes from logits that do not start exactly at 0, and from
 # chance.
 #
@@ -709,9 +716,9 @@ for step in (0, 80, 100, 120, 140, 1000):
 # even as at the start. Then, within sixty steps, the diagonal appears and the loss drops to almost nothing.
 #
 # So the loss falls first. Why? [A score rises](#back-through-the-softmax) if more weight on its key would lower the
-# loss more than the average. At first $W_V$ and the output are random, so what they make of the digit 1 raises the
-# logit of 1 no more than that of any other digit. What the score of the right name gains in one note, it therefore
-# mostly loses in another.
+# loss more than the average. At first $W_V$ and the linear maps after the blend are random, so chance decides whether a
+# digit's value raises that digit's logit. More weight on the right entry then helps with some digits and not with
+# others. So the entry's score rises in one note, falls in the next, and on average hardly moves.
 #
 # 1. *Values.* $W_V$ and the output can learn without a look-up. With even weights a question receives the mean of five
 #    values. That says which digits are in the note, but not which one was asked for: enough to bet on these instead of
@@ -720,14 +727,15 @@ for step in (0, 80, 100, 120, 140, 1000):
 #    helps more than the average, so its score rises. An entry that happens to share the digit gains, too, but only the
 #    right name gains in every note, and its gains add up in $W_Q$ and $W_K$.
 # 3. *Suddenly.* The look-up grows faster the further it has grown, presumably because the gradient of a query is made
-#    of keys, and that of a key of queries: the larger the one, the faster the other grows. With $W_K$ frozen, the
-#    weight is only 0.4 after 400 steps. [Going further](#which-half-waits-for-which) asks which half delays which.
+#    of keys, and that of a key of queries: each speeds up the other. With $W_K$ *frozen* (not trained), the weight on
+#    the right name is only 0.4 after 400 steps. [Going further](#which-half-waits-for-which) asks which delays which,
+#    values or look-up.
 #
 # After 1,000 steps the weight on the right name is near two thirds, while all answers are right. A weight is not a
 # probability of being right: the linear maps after the blend make a clear answer out of a mixture in which one digit is
 # the strongest. The weight hardly grows from there, because [the gradient at a logit](#where-does-the-gradient-begin)
-# is the predicted probability, less 1 for the right digit. Once the answers are right and certain, hardly anything
-# pushes the weight further.
+# is the predicted probability, less 1 for the right digit. Once the answers are right and certain, it is nearly 0 at
+# all ten.
 #
 # Was that luck? Here is that run beside two from other seeds, each tested on 2,000 new notes:
 
@@ -758,8 +766,8 @@ assert not any(bad for rate, bad in overflowed if rate < 1)
 # No: all three models answer every question, and in all three the right name gets about two thirds of the weight.
 #
 # What did training make of $W_Q$ and $W_K$? In the first of the three models, look at the first eight rows and columns
-# of $W_Q W_K^\top / \sqrt{18}$. They are, without the biases, the scaled scores of names that ask (rows) with names as
-# keys (columns):
+# of $W_Q W_K^\top / \sqrt{18}$, those of the names. They are, without biases and digits, the scaled scores of names
+# that ask (rows) with names as keys (columns):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight scaled scores of names with names, after training. The diagonal is between 1.7 and 2; all other entries are between minus 0.7 and 0.1. So each name finds itself."}}
 with torch.no_grad():
@@ -773,8 +781,8 @@ plots.score_map(found, names, names, ax=axes)
 plt.show()
 
 # %% [markdown]
-# Nobody drew that diagonal. Each name scores itself 1.7 to 2, and the others about −0.25 on average, a lead of about
-# 2.1. The softmax over five makes that a weight of $e^{2.1} / (e^{2.1} + 4) = 0.67$.
+# Each name scores itself 1.7 to 2, and the others about −0.25 on average, a lead of about 2.1. A softmax depends only
+# on differences, so count the other four as 0: the weight is $e^{2.1} / (e^{2.1} + 4) = 0.67$.
 
 # %% tags=["proof"]
 diagonal = np.diagonal(found).mean()
@@ -923,12 +931,16 @@ assert all(
 )
 
 # %% [markdown]
-# Of these four, the bias of $W_K$ proves nothing. It adds the same number to all scores of a query, which changes no
-# weight, so its true gradient is always 0.
+# Of these four, the bias $b$ of $W_K$ proves nothing. It adds $q \cdot b$, the same number, to all scores of a query
+# $q$, which changes no weight, so its true gradient is always 0.
 #
-# So check before a long training that every parameter except that bias gets a gradient. Check the first loss, too: like
-# our 2.33, it should be near $\ln V$, where $V$ stands here for the number of possible answers. [Going
-# further](#the-first-number-to-look-at) says what a higher or a lower one means.
+# So three checks come before a long training. Each takes seconds:
+#
+# | check | it should | if not |
+# |---|---|---|
+# | the first loss | be near $\ln V$, where $V$ is the number of possible answers; for ten digits 2.30, and ours was 2.33 | [what a higher or a lower one means](#the-first-number-to-look-at) |
+# | the gradient of every parameter | be there, and not 0, except for that bias | a cut, or a part that nothing uses; at the first step also [matrices of zeros](#what-if-matrices-start-at-zero) |
+# | one small step, the same batch again | lower the loss by about the learning rate times the squared length of the gradient | [the sign, the update or the learning rate](#back-to-the-matrix-and-one-step) |
 
 # %% [markdown]
 # ## Exercises
@@ -1144,9 +1156,9 @@ verdict
 # With even weights the model [with the cut](#break-it-a-cut-in-the-record) sees each digit's share of the note, but not
 # whose digit it is. If it gave each digit its share as the probability, the loss would be $\ln 5 = 1.61$ when the five
 # digits differ, and 1.35 on average, since digits often repeat. Our linear maps cannot do that: they make logits in
-# proportion to the shares, and a softmax leaves something to the digits that are absent, 0.16 in all if the five
-# differ. Steeper logits would leave less, but bet too much on a digit that occurs twice. The best steepness is about
-# 8.2 times the share, and averaged over many notes the loss is then 1.58.
+# proportion to the shares, at best about 8.2 times the share. If the five differ, their logits are $8.2/5 = 1.64$, all
+# others 0, and the absent digits get $1/(1 + e^{1.64}) = 0.16$. Steeper logits would leave less, but bet too much on a
+# digit that occurs twice. Averaged over many notes the loss is 1.58.
 
 # %% tags=["proof"]
 _, many = draw(40_000, torch.Generator().manual_seed(0))
@@ -1163,7 +1175,7 @@ assert round(-shares.log().gather(1, many).mean().item(), 2) == 1.35
 #
 # The first loss tells you, before any training, whether a model starts sensibly. Ours was 2.33, near $\ln 10 = 2.30$.
 # With $V$ possible answers (a number here, and no longer the values) it should be near $\ln V$. ($e$ to the power of
-# the loss is the **perplexity**; here about 10.)
+# the loss is the *perplexity*; here about 10.)
 #
 # A language model has many more answers to choose from. Take $V = 1000$ tokens, vectors of width 64, and score each
 # token by the dot product with its embedding, as many models do (the output is **tied** to the embeddings).
@@ -1191,26 +1203,27 @@ for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
     assert abs(np.mean(runs) - (26 if deviation == 1 else 7.4)) < 0.7
 
 # %% [markdown]
-# The loss of one answer is $\ln \sum_j e^{z_j} - z_\text{right}$, and the right logit is 0 on average. With deviation 1
-# a logit is a sum of 64 products, so its deviation is $\sqrt{64} = 8$. The largest of a thousand is about 3.2
-# deviations, 26, and $e^{26}$ is usually more than all the others together. So the loss is about $\ln e^{26} = 26$: a
-# model that knows nothing bets on one token, and training must first take that back. With deviation $1/8$ the logits
-# have deviation 1. For normally distributed logits of deviation $\sigma$ the average of $e^z$ is $e^{\sigma^2 / 2}$, so
-# the loss is about $\ln 1000 + \tfrac12 = 7.41$. In general: $\ln V + \sigma^2 / 2$ while $\sigma$ is near 1 or below,
-# and about the largest logit when it is large, some $2.2\,\sigma$ among 50 answers and $3.2\,\sigma$ among 1,000.
+# The loss of one answer is $\ln \sum_j e^{z_j} - z_\text{right}$, and the right logit is 0 on average. With standard
+# deviation 1 a logit is a sum of 64 products, so its standard deviation is $\sqrt{64} = 8$. The largest of a thousand
+# is about 3.2 standard deviations, 26, and $e^{26}$ is usually more than all the others together. So the loss is about
+# $\ln e^{26} = 26$: a model with such logits bets on one token, though it knows nothing, and training must first take
+# that back. With $1/8$ the logits have standard deviation 1. For normally distributed logits of standard deviation
+# $\sigma$ the average of $e^z$ is $e^{\sigma^2 / 2}$, so the loss is about $\ln 1000 + \tfrac12 = 7.41$. In general:
+# $\ln V + \sigma^2 / 2$ while $\sigma$ is near 1 or below, and about the largest logit when it is large, about
+# $2.2\,\sigma$ among 50 answers and $3.2\,\sigma$ among 1,000.
 #
 # And a first loss *below* $\ln V$? Before training a model should know nothing, so something else must lower the loss.
 # There are three usual causes:
 #
 # - it was given a fair head start: the output's bias was set to the logarithms of the tokens' frequencies;
-# - the summed loss was divided by more targets than were counted: by all positions, padding included;
+# - the divisor is too large: the loss was summed over the real targets, and divided by all positions, padding included;
 # - it sees what it should predict.
 #
 # Take the third. A language model is asked for the *next* token, so its targets are the text shifted by one. Forget the
-# shift, and a tied model is asked for the very token that it was given. Take embeddings of deviation 1/8, and let the
-# state be 8 times that token's embedding, so that its entries again have deviation 1. Its dot product with the
-# embedding itself is 8 times that embedding's squared length of about 1, so about 8, and with the others 0 ± 1. (The
-# squared length varies from token to token, and the short ones make the loss larger.)
+# shift, and a tied model is asked for the very token that it was given. Take embeddings with entries of standard
+# deviation 1/8, so of squared length about 1, and let the state be 8 times its token's embedding. Then the right logit
+# is about 8, the others are 0 ± 1, and the loss is about $\ln (e^8 + 999 \, e^{1/2}) - 8 = 0.44$. (The squared length
+# varies from token to token, and the short ones make the loss larger.)
 
 # %% the target as the input tags=["hide-input"]
 generator = torch.Generator().manual_seed(0)
@@ -1225,9 +1238,9 @@ assert round(twice, 2) == round(np.log(np.e + 9) - 1, 2) == 1.46
 assert round(-np.log(0.25), 2) == 1.39
 
 # %% [markdown]
-# So before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too
-# large. Below, by more than the noise from batch to batch: the model was given something, or the divisor is wrong.
-# (Why parameters start at random: [below](#what-if-matrices-start-at-zero).)
+# So before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large,
+# or the loss was summed and not averaged. Below, by more than the noise from batch to batch: the model was given
+# something, or the divisor is wrong. (Why parameters start at random: [below](#what-if-matrices-start-at-zero).)
 #
 # Two mistakes pass this check. A forgotten shift goes unnoticed if the output has a matrix of its own: the model has
 # yet to learn to copy its input, so the loss begins near $\ln V$, and then it falls much too far. And
@@ -1339,9 +1352,9 @@ axes.set(xlabel="step", ylabel="loss", ylim=(0, 0.31))
 plt.show()
 
 # %% [markdown]
-# With $W_Q$ alone the loss falls slowly, because the keys stay where they are. With all three matrices it falls
-# fastest, and $W_V$ does most of the work: when $W_V$ alone learns (not drawn), the loss is below 0.006 after three
-# steps. Training changes all of them at once.
+# With $W_Q$ alone the loss falls slowly: the keys stay where they are, and those of *dog* and *man* point the same way.
+# With all three matrices it falls fastest, and $W_V$ does most of the work: when $W_V$ alone learns (not drawn), the
+# loss is below 0.006 after three steps. Training changes all of them at once.
 #
 # And the learning rate decides. With all three, at 0.01 the loss is still above 0.05 after 50 steps; at 3 each step
 # overshoots further than the one before: it **diverges**.
@@ -1363,10 +1376,9 @@ assert descend(["W_V"])[3] < 0.006
 # In [learning to look things up](#learning-to-look-things-up) the model must learn two halves: where to look ($W_Q$
 # and $W_K$), and what to make of what it finds (the rest). Which delays the other?
 #
-# *Values given*: train everything but $W_Q$ and $W_K$ for 300 steps, then let these two learn, too. If missing
-# values were what delayed the look-up, it should now come quickly. *$W_Q$, $W_K$ given*: the reverse, a fresh model
-# that begins with these two from a trained one. Count the steps until the next ten losses average less than 0.5. (The
-# 300 steps, and those of the trained model, are not counted.)
+# *Values given*: train everything but $W_Q$ and $W_K$ for 300 steps, then let these two learn, too. If missing values
+# were what delayed the look-up, it should now come quickly. *$W_Q$, $W_K$ given*: the reverse, a fresh model that
+# begins with these two from a trained one. Count the steps from there until the next ten losses average less than 0.5.
 
 
 # %% steps that each model needs tags=["hide-input"]
@@ -1427,9 +1439,13 @@ assert 0.3 < creep[1] < 0.45 < whole[0].diagonal().mean()
 # $$\frac{\partial L}{\partial z_i} = p_i \left( \frac{\partial L}{\partial p_i} - (-1) \right) = p_i - y_i :$$
 #
 # what the model said minus what was right. If the right digit got 0.25, the loss is 1.39, the gradient at its logit
-# −0.75, and those of the others are their probabilities, together 0.75. The logarithm's $1 / p$ has cancelled the
-# softmax's factor $p$, so a model that is certain and wrong gets a gradient of nearly $-1$ at the right digit. With a
-# squared error, $\tfrac12 (1 - p)^2$, it would be $-(1 - p) \cdot p (1 - p)$: at $p = 0.0001$ a ten-thousandth of that.
+# −0.75, and those of the others are their probabilities, together 0.75. The gradients always sum to 0, since the
+# probabilities sum to 1, and so do the $y_i$. The logarithm's $1 / p$ has cancelled the softmax's factor $p$, so a
+# model that is certain and wrong gets a gradient of nearly $-1$ at the right digit. It does so even where the *label*
+# is wrong: a model that has learnt the task gets $-1$ at the label, $+1$ at the true digit, and next to nothing from
+# all correct examples. So a few wrong labels come to rule the updates, though none pulls at a logit with more than 1.
+# With a squared error, $\tfrac12 (1 - p)^2$, it would be $-(1 - p) \cdot p (1 - p)$: at $p = 0.0001$ a ten-thousandth
+# of that.
 
 # %% [markdown]
 # ### What if matrices start at zero?
@@ -1443,7 +1459,9 @@ assert 0.3 < creep[1] < 0.45 < whole[0].diagonal().mean()
 # Zeros can do worse, as the formulas of [the backward pass](#the-backward-pass-for-all-queries) say: apart from the
 # factor $1/\sqrt{d_k}$, $dQ$ is $dZ \, K$, and $dK$ is $dZ^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$ is not, so
 # $W_Q$ learns, and soon both matrices do. If both are zero (and their biases), so are both gradients, since each has
-# the other as a factor, and they stay zero for ever: all scores are 0, and every weight is exactly $1/n$.
+# the other as a factor, and they stay zero for ever: all scores are 0, and every weight is exactly $1/n$. A zero
+# *output* layer is harmless. Its own gradient is not 0, only those of the layers below, and these start one step later;
+# the first loss is exactly $\ln V$.
 #
 # The folded cell trains both kinds. With both matrices at zero the loss ends at 1.62, like that of the [cut
 # model](#break-it-a-cut-in-the-record), which bets.

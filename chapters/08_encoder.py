@@ -8,11 +8,11 @@
 # %% [markdown]
 # # 8. How do you stack attention?
 #
-# One layer of attention mixes words once. The transformer of 2017 stacks six layers, later ones many more, and
-# surrounds attention with other parts: a residual connection, a norm, and a network that works on one word at a time.
-# Why are they there? Stack attention alone, with random weights, and after four layers all words of a sentence are
-# practically one vector. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes
-# when one of its parts is left out.
+# One layer of attention mixes words once. The transformer of 2017 stacks six layers in its encoder, later ones many
+# more, and surrounds attention with other parts: a residual connection, a norm, and a network that works on one word at
+# a time. Why are they there? Stack attention alone, with random weights, and after four layers all words of a sentence
+# are practically one vector. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what
+# changes when one of its parts is left out.
 #
 # You need [chapter 7](07_learning.ipynb). This chapter takes about 28 minutes to read, and 70 for the exercises. [Going
 # further](#going-further), at the end, takes 8 more minutes.
@@ -29,10 +29,10 @@ transformer_map(built=8)
 # %% [markdown]
 # ## One layer, on paper
 #
-# *Good* is praise and *bad* blame, but *not bad* is praise and *not good* blame. Adding up one score for each word
-# cannot get all four right: to turn *good* into blame, *not* would need a negative score, and to turn *bad* into praise
-# a positive one. So *not* must change how the next word is read, as in this layer by hand. Each word is four numbers,
-# and the layer is to fill in the last, the tone:
+# *Good* is praise and *bad* blame, but *not bad* is praise and *not good* blame. Adding up one number for each word,
+# above 0 for praise, cannot get all four right: to turn *good* into blame, *not* must be negative, and to turn *bad*
+# into praise, positive. So *not* must change how the next word is read, as in this layer by hand. Each word is four
+# numbers, and the layer fills in the last, the tone:
 #
 # | | polarity | affirmed | is it *not*? | tone |
 # |---|---|---|---|---|
@@ -95,8 +95,8 @@ plt.show()
 #
 # $$\text{tone} = |\text{polarity} + \text{affirmed}| - 1 ,$$
 #
-# which is $|-1 - 1| - 1 = 1$: praise. The horizontal line of each word, to which both write, is its **residual
-# stream**: the vector that entered, and everything added to it since.
+# which is $|-1 - 1| - 1 = 1$: praise. Attention and the network write to a word's horizontal line in the drawing, its
+# **residual stream**: the vector that entered, and everything added to it since.
 #
 # The code builds $|z|$ from $\operatorname{ReLU}(z) = \max(0, z)$, which keeps a positive number and turns a negative
 # one into 0: $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
@@ -139,9 +139,10 @@ assert list(tones.values()) == [1, -1, -1, 1]
 # Attention is the only part in which one word's numbers reach another's. The network combines numbers that stand in one
 # vector: here it had to multiply polarity by *affirmed*.
 #
-# One matrix cannot do that. It gives a weighted sum, and a threshold on it is a straight line between praise and blame.
-# In the left panel below, each stands on two opposite corners of a square, and no line separates them: the two are not
-# **linearly separable**. The arrangement is the classic XOR.
+# One matrix cannot do that. It gives a weighted sum of the two, and the points where it reaches a threshold form a
+# straight line. Nor can attention, for given weights, because an average of words, each times a matrix, is also a
+# weighted sum. In the left panel below, praise stands on one diagonal of a square and blame on the other. No line
+# separates praise from blame: they are not **linearly separable**, as in the classic XOR.
 #
 # From $z$, the sum of polarity and *affirmed*, the network makes $\max(0, z)$ and $\max(0, -z)$. With these as axes, on
 # the right, one line separates praise from blame.
@@ -241,13 +242,15 @@ for polarity, affirmed in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
 #
 # This is a **residual connection**, or skip connection. What is gained?
 #
-# - **A word is handed on.** A sublayer need only compute what changes: *bad* kept its polarity.
+# - **A word is handed on.** A sublayer need only compute what changes: *bad* kept its polarity. Where $f(x) = 0$, the
+#   word passes unchanged. The price: $f(x)$ must be as wide as $x$.
 # - **So is the gradient.** Let $f'$ be the matrix of derivatives of $f$, and $I$ the identity. The derivative of
-#   $x + f(x)$ is $I + f'$, and through $n$ sublayers these multiply: $(I + f_1')(I + f_2') \cdots (I + f_n')$. Multiply
-#   that out, and one term is $I$ alone: a path to the lowest layer that passes through no sublayer. Without the sums
-#   only $f_1' f_2' \cdots f_n'$ is left, which vanishes if its factors are small.
+#   $x + f(x)$ is $I + f'$. By the chain rule, the derivatives of $n$ sublayers multiply:
+#   $(I + f_1')(I + f_2') \cdots (I + f_n')$. Multiplied out, this has a term $I$ alone: a path to the lowest layer that
+#   passes through no sublayer. Without the sums $x + f(x)$ only $f_1' f_2' \cdots f_n'$ is left, which vanishes if its
+#   factors are small.
 #
-# Stack twelve feed-forward networks, with PyTorch's random initial weights (its **initialisation**). How much of a
+# Stack twelve feed-forward networks, with PyTorch's random initial weights (its *initialisation*). How much of a
 # gradient of length 1 at the top arrives at the bottom?
 
 
@@ -293,9 +296,9 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 # explodes. With the sums it explodes, too: they cure vanishing, not exploding, and the weights must still start small
 # enough.
 #
-# There is a price: the sum can grow from layer to layer. Call the root of the mean square of a vector's entries its
-# **size**. In [a stack of 24 attention layers](#how-do-size-and-gradient-change-with-the-layer) it reaches 1,280. Norms
-# keep what a sublayer receives within bounds.
+# The sums have a price: the stream can grow from layer to layer. Call the root of the mean square of a vector's entries
+# its **size**. In [24 attention layers without norms](#how-do-size-and-gradient-change-with-the-layer) the stream
+# reaches size 1,280. Norms keep what a sublayer receives within bounds.
 
 # %% [markdown]
 # ## Layer norm, on four numbers
@@ -307,8 +310,10 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 #
 # $$\operatorname{LayerNorm}(x) = \gamma \circ \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
-# Mean $\mu$ and variance $\sigma^2$ are those of the one vector, over its $D$ entries. A small $\epsilon$ guards
-# against dividing by 0.
+# Mean $\mu$ and variance $\sigma^2$ are those of the vector $x$. A small $\epsilon$ guards against dividing by 0. To
+# shift or stretch $x$ does not change the result. So on the way back the norm removes the gradient's parts along
+# $(1, \dots, 1)$, a shift, and along $x - \mu$, a stretch. It divides the rest by $\sigma$ ([exercise
+# 3](#exercise-3-back-through-the-norm)).
 #
 # The vectors $\gamma$ (the *gain*) and $\beta$ (the *bias*), of width $D$, are trained and start at 1 and 0. They let
 # training stretch and shift single entries again.
@@ -405,11 +410,14 @@ plt.show()
 
 # %% [markdown]
 # Follow the thick line, the stream. With post-norm it passes through every norm, and so does the gradient on its way
-# back: no path is a plain $I$ any more. With pre-norm it passes through nothing but additions, so that path is there.
-# But nothing normalises the sum, so a pre-norm stack ends in a **final norm**, once, after the last layer.
+# back: no path is a plain $I$ any more. With pre-norm the stream passes only through additions, so that path is there.
+# But additions can make the stream grow, and nothing normalises it. So a pre-norm stack ends in a **final norm**, after
+# the last layer.
 #
 # Choose pre-norm, unless you reproduce the paper: in our deep stacks it [learns quickly](#does-training-agree) even
-# from initial weights with which post-norm is slow.
+# from initial weights with which post-norm is slow. A deep post-norm stack is as quick only with smaller ones. A
+# [warm-up](#does-it-need-warm-up), a learning rate that grows from nearly 0, helps too, probably because post-norm's
+# last feed-forward networks start with larger gradients.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -550,11 +558,11 @@ quiz.one_choice(
 # A model receives tokens as numbers. Each picks a row from a table of vectors, the **embeddings**, and the vector of
 # its position is added.
 #
-# The row is first multiplied by $\sqrt D$. The rows start with length 1, because many models use them a second time at
-# the output, where longer ones would make the first scores too large ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)). A position's vector has the length $\sqrt{D/2}$ ([chapter
-# 5](05_position.ipynb)), 16 for $D = 512$, and would dominate the sum. Multiplied, the row has the length 22.6. The
-# paper does not say why it multiplies.
+# Before that, the row is multiplied by $\sqrt D$. The paper does not say why, but the lengths suggest it. Rows start
+# with length 1, because many models also use them at the output, where longer ones would make the first logits too
+# large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). A position's vector has length $\sqrt{D/2}$
+# ([chapter 5](05_position.ipynb)), 16 for $D = 512$, and would dominate the sum. Multiplied, the row has length
+# $\sqrt{512} = 22.6$.
 #
 # ## The whole encoder
 #
@@ -600,15 +608,22 @@ alone = encoder(sentences[1:, :2])  # without the padding
 assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 
 # %% [markdown]
-# Each token number becomes a vector, its **hidden state**, that has drawn on every real token of its sentence. No token
-# attends to padding: the second sentence gives the same vectors with and without it.
+# Each token number becomes a vector, its *hidden state*, that has drawn on every real token of its sentence. No token
+# attends to padding: the second sentence gives the same vectors with and without it. Here is a test for your own
+# encoder, in `eval()`. Exchange one token for another. Then a norm or a feed-forward network may return something else
+# at that position only, and attention anywhere. Now mark that position as padding, and exchange the token again: at the
+# other positions nothing may differ.
+#
+# Every token has read the whole sentence. So an encoder that is asked for the *next* token has already seen it, and
+# would only learn to copy. It is trained to fill in words that were hidden, as BERT was ([chapter
+# 15](15_pretrained.ipynb)).
 
 # %% [markdown]
 # ## The book's version
 #
-# You can skip this section: it is the encoder above as later chapters import it, folded, and compared with PyTorch's
-# `nn.TransformerEncoder`. It has dropout inside attention and network as well. Its `AddAndNorm` receives a sublayer as
-# a function; `Stack` runs layers one after the other.
+# Here is the encoder above as later chapters import it, folded, and compared with PyTorch's `nn.TransformerEncoder`. It
+# has dropout inside attention and network as well. Its `AddAndNorm` receives a sublayer as a function; `Stack` runs
+# layers one after the other.
 
 # %% tags=["hide-input", "export"] module="encoder"
 from dataclasses import dataclass
@@ -873,10 +888,10 @@ for norm_first in (False, True):
 # **Predict first.** Which parts does *reverse* need, and which *add*?
 #
 # **How it is measured.** Every model has three post-norm layers of width 32 with four heads, and a linear map that
-# turns each position's final vector into ten scores. It is trained for 600 steps of Adam, with a learning rate that
-# grows over the first 50 (a *warm-up*), with each of three seeds. A model that lost a part may need a larger or smaller
-# learning rate, so each gets the best of seven. The matrices have Glorot's initialisation, as below.
-# `python -m benchmarks.encoders` repeats all this.
+# turns each position's final vector into ten scores. It is trained for 600 steps of [Adam](11_training.ipynb#adam),
+# with each of three seeds. Over the first 50 steps the learning rate grows (a *warm-up*). A model that lost a part may
+# need a larger or smaller learning rate, so each model gets the best of seven. The matrices have [Glorot's
+# initialisation](#what-goes-wrong-in-a-deep-stack). `python -m benchmarks.encoders` repeats all this.
 
 
 # %% a layer without one of its parts tags=["hide-input"]
@@ -986,14 +1001,14 @@ for without in (None, *PARTS):
 #
 # - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
 # - Without the **residual connection** around attention, *add* stays near chance, and *reverse* learns little more than
-#   how often each digit occurs: always answering with the most frequent of the twelve would score 26 percent. A head
-#   that looks only at the mirrored position would still solve *reverse*. But before training the weights are spread
-#   over all positions, so a position holds an average, averages of averages [become alike](#words-become-alike), and
-#   training has little to start from.
+#   how often each digit occurs: always answering with the most frequent of the twelve is right for 26 percent. A head
+#   that attends only to the mirrored position could still solve it. But before training the weights are spread over all
+#   positions, so each position holds an average, and little of its own. After three layers the averages of averages are
+#   [nearly alike](#words-become-alike): training has little to start from.
 # - The residual connection around the feed-forward network, and the **norms**, are not needed here.
-# - Without the **feed-forward** networks even *add* is 98 to 99 percent right. Attention's weights depend on the words,
-#   so attention is no linear map, nor is a norm. So three layers of attention and norms can almost add two digits. [One
-#   cannot, in 600 steps](#can-one-layer-add-without-a-feed-forward-network).
+# - Without the **feed-forward** networks even *add* is 98 to 99 percent right. Attention is linear only for given
+#   weights, and its weights depend on the words. Norms are not linear either. So three layers of both can almost add
+#   two digits. [One layer cannot, in 600 steps](#can-one-layer-add-without-a-feed-forward-network).
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1033,10 +1048,11 @@ assert min(slow[None]) == 1
 # %% [markdown]
 # ## What goes wrong in a deep stack?
 #
-# Three layers could do without norms, but not without the residual connection around attention. What do the two do for
-# 24 layers? Let 16 random words, vectors of width 64, pass through 24 layers, before any training. The layers hold
-# nothing but attention. Their matrices have *Glorot's initialisation*, `xavier_uniform_`, with which a square
-# projection leaves the size of a vector unchanged, on average. The layers are joined in one of four ways:
+# Three layers could do without norms, but not without the residual connection around attention. What do norms and
+# residual connections do for 24 layers? Let 16 random words, vectors of width 64, pass through 24 layers, before any
+# training. The layers hold nothing but attention. Their matrices have *Glorot's initialisation*, `xavier_uniform_`,
+# with which a square projection leaves the size of a vector unchanged, on average. The layers are joined in one of four
+# ways:
 #
 # | | a layer computes |
 # |---|---|
@@ -1096,7 +1112,7 @@ stacks = {name: median_of_starts(step) for name, step in steps.items()}
 #
 # $$\frac{\lVert X - \bar X \rVert}{\lVert X \rVert} .$$
 #
-# For 16 random words it begins at $\sqrt{15/16} = 0.97$, since their average keeps a 16th of the square.
+# The average of 16 random words has a 16th of their mean square, so the own share begins at $\sqrt{15/16} = 0.97$.
 #
 # **Predict first.** With attention alone, after how many layers is less than a tenth of each vector its own? And does
 # adding prevent that?
@@ -1136,26 +1152,29 @@ show_stacks(
 # its rows are multiples of one. [Dong and others (2021)](https://arxiv.org/abs/2103.03404) prove that with attention
 # alone it is faster than exponential.
 #
-# Plain addition delays the collapse and, with Glorot's weights, does not prevent it; nor does post-norm. Only pre-norm
-# stays above a tenth. Once words are mostly alike, attention returns nearly the same vector to all of them, so the part
-# that they share grows, and each word's own part hardly does.
+# With Glorot's weights, *added* and post-norm only delay the collapse. Pre-norm alone stays above a tenth. Once words
+# are mostly alike, attention returns nearly the same vector to all of them. So their common part grows, and their own
+# parts hardly do. With *added* and post-norm that vector is about as large as the stream. Pre-norm adds less: attention
+# reads a normalised copy, so at the start it returns a vector of about size 1 at most.
 #
 # Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $w$
-# to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is, so $W_Q$, which acts only through
-# such weights, gets no gradient. Where words nearly agree, as in the high layers with attention alone and with
-# post-norm, it gets [hardly any](#how-do-size-and-gradient-change-with-the-layer), and these layers learn only slowly
-# where to look, if at all.
+# to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
+# weights, so it gets no gradient. In the high layers with attention alone and with post-norm, words nearly agree, and
+# $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer). These layers learn only slowly where to
+# look, if at all.
 #
 # ### What helps
 #
 # Two things keep words apart.
 #
-# - **Pre-norm.** Each layer adds a vector of size about 1 at most to a growing stream, so it changes the stream less
-#   and less. After 24 layers 0.27 of each word is still its own ([in numbers](#how-fast-do-words-become-alike)).
+# - **Pre-norm.** The stream grows, and what a layer adds does not, so each layer changes it less and less. Suppose that
+#   a word and what each of $n$ sublayers adds are independent vectors of size 1. Their squares add, so the stream has
+#   the size $\sqrt{1 + n}$, and the next addition is $1 / \sqrt{1 + n}$ of that. After 24 layers 0.27 of each word is
+#   still its own ([in numbers](#how-fast-do-words-become-alike)).
 # - **A small initialisation** of the matrices that write into the stream, $W_O$ and $W_2$. GPT-2 divides them by the
-#   root of the number of sublayers, so that each adds little at first: 24 random additions of size $1/\sqrt{24}$ would
-#   add up to size 1, since their squares add, and averages of words are smaller still. In all three stacks that add,
-#   the own share is then still above 0.9 after 24 layers.
+#   root of the number of sublayers, so that each sublayer adds little at first: 24 independent additions of size
+#   $1/\sqrt{24}$ make a sum of size 1, not more than the word itself. Then *added*, post-norm and pre-norm all keep an
+#   own share above 0.9 after 24 layers.
 #
 #
 
@@ -1221,8 +1240,8 @@ assert (
 # %% [markdown]
 # ## Does training agree?
 #
-# Do stacks whose words stay apart learn better? Stack **twelve** whole layers in four ways, and train *reverse* as
-# before, with the best of ten learning rates:
+# Do stacks whose words stay apart learn better? Stack **twelve** whole layers in four ways (*no norm* was called
+# *added* above). Train *reverse* as before, with the best of ten learning rates:
 #
 # | | a sublayer computes | initialisation |
 # |---|---|---|
@@ -1291,18 +1310,19 @@ def print_stacks(*names):
 print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 
 # %% [markdown]
-# Within 600 steps pre-norm learns, and post-norm from the same initialisation does not. It is slow, but not stuck: it
-# learns after some 2,200 to 2,600 steps, where the two quick stacks need 140 to 200. But the position of the norm is
-# not all that matters: with smaller initial weights post-norm is quick.
+# Within 600 steps pre-norm learns, and post-norm from the same initialisation does not. This post-norm stack is slow,
+# but not stuck: it learns after some 2,200 to 2,600 steps. But not only the norm's position matters: with smaller
+# initial weights post-norm is quick. The two quick stacks need 140 to 200 steps.
 #
 # What do the two quick stacks share? *Before* training, their own share after the twelfth layer is above 0.4. In the
-# others it is at most 0.03: words are alike before anything is learned. For post-norm that fits what was found above:
-# its upper layers get hardly any gradient for where to look. The stack without norms has another fault: its [numbers
-# explode](#how-do-size-and-gradient-change-with-the-layer). Four stacks show a pattern, and do not prove its cause;
-# [three more](#three-more-deep-stacks) fit it.
+# other two it is at most 0.03: words are alike before anything is learned. For post-norm this may be why it is slow:
+# where words are alike, $W_Q$ gets hardly any gradient. *No norm* has another fault: its [numbers
+# explode](#how-do-size-and-gradient-change-with-the-layer). Four stacks do not prove a cause, but [three
+# more](#three-more-deep-stacks) fit the pattern.
 #
-# So a shallow model is no test of what a deep one needs. That the post-norm model of 2017 learned is no contradiction:
-# it had only six layers, and a [warm-up](#does-it-need-warm-up) of 4,000 steps, where ours has 50.
+# From Glorot's weights three layers learned without norms, and twelve do not: a shallow model is no test of a deep one.
+# The paper's post-norm model learned, but with six layers in its encoder, and a [warm-up](#does-it-need-warm-up) of
+# 4,000 steps, where ours has 50.
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small init": 6, "no norm, small init": 5}
@@ -1783,9 +1803,9 @@ assert (
 # stacks](#what-goes-wrong-in-a-deep-stack).
 #
 # - **Attention alone** adds nothing: it returns averages. Own parts point in random directions, so averaging shrinks
-#   them, in the first layer from size 0.97 to 0.27. It leaves the common part, 0.26, so both are about equal now. The
-#   vectors are less than half as long, so the scores are smaller and the weights nearly even: the second layer shrinks
-#   the own parts thirty times.
+#   them, in the first layer from size 0.97 to 0.27. Averaging leaves the common part, 0.26, so both parts are about
+#   equal now. The vectors are less than half as long, so the scores are smaller and the weights nearly even. So the
+#   second layer shrinks the own parts thirty times.
 # - **Post-norm** scales every sum back to size 1, so once words are mostly alike, what is added next is about as large
 #   as the stream. Write a word as $c + w$, what is common and what is its own. Attention adds a common vector $a$,
 #   about as long as $c$, and in a random direction, since the matrices are random. Lengths at right angles add by
@@ -1840,9 +1860,10 @@ show_stacks(
 # %% [markdown]
 # Where words are alike there is nothing to choose between, and another choice would change nothing. So with attention
 # alone $W_Q$ gets no gradient from the fourth layer on (values near 1e-8 are rounding), and with post-norm hardly any
-# near the top. With *added* the gradient is about a thousand at the top, because the numbers are so large: 0.006 of
-# 1,280 is about 8, so words differ by more than at the start. It is some million times as large at the bottom: on its
-# way down it explodes, too. With pre-norm every layer gets one, the top layer a fiftieth of the lowest one's.
+# near the top. With *added* the gradient is about a thousand at the top, because the numbers are so large: a word's own
+# share is only 0.006, but of a size of 1,280 that is about 8, more than at the start. It is some million times as large
+# at the bottom: on its way down it explodes, too. With pre-norm every layer gets one, the top layer a fiftieth of the
+# lowest one's.
 
 # %% [markdown]
 # Here are the stacks at their top, and with them the three in which what attention adds is divided by $\sqrt{24}$:
@@ -1858,8 +1879,8 @@ for name, (shares, sizes, queries) in stacks.items():
 # %% [markdown]
 # ### Three more deep stacks
 #
-# Of the [four deep stacks](#does-training-agree), those learned quickly whose words still differed at the top before
-# training. Does that hold for others? Here are three, trained in the same way:
+# Of the [four deep stacks](#does-training-agree), the quick learners were those whose words still differed at the top
+# before training. Does that hold for others? Here are three, trained in the same way:
 #
 # | | a sublayer computes | initialisation |
 # |---|---|---|
@@ -1897,9 +1918,9 @@ assert all(loss is None for loss in deep["no norm, small init"][1]["losses"])
 # what it receives, and on the way back it divides the gradient as well. With pre-norm the final norm receives a stream
 # that has grown with the depth, and divides the gradients by its size. With post-norm the stream never grows, so the
 # gradients of the last layers' feed-forward networks start larger. Measured here, in twelve layers, that of the last
-# $W_2$ has a length of 0.41 with post-norm and 0.10 with pre-norm. (Those of $W_Q$ are another matter:
-# [above](#how-do-size-and-gradient-change-with-the-layer) they are nearly 0 where words are alike.) So, they argue,
-# full steps at once go wrong: the loss rises, or stays where it is, and does not recover.
+# $W_2$ has a length of 0.41 with post-norm and 0.10 with pre-norm. (For $W_Q$ it is the other way round:
+# [above](#how-do-size-and-gradient-change-with-the-layer) its gradients are nearly 0 where words are alike.) So, they
+# argue, full steps at once go wrong: the loss rises, or stays where it is, and does not recover.
 
 
 # %% tags=["proof"]
@@ -2011,10 +2032,10 @@ assert 0.4 < found[1] < 0.65 and found[2] > 0.95
 
 # %% [markdown]
 # It is the second layer's: some head gives the mirrored position nearly all of its weight, and in the first layer none
-# gives it more than a fifth, on average. Without that attention more than half are still right: in this run the third
-# layer looks at the same position, a *backup*. Without the attention of both layers, the answers are hardly better than
-# chance. (Who does what is a matter of the seed: with seed 5 it is layer 3 that fetches the digit, with 0.98 of its
-# weight, where layer 2 gives it half.)
+# gives it more than a fifth, on average. Without the second layer's attention more than half of the digits are still
+# right, because in this run the third layer attends to the same position, a *backup*. Without the attention of layers 2
+# and 3, the answers are hardly better than chance. (With seed 5 layer 3 fetches it, with 0.98 of its weight, and layer
+# 2 gives it half.)
 
 # %% [markdown]
 # ### Break it: a norm that is nearly right

@@ -9,11 +9,11 @@
 # # 9. How does a transformer answer?
 #
 # *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. To write the answer, the
-# transformer of 2017 has a second stack, the **decoder**, which attends to the question and to its own words so far,
-# and never to words that it has not written yet. Together they are an **encoder-decoder**, or *sequence-to-sequence*,
-# model. In training the model is given the right answer. What stops it from copying? It is asked for the *next* word,
-# and a mask hides that word. Would you notice if the mask were missing? You will take it out and see. By the end of
-# this chapter the transformer of the paper is complete, in under eighty lines of code.
+# transformer of 2017 has a second stack, the **decoder**, which attends to the question and to its own words so far.
+# Together they are an **encoder-decoder**, or *sequence-to-sequence*, model. In training the decoder is given the right
+# answer. It must predict each *next* word, and cannot copy it, because a mask hides it. Would you notice if the mask
+# were missing? You will take it out and see. By the end of this chapter the transformer of the paper is complete, in
+# under eighty lines of code.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
 # 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 30 minutes to read, and 50 for the
@@ -32,7 +32,7 @@ transformer_map(built=9)
 # %% [markdown]
 # ## The whole model, drawn
 #
-# Read the drawing from bottom to top. Token numbers go in, and scores for the next word come out. In between, each
+# Read the drawing from bottom to top. Token numbers go in, and predictions of the next words come out. In between, each
 # arrow carries one vector of width $D$ for each token: $S = 6$ tokens of the question on the left, $T = 4$ of the
 # answer on the right. $V$ is the size of the vocabulary, and a batch has $B$ sentences.
 
@@ -94,10 +94,10 @@ plt.show()
 # The right half is the decoder. Its layers differ from the encoder's in two ways: their self-attention is masked, so
 # that no word sees a later one, and a second attention, the *cross-attention*, looks at the memory.
 #
-# At the top of the decoder, one linear map gives every token of the vocabulary a score, its **logit**, and a softmax
-# turns these $V$ logits into probabilities. At each position the *next* word should get the highest.
+# At each position, a linear map at the top of the decoder gives every token of the vocabulary a number, its **logit**.
+# A softmax turns these $V$ logits into probabilities, and the *next* word should get the highest.
 #
-# `<bos>` (beginning of sequence) and `<eos>` (end of sequence) are **special tokens**: the decoder starts from the
+# `<bos>` (beginning of sequence) and `<eos>` (end of sequence) are *special tokens*: the decoder starts from the
 # first, and writes the second when it is done.
 #
 # ## Who may see whom
@@ -149,7 +149,7 @@ plt.show()
 #
 # - The **causal mask** is about order. Row $t$ is true up to column $t$. Its shape is $(T, T)$, queries by keys, and it
 #   is the same for every sentence.
-# - The **padding mask** says which tokens are real. Shorter sentences of a batch are filled up with `<pad>`, which
+# - The *padding mask* says which tokens are real. Shorter sentences of a batch are filled up with `<pad>`, which
 #   means nothing. The mask has one entry for each key of each sentence, and all heads and queries share it:
 #   $(B, 1, 1, S)$ for the **source** (here the question), $(B, 1, 1, T)$ for the **target** (the answer).
 #
@@ -238,9 +238,8 @@ def padding_mask(
 # | of the decoder | the answer | the answer | `causal & padding`, $(B, 1, T, T)$ |
 # | cross-attention | the answer | the memory | the question's padding, $(B, 1, 1, S)$ |
 #
-# Libraries differ in what True means: *may attend* in `F.scaled_dot_product_attention`, as here, but *hidden* in
-# `nn.MultiheadAttention` and `nn.Transformer`. All of them also take an **additive mask**, of floats, which is added to
-# the scores: 0 shows, minus infinity hides.
+# Libraries differ in what True means: in `nn.MultiheadAttention` and `nn.Transformer` it is *hidden*. All also take an
+# **additive mask**, of floats, which is added to the scores: 0 shows, minus infinity hides.
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -278,13 +277,12 @@ quiz.one_choice(
 # %% [markdown]
 # ## Cross-attention: looking at the question
 #
-# The decoder also needs the question. The first neural encoder-decoders passed on one vector, of the same width for six
-# words and for sixty: a **bottleneck**. Here, as in [chapter 1](01_why_attention.ipynb)'s attention of 2014, the
-# decoder gets one vector for each word, and each position of the answer chooses which of them to read.
+# The decoder also needs the question. One vector for all of it would be a **bottleneck**, as wide for sixty words as
+# for six. So, as in [chapter 1](01_why_attention.ipynb)'s attention of 2014, it gets one for each word, and each
+# position of the answer chooses which of them to read.
 #
-# The decoder must predict the next word, so it is the one that asks: the queries come from the decoder, one at each
-# position, `<bos>` included. The keys and values come from the memory. This is **cross-attention**, in the paper
-# *encoder-decoder attention*.
+# In **cross-attention**, in the paper *encoder-decoder attention*, the decoder asks, because it must predict: the
+# queries come from the decoder, one at each position, `<bos>` included. The keys and values come from the memory.
 #
 # The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column for each
 # word of the question, $S$; with a batch and $H$ heads it is $(B, H, T, S)$.
@@ -350,8 +348,8 @@ axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# The weights in this figure are invented. No causal mask is needed here, because all words of the question are there
-# before the first word of the answer is written.
+# The weights in this figure are invented. No causal mask is needed here, because the memory holds only the question,
+# which is complete before the answer begins.
 
 # %% [markdown]
 # ## The decoder layer
@@ -366,8 +364,7 @@ plt.show()
 # x = norm_ff(x + feed_forward(x))
 # ```
 #
-# Self-attention comes first, so that already in the first layer the query to the memory can depend on the words written
-# so far.
+# Self-attention comes first. Otherwise the first layer's queries to the memory would each depend on a single word.
 #
 
 
@@ -395,9 +392,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## All of it on one screen
 #
-# Here is the whole model, with the norms in the order of 2017 (*post-norm*). The code from here to the first answers,
-# pasted into one file, runs with PyTorch alone. Two of its cells are folded, *all questions and answers* and *draw what
-# is held out*: copy them, too.
+# Here is the whole model, with the norms as in 2017 (*post-norm*). The code from here to the trained model's first
+# answers, pasted into one file, runs with PyTorch alone. Copy two of its folded cells, too: all questions and answers,
+# and the draw of what is held out.
 #
 # First come the positions of chapter 5 and the attention, whose keys and values are made from `context`, and only the
 # queries from `x`.
@@ -476,10 +473,10 @@ see_past = torch.ones(4, 4, dtype=torch.bool).tril()
 print(tuple(layer(answer, see_past, memory, nothing_hidden).shape))
 
 # %% [markdown]
-# Read the model from the bottom. `forward` encodes the source into the memory, then decodes the target. `encode` and
-# `decode` make the masks and call `stack`, which looks up embeddings, adds positions and runs the layers. `__init__`
-# ends with the starting values, Glorot's (`xavier_uniform_`) as in chapter 8, with which a square matrix keeps the size
-# of its vectors.
+# In the code below, begin with the last method. `forward` encodes the source into the memory, then decodes the target.
+# `encode` and `decode` make the masks and call `stack`, which looks up embeddings, adds positions and runs the layers.
+# `__init__` ends with the starting values, Glorot's (`xavier_uniform_`) as in chapter 8, with which a square matrix
+# keeps the size of its vectors.
 
 
 # %%
@@ -527,14 +524,16 @@ class OneScreen(nn.Module):
 
 
 # %% [markdown]
-# The output has no matrix of its own: the logit of a token is the dot product of its embedding with the decoder's final
-# vector. So the linear map in the drawing, elsewhere the *LM head*, is the target's embedding matrix, used a second
-# time: **weight tying**. As in [chapter 8](08_encoder.ipynb#from-token-numbers-to-vectors), the embeddings start small,
-# so that the logits have size 1, and `stack` multiplies them by $\sqrt D$ on the way in.
+# The linear map in the drawing, elsewhere the *LM head*, is the target's embedding matrix, used a second time: a
+# token's logit is the dot product of its embedding with the decoder's final vector. This **weight tying** saves a
+# matrix of $V \times D$, 16 million parameters at $V = 32{,}000$ and $D = 512$. A final vector comes out of a norm, so
+# its entries start with size 1. Those of the embeddings start with size $1 / \sqrt D$, so that a logit, a sum of $D$
+# products of random sign, has size 1, too. On the way in, `stack` multiplies the embeddings by $\sqrt D$, as in
+# [chapter 8](08_encoder.ipynb#from-token-numbers-to-vectors), to about the size of the positions.
 #
 # Try the model before any training, at the paper's size but with a small vocabulary and random tokens. The logits
-# should have the shape $(B, T, V)$, and the first loss should be about $\ln V + \frac12$: the logits of a fresh model
-# have a standard deviation near 1, which costs half a unit ([chapter
+# should have the shape $(B, T, V)$, and the first loss should be about $\ln V + \frac12$. Equal logits would cost
+# $\ln V$, and a standard deviation near 1 costs half a unit more ([chapter
 # 7](07_learning.ipynb#the-first-number-to-look-at)).
 
 # %%
@@ -561,25 +560,27 @@ with torch.no_grad():
 assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 
 # %% [markdown]
-# An encoder layer has about $12 D^2 = 3.1$ million parameters, a decoder layer $16 D^2 = 4.2$ million, because its
-# second attention adds $4 D^2$. Six of each make 44 million, the two embedding tables one. In two details the paper
-# differs: its attention has no biases, and one embedding matrix serves both sides.
+# A feed-forward network has about $8 D^2$ parameters, an attention $4 D^2$. So an encoder layer has $12 D^2 = 3.1$
+# million, a decoder layer, with two attentions, $16 D^2 = 4.2$ million. Six of each make 44 million, and the embedding
+# tables add one. In two details the paper differs: its attention has no biases, and one embedding matrix serves both
+# sides.
 #
 # ## The leak test
 #
-# Shapes and a first loss say nothing about the masks. The causal mask must ensure one property: *no position sees its
-# future*. Could the future arrive by a detour, through another position in a lower layer? No. In layer 1, row $t$ is
-# made of words 0 to $t$ alone. In each further layer it is made of rows 0 to $t$ of the layer below, and none of these
-# holds a later word. Nothing else moves a word between rows: norms and feed-forward networks work on each row alone,
-# and the memory contains no word of the answer.
+# Shapes and a first loss do not tell whether a mask shows too much. The causal mask must ensure one property: *no
+# position sees its future*. Could the future arrive by a detour, through another position in a lower layer? No. In
+# layer 1, row $t$ is made of words 0 to $t$ alone. In each further layer it is made of rows 0 to $t$ of the layer
+# below, and none of these holds a later word. (One layer without the mask is enough to let the future in, because those
+# above pass it on.) Nothing else moves a word between rows: norms and feed-forward networks work on each row alone, and
+# the memory contains no word of the answer.
 #
 # This property has a test of its own, the **leak test**: change later words, and the earlier logits must not move. A
 # fresh model and random token numbers, none of them 0, will do. The function `check` runs the leak test and three
 # others:
 #
-# - *leaks*, the leak test: the tokens of each answer from the fourth on are replaced by those of another. The logits at
-#   the first three positions must not move, except for rounding.
-# - *padding*: padding is added after the question. No logit may move.
+# - *leaks*, the leak test: from its fourth token on, each answer is replaced by another. The logits at the first three
+#   positions must not move, except for rounding. Later ones must, or the answer is not read at all.
+# - *padding*: padding is added after the question. No logit of a real position may move.
 # - *source*: the question is replaced by another. Some logit must move.
 # - *finite*: every logit of a real position is a number. A position that may attend to nothing gets NaN in this code.
 #
@@ -598,13 +599,17 @@ def check(model, source, target, cut=3):  # tokens of some pairs
             changed = target.clone()
             changed[:, cut:] = target.roll(1, dims=0)[:, cut:]
             assert (changed != target).any(dim=1).all(), "rows must differ there"
-            leaked = model(source, changed)[:, :cut]
+            after = model(source, changed)
             padded = model(F.pad(source, (0, 2)), target)
             other = model(source.roll(1, dims=0), target)
         real = target != 0
         assert before[real].isfinite().all(), "a position may attend to nothing"
-        assert torch.allclose(before[:, :cut], leaked, atol=1e-4), (
+        early, late = slice(cut), slice(cut, None)
+        assert torch.allclose(before[:, early], after[:, early], atol=1e-4), (
             "the future leaks"
+        )
+        assert not torch.allclose(before[:, late], after[:, late], atol=1e-2), (
+            "answer not read"
         )
         assert torch.allclose(before[real], padded[real], atol=1e-4), "padding"
         assert not torch.allclose(before, other, atol=1e-2), "source not read"
@@ -677,19 +682,21 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 #
 # The decoder receives `answers[:, :-1]`, the rows without their last token. It must predict the wanted words,
 # `answers[:, 1:]`, the rows without their first. This is **next-token prediction**. What goes in is what is wanted,
-# *shifted right* by one position, with `<bos>` in front.  The decoder is given the correct words even where it would
+# *shifted right* by one position, with `<bos>` in front. The decoder is given the correct words even where it would
 # have written others: that is **teacher forcing**.
 #
-# The softmax of the logits gives each wanted word a probability, given all words before it, say 0.5 to *I*, 0.8 to
-# *am*, 0.9 to *fine* and 1 to `<eos>`. By the chain rule of probability, their product, 0.36, is the probability of the
-# whole answer $y$ to the question $x$. With $y_t$ for word $t$ of the answer, and $y_{<t}$ for the words before it:
+# Say that the softmax gives the wanted words the probabilities 0.5 (*I*), 0.8 (*am*), 0.9 (*fine*) and 1 (`<eos>`),
+# each given the question and the words before it. By the chain rule of probability, their product, 0.36, is the
+# probability of the whole answer $y$ to the question $x$. With $y_t$ for word $t$ of the answer, and $y_{<t}$ for the
+# words before it:
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
 # The logarithm turns the product into a sum: $-\ln 0.36 = 0.69 + 0.22 + 0.11 + 0 = 1.02$. This sum is the **negative
-# log-likelihood**. Divided by the number of real tokens, here four, it is the loss: 0.26, the cross-entropy of
-# chapter 7. (In a batch, the sums of all answers are added, and divided by the number of all their real tokens.) Minimising it
-# is **maximum likelihood** training.
+# log-likelihood**. Divided by the number of wanted tokens, here four, it is the loss: 0.26, the cross-entropy of
+# chapter 7. (In a batch, sum and number run over all answers, without padding.) Minimising the loss is **maximum
+# likelihood** training. (The paper adds [label smoothing](11_training.ipynb#label-smoothing), with which the loss
+# cannot reach 0.)
 
 # %% tags=["proof"]
 four = np.array([0.5, 0.8, 0.9, 1.0])
@@ -757,7 +764,7 @@ def hold_out(seed, key=str):
 # ### Training it
 #
 # Each step of `fit` draws 32 of the given `rows`, and takes one step of Adam ([chapter
-# 11](11_training.ipynb#how-large-a-step)). The learning rate rises linearly to `peak` over 50 steps (**warm-up**), and
+# 11](11_training.ipynb#how-large-a-step)). The learning rate rises linearly to `peak` over 50 steps (*warm-up*), and
 # stays there. Every 50 steps `fit` prints what share of the held-out answers is right:
 
 
@@ -822,8 +829,8 @@ assert share_right(wide, unseen) > 0.95
 # ## One question, followed to its answer
 #
 # Take *Hi, how are you?* again. Follow head 1 of the cross-attention in decoder layer 2 ($d_k = 8$), and one query,
-# that of `<bos>`, where the first word must be predicted. Nothing is written yet, but in layer 2 this query depends on
-# the question, through what layer 1 fetched.
+# that of `<bos>`, where the first word must be predicted. In layer 1 this query is the same for every question, because
+# `<bos>` sees only itself. In layer 2 it depends on the question, through what layer 1 fetched.
 
 # %% one head's weights and blend, and the logits tags=["hide-input"]
 hello, right = batch(["Hi , how are you ?"]), batch(["<bos> I am fine <eos>"])
@@ -911,9 +918,9 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # %% [markdown]
 # ## Does training run token by token?
 #
-# No, only writing does. Send `<bos>` and the words that the model has written through the decoder in one pass. Each row
-# of its logits should be the last row of one of the four passes of writing, because with the causal mask row $t$
-# depends on tokens 0 to $t$ alone:
+# No, only writing does. Send `<bos>` and the words that the model has written through the decoder in one pass. With the
+# causal mask, row $t$ of its logits depends on tokens 0 to $t$ alone. So it should equal the last row of the pass of
+# writing that received only these:
 
 # %% one pass beside four tags=["hide-input"]
 with torch.no_grad():
@@ -957,8 +964,8 @@ quiz.number(
 # %% [markdown]
 # ## The module that the book uses
 #
-# Later chapters use a module of the book's, folded here, with the same parts and methods, built from chapter 8's
-# `AddAndNorm` and `Stack`, with a choice of pre-norm. Given the parameters of `screen`, it returns the same logits.
+# Later chapters use the book's own module, folded here, with the same parts and methods and a choice of pre-norm. Given
+# the parameters of `screen`, it returns the same logits.
 
 # %% tags=["hide-input", "export"] module="decoder"
 from dotformer.attention import MultiHeadAttention
@@ -1214,7 +1221,7 @@ class NoCausalMask(OneScreen):
 # missing?
 
 
-# %%
+# %% train it without the mask, and ask in both ways tags=["hide-input"]
 @torch.no_grad()
 def forced_accuracy(model, rows):
     logits = model(questions[rows], answers[rows, :-1])
@@ -1260,9 +1267,9 @@ assert of_strangers(leaking)[0] > 0.97 and of_strangers(leaking)[1] < 0.2
 assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 
 # %% [markdown]
-# Of the three, only the writing tells. In training the wanted word is the next input, and the model has learnt to copy
-# it from there: hence the low loss, and the perfect accuracy on held-out questions. When it writes, the next input is
-# not there yet.
+# Of loss, accuracy and writing, only the last tells. In training the wanted word is the next input, and the model has
+# learnt to copy it from there. That works for held-out answers, too, so loss and accuracy look perfect. When the model
+# writes, the next input is not there yet.
 #
 # So a low loss says little about the masks. Good answers say little more: of the models with [nine wrong
 # masks](#nine-wrong-masks), two answer nearly everything correctly. `check` finds most of the nine, without any
@@ -1426,7 +1433,7 @@ verdict
 # %% [markdown]
 # ### Exercise 3: A decoder layer
 #
-# *Medium, 25 minutes.* Write a decoder layer in the order that most models use today, **pre-norm**:
+# *Medium, 25 minutes.* Write a decoder layer in the order that most models use today, *pre-norm*:
 # $x + f(\operatorname{norm}(x))$ for each sublayer $f$. You get its parts as functions:
 # `own(query, key, value, mask)` and `cross(query, key, value, mask)` are the two attentions, `feed(x)` is the
 # feed-forward network, and `norms` are three layer norms, in the order in which they are needed. Nothing in the
@@ -1574,7 +1581,8 @@ verdict
 # Leave out the decoder, and you have an **encoder-only** model, for tasks where the whole text is there, such as
 # classification and search. Leave out the encoder, and with it the cross-attention, and you have a **decoder-only**
 # model: chapter 8's encoder layer with a causal mask. Question and answer stand in one sequence, and the causal
-# self-attention of the answer does what cross-attention did here.
+# self-attention of the answer does what cross-attention did here. The words of the question then see only the earlier
+# ones, unless a *prefix* mask ([exercise 2](#exercise-2-a-prefix)) lets them see one another.
 #
 # | | masks, besides padding | is trained to | for example |
 # |---|---|---|---|
@@ -1588,7 +1596,7 @@ verdict
 # %% [markdown]
 # ### A decoder-only model that answers
 #
-# Here is a small GPT: one stack, a causal mask, and **pre-norm**, with a norm at the top (positions and ReLU are
+# Here is a small GPT: one stack, a causal mask, and *pre-norm*, with a norm at the top (positions and ReLU are
 # those of 2017). It builds on [the model on one screen](#all-of-it-on-one-screen), and takes `Attention`,
 # `sinusoids`, and the data with their split from there:
 
@@ -1702,8 +1710,8 @@ assert same[:, :5].abs().max() < 1e-4 < same[:, 5:].abs().max()  # no leak
 #
 # The layers of the model on one screen are post-norm: they normalise each sum of $x$ and what a sublayer returns. A
 # pre-norm layer normalises what goes into a sublayer instead. With such layers each stack ends in one more norm, so
-# that the memory is normalised, too. Use pre-norm for deep stacks. `OneScreen` receives the kind of layer through its
-# argument `layer`:
+# that the memory is normalised, too. For deep stacks pre-norm is the safer choice. `OneScreen` receives the kind of
+# layer through its argument `layer`:
 
 
 # %%
@@ -1948,7 +1956,7 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 # %% [markdown]
 # The losses give hardly any warning: all but one are 0.003, as in the correct model. (In the code on one screen *turned
 # around* and *one word too few* would be noticed at the first loss, because a row that sees nothing becomes NaN there.)
-# Only a reference finds all nine: a correct model, given the same parameters, returns other logits each time.
+# One comparison finds all nine: a correct model with the same parameters returns other logits.
 #
 # **Five see the future**, in training too. With the right words given, even held-out questions look solved. Without a
 # mask, or with it turned around, the wanted word is visible among others.
@@ -2006,9 +2014,11 @@ assert equals_reference(copying, unseen)
 assert loss < 0.01 and writing == 0 and forced < 0.05
 
 # %% [markdown]
-# Each position copies what it was given, which is all that the loss asks for; the teacher-forced accuracy still asks
-# for the next word. `check` finds nothing, the logits are those of a correct model with these parameters, and from
-# `<bos>` it writes nothing but `<bos>`.
+# Each position copies what it was given, which is all that the loss asks for. The causal mask cannot prevent it: a
+# position may see its own token, and only the shift makes the wanted token a later one. On real text the loss would be
+# impossibly low; here the correct model's is as low. The teacher-forced accuracy still asks for the next word. `check`
+# finds nothing, the logits are those of a correct model with these parameters, and from `<bos>` it writes nothing but
+# `<bos>`.
 #
 # ### Does it combine what it has learnt?
 #
@@ -2087,11 +2097,12 @@ for kind in ("yes", "why", "how"):
     print(f"new topics, {kind}: {right:.0f} of {total} = {right / total:.0%}")
 
 # %% [markdown]
-# Where topics were held out, the models answer nearly all that want *yes*: that answer is the same for every mood, and
-# the model has seen it for this person with other moods. They answer 93 percent of those that ask *why*: a model that
-# has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. *I am fine* answers only *how are you*. When
-# that topic is held out, such an answer is right one time in four. The answers to *why* were as new, so novelty alone
-# does not explain the difference; we have not found what does. A test set measures what its split makes it measure.
+# Where topics were held out, the models answer nearly all questions whose answer begins with *yes*: that answer is the
+# same for every mood, and the model has seen it for this person with other moods. They answer 93 percent of those that
+# ask *why*: a model that has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. *I am fine* answers
+# only *how are you*. When that topic is held out, such an answer is right one time in four. The answers to *why* were
+# as new, so novelty alone does not explain the difference; we have not found what does. A test set measures what its
+# split makes it measure.
 
 # %% tags=["proof"]
 twins = {pairs[n][0].split(" , ")[-1] for n in for_training}
@@ -2145,14 +2156,13 @@ for (lost, looked), count in groups.most_common():
 
 # %% [markdown]
 # Hide *you*, and *I* keeps a probability of 0.84; hide any other single word, and it keeps at least 0.99. But hide
-# *are* and *you* together, and nothing is left, where any other two leave 0.8. So *I* needs one of the two positions
-# with most attention, and either is enough, presumably because the encoder has mixed *you* into the vector of *are*.
-# Hiding one at a time does not show that.
+# *are* and *you* together, and the probability of *I* is nearly 0; hide any other two, and it is at least 0.8. So *I* needs one
+# of the two positions with most attention, and either is enough, presumably because the encoder has mixed *you* into
+# the vector of *are*. Hiding one at a time does not show that.
 #
 # In four of the nine other models *you* gets the most attention, too, and there *I* is lost without it. Three others
-# lose *I* when *how* alone is hidden, and also when *are* alone is, but not when *you* is. The last two keep it
-# whichever single word is hidden. So in six of the nine the word with most attention is one that *I* needs by itself,
-# and in three it is not: a map alone does not say why.
+# need *how*, and also *are*, but not *you*. The last two keep it whichever single word is hidden. So in six of the nine
+# the word with most attention is one that *I* needs by itself, and in three it is not: a map alone does not say why.
 #
 # [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are: how far
 # they show what the prediction depends on.

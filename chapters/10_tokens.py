@@ -10,10 +10,10 @@
 #
 # The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no number
 # for her name. By the end of this chapter you will have a **tokenizer**, which turns any text into numbers and back. It
-# decides what a model sees: one that we trained cuts *Straßenbahnhaltestelle*, German for *tram stop*, into
+# decides what a model sees. One of our tokenizers cuts *Straßenbahnhaltestelle*, German for *tram stop*, into
 # *Straßenbahn | halt | estelle*, and 12345, after a space, into *12 | 3 | 4 | 5*. Such cuts hide letters and misalign
-# digits, which is thought to be one reason why models miscount and misadd. You also see how a typed text can act as a
-# command, and how sentences of different lengths become one batch.
+# digits, which is thought to be one reason why models count letters and add numbers badly. You also see how a typed
+# text can act as a command, and how sentences of different lengths become one batch.
 #
 # You need some Python and almost no mathematics. It takes about 28 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes.
@@ -30,13 +30,13 @@ transformer_map(built=10)
 # %% [markdown]
 # ## Words are too many, letters too few
 #
-# A **token** is a piece of text that a model treats as one unit, and knows only by its number, the **token ID**. For
+# A *token* is a piece of text that a model treats as one unit, and knows only by its number, the **token ID**. For
 # each number there is a row in the table of embeddings. All tokens of a model together are its **vocabulary**. What
 # should be a token? The two obvious answers each have a price.
 #
 # **An ID for each word.** Our test words are German numbers, since German writes each as one word: 21 is
-# *einundzwanzig*, one-and-twenty. Of the numbers from 0 to 9,999, in words, 9,500 make the vocabulary, `seen`, and 500,
-# drawn at random, are new words, `unseen`.
+# *einundzwanzig*, one-and-twenty. Of the numbers from 0 to 9,999, written as words, 500 drawn at random serve as new
+# words, `unseen`. The other 9,500 make the vocabulary, `seen`.
 
 # %% number words, seen and unseen tags=["hide-input"]
 import numpy as np
@@ -121,9 +121,9 @@ for step in range(1, 5):
 #
 # The order of the merges matters. In *seateam* the first merge leaves *s ea t ea m*. Now *ea t* and *t ea* both want
 # the same *t*. The merge *t ea* was learnt first and gives *s ea tea m*; then *tea m* gives *s ea team*. If you always
-# took the longest token that fits, from the left, you would get *s eat ea m*. The order of learning does not always
-# give the fewest tokens. The method is **greedy**: it takes the next merge that fits and never takes one back. So it
-# cuts *eateat* into *ea tea t*, though *eat eat* would do.
+# took the longest token that fits, from the left, you would get *s eat ea m*. But the order of learning does not always
+# give the fewest tokens. In *eateat* the first merge leaves *ea t ea t*, and *t ea* then gives *ea tea t*. *Eat eat*
+# would do, but the method is **greedy**: it never takes a merge back.
 #
 # Keep to the order of learning all the same, because the model's training text was cut by it. If you cut new text in
 # another way, nothing fails, but the model sees cuts that it has hardly ever seen.
@@ -162,7 +162,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # %% [markdown]
 # An English letter takes one byte, *ë* two, 茶, the Chinese character for *tea*, three, and the emoji four. With bytes
 # as the first 256 symbols (**byte-level BPE**) every text that UTF-8 can write survives the round trip to tokens and
-# back. The reverse is not true: the tokens *s ea t* decode to *seat*, which encodes as *s eat*.
+# back. Tokens need not survive the reverse trip: *s ea t* decode to *seat*, which the four merges encode as *s eat*.
 #
 # Two texts that look the same can have different tokens, since Unicode can write *é* as one character or as *e* and an
 # accent. Some tokenizers *normalise* texts first, and cannot give them back byte for byte.
@@ -187,7 +187,8 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | `\s+(?!\S)` | a run of white space; if a visible character follows, all but the last of the run | *a␣␣b* is cut into *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
 #
-# In the fourth part `(?!\S)`, a *negative lookahead*, forbids the run to end before a visible character.
+# In the fourth part `(?!\S)`, a *negative lookahead*, forbids the run to end before a visible character. So it stops
+# one character earlier, and the next word keeps its space.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -226,20 +227,21 @@ assert (
 assert pretokenize("a  b") == ["a", " ", " b"]
 
 # %% [markdown]
-# Some languages pay for bytes and for this pattern.
+# Some writing systems pay for bytes and for this pattern.
 #
 # - *More bytes.* Before any merge each byte is a token, so the Greek sentence starts out with nearly twice as many
 #   tokens as characters, and the Chinese one with three times as many. A tokenizer for such languages spends many early
 #   merges on joining bytes into whole characters.
-# - *Bad cuts.* Hindi attaches most vowels, and the sign for no vowel, to a consonant. The pattern does not count these
-#   as letters, so the first word is cut into six. Chinese has no spaces, so a whole clause is one "word", and one token
+# - *Bad cuts.* Hindi attaches most vowels, and the sign for no vowel, to a consonant. `\p{L}` does not match what is
+#   attached, so the first word is cut into six. Chinese has no spaces, so a whole clause is one "word", and one token
 #   may hold the end of a word and the start of the next.
 #
 # ## The definition
 #
 # ### Learning the merges
 #
-# Learning is what you did by hand, now on bytes.
+# Learning is what you did by hand, now on bytes. Stop after a chosen number of merges, and keep them in order. With the
+# pattern of the pre-tokenization they are all that encoding needs.
 
 # %% tags=["export"] module="tokens"
 from collections.abc import Iterable, Sequence
@@ -358,11 +360,11 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # | bytes | 0 to 255 | 3 to 258 |
 # | merges | from 256 on | from 259 on |
 #
-# With the four merges from above *eat* is symbol 259, and has the ID 262.
+# With the four merges from above *eat* is symbol 259. Its ID is 262, because three special tokens come first.
 #
-# Our special tokens come first, so one more would shift the IDs of all bytes and merges: choose them before a model is
-# trained. For the same reason a trained model cannot use another tokenizer, where 262 would be another piece of text:
-# the ID is all that it knows of a token.
+# Our special tokens come first, so one more would shift the IDs of all bytes and merges. A trained model knows a token
+# only by its ID, so choose the special tokens before training. Nor can it use another tokenizer, where 262 would be
+# another piece of text.
 #
 # ### The tokenizer
 #
@@ -371,10 +373,11 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 #
 # The heart is `_merge`. The *rank* of a pair says how early it was learnt, 0 for the first. `_merge` takes, again and
 # again, the learnt pair of lowest rank in the word, until there is none. This gives the result of going through all
-# merges in order, because every pair that a merge makes contains its new symbol and so can only have been learnt later.
-# It is faster, because a word has few pairs and there are thousands of merges. In *seat* only *e a* is a learnt pair,
-# of rank 0, so the word becomes *s ea t*. Now only *ea t* is one, of rank 3, so it becomes *s eat*, and *s eat* is no
-# learnt pair: two rounds, and not four merges. `_cache` keeps results, because frequent words come back.
+# merges in order, because the ranks only rise: every pair that a merge makes contains its new symbol and so was learnt
+# later. Going by rank is faster, because a word has few pairs and there are thousands of merges. In *seat* only *e a*
+# is a learnt pair, of rank 0, so the word becomes *s ea t*. Now only *ea t* is one, of rank 3, so it becomes *s eat*,
+# which holds no learnt pair. That is two rounds, not four merges. `_cache` keeps results, because frequent words come
+# back.
 
 # %% tags=["export"] module="tokens"
 from pathlib import Path
@@ -536,7 +539,9 @@ print("einundzwanzig:", tokenizer.encode("einundzwanzig"))
 tokens = [tokenizer.encode(word) for word in unseen]
 each = np.mean([len(one) for one in tokens])
 same = [tokenizer.decode(one) for one in tokens] == unseen
-print(f"the {len(unseen)} new words: {each:.1f} tokens each, all come back: {same}")
+print(
+    f"the {len(unseen)} new words: {each:.1f} tokens each, all decoded to the original: {same}"
+)
 
 # %% tags=["proof"]
 assert {"und", "hundert", "tausend", "sieben", "zig"} <= set(learnt)
@@ -617,23 +622,29 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # %% [markdown]
 # - *Spelling.* The model gets one number for *Straßenbahn* (tram) and never sees the letters. So it knows only from
 #   training how many *a*'s the word contains, or must first write it letter by letter.
-# - *Arithmetic.* 12345 begins with the token *12*, because no merge joins *12* to *3*. Another number may be cut
-#   elsewhere, so the digits of two numbers need not line up. Many newer tokenizers therefore cut numbers into single
-#   digits, or into groups of three. Groups line up only if they are counted from the right.
+# - *Arithmetic.* 12345 begins with the token *12*, because no merge joins *12* to *3*. (Captions have few numbers, so
+#   *34* and *45* were not worth a merge.) Another number may be cut elsewhere, so the digits of two numbers need not
+#   line up. Many newer tokenizers therefore cut numbers into single digits or groups of three. Groups line up only if
+#   counted from the right, where the units stand: *12 | 345*. The price: more tokens for each number, and with groups
+#   about 1,000 tokens to learn.
 # - *Case and spaces.* The words *␣tea*, *tea* and *␣TEA* share no token, so the model must learn that they are similar.
-#   So do not end a *prompt*, the text that a model is to continue, with a space, because the next word usually brings
-#   its own.
+#   And a *prompt*, the text that a model is to continue, should not end with a space: the next word usually brings its
+#   own.
 #
 # ### How many merges?
 #
-# Each merge makes texts shorter, so there are fewer positions to compute. But it has two prices.
+# Each merge makes texts shorter, so the layers have fewer positions to compute. But it has two prices.
 #
-# First, it adds a row to the embedding table, which must be learnt, and a score to the output layer at every position.
+# First, it adds a row to the embedding table, which must be learnt, and one logit at every position. With 512 numbers
+# in a row, 32,000 more tokens cost 16.4 million parameters, and twice as many where the output layer does not share the
+# embedding table.
 #
-# Second, rare tokens stay **undertrained**, because a rare token's row is seldom looked up, so few examples teach the
-# model what the token means. In large models such tokens are known as *glitch tokens*. We call a token *rare* if the
-# training text uses it fewer than 100 times. Later tokens tend to be rarer, because each merge takes the most frequent
-# pair that is left: by hand the counts were 12, 9, 5, 3.
+# Second, later tokens tend to be rarer, because each merge takes the most frequent pair that is left: by hand the
+# counts were 12, 9, 5, 3. So later merges also shorten texts less. (An early token can become rare, too, if later
+# merges swallow it.) We call a token *rare* if the training text uses it fewer than 100 times. Rare tokens stay
+# **undertrained**, because their rows are seldom looked up, so few examples train them. In large models some tokens
+# that were frequent in the tokenizer's training text, and hardly occurred in the model's, cause odd answers (*glitch
+# tokens*).
 #
 # **Fertility**, the average number of tokens per word, says how much shorter texts become. Here it is, on captions that
 # were not used to learn the merges. A word is what stands between two spaces, so *tea.* is one word and at least two
@@ -649,8 +660,9 @@ for row in captions["sizes"]:
     print(f"{row['vocab_size']:10,}  {words}{row['rare']:19.0%}")
 
 # %% [markdown]
-# From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third; from 8,000 to 32,000, by a
-# tenth at most. The last column shows the price: at 32,000, 98 percent of the merged tokens are rare.
+# From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third of their length; from 8,000
+# to 32,000 they lose a tenth of it at most. The last column shows the price: at 32,000, 98 percent of the merged tokens
+# are rare.
 #
 # French was absent from the training text, so fewer merges fit. From a vocabulary of 2,000 on, it needs about twice as
 # many tokens per word as English. That means twice the computation or more, and half as many words in the model's
@@ -664,8 +676,10 @@ for row in captions["sizes"]:
 # transformer had 37,000 tokens for English and German together; today's models often have 100,000 or more, and can
 # afford it, because a token's count grows with the training text.
 #
-# Whatever the size, learn the merges from training text alone. Otherwise the test text is cut into fewer tokens than
-# other new text.
+# Whatever the size, split the data first and learn the merges from training text alone, because they are fitted to
+# their text like parameters. Otherwise the test text is cut into fewer tokens than other new text, and no longer stands
+# for it. (The loss need not look better, because a token that occurs in the test text alone keeps its random
+# embedding.)
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -754,7 +768,8 @@ assert convenient.decode(convenient.encode(message)) != message
 # input at end tokens loses the rest of the sentence. Where special tokens separate the speakers of a chat, a user can
 # speak in another's name, a form of **prompt injection**.
 #
-# Tests on ordinary texts do not find this fault. So check that `encode` makes no special token from any text.
+# Tests on ordinary texts do not find this fault. So encode a text that contains `<eos>`, and check that no special
+# token comes out.
 #
 # Libraries differ. Hugging Face's tokenizers recognise special tokens in a text unless told otherwise
 # (`encode_special_tokens`); tiktoken raises an error unless told (`allowed_special`, `disallowed_special`). Know what
@@ -767,9 +782,12 @@ assert convenient.decode(convenient.encode(message)) != message
 # filled up to the longest with `<pad>`. Sentences of 2, 3 and 7 tokens make $3 \cdot 7 = 21$ tokens, of which 9, or 43
 # percent, are padding.
 #
-# The padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding. It is
-# `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`. The loss leaves padding out, too,
-# because `<pad>` would be the easiest token to predict, and padding would lower the mean loss.
+# The padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding.
+# Without it padding would take a share of the softmax and mix meaningless vectors into the outputs of real tokens, so a
+# sentence's outputs would depend on its batch. The mask is `tokens != pad_id`, which is safe because no text is ever
+# encoded as `<pad>`. The loss is the sum over the real tokens, divided by their number. Counting `<pad>` would make it
+# look better, because `<pad>` is the easiest token to predict. To test mask and loss, add more padding, with dropout
+# off: the outputs at real tokens and the loss must stay the same, up to rounding.
 #
 # Padding takes as much computation as any token. **Bucketing** reduces this waste: sort the sentences by length, and
 # fill the batches in this order. For a pair of source and target, the longer of the two counts. The price is that a
@@ -1143,16 +1161,16 @@ verdict
 #
 # $$\text{bits per byte} = \frac{1}{\ln 2} \cdot \frac{\text{loss, summed over the tokens}}{\text{bytes of the text}} .$$
 #
-# The sum is minus the logarithm of the probability that the model gives to the text, cut as the tokenizer cuts it. The
-# text and its bytes are the same for all tokenizers, so the bits per byte can be compared. Dividing by $\ln 2$ turns
-# **nats**, the unit of the natural logarithm, into bits.
+# Each loss is $-\ln$ of a token's probability, and these probabilities multiply to that of the text, as the tokenizer
+# cuts it. So the sum is $-\ln$ of the text's probability. Text and bytes are the same for all tokenizers, so bits per
+# byte can be compared. Dividing by $\ln 2$ turns **nats**, the unit of the natural logarithm, into bits.
 #
-# A loss *per token* cannot be compared between tokenizers, and neither can its exponential, the **perplexity**. Say
-# that the losses of a text add up to 60 nats. If the text is cut into 20 tokens, its perplexity is $e^3 \approx 20$; if
-# it is cut into 15, $e^4 \approx 55$. With 80 bytes it has $60 / 0.693 / 80 = 1.08$ bits per byte in either case.
+# A loss *per token* cannot be compared between tokenizers, and neither can its exponential, the *perplexity*. Say that
+# the losses of a text add up to 60 nats. In 20 tokens that is 3 nats per token, a perplexity of $e^3 \approx 20$. In 15
+# it is 4 nats, and $e^4 \approx 55$. With 80 bytes the text has $60 / 0.693 / 80 = 1.08$ bits per byte in either case.
 #
-# One caveat: the model gives some probability to other cuts of the same text, too, and we leave these out. So its true
-# bits per byte are at most those that we report.
+# One caveat: the model gives some probability to other cuts of the same text, too. With these the text is more
+# probable, so its true bits per byte are at most those that we report.
 #
 # We trained small models to predict the next token, with two layers of width 128 ([chapter 18](18_gpt.ipynb) builds
 # such models). Each read every training caption of both languages once. Its learning rate was chosen on a second set of
@@ -1182,9 +1200,9 @@ for chosen in trials["models"]:
 # The model with the largest vocabulary needs the fewest bits, though 95 percent of its learnt tokens are rare: here the
 # count of rare tokens would have misled us.
 #
-# Is the number of parameters the reason? Only in part. The wider model of 2,000 tokens has as many parameters, but gets
-# only a quarter of the gain from 2,000 to 16,000. Both of these large models take roughly three times as long to train
-# as the one with 2,000 tokens and width 128.
+# Is the number of parameters the reason? Only in part. The wider model of 2,000 tokens has about as many parameters as
+# that of 16,000, but improves on the narrow one of 2,000 only about a quarter as much. Both large models take roughly
+# three times as long to train as the narrow one.
 #
 # No model had more than 16,000, so where the best size lies stays open.
 
@@ -1224,11 +1242,13 @@ assert 2.8 < seconds[16_000] / seconds[2000] < 3.5
 # from the left.
 #
 # **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords
-# and drops those whose removal lowers the likelihood of the training text least; a new word gets its most probable
-# segmentation. It can also draw one of several at random while a model is trained (**subword regularisation**);
-# *BPE-dropout* does that with merges. **SentencePiece** is a program that trains BPE or Unigram on raw text. It treats
-# the space as a character like any other, so it needs no word splitter made for one language; unless told otherwise, it
-# still lets no subword cross a space. With *byte fallback* an unknown character becomes bytes.
+# and drops those whose removal lowers the likelihood of the training text least. A new word gets its most probable
+# segmentation. The probability is the product of those of the subwords, so three frequent subwords can beat two rare
+# ones. Unigram can also draw one of several segmentations at random while a model is trained (**subword
+# regularisation**); *BPE-dropout* leaves out merges at random to the same end. **SentencePiece** is a program that
+# trains BPE or Unigram on raw text. It treats the space as a character like any other, so it needs no word splitter
+# made for one language; unless told otherwise, it still lets no subword cross a space. With *byte fallback* an unknown
+# character becomes bytes.
 
 # %% [markdown]
 # ### Is it the same as the library's?

@@ -36,9 +36,10 @@ transformer_map(built=11)
 #
 # A **corpus**, a collection of texts, is split into three parts. The model learns from the *training set*. The
 # *validation set* is for choosing when to stop and which settings (**hyperparameters**) to use. The *test set* is never
-# used to choose anything, because it must tell how good the result is on new text. No number occurs in more than one
-# part, or the result would be too good (**data leakage**). We draw numbers from 1 to 999,999, short ones more often,
-# and `number_words` spells them in both languages.
+# used to choose anything, because it must tell how good the result is on new text. A figure that has been used to
+# choose is a little too good: among several settings, the best is partly the luckiest. No number occurs in more than
+# one part, or the result would look better than it is (**data leakage**). We draw numbers from 1 to 999,999, short ones
+# more often, and `number_words` spells them in both languages.
 #
 # German writes a number as one word; we cut it into its parts.
 
@@ -93,19 +94,20 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 #
 # ## The loss
 #
-# Training needs a number that is small when the model is good, the **loss**. A good model gives the right translation
+# Training needs a number that is small when the model is good, the *loss*. A good model gives the right translation
 # $y$ of a source $x$ a high probability. That probability is a product with one factor for each of the $T$ tokens of
 # $y$: the probability of this token, given the source and the tokens before it, $y_{<t}$. The end token `<eos>` is one
 # of the $T$, because the model must also learn where to stop; `<bos>` is given and does not count.
 #
 # For a long text the product is too small to compute with (it **underflows**). Its logarithm is a sum, and is largest
-# where the product is largest. So training makes minus the logarithm small, the **negative log-likelihood**. Divided by
+# where the product is largest. So training makes minus the logarithm small, the *negative log-likelihood*. Divided by
 # the number of tokens, so that long and short texts can be compared, it is the loss:
 #
 # $$\text{loss} = -\frac1T \ln p(y \mid x) = -\frac1T \sum_{t=1}^{T} \ln p(y_t \mid y_{<t}, x) .$$
 #
-# Parameters that minimise it make the training texts as probable as possible (**maximum likelihood**). Where several
-# continuations are right, no model reaches 0. Here each number has one translation, so 0 can be approached.
+# For many texts, sum over all of them, and divide by the number of all their tokens. Parameters that minimise this make
+# the training texts as probable as possible (*maximum likelihood*). Where several continuations are right, no model
+# reaches 0. Here each number has one translation, so 0 can be approached.
 #
 # **By hand.** A vocabulary of four tokens, and a target of two, *b c*, then padding. The model gives these
 # probabilities:
@@ -121,9 +123,9 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 # is the natural one. The *perplexity* is $e^{0.871} = 2.39$: the model is as unsure as if it guessed among 2.39 equally
 # likely tokens.
 #
-# Only the right token's probability counts. In the second row the model knows nothing and gives every token the same
-# one. Among $V$ tokens such a model has the loss $\ln V$, and this is the loss to expect before training ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)). Its perplexity is $V$. Here they are $\ln 4$ and 4.
+# Only the right token's probability counts. In the second row the model knows nothing and gives each of the four tokens
+# $1/4$. Among $V$ tokens it would give each $1/V$, so its loss is $-\ln(1/V) = \ln V$, and its perplexity is $V$. This
+# is the loss to expect before training ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
 #
 # Why not maximise the share of right tokens instead? A small change of a parameter hardly ever changes which token
 # scores highest, so that share has a gradient of zero nearly everywhere.
@@ -208,7 +210,7 @@ quiz.number(
 # the model would write the same words by itself. If the first mistake is at position 5, the model alone would have
 # written the true words 1 to 4, read the same input, and made the same mistake. One pass therefore tells which
 # sentences the model would get right by *greedy decoding*, always taking the likeliest token. (After its first mistake
-# a model reads input of a kind it was never trained on, which is called **exposure bias**.)
+# a model reads input of a kind it was never trained on, which is called *exposure bias*.)
 #
 # The folded function `evaluate` computes all three numbers in this way.
 
@@ -409,10 +411,11 @@ for step in (0, 50, 100, 150, 600):
 assert history[-1]["written"].strip() == corpus.validation[1].target
 
 # %% [markdown]
-# The *send* of step 0 is left over from merging *tausend*.
+# The untrained model repeats *send*, a token that merging made on the way to *tausend*.
 #
-# The loss begins a little above $\ln 334 = 5.81$, since the first scores are random and not equal. [Label
-# smoothing](#label-smoothing) explains why it ends near 0.11, and not near 0.
+# The loss begins at 6.08, a little above $\ln 334 = 5.81$, because the first logits are random and [their spread raises
+# it](07_learning.ipynb#the-first-number-to-look-at). [Label smoothing](#label-smoothing) explains why it ends near
+# 0.11, and not near 0.
 
 # %% [markdown]
 # ## Label smoothing
@@ -421,7 +424,7 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # trained on it becomes surer and surer, and on new text also where it is wrong. **Label smoothing** is meant to curb
 # this **overconfidence**: it asks for less than certainty.
 #
-# Without it, the target is **one-hot**: 1 for the right token and 0 for all others. With it, the target is a share
+# Without it, the target is *one-hot*: 1 for the right token and 0 for all others. With it, the target is a share
 # $q_i$ for each token: with $\varepsilon = 0.1$, nine tenths go to the right token, and a tenth is spread evenly over
 # all $V$ tokens, the right one included. The loss is then $-\sum_i q_i \ln p_i$; for a one-hot $q$ it is the plain
 # loss. In the first row of [the example](#the-loss) $q$ is $0.9 + 0.1 / 4 = 0.925$ for *b* and $0.025$ for each other
@@ -429,10 +432,10 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 #
 # $$-(0.925 \ln 0.7 + 3 \cdot 0.025 \ln 0.1) = 0.330 + 0.173 = 0.503$$
 #
-# Even the best smoothed loss is [above 0](#how-small-can-a-smoothed-loss-become). And a model trained on it does not
-# bring its plain loss to 0 either: it learns to give each right token a probability of about 0.9, and
-# $-\ln 0.9 = 0.105$. That explains the validation loss of 0.11 in the run above, because `evaluate` measures the plain
-# loss.
+# The smoothed loss is smallest where each $p_i$ equals $q_i$, and even there it is [above
+# 0](#how-small-can-a-smoothed-loss-become). So a model trained on it learns to give each right token its share, about
+# 0.9. Its plain loss is then about $-\ln 0.9 = 0.105$. `evaluate` measures the plain loss, so the run above ends at
+# 0.11.
 
 # %% [markdown]
 # ## How large a step?
@@ -440,13 +443,15 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # In chapter 7 every parameter moved by its gradient times one learning rate. But gradients differ in size, often by
 # orders of magnitude.
 #
-# Does a large gradient mean that its parameter should go far? No. Suppose that a parameter $\theta$ should move by 1,
-# and that its gradient is $-1$. Then a learning rate of 1 is right. Now write $\theta = 1000 \, \varphi$ and train
-# $\varphi$. It should move by only 0.001, but its gradient is $-1000$. Then a learning rate of 0.000001 is right, a
-# million times smaller, although the model is the same.
+# Does a large gradient mean that its parameter should go far? No. Suppose that a parameter $\theta$ with the gradient
+# $-1$ should move by 1. Then a learning rate of 1 is right. Now train $\varphi$ instead, with
+# $\theta = 1000 \, \varphi$. It should move by only 0.001, but its gradient is $-1000$, because $\theta$ changes a
+# thousand times as much. Then a learning rate of 0.000001 is right, a million times smaller, although the model is the
+# same.
 #
-# So no single learning rate suits all parameters. Adam divides the size of the gradient out: in the example it would
-# need the learning rates 1 and 0.001, a thousand apart instead of a million.
+# So no single learning rate suits all parameters. Adam divides the size of the gradient out: in the example it makes
+# both gradients $-1$. So it would need the learning rates 1 and 0.001, a thousand apart instead of a million. ($\theta$
+# and $\varphi$ still differ in size. Within one model parameters usually have similar sizes.)
 #
 # ### Adam
 #
@@ -460,14 +465,15 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # gradient. With the learning rate $\eta$, the step is in essence $-\eta \, m / \sqrt v$.
 #
 # How far back do $m$ and $v$ look? In $m$ a gradient that is $k$ steps old has the weight $(1 - \beta_1) \, \beta_1^k$:
-# with $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on. The latest $1 / (1 - \beta_1) = 10$ have about two thirds of
-# the weight. In $v$, with the transformer paper's $\beta_2 = 0.98$, the latest 50 have that share. Why should $v$ look
-# further back? A huge gradient must stay in $v$ at least as long as it stays in $m$. Otherwise $\sqrt v$ would be small
-# again while $m$ is still large, and the steps would become too long some time after it.
+# with $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on. The latest $1 / (1 - \beta_1) = 10$ gradients have about two
+# thirds of the weight, $1 - 0.9^{10} = 0.65$. In $v$, with the transformer paper's $\beta_2 = 0.98$, the latest 50 have
+# that share. Why should $v$ look further back? In $k$ steps after one huge gradient, $m$ falls as $\beta_1^k$ and $v$
+# as $\beta_2^k$, so $\sqrt v$ as $\beta_2^{k/2}$. If $\sqrt v$ fell faster than $m$, $m / \sqrt v$ would grow and the
+# steps become too long.
 #
-# But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$. At step $n$ the
-# weights of all gradients so far sum to only $1 - \beta^n$. So $m$ and $v$ are each divided by their sum of weights
-# (**bias correction**):
+# But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$. After $n$ steps all
+# weights sum to only $(1 - \beta)(1 + \beta + \dots + \beta^{n-1}) = 1 - \beta^n$. So $m$ and $v$ are each divided by
+# this sum (**bias correction**):
 #
 # $$\text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon} , \qquad \epsilon = 10^{-9} \text{ against dividing by 0.}$$
 #
@@ -484,8 +490,10 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 
 # %% [markdown]
 # Both move equally far, by the whole learning rate. Check it on paper: $m = 0.1\, g$ and $v = 0.02\, g^2$, bias
-# correction divides them by 0.1 and 0.02, and what is left is $g / \sqrt{g^2}$, which is 1 or −1. Adam has seen one
-# gradient, and steps by its sign alone, whether that gradient is signal or noise.
+# correction divides them by 0.1 and 0.02, which leaves $g / \sqrt{g^2}$, 1 or −1. (Without the correction it would be
+# $0.1 / \sqrt{0.02} = 0.7$. With the common $\beta_2 = 0.999$ it would be $0.1 / \sqrt{0.001} = 3.2$, because $\sqrt v$
+# starts 32 times too small and $m$ only 10.) Adam has seen one gradient, and steps by its sign alone, whether that
+# gradient is signal or noise.
 #
 # From the second step on it matters whether gradients agree. For the gradients 1, −1 and 1:
 #
@@ -511,15 +519,16 @@ assert np.allclose(adam.state[parameter]["exp_avg"], 0.091)
 # %% [markdown]
 # ### Warm-up and schedule
 #
-# So Adam's first steps are long, rest on few batches, and can overshoot. The remedy is *warm-up*: the learning rate
-# begins near 0 and grows. Later the learning rate should shrink again, since a model that keeps jumping by the same
-# distance does not settle. The paper's **schedule** does both:
+# So Adam's first step has full length, whatever the gradient. Then $m$ and $v$ still rest on a few batches, so the
+# early steps can be wrong in direction and length, and overshoot. The remedy is *warm-up*: the learning rate begins
+# near 0 and grows. Later the learning rate should shrink again, because a model that keeps jumping by the same distance
+# does not settle. The paper's **schedule** does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
-# Up to $n = \text{warmup}$ the second term is the smaller one, and the learning rate rises in a straight line. After
-# that it falls as $1/\sqrt n$ (the *inverse square root*). The factor in front makes the learning rate lower in wider
-# models.
+# The second term is $(n / \text{warmup})^{3/2}$ times the first. So up to $n = \text{warmup}$ it is smaller, and the
+# learning rate rises in a straight line. After that it falls as $1/\sqrt n$ (the *inverse square root*). The factor in
+# front makes the learning rate lower in wider models.
 #
 # Two other schedules go down to 0: in a straight line, as ours does, or along half a **cosine**, which falls slowly at
 # both ends and fast in between. Both need to know the number of steps in advance; the inverse square root does not.
@@ -561,7 +570,7 @@ def noam_rate(step: int, d_model: int, warmup: int) -> float:
 def linear_rate(step: int, peak: float, warmup: int, steps: int) -> float:
     """Up in a line to `peak` at step `warmup`, then down in a line.
 
-    It is 0 after `steps`. ValueError for a step or a warm-up that there is not.
+    It is 0 after `steps`. ValueError: a step below 1, a warm-up beyond `steps`.
     """
     if step < 1 or not 1 <= warmup <= steps:
         wanted = "step must be at least 1 and warmup between 1 and steps"
@@ -639,13 +648,13 @@ plt.show()
 # %% [markdown]
 # ## When a model overfits
 #
-# First the data. What if there are only 150 numbers to learn from, and not 20,000? Then 600 steps are no longer three
-# epochs but 300. We tried that with the recipe of [the loop](#a-loop-that-learns), but without label smoothing, since
-# it is one of the remedies to be compared (`python -m benchmarks.overfitting`, ten minutes).
+# First the data. What if there are only 150 numbers instead of 20,000? Then an epoch has two batches, and 600 steps are
+# no longer three epochs but 300. We tried that with the recipe of [the loop](#a-loop-that-learns), but without label
+# smoothing, one of the remedies to be compared (`python -m benchmarks.overfitting`, ten minutes).
 #
 # The figure shows training and validation loss, three seeds each, with a dot at the lowest validation loss. On the left
-# is this recipe, on the right the same with a remedy, **weight decay** 1: each step also shrinks every parameter a
-# little, to (1 − the learning rate) times its size.
+# is this recipe, on the right the same with a remedy, **weight decay** $\lambda = 1$: each step also shrinks every
+# parameter a little, by the factor $1 - \eta \lambda$.
 
 # %% what was measured tags=["hide-input"]
 from classroom.measured import measured
@@ -673,9 +682,9 @@ plt.show()
 
 # %% [markdown]
 # What you see on the left is **overfitting**. After some 150 steps the training loss is near 0: the model has memorised
-# these 150 numbers. From there it mostly becomes surer, also where it is wrong: on such validation tokens its guess has
-# a probability of 0.80 at step 150 and of 0.88 at the end. That leaves less for the right token, so the validation loss
-# turns upwards.
+# these 150 numbers. From there it mostly becomes surer, also of its mistakes: wrong guesses of validation tokens have a
+# mean probability of 0.80 at step 150 and 0.88 at the end. That leaves less for the right token, so the validation loss
+# turns upwards while the training loss still falls. That is the sign to look for.
 #
 # To be right on new numbers is to **generalise**, and this model does so on only 42.5 percent. (The distance between
 # training and validation loss is the *generalisation gap*.) Anything meant to prevent overfitting is called
@@ -703,20 +712,19 @@ for name in ("none", "weight decay 1"):
 # The remedies, one by one:
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
-#   keep the parameters that had the lowest loss. That treats the symptom, and gives about the first two columns of
-#   *none*. If you care about right answers, keep the model with the most of them, because their number can still rise
-#   after the loss has turned.
+#   keep the parameters that had the lowest loss. That treats the symptom: in row *none* the loss is then lower than at
+#   the end, but fewer numbers are right. So if right answers matter, keep the model with the most of them.
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
 #   the right panel of the figure: both losses fall together, and the gain is fifty points. Here it is done by
 #   [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`).
 # - **Dropout** zeroes entries of the activations at random, so that the model cannot rely on any single one.
-# - **Label smoothing** shows no clear change in what is right, but the model is less sure of its mistakes: at the end
-#   its wrong guesses have a probability of 0.61 instead of 0.88. So its plain loss does not turn upwards.
+# - **Label smoothing** does not clearly change how much is right, but the model is less sure of its mistakes: at the
+#   end its wrong guesses have a probability of 0.61 instead of 0.88. So its plain loss does not turn upwards.
 #
-# Weight decay 1, weight decay 3 and dropout 0.1 get about equally many validation numbers right. Decay 3 has five times
-# the loss of decay 1, probably because it keeps the logits so small that the model is unsure even where it is right. We
-# take weight decay 1, for its lowest mean loss. On the untouched test numbers it gets 91.5 percent right, against 38.1
-# without a remedy.
+# Weight decay 1, weight decay 3 and dropout 0.1 get about the same share of the validation numbers right. Decay 3 has
+# five times the loss of decay 1, probably because it keeps the logits so small that the model is unsure even where it
+# is right. We take weight decay 1: where the right answers tie, the lower loss decides. On the untouched test numbers
+# it gets 91.5 percent right, against 38.1 without a remedy.
 #
 # More data helps most: with 20,000 numbers none of this was needed. Large language models read most of their text about
 # once, so they hardly overfit, and usually go without dropout and label smoothing.
@@ -820,8 +828,9 @@ for name, scale in [
     assert (away < 1e-12) == name.startswith("each sum")
 
 # %% [markdown]
-# Divided by 12, the two gradients add up to that of the whole batch. In a mean of means a target of the short sentence
-# counts $\frac12 \cdot \frac13$ and one of the long sentence $\frac12 \cdot \frac19$, a third of that.
+# Divided by 12, the two gradients add up to that of the whole batch, because there too every target counts
+# $\frac1{12}$. In a mean of means a target of the short sentence counts $\frac12 \cdot \frac13 = \frac16$, one of the
+# long sentence $\frac12 \cdot \frac19 = \frac1{18}$.
 #
 # A model trained with the mean of means does learn, so the mistake is easy to miss: Hugging Face's `transformers` [made
 # it](https://huggingface.co/blog/gradient_accumulation) until October 2024. So count all targets first:
@@ -840,6 +849,7 @@ def one_step(model, optimizer, parts):
 
 
 # %% [markdown]
+# The gradients are clipped once, when all parts are added up; clipping each part would change their proportions.
 # ([Chapter 21](21_many_gpus.ipynb#do-more-devices-need-a-larger-batch) asks how large the effective batch should be.)
 
 
@@ -1054,8 +1064,8 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 #    model.
 #
 # The learning rate and the order of the sentences are not on the list, because both can be computed again. The learning
-# rate follows from the number of the step, and the length of the history tells how many steps are done. The order
-# follows from the seed and the number of the epoch.
+# rate follows from the number of the step, and with one loss for each step, as in this list, the length of the history
+# is that number. The order follows from the seed and the number of the epoch.
 #
 # `save_run` writes the five to a new file beside the old one, and renames it when it is complete. Renaming is
 # **atomic**: it happens wholly or not at all. So a process that is killed while saving leaves the old run or the new
@@ -1181,9 +1191,9 @@ assert all(torch.equal(one, other) for one, other in both)
 # %% [markdown]
 # ### Break it: the parameters are enough
 #
-# Some scripts keep the parameters and nothing else. Then the steps count from 1 again: the warm-up comes a second time,
-# and the data start from the beginning. If somebody sets the step and the position in the data by hand, Adam's state is
-# still lost, and no warm-up protects the first steps.
+# Suppose that you keep the parameters and nothing else. Then the steps count from 1 again: the warm-up comes a second
+# time, and the data start from the beginning. If somebody sets the step and the position in the data by hand, Adam's
+# state is still lost, and no warm-up protects the first steps.
 #
 # **Predict first.** Take a run of 600 steps, without dropout, that at step 190 gets more than nine in ten of the
 # validation numbers right. What will one step with a new Adam change?
@@ -1227,10 +1237,11 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 
 # %% [markdown]
-# One step, and many right answers are gone. The new Adam knows a single gradient, so it moves every parameter by the
-# whole learning rate, as in [Adam's first step](#adam). With the state kept, most move by far less. (That step loses
-# some answers, too: at this learning rate the share still goes up and down from step to step.) [Is it the length of the
-# step that does the harm, or its direction?](#a-new-adam-length-or-direction)
+# One step, and many right answers are gone. The new Adam knows a single gradient, so it moves every parameter whose
+# gradient is not 0 by the whole learning rate, as in [Adam's first step](#adam). With the state kept, $m$ is mostly
+# smaller than $\sqrt v$, so most parameters move by far less. (This step loses some answers, too: at this learning rate
+# the share still goes up and down.) [Is it the length of the step that does the harm, or its
+# direction?](#a-new-adam-length-or-direction)
 
 # %% [markdown]
 # Losing the RNG state or the position may not show in the curve at all: dropout draws other numbers, or some
@@ -1477,8 +1488,8 @@ plt.show()
 
 # %% [markdown]
 # In the row of *drei* the darkest cell lies under *three*; in the row of *sechzig* it lies under *sixty*. So the model
-# looks first at the column on the right, and then at its left neighbour. [Chapter 13](13_alignment.ipynb) counts how
-# often the darkest cell is the right word.
+# reads *three* first and then *sixty*, against the order of the English words. [Chapter 13](13_alignment.ipynb) counts
+# how often the darkest cell is the right word.
 #
 # ### How small can a smoothed loss become?
 #
@@ -1509,11 +1520,11 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # all of them are a hundred times as large. That step itself stays below a learning rate: $m$ gains $0.1 \cdot 100 = 10$
 # and $v$ gains $0.02 \cdot 100^2 = 200$, and $10 / \sqrt{201} = 0.7$. But the steps after it suffer, in two ways.
 #
-# First, that batch fades from $m$ only slowly. Its part of this step and the following ones adds up to nearly eight
-# learning rates, $0.71 + 0.64 + 0.58 + \dots$, where that of a usual batch adds up to one. Second, it fills $v$, which
-# forgets more slowly: $\sqrt v$ is 14 times its usual size, and 100 steps later still 5 times. So the following batches
-# move the model by a fourteenth of what they should at first, and by a fifth 100 steps later. Clipped to a usual norm,
-# that batch would count like any other.
+# First, that batch fades from $m$ only slowly. Its part of the step is 0.71 learning rates, and each later part is
+# $0.9 / \sqrt{0.98} = 0.91$ times the one before. They add up to nearly eight learning rates,
+# $0.71 + 0.64 + 0.58 + \dots$, those of a usual batch to one. Second, it fills $v$, which forgets more slowly:
+# $\sqrt v$ is 14 times its usual size, and 100 steps later still 5 times. By these factors the following steps are too
+# short. Clipped to a usual norm, that batch would count like any other.
 #
 # ### Weight decay, and AdamW
 #
@@ -1605,7 +1616,10 @@ quiz.one_choice(
 #
 # The two shares are means of the three seeds, and the perplexity is the exponential of their mean loss.
 #
-# Three seeds are few: where two rows overlap, draw no conclusion.
+# Three seeds are few: where two rows overlap, draw no conclusion. From one run of each you cannot even know how far
+# runs differ. If one run has the standard deviation $s$, the difference of two runs has $\sqrt 2 \, s$, and that of two
+# means over $n$ seeds $\sqrt{2 / n} \, s$. With $s = 0.015$, a difference of 0.02 between two runs is about one
+# standard deviation, and says nothing; between means of five seeds it is two.
 
 # %% steps, test shares and perplexities tags=["hide-input"]
 import re
@@ -1665,23 +1679,24 @@ plt.show()
 # 2024](https://arxiv.org/abs/2402.19449)).
 #
 # **Warm-up.** At the chapter's learning rate it makes no difference. At twice that learning rate it saves steps: 99
-# percent are reached at 275 to 400 with it, at 425 to 525 without, and in the end all are right or nearly. ([Chapter
-# 8](08_encoder.ipynb#does-it-need-warm-up) has learning rates at which nothing is learnt without it.)
+# percent are reached at 275 to 400 with it, at 425 to 525 without, and in the end nearly all numbers are right.
+# ([Chapter 8](08_encoder.ipynb#does-it-need-warm-up) has learning rates at which nothing is learnt without it.)
 #
 # **Clipping.** With Adam, clipping makes no difference here. SGD, at the learning rate that is best with clipping,
 # needs 75 to 125 steps more for 99 percent without it.
 #
-# **The schedule.** With each of the three seeds the cosine gets to 99 percent later than the line, by 25 to 75 steps,
-# but the two rows overlap. The inverse square root gets there as early, but does not settle: its last learning rate is
-# still four tenths of the peak. The paper's formula, for this model's width of 64, would have its peak of 0.002 at step
+# **The schedule.** With each of the three seeds the cosine gets to 99 percent later than the line, by 25 to 75 steps;
+# three pairs are few. The inverse square root gets there as early, but does not settle: its last learning rate is still
+# four tenths of the peak. The paper's formula, for this model's width of 64, would have its peak of 0.002 at step
 # 4,000, and after 600 steps has reached only 0.0003. That is too low a learning rate rather than a bad shape: with a
 # peak of 0.0003 the chapter's own schedule is not much better.
 #
 # **Averaging** the last checkpoints does what small last steps do: it brings the inverse square root to 100 percent.
 # The usual explanation is that each checkpoint lies a little beside the minimum, in a direction that depends on its
-# last few batches, and that averaging cancels much of that. This works within one run: models of two seeds do the same
-# work with differently arranged units, so one averages their probabilities instead (an **ensemble**). (With the paper's
-# schedule, where the run is still improving, the mean is worse than the end.)
+# last few batches, and that averaging cancels much of that. This works within one run: in models of two seeds the fifth
+# entry of a vector means different things, so the mean of their parameters means nothing. There one averages their
+# probabilities (an **ensemble**). (With the paper's schedule, where the run is still improving, the mean is worse than
+# the end.)
 #
 # **Label smoothing.** A model that fits the smoothed target exactly gives the right token the probability
 # $0.9 + 0.1 / 334 = 0.9003$, and then its perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the number

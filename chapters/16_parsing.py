@@ -207,7 +207,7 @@ quiz.one_choice(
 # | gold | S 0-7, NP 0-1, VP 1-7, NP 2-4, PP 4-7, NP 5-7 |
 # | parse | S 0-7, NP 0-1, VP 1-7, **NP 2-7**, NP 2-4, PP 4-7, NP 5-7 |
 #
-# All six gold brackets were found: **recall** is 6/6. Of seven that were written, six are right: **precision** is 6/7.
+# All six gold brackets were found: *recall* is 6/6. Of seven that were written, six are right: *precision* is 6/7.
 # Their harmonic mean, **F1**, is twice the hits over both counts: $2 \cdot 6 / (6 + 7) = 0.923$, given as 92.3.
 #
 # That is a high score for a parse with the wrong meaning, because its wrong attachment adds one bracket and spoils no
@@ -634,7 +634,7 @@ assert lacked_three == scored_right
 # the product of the probabilities of its rules. The product treats each rule as if it were chosen without regard to all
 # others. That is the **independence assumption**. Rules with such probabilities are a **probabilistic context-free
 # grammar**, or PCFG. Counting is training: these shares are the probabilities that make the treebank most probable
-# (**maximum likelihood**), so no gradient is needed.
+# (*maximum likelihood*), so no gradient is needed.
 #
 # This assumption makes an exact search possible. Call words that follow one another a **span**. The best NP over a span
 # is the same whatever stands around the span. If a tree has a worse NP there, you can put in the best one: the product
@@ -1501,7 +1501,7 @@ assert [round(points) for points in behind] == [35, 42, 44]
 # ### Does it look at what it closes?
 #
 # Back to the translator of the artificial sentences: does it follow the brackets, or recite a list? To write `np`, it
-# must know that the last open constituent is an NP. Does any of the eight heads of the decoder's **self-attention** put
+# must know that the last open constituent is an NP. Does any of the eight heads of the decoder's *self-attention* put
 # its largest weight on the bracket that is being closed? The output gives, for each label, the head that does so most
 # often. A head that always looks equally far back would find some brackets, too. The second percentage says how many it
 # can find at most: the share of brackets that stand at the *most frequent distance*.

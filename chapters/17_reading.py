@@ -884,7 +884,7 @@ print(learn[0].source, learn[0].target, sep="\n-> ")
 #
 # Give it a second way to produce a word: point at it in the source, and copy it. Attention already points, so the
 # decoder gets one more attention, the pointer, with weights $a$ on the source's positions (a *pointer network*'s idea;
-# after See, Liu and Manning 2017). A **gate** decides between the two ways: a number $p_{\text{gen}}$ between 0 and 1,
+# after See, Liu and Manning 2017). A *gate* decides between the two ways: a number $p_{\text{gen}}$ between 0 and 1,
 # a sigmoid of the decoder's state. From here on $p$ is a probability, no longer a sinusoid. The probability of the word
 # $w$ is
 #
@@ -1075,7 +1075,7 @@ plt.show()
 # | wanted | ***the number of** nodes **in** a graph* |
 # | written | ***the number of** edges **in** it* |
 #
-# Four of the six written words are right (**precision**), and four of the seven wanted words were found (**recall**).
+# Four of the six written words are right (*precision*), and four of the seven wanted words were found (*recall*).
 # Lin's ROUGE is the recall, but a long summary finds more words for being long, so today one gives F1, twice the shared
 # words over the words of both: $2 \cdot 4 / (6 + 7) = 0.615$. It is often given times 100, as 61.5.
 

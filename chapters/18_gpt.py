@@ -218,7 +218,7 @@ class GPT(nn.Module):
 # token on the left then sees no key, not even itself: a plain softmax would make its row NaN, so our attention returns
 # zeros for such a row. Padding must not shift the positions, either: in `embed`, `cumsum` counts the real tokens alone,
 # so that two pads and three tokens get 0 0 0 1 2. GPT-2 has no padding token: its documents are joined by
-# `<|endoftext|>` and cut into blocks of 1,024, which is called **packing**.
+# `<|endoftext|>` and cut into blocks of 1,024, which is called *packing*.
 #
 # The initial weights, in `initialise`, follow GPT-2 too, with two exceptions: the positions have the same deviation as
 # the other matrices, 0.02, where GPT-2 has 0.01, and for narrower models we enlarge it, because a narrower vector adds
@@ -715,7 +715,7 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # of another kind, because to predict a text after its name, it had to learn which texts belong to which names.
 #
 # GPT-2 and GPT-3 are a bet that this goes much further: whoever predicts enough text must learn much of what it is
-# about, and can then be asked by a prompt alone (**zero-shot**), or by a prompt with some examples in it
+# about, and can then be asked by a prompt alone (*zero-shot*), or by a prompt with some examples in it
 # (**few-shot**). Learning a task from such examples is *in-context learning* in the narrow sense ([chapter
 # 19](19_modern.ipynb#learning-from-examples-in-the-prompt)).
 #
@@ -748,7 +748,7 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # empty: the word **before** it, and a **guess** at the next. A head's rows of $W_O$ decide into which block it writes
 # ([chapter 6](06_many_heads.ipynb#heads-are-a-sum)).
 #
-# 1. A **previous-token head** in layer 1. Every token's key is its position. Its query is its position too, but turned
+# 1. A *previous-token head* in layer 1. Every token's key is its position. Its query is its position too, but turned
 #    back by one step ([a rotation](05_position.ipynb#a-step-is-a-rotation)), so that it matches the key of the token
 #    before. The value is the word, and the head writes it to *before*.
 # 2. An **induction head** in layer 2. The query is the word, and the key is the block *before*. So *dog* attends to the

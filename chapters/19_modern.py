@@ -188,7 +188,7 @@ quiz.number(
 # [Chapter 5](05_position.ipynb#a-step-is-a-rotation) found that a step of sinusoids is a rotation: each pair of entries
 # turns by its own angle. There, positions were *added* to the word vectors, and the layers had to separate the two
 # again. [Su and others (2021)](https://arxiv.org/abs/2104.09864) leave the word vectors alone and turn the *queries and
-# keys* instead, each by its own position. This is the **rotary position embedding**, **RoPE**, which chapter 5 computed
+# keys* instead, each by its own position. This is the *rotary position embedding*, **RoPE**, which chapter 5 computed
 # [by hand](05_position.ipynb#rotary-positions-turning-instead-of-adding).
 #
 # Write $R_t$ for the rotation at position $t$. It turns pair $i$, counted from 0, by $t$ times the angle of chapter 5,
@@ -321,8 +321,8 @@ assert [round(angle) for angle in slowest] == [63, 7]
 #
 # But do nine queries need nine different sets of keys and values? There are two ways to share them:
 #
-# - In **multi-query attention** ([Shazeer 2019](https://arxiv.org/abs/1911.02150)) all heads share one set.
-# - In **grouped-query attention**, **GQA** ([Ainslie and others 2023](https://arxiv.org/abs/2305.13245)), the heads of
+# - In *multi-query attention* ([Shazeer 2019](https://arxiv.org/abs/1911.02150)) all heads share one set.
+# - In *grouped-query attention*, **GQA** ([Ainslie and others 2023](https://arxiv.org/abs/2305.13245)), the heads of
 #   a group share one set. With three groups, 11,520 numbers are left.
 #
 # Multi-query attention saves most and costs most in quality; grouped-query attention lies between. Why not have fewer
@@ -1634,7 +1634,7 @@ assert np.allclose(
 # numbers, 0.4 percent. One of the two starts at 0, so that training begins at the model as it was. Afterwards $W + AB$
 # is one matrix again. (**QLoRA** keeps $W$ in four bits meanwhile.)
 #
-# Two ideas make writing faster. **Speculative decoding** is in [chapter
+# Two ideas make writing faster. *Speculative decoding* is in [chapter
 # 12](12_generation.ipynb#several-tokens-for-the-price-of-one).
 #
 # A **paged cache** (PagedAttention, [Kwon and others 2023](https://arxiv.org/abs/2309.06180)) keeps keys and values in

@@ -213,8 +213,9 @@ print(f"ridge point      {ridge_point:10.1f} FLOPs per byte")
 # moves $12 n^2$ bytes, $n / 6$ FLOPs per byte. So it is compute-bound if $n$ is above six times the ridge point, or
 # three times in 16 bits.
 #
-# On a GPU the ridge point is much higher. NVIDIA gives an H100 (SXM) 989 TFLOP/s with numbers of 16 bits, and 3.35
-# TB/s: 295 FLOPs per byte. There a product in 16 bits needs 885 rows.
+# On a GPU the ridge point is much higher. NVIDIA's [data
+# sheet](https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet) gives an H100 (SXM) 989
+# TFLOP/s with numbers of 16 bits, and 3.35 TB/s: 295 FLOPs per byte. There a product in 16 bits needs 885 rows.
 #
 # **Predict first.** Draw FLOP/s over arithmetic intensity. Which two lines bound all work whose data comes from memory?
 
@@ -416,7 +417,7 @@ assert torch.isinf(forty.half() @ forty.half()) and forty @ forty == 102_400
 # %% [markdown]
 # Infinity, where the truth is 102,400. One such number among the scores turns the softmax into *not a number*, since
 # $\infty - \infty$ has no value, and from there it spreads to everything. This is **overflow**; at the other end
-# numbers vanish, which is **underflow**. Here are three small gradients, stored in 16 bits and read back. In the last
+# numbers vanish, which is *underflow*. Here are three small gradients, stored in 16 bits and read back. In the last
 # two rows each is multiplied by a power of two before it is stored, and divided by it again afterwards, in float32:
 
 # %% three gradients in 16 bits tags=["hide-input", "nbval-check-output"]
@@ -486,7 +487,7 @@ assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
 # The bfloat16 parameter stops at 1.44. There two neighbouring bfloat16 numbers are 1/128 apart, and a step shorter than
 # half of that rounds to nothing. The loss falls, and then is flat, as if all had been learnt.
 #
-# So parameters stay in float32, and so do Adam's two running means, its **moments**. Only what goes into a product, and
+# So parameters stay in float32, and so do Adam's two running means, its *moments*. Only what goes into a product, and
 # what comes out of it, is rounded to 16 bits. That is called **mixed precision**, with float32 *master weights*. It is
 # what `torch.autocast` does, and `python -m dotformer train` where the configuration says `precision = "bfloat16"`.
 #
@@ -942,20 +943,30 @@ def measure(
 
 
 # %% [markdown]
-# Here are two rungs, live. The last column is the distance of a rung's gradient from the first rung's, as a share of
-# the norm of the first. A processor without instructions for bf16, such as the one that wove this page, is slower with
-# it.
+# Here are some rungs, live, each by itself: the median of seven steps with its quartiles. The last column is the
+# distance of a rung's gradient from the first rung's, as a share of the norm of the first. A processor without
+# instructions for bf16, such as the one that wove this page, is slower with it.
 
-# %% two rungs tags=["hide-input"]
+# %% five rungs, one at a time tags=["hide-input"]
 from dotformer.support.benchmark import climb
 
 workload = Workload(small, pairs=16, length=24)
-two_rungs = {"float32": Setup(), "bf16": Setup("bfloat16")}
-for row in climb(partial(measure, workload, device=device, steps=3), two_rungs):
-    speed = row["tokens_per_second"]
-    print(f"{row['name']:8} {speed:7,.0f} tokens/s  {row['gradient_error']:.0e}")
+alone = {
+    "float32": Setup(),
+    "fused attention": Setup(fused_attention=True),
+    "fused AdamW": Setup(fused_optimizer=True),
+    "checkpointing": Setup(checkpointing=True),
+    "bf16": Setup("bfloat16"),
+}
+for row in climb(partial(measure, workload, device=device, steps=7), alone):
+    low, middle, high = (1000 * seconds for seconds in row["seconds"])
+    print(
+        f"{row['name']:16}{middle:7.1f} ms ({low:.1f} to {high:.1f})"
+        f"{row['peak_memory'] / 1e6:7.1f} MB   {row['gradient_error']:.0e}"
+    )
+    rounds = row["name"] == "bf16"
     assert row["loss_error"] < 1e-3 and row["gradient_error"] < 0.05
-    assert row["name"] == "float32" or row["gradient_error"] > 1e-3
+    assert (row["gradient_error"] > 1e-3) == rounds
 
 # %% tags=["proof"]
 exact = {
@@ -1192,7 +1203,7 @@ print(fill(advice, 76, subsequent_indent="    "))
 # the logits never have to exist all at once: PyTorch's `F.linear_cross_entropy` can compute loss and gradients [for
 # some targets at a time](#must-all-logits-exist-at-once).
 #
-# Two other ways out cost time instead of memory. With **gradient accumulation** you split the batch and add up the
+# Two other ways out cost time instead of memory. With *gradient accumulation* you split the batch and add up the
 # gradients ([chapter 11](11_training.ipynb#break-it-the-mean-of-means)). With **activation checkpointing** you keep
 # only what goes into each layer, and compute the layer again when the backward pass needs its activations. Hugging Face
 # calls it *gradient checkpointing*.
@@ -1481,10 +1492,11 @@ assert str(device) != "cpu" or borders[2] - borders[1] > borders[1]
 # ### What comes after 16 bits?
 #
 # **FP8** has 4 bits of exponent and 3 of mantissa (*E4M3*), or 5 and 2 (*E5M2*; [Micikevicius and others,
-# 2022](https://arxiv.org/abs/2209.05433)), so few that each tensor, or each block of its numbers, needs a scale of
-# its own. DeepSeek-V3 was trained with the first kind ([DeepSeek-AI, 2024](https://arxiv.org/abs/2412.19437)). There
-# are formats of 4 bits, too: in the *MX* formats a block of 32 numbers shares a scale ([Rouhani and others,
-# 2023](https://arxiv.org/abs/2310.10537)), in NVIDIA's *NVFP4* one of 16.
+# 2022](https://arxiv.org/abs/2209.05433)), so few that each tensor, or each block of its numbers, needs a scale of its
+# own. DeepSeek-V3 was trained with the first kind ([DeepSeek-AI, 2024](https://arxiv.org/abs/2412.19437)). There are
+# formats of 4 bits, too: in the *MX* formats a block of 32 numbers shares a scale ([Rouhani and others,
+# 2023](https://arxiv.org/abs/2310.10537)), in NVIDIA's *NVFP4* one of 16, with which a model of 12 billion parameters
+# has been trained ([NVIDIA, 2025](https://arxiv.org/abs/2509.25149)).
 
 # %% [markdown]
 # ### How much of the peak can a narrow model use?
@@ -1585,14 +1597,15 @@ plt.show()
 # usual basis is the peak that the maker gives ([Chowdhery and others, 2022](https://arxiv.org/abs/2204.02311)), here
 # 989 TFLOP/s; of that the steps of 400 and 1,600 pairs reach 25 and 27 percent.
 #
-# Is the model too narrow for more? By the estimate above, with the peak and the bandwidth measured on this GPU, an
-# encoder layer of width 512 could reach 65 percent, if every part lay on the roofline. None does: the projection
-# reaches 67 percent of the peak, and layer norm a quarter of the bandwidth.
+# We had aimed at 40 percent of the measured peak, and missed it by five. Is the model too narrow for more? The roofline
+# alone does not forbid it. This GPU's ridge point, measured, is 180 FLOPs per byte, so here even a projection of width
+# 512 lies right of it, and by the estimate above an encoder layer could reach 65 percent, if every part lay on the
+# roofline. None does: the projection reaches 67 percent of the peak, and layer norm a quarter of the bandwidth.
 #
 # So put the measured speeds of the green squares in place of the roofline, with softmax's speed for attention and
-# activation. Then the estimate is 40 percent for the forward pass of such a layer. That is not far from the 35 of the
-# whole measured step, which also has a decoder, a loss and an optimiser. So width and the speed of the kernels together
-# may well be what limits the step. No wider model was timed.
+# activation. Then the estimate is 40 percent, for the forward pass of such a layer and nothing else. The whole step
+# also has a decoder, a loss and an optimiser, and reaches 35. So with kernels of this speed, a step of this width has
+# no room for 40. A wider model should, since its share of products is larger; none was timed.
 #
 # ### Where do the 40 ms go?
 #
@@ -1911,10 +1924,11 @@ assert 2 * shapes["padded"] < shapes["as they are"]
 #
 # On CUDA, PyTorch has three fused kernels: FlashAttention, a *memory-efficient* one and cuDNN's. What it calls *math*
 # is not fused: it writes the matrix out, and serves where the others refuse. FlashAttention takes only numbers of 16
-# bits, and no mask as a matrix. Our translator always passes one, so another fused kernel runs: in the steps on the
-# H200 above, cuDNN's. For a mask of one's own there is [FlexAttention](https://pytorch.org/blog/flexattention/), which,
-# compiled, makes a fused kernel out of a Python function that says which key a query may see. On a CPU there is one
-# fused kernel, and it refuses dropout, so a training that drops attention weights writes them out there.
+# bits, and no mask as a matrix. Our translator always passes one, because it hides padding wherever that stands, so
+# another fused kernel runs: in the steps on the H200 above, cuDNN's. For a mask of one's own there is
+# [FlexAttention](https://pytorch.org/blog/flexattention/), which, compiled, makes a fused kernel out of a Python
+# function that says which key a query may see. On a CPU there is one fused kernel, and it refuses dropout, so a
+# training that drops attention weights writes them out there.
 #
 # Under a causal mask a fused kernel could skip the half of the keys that nobody may see. But a kernel that is given the
 # mask as a matrix has to read the matrix to find out. So *say* that the mask is causal: PyTorch has the argument

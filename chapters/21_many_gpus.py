@@ -681,7 +681,18 @@ class Traffic(TorchDispatchMode):
 
 
 # %% one step of each engine, counted tags=["hide-input"]
-def one_step(count=1, **options):
+class SendsEach(DistributedTrainer):
+    """Sends gradients after every batch, and not with the last one only."""
+
+    def accumulate_gradients(self, batches, tokens):
+        share = tokens / self.world_size
+        summed = super(DistributedTrainer, self).accumulate_gradients(
+            batches, share
+        )
+        return all_reduce(summed)
+
+
+def one_step(count=1, kind=DistributedTrainer, **options):
     """What a step moves and keeps, over the parameters' bytes, and its gradient.
 
     The step is made of `count` batches; the options are those of the trainer.
@@ -694,10 +705,7 @@ def one_step(count=1, **options):
     rows[5:, 9:] = 0  # the second process has the short ones
     full = sum(p.nbytes for p in model.parameters())
     plan = TrainingConfig(max_grad_norm=1e9)
-    trainer, sharded = (
-        DistributedTrainer(model, plan, **options),
-        "sharded" in options,
-    )
+    trainer, sharded = kind(model, plan, **options), "sharded" in options
     with Traffic() as traffic:
         trainer.train_step([(some, some) for some in rows.chunk(count)], 0.0)
     gradients, kept = [], 0
@@ -872,7 +880,9 @@ for name in ("1 process", "2, one of them killed"):
     compare(name)
 
 # %% [markdown]
-# No farther than the other runs. Steps 11 and 12 were made twice.
+# No farther than the other runs. Steps 11 and 12 were made twice. Could the run have gone on with one process? Yes: the
+# batch is the whole one, dealt out to whoever is there. With fewer processes the steps and their results stay the same,
+# up to rounding and dropout, and only take longer.
 #
 #
 #
@@ -899,7 +909,8 @@ for name in ("1 process", "2, one of them killed"):
 # ```
 #
 # `max_tokens` stays the size of the *whole* batch. So the result does not depend on the number of processes, except for
-# rounding and for dropout, where each rank draws its own numbers.
+# rounding and for dropout, where each rank draws its own numbers. (With the same numbers, row $n$ of every share would
+# lose the same entries, and the noise of the shares would no longer average out.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1483,7 +1494,7 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 
 # %% [markdown]
 # Counted, the work is less than half of the estimate. The estimate is what eight devices could have done in those
-# hours. The counted FLOPs, divided by the estimate, are the run's **model FLOPs utilisation** (MFU), here as a share
+# hours. The counted FLOPs, divided by the estimate, are the run's *model FLOPs utilisation* (MFU), here as a share
 # of 9.5 TFLOP/s, which the paper takes as what a P100 sustains.
 
 # %% [markdown]
@@ -1492,8 +1503,8 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # Here is an estimate, with its assumptions. A device computes as fast as the H200 of [chapter
 # 20](20_one_gpu.ipynb#how-much-of-the-peak-can-a-narrow-model-use), where steps were timed with batches of 1 to 1,600
 # pairs, without dropout, padding or waiting for data. The batch stays the paper's, divided among the devices. Gradients
-# have 4 bytes a parameter, go around a ring at 200 GB/s without latency, and travel during the backward pass, two
-# thirds of the computation, as far as they fit.
+# have 4 bytes a parameter, go around a ring at 200 GB/s ([an assumption](#when-does-communication-take-longer)) without
+# latency, and travel during the backward pass, two thirds of the computation, as far as they fit.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. A dotted line, in proportion to one device, falls straight. The estimate departs from it at two devices and becomes nearly flat."}}
 from classroom.measured import measured
@@ -1610,9 +1621,21 @@ assert (abs(said / taken - 1) < 0.8).all() and latency > 0 and per_byte > 0
 show_engines(4)
 check_engines(4, 3.58)
 assert round(traffic["FSDP", 4]["sent"], 2) == 2.29
+print("\nthe same, if each batch sends its gradients")
+each = {
+    name: launch(partial(one_step, 4, kind=SendsEach, **engines[name]), 2)[0][0]
+    for name in ("DDP", "FSDP")
+}
+for collective in ("allreduce", "allgather", "reducescatter"):
+    row = "".join(f"{moved[collective]:14.2f}" for moved in each.values())
+    print(f"{collective:16}{row}")
+assert round(each["DDP"]["allreduce"], 2) == 4
+assert round(each["FSDP"]["reducescatter"], 2) == 4
+assert round(each["FSDP"]["allgather"], 2) == 6.58
 
 # %% [markdown]
-# Gradients are sent only with the last of the four batches. A layer is gathered before the first forward pass and
+# Gradients are sent only with the last of the four batches: DDP's all-reduce and FSDP's reduce-scatter are a quarter of
+# what they are if each batch sends its own (last three rows). A layer is gathered before the first forward pass and
 # before each of the four backward passes; after a backward pass it stays gathered for the next forward pass. So the
 # layers are gathered five times: $5 \cdot 0.645 + 0.355 = 3.58$. The price is memory: until the last batch each process
 # holds all gradients, and between two batches all layers. (With all layers in memory anyway, one could keep them after
@@ -1645,11 +1668,13 @@ assert round(traffic["FSDP", 4]["sent"], 2) == 2.29
 #   the FLOPs, and then it takes $b > 2 F / \beta$.
 #
 # Everything is a multiple of $F / \beta$: the FLOPs that a device can do while it sends one byte. For $F$ take 271
-# TFLOP/s, which the H200 of [chapter 20](20_one_gpu.ipynb#all-rungs-on-a-gpu) reached with the paper's base model
-# and its largest batch (27 percent of the maker's 989). For $\beta$ take three values. Within a machine, an H100's
-# links have 450 GB/s in one direction ([NVIDIA](https://www.nvidia.com/en-us/data-center/h100/) gives 900 for both).
-# Between machines, one network card has 50. Eight cards have 400, of which we count half, 200: an assumption, since
-# gradients also cross the machine's own links. Then $F / \beta$ is about 600, 1,360 and 5,420:
+# TFLOP/s, which the H200 of [chapter 20](20_one_gpu.ipynb#all-rungs-on-a-gpu) reached with the paper's base model and
+# its largest batch (27 percent of the maker's 989). For $\beta$ take three values. Within a machine, an H100's links
+# have 450 GB/s in one direction ([NVIDIA](https://www.nvidia.com/en-us/data-center/h100/) gives 900 for both). Between
+# machines, a network card of 400 Gbit/s
+# ([ConnectX-7](https://docs.nvidia.com/dgx/dgxh100-user-guide/introduction-to-dgxh100.html), eight in a DGX H100)
+# has 50. Eight cards have 400, of which we count half, 200: an assumption, since gradients also cross the machine's own
+# links. Then $F / \beta$ is about 600, 1,360 and 5,420:
 
 # %% the break-even for three networks tags=["hide-input", "nbval-check-output"]
 speeds = (450, 200, 50)  # GB/s

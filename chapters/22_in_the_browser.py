@@ -1142,7 +1142,7 @@ verdict
 # that stands for 0. And formats for large models have a scale for each group of 32 to 128 entries, and often 4 bits,
 # two numbers to a byte.
 #
-# All this is *weight-only* quantization. To compute in 8 bits, one must quantize the **activations** as well, the
+# All this is *weight-only* quantization. To compute in 8 bits, one must quantize the *activations* as well, the
 # vectors between the matrices. Their scales are found on sample texts beforehand, which is called **calibration**, or
 # for each vector as it comes, which is called *dynamic* quantization. In large models a few huge entries of the
 # activations spoil the scale for the rest ([Dettmers and others, 2022](https://arxiv.org/abs/2208.07339)). These few
@@ -1437,7 +1437,7 @@ print(
 serving = {}
 for row_ in measured("peers-cpu")["measurements"]:
     found = row_["contenders"]
-    if set(engines) <= found.keys():
+    if set(engines) <= found.keys() and row_["what"].endswith("one length"):
         batch_ = "32 sentences" if "batch 32" in row_["size"] else "1 sentence"
         way = row_["what"].split(", ")[1]
         serving[batch_, way] = times = [found[name]["ms"] for name in engines]

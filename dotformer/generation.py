@@ -69,7 +69,7 @@ class Hypothesis(NamedTuple):
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    """What a sum of `length` logarithms is divided by: Wu and others (2016), 14.
+    """What a sum of `length` logarithms is divided by: Wu and others 2016, eq. 14.
 
     Defined in chapter 12, "One loop for every model".
     """
@@ -247,7 +247,7 @@ class KVCache:
     def select(self, rows: Int[Tensor, " M"]) -> None:
         """Keep these rows, in this order; one may occur several times."""
         before, self.sentences = self.sentences, self.sentences[rows.cpu()]
-        # rows that change places within a sentence have the same memory: no copying
+        # hypotheses of one source share its memory: nothing to copy
         moved = not torch.equal(before, self.sentences)
         rows = rows.to(self.model.output.weight.device)
         for attention in self.target + (self.source if moved else []):

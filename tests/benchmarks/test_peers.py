@@ -13,6 +13,8 @@ from dotformer.generation import KVCache, greedy
 CPU = torch.device("cpu")
 PEERS = {
     "training step": {"torch", "transformers", "x-transformers"},
+    "products": {"one product"},
+    "cross-entropy": {"from the sum of exponentials"},
     "encoding": {"transformers"},
     "generation, greedy, all to one length": {"transformers"},
     "generation, greedy, each to its own length": {"transformers"},
@@ -26,7 +28,7 @@ PEERS = {
 
 @pytest.fixture(scope="module")
 def measured():
-    return {found["what"]: found for found in peers.measure(CPU, quick=True)}
+    return {found["what"]: found for found in (make() for _, make in peers.rows(CPU, quick=True))}
 
 
 def test_every_row_is_there(measured):
@@ -36,11 +38,17 @@ def test_every_row_is_there(measured):
         ours |= {"products alone"} if what.endswith("one length") else set()
         ours |= {"ONNX Runtime"} if what.startswith("generation") else set()
         ours = {f"dotformer, {name}" if name else "dotformer" for name in ours}
-        ours |= {"CTranslate2"} if what.endswith("one length") else set()
+        ours |= {"CTranslate2"} if what.endswith("one length") or what.startswith("generation, greedy") else set()
         assert found["contenders"].keys() == PEERS[what] | ours
         for name, row in found["contenders"].items():
             assert row["ms"] > 0 and row["quartiles"] == [row["ms"]] * 2
             assert f"  {name:24}" in peers.table(found)
+
+
+def test_rows_measured_again_take_the_place_of_the_old_ones():
+    before = {"date": "2026-01-01", "measurements": [{"what": "a", "size": "1"}, {"what": "b", "size": "1"}]}
+    new = [{"what": "c", "size": "1", "date": "2026-02-02"}, {"what": "a", "size": "1", "date": "2026-02-02"}]
+    assert peers.merged(before, new) == [new[1], {"what": "b", "size": "1", "date": "2026-01-01"}, new[0]]
 
 
 def test_ratios_are_to_the_fastest_peer(measured):
@@ -56,7 +64,7 @@ def test_ratios_are_to_the_fastest_peer(measured):
 
 def test_peers_have_as_many_parameters_and_compute_the_same(measured):
     for what, found in measured.items():
-        if not what.startswith("recurrent"):
+        if not what.startswith(("recurrent", "cross-entropy")):
             counts = dict(found["parameters"])
             if what == "training step":  # three attentions and five norms of width 16 without biases
                 assert counts.pop("x-transformers") == counts["dotformer"] - 16 * (3 * 4 + 5)
@@ -93,7 +101,7 @@ def test_ctranslate2_has_each_bias_and_gain_of_ours(ours):
     source = torch.randint(3, 50, (8, 5))
     ends = Ends(torch.full((8,), 6), 50, early=False)
     written = greedy(Ending(KVCache(ours, source), ends), 6)
-    assert CTranslate2(ours, ends.bias).write(source, 6, 1) == written
+    assert CTranslate2(ours, ends.bias).write(source, ends, 1) == written
     assert len({token for row in written for token in row}) > 2
 
 
@@ -175,7 +183,7 @@ def test_outputs_that_differ_are_named(other, says):
 
 def test_the_quick_command_prints_a_table_and_saves_nothing(capsys, monkeypatch):
     monkeypatch.setattr(peers, "save", lambda *_: pytest.fail("saved"))
-    monkeypatch.setattr(peers, "measure", lambda *_: iter([example()]))
+    monkeypatch.setattr(peers, "rows", lambda *_: iter([("attention", example)]))
     peers.main(["--device", "cpu", "--quick"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "attention: small" and lines[2].split()[:2] == ["dotformer", "2000"]

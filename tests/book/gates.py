@@ -15,6 +15,7 @@ MIN_EXERCISES = 2
 MIN_ALT_LENGTH = 20
 WORDS_A_MINUTE = 230
 SECONDS_A_FIGURE, SECONDS_A_QUIZ, SECONDS_A_LINE = 25, 40, 3  # a line of code or output that is shown
+LONGEST_READING = 30  # minutes, for the main text and again for "Going further"
 MINUTES_OFF = 2.5
 
 READING_TIME = re.compile(r"(\d+)\s+minutes\s+to\s+read")
@@ -223,7 +224,7 @@ def reading_minutes(notebook: NotebookNode, further: bool = False) -> float:
 
 
 def wrong_reading_time(path: Path) -> list[str]:
-    """Chapters that do not say how long they take to read, or are minutes off."""
+    """Chapters that take over half an hour to read, do not say how long they take, or are minutes off."""
     notebook = read(path)
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     asked = {"to read": (READING_TIME, False)}
@@ -234,6 +235,8 @@ def wrong_reading_time(path: Path) -> list[str]:
         said, takes = pattern.search(text), reading_minutes(notebook, further)
         if not said or abs(int(said[1]) - takes) > MINUTES_OFF:
             problems.append(f"{path.name}: says {said and said[1]} minutes {what}, and takes {takes:.0f}")
+        if takes > LONGEST_READING:
+            problems.append(f"{path.name}: takes {takes:.0f} minutes {what}, and {LONGEST_READING} at most are wanted")
     return problems
 
 

@@ -74,6 +74,9 @@ def test_a_reading_time_that_is_minutes_off(notebook):
     assert not gates.wrong_reading_time(path)
     assert gates.wrong_reading_time(notebook(cells[0], *[cells[1]] * 10))
     assert gates.wrong_reading_time(notebook(cells[1]))
+    long = new_markdown_cell("It takes about 31 minutes to read." + " word" * (230 * 31 - 8))
+    [problem] = gates.wrong_reading_time(notebook(long))
+    assert problem.endswith("takes 31 minutes to read, and 30 at most are wanted")
 
 
 def test_a_reading_time_of_what_goes_further(notebook):

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from dotformer.command_line.commands import main
 from dotformer.support.checkpoints import RunFolder
+from tests.conftest import ROOT
 from tests.torchrun import work
 
 WORK = Path(work.__file__)
@@ -200,8 +201,9 @@ def tiny(tmp_path):
 
 
 def said_by(torchrun):
-    """What a command has said, without what a process says of another that has ended."""
+    """What a command has said, a line a process at most, without what one says of another that has ended."""
     lines = [line for line in torchrun.errors.splitlines() if line.startswith("dotformer: ")]
+    assert len(lines) <= 2 and f'File "{ROOT}/dotformer/' not in torchrun.errors
     return [line for line in lines if not line.endswith("has lost another process")]
 
 
