@@ -100,7 +100,7 @@ def figure(rows: list[Row], path: Path, target: float | None) -> str:
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_xticks([], minor=True)
     once = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    axes.legend(once.values(), once, fontsize=9, frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
+    axes.legend(once.values(), once, fontsize=9, frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
     drawing.tight_layout()
     drawing.savefig(path, metadata={"Date": None})
     plt.close(drawing)

@@ -46,10 +46,10 @@ transformer_map(built=13)
 # |---|---|
 # | in the evening she opens the door | am Abend **macht** sie die Tür **auf** |
 #
-# A **synchronous grammar** chooses the parts of a sentence once, without an order, and then orders them twice: for
-# English and for German. So the grammar knows which English words each German word renders. In *am Abend*, for *in the
-# evening*, *am* renders *in the* and *Abend* renders *evening*. A verb and its prefix render the same word: *macht* and
-# *auf* both render *opens*.
+# A **synchronous grammar** chooses the parts of a sentence once, without an order. Each has words of both languages,
+# with links between them. Then it orders the parts twice: for English and for German. So the grammar knows which
+# English words each German word renders. In *am Abend*, for *in the evening*, *am* renders *in the* and *Abend* renders
+# *evening*. Both *macht* and its prefix *auf* render *opens*.
 #
 # **Predict first.** Now put *because*, in German *weil*, in front of the clause. Where do *macht* and *auf* stand then,
 # by the second and the third rule? The picture shows both clauses.
@@ -176,10 +176,10 @@ quiz.number(
 # %% [markdown]
 # ## A translator that knows this language
 #
-# `python -m dotformer train configs/grammar.toml` trained the transformer of this chapter on 20,000 such sentences, in
-# two minutes on one core: two layers on each side, four heads, width 64, one token for each word. The result comes with
-# the book. No test sentence is in the training set, but all the words and rules of the test sentences are: the score
-# says that the model recombines, not that it knows new words.
+# `python -m dotformer train configs/grammar.toml` trained a transformer on 20,000 such sentences, in two minutes on one
+# core. It comes with the book, and has two encoder and two decoder layers, four heads, width 64 and one token for each
+# word. No test sentences are in the training set, but all their words and rules are. So a right translation shows that
+# the model recombines, not that it knows new words.
 
 # %% the trained translator, on held-out sentences tags=["hide-input"]
 import json
@@ -344,8 +344,8 @@ assert by_head[0].max() < straight < by_head[1].min()
 # %% [markdown]
 # The mean of the last layer's heads points at a right word 99 times in 100, more often than any single head. In layer 1
 # every head is below the 53 percent of the diagonal, and their mean is above it. A mean can beat every head in it,
-# because heads that miss need not look at the same wrong word: the right word, with a little weight in all four, can
-# have the largest mean although it is first in none. Now choose layer, head and word yourself:
+# because heads that miss need not look at the same wrong word. If the right word is second in all four heads, behind
+# four different words, it can still have the largest mean. Now choose layer, head and word yourself:
 
 # %% tags=["plot"]
 movable.heads(
@@ -382,9 +382,8 @@ assert 0.95 < without[0] < 0.99 and without[1] < 0.01
 
 # %% [markdown]
 # The model can nearly do without the cross-attention of layer 1: then 11 of 500 sentences go wrong. Without that of
-# layer 2 all but one do. In this model the layer that points better is the one that is needed. But some of the damage
-# may come from the ablation itself, because in training the sublayers that follow never received a residual sum in
-# which this part was missing.
+# layer 2 all but one go wrong. In this model the layer that points better is the one that is needed. But the ablation
+# itself may cause some of the damage, because in training the sublayers that follow never had to do without this part.
 
 # %% [markdown]
 # ## What is read at the right word?
@@ -455,13 +454,12 @@ for place, word in enumerate(text.split()):
 # 0.97 to 0.86. So the vector at *the* in the memory no longer holds *the* alone: the encoder has brought something to
 # it from the noun. [Chapter 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers) saw the same with digits.
 #
-# Is that so in other sentences? Take all test sentences that begin with *the*, whose first noun is *man, dog, woman,
-# cat* or *kitten*, and in which none of the words *he, him, his, she, her, it, its* occurs, because a *he* or *she*
-# later in the sentence could still tell the gender of the old noun after the exchange. Each has several **donors**: the
-# same sentence with another of these nouns, one that is not in it already. Copy the vector at one position from the
-# donor's memory into the sentence's own, and let the decoder write the first word. Do this for every donor and
-# position. Is the word the sentence's own article, or the donor's? The output counts the exchanges with donors whose
-# noun has another gender:
+# Is that so in other sentences? Take all test sentences that begin with *the* and whose first noun is *man, dog, woman,
+# cat* or *kitten*. Leave out those with *he, him, his, she, her, it* or *its*, because such a word could still tell the
+# gender of the old noun after the exchange. Each sentence has several **donors**: the same sentence with another of
+# these five nouns that is not in it. For each donor and each position, copy the vector there from the donor's memory
+# into the sentence's own, and let the decoder write the first word. Is the word the sentence's own article, or the
+# donor's? The output counts the exchanges with donors whose noun has another gender:
 
 # %% the exchange in every sentence tags=["hide-input"]
 PRONOUNS = set("he him his she her it its".split())
@@ -499,8 +497,8 @@ for where in ("the", "its noun", "another word"):
 # something that decides it. With the remaining 25 donors, whose noun has the *same* gender, the article stays right in
 # all exchanges at *the*. [Going further](#how-does-the-gender-get-there) tests how the gender gets there.
 #
-# The exchange acts on both decoder layers, on keys as well as values. So it shows what the decoder as a whole depends
-# on, and not what one head reads.
+# All heads of both decoder layers compute a key and a value from the exchanged vector. So the exchange shows what the
+# decoder as a whole depends on, not what one head reads.
 
 # %% tags=["proof"]
 assert len(cases) == 36
@@ -525,8 +523,8 @@ for where in ("its noun", "another word"):
 # only convinces a reader is *plausible*.
 #
 # So does attention point at the right word? In this model's last layer, 99 times in 100. Does that explain the word?
-# Not by itself. What decides the gender of *der* came from a word other than the one with the largest weight: weights
-# show *where* the decoder reads, but neither *what* it finds there nor whether it uses it.
+# Not by itself. What decides the gender of *der* came from *man*, by way of *the*, the word with the largest weight.
+# Weights show *where* the decoder reads, but neither *what* it finds there nor whether it uses it.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -557,11 +555,11 @@ quiz.one_choice(
 # transformer, with attention and without.
 #
 # A recurrent encoder reads the sentence word by word, and keeps what it has read in a **state**, a list of numbers of
-# fixed length. Ours is *bidirectional*: it reads in both directions, and a learned matrix turns the last states of
-# both into the decoder's first state. Without attention this one state must hold the whole sentence: it is a
+# fixed length. Ours is *bidirectional*: it reads in both directions, and a learned matrix turns the last states of both
+# into the decoder's first state. Without attention this first state must hold the whole sentence: it is a
 # **bottleneck**, of the same length for 5 words as for 50. With attention the decoder looks, before each word, at *all*
 # states of the encoder, and the gradient reaches each directly, not through all the steps between. These states are the
-# memory, and each reflects the words before and after its own.
+# memory. Each joins two, one from each direction, so it reflects the words before and after.
 #
 # The scores are not dot products but the additive scores of chapter 1, computed from the decoder's state $s$ and one
 # state $h$ of the encoder:
@@ -654,10 +652,11 @@ assert torch.allclose(weights, expected, atol=5e-4) and abs(context - 0.97) < 5e
 # recurrent unit), both as PyTorch has them. A GRU has one state and two gates ([its
 # formula](#what-does-a-gru-compute)).
 #
-# The whole model is folded below. This is its decoder's loop, with attention; without it there is no `context`, and the
-# first state is all that the decoder gets from the source. Here `cell` is the LSTM or the GRU, and `state` its state.
-# `hidden` is the part of the new state that `readout` receives; for a GRU that is all of it. `readout` and `output` are
-# linear. As in the network of 2014, the query is the old state, before the latest word is read:
+# The whole model is folded below. This is its decoder's loop, with attention. Without attention there is no `context`,
+# and the first state is all that the decoder gets from the source. Here `cell` is the LSTM or the GRU, `state` its
+# state, and `hidden` the LSTM's hidden state or the GRU's state. `readout` and `output` are linear. Each `word` is the
+# latest, and the `logits` predict the next. As in the network of 2014, the query is the old state, before `word` is
+# read:
 #
 # ```python
 # for word in embedded_target:                        # one after the other
@@ -828,9 +827,9 @@ class RecurrentSeq2Seq(nn.Module):
 # ## The same words, the same steps
 #
 # Five models of a quarter of a million parameters learn this language: a transformer, and an LSTM and a GRU, each with
-# and without attention. A program trained each of them three times, with different seeds, on the same batches, for 900
-# steps, at the same learning rate, 0.003. A sentence counts as right if every word of it is.
-# (`python -m benchmarks.translators` repeats this race and the searches below, in about three hours of one core.)
+# and without attention. A program trained each with three seeds, for 900 steps, at the same learning rate, 0.003. For
+# each seed all five get the same batches. A sentence counts as right if every word of it is. (`python -m
+# benchmarks.translators` repeats this race and the searches below, in about three hours of one core.)
 #
 # **Predict first.** How many of 500 held-out sentences does each get wrong: the transformer, a recurrent network with
 # attention, one without?
@@ -876,8 +875,8 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 # the same **hyperparameter search**, in three rounds:
 #
 # 1. *Its own learning rate.* The search tries learning rates in steps of a factor of 2, until the best one lies between
-#    two worse ones. The best has the largest share of right sentences on the validation set, with one seed, so what it
-#    picks may do worse with the three seeds of the output.
+#    two worse ones. The best has the largest share of right sentences on the validation set. Every search uses only one
+#    seed.
 # 2. *Embedding entries of the same size.* In all models the entries of the embeddings start as random numbers with a
 #    standard deviation of $1/\sqrt{D}$, here about 1/8. The transformer multiplies them by $\sqrt{D}$, so its layers
 #    receive entries of size 1 ([chapter 5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)). Now
@@ -920,12 +919,14 @@ small, scaled = (mistakes("gru, no attention", stage) for stage in stages[1:3])
 assert max(small) < min(scaled) and min(scaled) > 500 / 3
 
 # %% [markdown]
-# The order is gone, and what still divides the models is attention. The three that have it end with at most two
-# mistakes over three runs of 500 sentences: **here the transformer does not win**, nor does it lose; the task is too
-# easy to tell them apart (a *ceiling effect*). The two without it still get 133 to 298 of 500 wrong after 900 steps.
+# Among the three models with attention the order is gone. Each makes at most two mistakes in three runs of 500
+# sentences: **here the transformer does not win**, nor does it lose, because the task is too easy to tell them apart (a
+# *ceiling effect*). What still divides the models is attention. The two without it get 133 to 298 of 500 wrong after
+# 900 steps.
 #
-# With attention, the recurrent models needed only round 1. Whether more steps would help those without attention, the
-# race does not say.
+# With attention, the recurrent models needed only round 1. Without it, the LSTM ends worse in round 3 than in round 2,
+# except with the first seed, the only one of the search. Whether more steps would help without attention, the race does
+# not say.
 #
 # Without attention, long sentences fail more often. Here are the mistakes after round 3 by the length of the German
 # sentence, the mean of three seeds:
@@ -951,16 +952,16 @@ two = np.array([" , " in pair.target for pair in corpus.test])
 assert two[lengths >= 12].mean() > 0.95 and two[lengths <= 8].mean() < 0.05
 
 # %% [markdown]
-# Longer sentences also have more words to get wrong, about twice as many here. The GRU without attention gets 91
-# percent of the short ones right. If words failed independently, it would get $0.91^2 = 83$ percent of the long ones
-# right. It gets 52, so more words to get wrong cannot be the whole reason. A state of fixed length may be one. But
-# nearly all long sentences here also have two clauses, and nearly all short ones one, so these numbers cannot say
-# whether it is the length or the grammar.
+# Longer sentences also have about twice as many words to get wrong. If words failed independently, a long sentence
+# would be like two short ones, both of which must be right. The GRU without attention gets 91 percent of the short ones
+# right, so it would get $0.91^2 = 83$ percent of the long ones. It gets 52, so there must be another reason. The state
+# of fixed length may be one. But nearly all long sentences here have two clauses, and nearly all short ones one, so the
+# grammar may be another.
 #
-# Why, then, did transformers replace recurrent networks? This race shows no difference in accuracy between the three
-# models with attention. The usual answer is speed: in training, a GPU can compute all positions of a transformer at
-# once. Even on the one core that trained these, where nothing runs side by side, a step of the tuned transformer took
-# 40 milliseconds, of the GRU with attention some 55, and of the LSTM some 48. On a GPU we have not timed these models.
+# Why, then, did transformers replace recurrent networks with attention, which are as accurate here? The usual answer is
+# speed: in training, a GPU can compute all positions of a transformer at once. Even on the one core that trained these,
+# a step of the tuned transformer took 40 milliseconds, one of the GRU with attention 55, and one of the LSTM with
+# attention 48, validation included. We have not timed them on a GPU.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1008,10 +1009,11 @@ assert points["gru, attention"][0] < points["transformer"][-1]
 # %% [markdown]
 # In all three the largest weight is on a right word more than four times in five, far above the diagonal.
 #
-# These transformers have one layer on each side, not two, and are trained for fewer steps than the first one. The LSTM
-# looks at a wrong word for 10 to 19 words in 100, and makes almost no mistakes. How? A recurrent encoder's state
-# reflects its neighbours, so the vector beside the right one may hold what is needed. The decoder's own state and the
-# smaller weights contribute, too. A wrong largest weight need not be a wrong reading.
+# The first transformer points right more often. These transformers have only one encoder and one decoder layer, and
+# fewer training steps. For 10 to 19 German words in 100 the LSTM's largest weight is on a wrong word, and it makes
+# almost no mistakes. How? Each encoder state reflects the words around its own, so the state beside the right one may
+# hold what is needed. The decoder's own state and the smaller weights contribute, too. A wrong largest weight need not
+# be a wrong reading.
 
 # %% [markdown]
 # ## Exercises
@@ -1192,8 +1194,9 @@ assert all(right["another word"]) and sum(right["its noun"]) == 30
 
 # %% [markdown]
 # Without that direct link six of the 36 articles come out wrong; hiding any other word does no harm. The other thirty
-# are right all the same. How, or whether some are guesses, we have not traced. Blocking a link in this way is a
-# **knock-out**: it shows what is lost when one link is missing and all others can stand in for it.
+# are right, perhaps by chance, perhaps because another word attends to the noun in layer 1, and *the* to that word in
+# layer 2. We have not traced it. Blocking a link in this way is a **knock-out**: it shows what is lost when all others
+# can stand in for it.
 
 # %% [markdown]
 # ### Longer than anything it has learnt
@@ -1244,8 +1247,8 @@ assert shorter == len(written) == 28 and len(written[0][0].split()) == 9
 # Could these differences be chance? For two trained models there is the **sign test**. Take only the numbers that one
 # model gets right and the other wrong. If neither model is better, a fair coin decides which of them gets a number
 # right. With three such numbers, all three go to the same model in $2 / 2^3 = 25$ percent of cases; the 2 counts both
-# models. With nine, all nine do in 0.4 percent. Compare a transformer with a GRU that makes no mistake: 9 and 16
-# mistakes are more than chance by the usual limit of 5 percent, and 3 are not.
+# models. With nine, all nine do in 0.4 percent. Against a GRU without mistakes, each mistake of a transformer is such a
+# number and goes to the GRU. So 9 and 16 are more than chance by the usual limit of 5 percent, and 3 are not.
 #
 # This test compares two *trained models*. To compare *kinds* of model, compare seeds. Take six results, and label three
 # of them *GRU*: there are $\binom{6}{3} = 20$ ways. If the kind made no difference, all ways would be equally likely,

@@ -208,7 +208,8 @@ quiz.one_choice(
 # | parse | S 0-7, NP 0-1, VP 1-7, **NP 2-7**, NP 2-4, PP 4-7, NP 5-7 |
 #
 # All six gold brackets were found: *recall* is 6/6. Of seven that were written, six are right: *precision* is 6/7.
-# Their harmonic mean, **F1**, is twice the hits over both counts: $2 \cdot 6 / (6 + 7) = 0.923$, given as 92.3.
+# Their harmonic mean, **F1**, is $2 / (6/6 + 7/6)$, or twice the hits over both counts: $2 \cdot 6 / (6 + 7) = 0.923$,
+# given as 92.3.
 #
 # That is a high score for a parse with the wrong meaning, because its wrong attachment adds one bracket and spoils no
 # other.
@@ -460,15 +461,16 @@ for n in (0, fronted):
     print(in_lines("writes", texts[n]), in_lines("gold", deep[n].target), sep="\n")
 
 # %% [markdown]
-# Not one is right, and only one text is a tree. In the first example the model opens three clauses and closes two:
-# `s sbar vp` is missing before the full stop.
+# Not one is right. Only one text is a tree, so only its brackets count in the precision of 90. In the first example the
+# model opens three clauses and closes two: `s sbar vp` is missing before the full stop.
 #
 # Three things could be to blame: the length, the words *Anna thinks that*, or the third clause. Test the first two
 # without the third. Length is the number of tokens in the gold text:
 #
 # - **Length alone**: sentences of two clauses, without the three words, 33 to 38 long, like the shortest deeper ones.
-# - **The three words alone**: *Anna thinks that* before a single clause of any length, which makes two. The clause
-#   begins with its subject, as after every such *that* in training, where the three words stand in 96 sentences.
+# - **The three words alone**: *Anna thinks that*, which stands in 96 training sentences, before a single clause of any
+#   length. That makes two clauses. The single one begins with its subject, because in training every clause after
+#   *that* does.
 # - **All three**: the deeper sentences that are 33 to 38 long themselves.
 
 
@@ -512,10 +514,10 @@ assert [scores["exact"] for _, scores in compared.values()] == [100, 100, 0]
 assert 0.28 < like_first / len(deep) < 0.37
 
 # %% [markdown]
-# Neither length nor the three words do any harm here; what fails has a third clause. So the model has learned to build
-# sentences of one clause and of two, but does not put one more clause around them. A perfect score on a test set drawn
-# like the training set does not show that a grammar was learnt. What is missing is called **compositional
-# generalization** (Kim and Linzen 2020).
+# Neither length nor the three words do harm here. Only sentences with a third clause fail. So the model has learned to
+# build one clause and two, but not to put one more around them. A perfect result on a test set drawn like the training
+# set does not show that a grammar was learnt. What is missing, combining known parts in new ways, is called
+# **compositional generalization** (Kim and Linzen 2020).
 
 # %% [markdown]
 # ## Hold it to trees
@@ -619,32 +621,32 @@ for free, text, parse in zip(texts, held_texts, deep, strict=True):
 assert lacked_three == scored_right
 
 # %% [markdown]
-# Now every text is a tree. F1 rises to 64, and almost a third of the sentences are counted as right: those whose texts
-# lacked only `s sbar vp`. The model still writes the full stop too early. Then the constraint forbids the end, and the
-# model closes the three brackets after the full stop. So no text equals gold, but the score does not notice, because
-# like EVALB it leaves punctuation out. Constrained decoding repairs *form*: a text that is a tree can still be the
-# wrong tree, as valid JSON can hold wrong values.
+# Now every text is a tree. F1 rises to 64, and almost a third of the sentences are counted as right: those whose free
+# texts lacked only `s sbar vp`. There the model still writes the full stop too early. No words are left then, so the
+# constraint allows only closing labels, and `s sbar vp` comes too late. So no text equals gold, but `exact` does not
+# notice, because punctuation does not count. Constrained decoding repairs *form*: a text that is a tree can still be
+# the wrong tree, as valid JSON can hold wrong values.
 #
 # ## Count instead: a grammar
 #
-# A parser with the tree built in would build trees from rules, and choose the likeliest. Count, in the treebank, what
-# each constituent is made of. Suppose that of 100 NPs 60 are a DT and an NN: then the **rule** NP → DT NN gets the
-# probability 0.6. Suppose also that half of all DT are *the*, and a tenth of all NN are *cat*: these shares belong to
-# rules as well, DT → *the* and NN → *cat*. Then the NP *the cat* has the probability $0.6 \cdot 0.5 \cdot 0.1 = 0.03$,
-# the product of the probabilities of its rules. The product treats each rule as if it were chosen without regard to all
-# others. That is the **independence assumption**. Rules with such probabilities are a **probabilistic context-free
-# grammar**, or PCFG. Counting is training: these shares are the probabilities that make the treebank most probable
-# (*maximum likelihood*), so no gradient is needed.
+# A parser with trees built in makes them from rules, and chooses the likeliest. The rules come from a treebank: count
+# what each constituent is made of. If 60 of 100 NPs are a DT and an NN, the **rule** NP → DT NN gets the probability
+# 0.6. If half of all DT are *the*, and a tenth of all NN are *cat*, the rules DT → *the* and NN → *cat* get 0.5 and
+# 0.1. Then the NP *the cat* has the probability $0.6 \cdot 0.5 \cdot 0.1 = 0.03$, the product of its rules'
+# probabilities. The product treats each rule as if chosen without regard to all others. That is the **independence
+# assumption**. Rules with such probabilities are a **probabilistic context-free grammar**, or PCFG. Counting is
+# training: these shares are the probabilities that make the treebank most probable (*maximum likelihood*), so no
+# gradient is needed.
 #
-# This assumption makes an exact search possible. Call words that follow one another a **span**. The best NP over a span
-# is the same whatever stands around the span. If a tree has a worse NP there, you can put in the best one: the product
-# goes up, and nothing else changes. So all other NPs over that span can be forgotten.
+# The independence assumption makes an exact search possible. Call words that follow one another a **span**. If a tree
+# has a worse NP over a span, you can put in the best one: its product is larger, and no other factor changes, because
+# rules ignore what stands around them. So all other NPs over that span can be forgotten.
 #
 # Find the best constituent of each label for all spans of one word, then of two, and so on. Cut each longer span in two
-# at every point: the best constituents of both parts are known already. This is **dynamic programming**, and the
-# algorithm is **CKY** (Cocke, Kasami, Younger). Its work grows with the number of pairs of a span and a cut,
-# $(n^3 - n)/6$ for $n$ words, times the number of rules. So twice the length is about eight times the work: CKY is
-# **cubic** in the length. For ten words there are 165 pairs, against 4,862 trees of pairs.
+# at every point: both parts are shorter, so their best constituents are known. This is **dynamic programming**, and the
+# algorithm is **CKY** (Cocke, Kasami, Younger). At each cut it tries all rules. Among $n$ words there are $n-l+1$ spans
+# of $l$ words, with $l-1$ cuts each. Over all $l$ that is $(n^3 - n)/6$. So twice the length is about eight times the
+# work: CKY is **cubic** in the length. For ten words there are 165 cuts, against 4,862 trees.
 #
 # A cut makes two parts, so above the words every rule must have two (the *Chomsky normal form*). Rules of any other
 # length are changed before they are counted.
@@ -654,13 +656,13 @@ assert lacked_three == scored_right
 #
 # A rule with more than two parts is **binarized**: `S → NP VP .` becomes `S → NP S|NP` and `S|NP → VP .`. Read `S|NP`
 # as the rest of an S after its NP. CKY treats it like any label, and it is removed from the finished tree. Its name
-# keeps only the label of the whole and the one part before, so the grammar also accepts sequences of parts that were
-# never counted as a whole: a **Markov** assumption.
+# keeps only the label of the whole and the one part before. So same-named rests of different rules can be exchanged,
+# and the grammar also accepts sequences never counted as a whole: a **Markov** assumption.
 #
-# What CKY fills is the **chart**, here for *she sees the cat*. Row and column are the first and the last word of a
-# span, and each cell has the label that the best tree uses. Take the span *sees the cat*. It can be cut after *sees*,
-# into a VBZ and an NP, for which there is the rule VP → VBZ NP; after *the* it cannot, because *sees the* is no
-# constituent. So it is a VP:
+# CKY fills the **chart**, here for *she sees the cat*. Row and column are the first and last word of a span. Of the
+# labels in a cell, only the one in the best tree is shown. Take *sees the cat*. Cut after *sees*, it is a VBZ and an
+# NP, which the rule VP → VBZ NP joins. A cut after *the* gives nothing, because *sees the* is no constituent. So it is
+# a VP:
 #
 # | | she | sees | the | cat |
 # |---|---|---|---|---|
@@ -749,22 +751,22 @@ assert sum("Anna thinks that" in parse.source for parse in corpus.train) == 96
 
 # %% [markdown]
 # The grammar is as good on the deeper sentences, because a rule does not know how deep it is used: *that* and an S make
-# an SBAR anywhere. For the same reason it cannot know that a clause is an inner one: in four of five deeper sentences
-# its tree closes the inner clause after the full stop, as the translator did, and the score does not notice that here
-# either. And this test favours it, because the sentences were made by a grammar. And it has a limit: a rule knows the
-# labels of its parts, and nothing of what stands around them.
+# an SBAR anywhere. For the same reason, `S → NP VP .` can also build an inner clause. In four of five deeper sentences
+# the full stop stands inside one, as in the constrained translator's trees, and again `exact` does not notice. This
+# test favours the grammar, because a grammar made the sentences. The grammar also has a limit: a rule knows the labels
+# of its parts, and nothing of what stands around them.
 #
 # So it cannot decide where a PP belongs. The two trees of *she sees the cat in the kitchen* use the same words and
-# rules, except that the first has VP → VBZ NP PP where the second has VP → VBZ NP and NP → NP PP. So the grammar
-# attaches *in the kitchen* and *with a telescope* alike, whatever the verb and the noun. A **lexicalized** grammar puts
-# into each label the most important word of the constituent, such as *cat* for *the cat* and *sees* for the VP (Collins
-# 1997).
+# rules, except that the first has VP → VBZ NP PP where the second has VP → VBZ NP and NP → NP PP. None of these rules
+# contains a word, so the grammar attaches *in the kitchen* and *with a telescope* alike, whatever the verb and the
+# noun. A **lexicalized** grammar puts into each label the most important word of the constituent, such as *cat* for
+# *the cat* and *sees* for the VP (Collins 1997).
 #
 # ## Another head on an encoder
 #
-# Now take from the translator the encoder, which has read the whole sentence, and from the grammar a search that
-# returns only trees. This is a **chart parser** with neural scores, after Kitaev and Klein (2018). Behind its encoder
-# there is no decoder, but an output layer, also called a *head* (not an attention head), which is asked about spans.
+# Now combine the translator's encoder, which reads the whole sentence, with a search like the grammar's, which returns
+# only trees. This is a **chart parser** with neural scores, after Kitaev and Klein (2018). Instead of a decoder it has
+# an output layer, also called a *head* (not an attention head), which scores labels for spans.
 #
 # A span begins and ends between words, so we need vectors there: the **fenceposts**, before, between and after the
 # words. For example, the post between *sees* and *the* joins the first half of the encoder's output for *sees* to the
@@ -892,10 +894,10 @@ class SpanParser(nn.Module):
 # constituents. They overlap, and neither holds the other: they **cross**, and no tree has both. So CKY must find the
 # tree whose spans have the largest sum of scores.
 #
-# What should *no constituent* add to the sum? Nothing: subtract its score from all scores of the span, and every other
-# score says how much better its label is than no label. That is the right number to add up, because the spans outside
-# the tree count, too: all of them are *no constituent*. A span for which *no constituent* is best adds nothing and gets
-# no bracket, and its parts become children of the span around it.
+# A tree labels every span: those outside it are *no constituent*. So subtract, for each span, the score of *no
+# constituent* from all its scores. That changes every tree's sum over all spans by the same amount, so the best tree
+# stays the best. Now *no constituent* adds 0, and only the tree's own spans need adding. If it is best for one of
+# these, that span gets no bracket, and its parts become children of the span around it.
 #
 # Write $s(i, j, \ell)$ for the score of the label $\ell$ on the span from post $i$ to post $j$. *No constituent* is one
 # of the labels, with score 0, except on the whole sentence, which must be a constituent. Write $\text{best}(i, j)$ for
@@ -956,8 +958,8 @@ assert np.allclose(sums, [13.1, 11.1, 5]) and np.isclose(best[0, 4], 18.1)
 assert np.isclose(best[1, 4], 10.1) and np.isclose(best[2, 4], 6.1)
 
 # %% [markdown]
-# At the top the cut after *she* is best: $3.0 + 10.1$ is more than $5.0 + 6.1$ after *sees* or $5.0 + 0.0$ after *the*.
-# The 5.0 of S itself makes it 18.1.
+# The VP and its NP reach $4.0+6.1=10.1$. So at the top the cut after *she* is best: $3.0 + 10.1$ is more than
+# $5.0 + 6.1$ after *sees* or $5.0 + 0.0$ after *the*. The 5.0 of S itself makes it 18.1.
 
 
 # %% tags=["export", "hide-input"] module="parsing"
@@ -1059,8 +1061,8 @@ quiz.one_choice(
 # - **Right-branching** learns nothing. English branches to the right, so it puts each word into one constituent with
 #   all that follow: `S _ VP _ VP _ _ vp vp s`.
 # - **The translator** has three layers on each side, width 128. Here it is constrained to trees.
-# - **The grammar** is the plain PCFG from above. Words that it has met at most five times, or never, it knows by their
-#   ending, capitals and digits alone.
+# - **The grammar** is the plain PCFG from above. It knows words met at most five times, or never, only by their ending,
+#   capitals, digits and hyphens.
 # - **The chart parser** has an encoder of the same depth and width.
 #
 # None of them is given the parts of speech. For each parser, the settings were chosen by F1 on a validation set
@@ -1177,10 +1179,10 @@ assert 34 < mean["grammar"] - longer["scores"]["f1"] < 36
 
 # %% [markdown]
 # Most of all, the translator seems to lose track of the words: nearly two of three texts have too few or too many. A
-# `_` does not say which word it is, so the model must know how many it has written, and attention averages: it sees
-# more easily which *share* of the tokens is a `_` than how many there are. That is a likely reason, which we have not
-# tested. If it skips the third word, the constraint only makes it add a `_` at the end: the number is right, but every
-# word from the third on is at the wrong position.
+# `_` does not say which word it is, so the model must know how many it has written. But attention averages, because its
+# weights sum to 1: it sees more easily which *share* of the tokens is a `_` than how many there are. That is a likely
+# reason, which we have not tested. If the model skips the third word, the constraint only adds a `_` at the end: the
+# number is right, but every word from the third on is at the wrong position.
 #
 # The longer the sentence, the likelier such a shift, and the scores by length fit this. The chart parser cannot lose
 # track, because it is asked about each span by its two ends; when it is wrong about one, it can still be right about
@@ -1214,9 +1216,9 @@ plt.show()
 # *behind* the translator, at 90.4. Here the gap is 38, even for our best translator. But we have a fifth of the
 # sentences, and our model has an eighth of the width.
 #
-# With fewer trees the translator is closer to the chart parser ([Going
-# further](#does-the-gap-depend-on-the-number-of-trees)). But its gain from more trees grows, while those of the others
-# shrink. The paper's result suggests that a translator can come close, with more trees and more width.
+# In our range, more trees widen this gap ([Going further](#does-the-gap-depend-on-the-number-of-trees)). But the
+# translator gained more from the second quadrupling than from the first, and the others less. The paper's result
+# suggests that a translator can come close, with more trees and more width.
 #
 # A chart has the positions built in, and a grammar's rules the nesting. What is built in is a model's **inductive
 # bias**. If the bias fits the task, a model needs less data. The weaker it is, the more the data decide, and as

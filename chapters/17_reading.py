@@ -92,13 +92,13 @@ print("answer:", example.target, "  evidence: lines", *example.evidence)
 # since. The answer takes two **supporting facts**, and the second can only be chosen when the first is known. Such a
 # chain is called **multi-hop** reasoning, here of two hops. A question about a person takes one hop.
 #
-# For attention, two hops are a difficulty. A query made from the question alone can ask for the book, but not yet for
-# Paul.
+# For attention, two hops are a difficulty. A query made from the question alone can ask for the book, but not for Paul,
+# because only line 4 links the two.
 #
 # ## A vector for each fact
 #
-# The transformer of chapter 9 can take such a story and its answer as they are. But *bedroom* belongs to *Paul* because
-# both are in one sentence. Before two facts can be joined, words must be gathered into facts, and that is hard to
+# The transformer of chapter 9 can take such a story as one sequence of tokens. But *bedroom* belongs to *Paul* only
+# because both are in one line. So the model must gather words into facts before it can join two, and that is hard to
 # learn, as you will see.
 #
 # So gather them for the model: give the encoder **one vector for each fact**, not for each token, as the **end-to-end
@@ -108,8 +108,8 @@ print("answer:", example.target, "  evidence: lines", *example.evidence)
 #
 # So multiply each embedding first, entry by entry, by the sinusoids of the word's position in its sentence ([chapter
 # 5](05_position.ipynb)). In this example each word's embedding has two numbers, given in brackets. The sinusoids of
-# positions 0, 1 and 2 are $(0, 1)$, $(0.841, 0.540)$ and $(0.909, -0.416)$. *Mary* is multiplied by the first in the
-# left column, and by the last in the right one:
+# positions 0, 1 and 2 are $(0, 1)$, $(0.841, 0.540)$ and $(0.909, -0.416)$. *Mary* has position 0 in the left column
+# and 2 in the right one:
 #
 # | | *Mary follows John* | *John follows Mary* |
 # |---|---|---|
@@ -118,9 +118,9 @@ print("answer:", example.target, "  evidence: lines", *example.evidence)
 # | John $(0, 3)$ | $(0 \cdot 0.909,\ 3 \cdot (-0.416))$ | $(0 \cdot 0,\ 3 \cdot 1)$ |
 # | sum | $(0.84,\ 0.29)$ | $(2.66,\ 3.12)$ |
 #
-# The two sums differ, so order counts now. Why multiply, when chapter 5 *adds* the sinusoids? With addition the two
-# sentences would be equal again: $\sum_i (e_i + p_i) = \sum_i e_i + \sum_i p_i$. Both sums on the right are the same
-# for any order of the words.
+# The two sums differ, so order counts now. Why multiply, when chapter 5 *adds* the sinusoids? Because here the words
+# are summed, and with addition the two sums would be equal again: $\sum_i (e_i + p_i) = \sum_i e_i + \sum_i p_i$.
+# Neither sum on the right depends on the order.
 
 # %% tags=["proof"]
 from dotformer.by_hand.positions import sinusoidal_positions
@@ -378,8 +378,8 @@ quiz.number(
 # %% [markdown]
 # ## How does it join two facts?
 #
-# *Where is the book?* Somewhere in the model, the question must meet *Paul took the book*, and Paul must meet *Paul
-# went to the bedroom*. Two routes come to mind:
+# *Where is the book?* Somewhere in the model, the question must be joined with *Paul took the book*, and this fact with
+# *Paul went to the bedroom*. Two routes come to mind:
 #
 # - The question reads *Paul took the book* in layer 1, learns of Paul, and looks for Paul in layer 2.
 # - The facts do the reading: *Paul took the book* reads the question, and then *Paul went to the bedroom* reads *Paul
@@ -460,9 +460,9 @@ for n, texts in enumerate(zip(story, other, strict=True)):
 
 
 # %% [markdown]
-# Both stories hold the same facts, but in the story John is the owner, so *took* and *went* are his lines; in the donor
-# they are Mary's. So two lines are *took*, one in the story and one in its donor, and we copy both: one must stop being
-# the line asked for, and the other must become it. The same goes for *went*.
+# Both stories hold the same facts, but in the story John is the owner, so *took* and *went* are his lines. In the donor
+# they are Mary's. So two lines are *took*, and we copy both from the donor: John's must stop being the line asked for,
+# and Mary's must become it. The same goes for *went*.
 #
 # There are three sorts of donor, with a map for each in the figure:
 #
@@ -470,9 +470,9 @@ for n, texts in enumerate(zip(story, other, strict=True)):
 # - another *owner*: someone else took it;
 # - another *room*: the owner went to another room.
 #
-# A row of a map is the one kind of line that is copied: the question, *took*, *went*, or all others. A column is how
-# many layers had run before. The cell is the share of stories that then get the donor's answer, the one that the model
-# gives to the donor.
+# A row of a map is the kind of line copied: the question, *took*, *went*, or all others. A column is the number of
+# layers before the copy. A cell is the share of stories that then get the model's answer to the donor. Stories that get
+# it without a copy are left out.
 
 
 # %% copy lines after each layer tags=["hide-input"]
@@ -559,9 +559,9 @@ for name, step in staircase.items():
 # answer comes in at most 4 percent of the stories. The experiment finds where the difference between a story and
 # *these* donors is kept, and not how the weights compute it.
 #
-# So it is the second route. On the first the question would have learned of the owner in layer 1, and copying it then
-# would still bring the donor's answer. Attention carries information *to* the position that attends, and here the facts
-# attend, so no query made from the question has to ask for Paul.
+# So it is the second route. On the first, the question would have learned of the owner in layer 1, and copying the
+# question then would still bring the donor's answer. Attention carries information *to* the position that attends, and
+# here the facts attend. *Paul went to the bedroom* can ask for Paul, so the question need not.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Four lines of a story as rows, and columns for the embeddings, layer 1, layer 2 and the answer. What is asked goes from the question to Paul took the book in layer 1, from there to Paul went to the bedroom in layer 2, and from there to the answer, bedroom."}}
 drawing = Diagram(7.6, 2.5)
@@ -617,10 +617,10 @@ quiz.one_choice(
 # %% [markdown]
 # ### Does every model take this route?
 #
-# Here are three more models of the same size, from other random starts (seeds). For donors that ask for another
-# *thing*, the last column names the kind of line that, when copied, brings the donor's answer in more than half of the
-# stories: before any layer -> after layer 1 -> after layer 2. The last line of the output is a rule that ignores which
-# thing is asked for: answer with the room of whoever took something last.
+# Here are three more models of the same size, trained with twice the learning rate from three random starts (seeds).
+# For donors that ask for another *thing*, the last column names the kind of line whose copy brings the donor's answer
+# in over half the stories: before any layer -> after layer 1 -> after layer 2. The output ends with a rule that ignores
+# what is asked: the room of whoever took something last.
 
 # %% the same copies in other models tags=["hide-input"]
 runs = [run for run in measured("stories")["runs"] if run["part"] == "judge"]
@@ -656,10 +656,10 @@ print(f"the room of whoever took something last: {rule:.1%} of two hops")
 # %% [markdown]
 # None of the three takes the route of the model above from start to end:
 #
-# - **Seed 0** starts like that model, but after layer 2 no single kind of line decides.
-# - In **seed 1** the *went* line decides after one layer already. So two hops need not take two layers: *Paul went to
-#   the bedroom* can read the question and *Paul took the book* in the same layer, and the feed-forward network behind
-#   it can compare the two.
+# - **Seed 0** starts like that model, but after layer 2 no kind of line is enough in half the stories.
+# - In **seed 1** the *went* lines are enough after one layer. So two hops need not take two layers: *Paul went to the
+#   bedroom* can read the question and *Paul took the book* in the same layer, and that layer's feed-forward network can
+#   compare the thing asked for with the thing taken.
 # - **Seed 2** gives the same answer whichever thing is asked for, so no donor has another answer to bring. A
 #   **shortcut** is enough for its 86 percent: the rule in the output's last line is right in 88. It cannot fail where
 #   only one thing is taken, in nearly half of these stories. Whether the model follows exactly this rule, the scores do
@@ -713,9 +713,9 @@ assert 10.5 < longer["seconds"] / once < 11.5
 # | 19 | *How do you go from the garden to the office?* East, then south |
 
 # %% [markdown]
-# Beside the model stand three rules that never look at the question. *usual* gives the most frequent answer in
-# training. The others look at the words in the story that can be answers: *newest* gives the latest, *frequent* the one
-# that occurs most.
+# Beside the model stand three rules that never look at the question. *usual* gives the task's most frequent answer in
+# training. The others look for words in the story that were answers to the task: *newest* gives the latest, *frequent*
+# the commonest.
 #
 # In the figure each task has a row, with a blue dot for each of the three models, and the best of the three rules in
 # red. A task is passed with 95 percent or more, the dotted line.
@@ -813,7 +813,7 @@ assert most > 0.6 * sum(times for _, times in counted)
 #
 # One more task looks almost solved: **who are they** (13), where a pronoun stands for two people, with 94 percent. But
 # the rule *newest*, here the newest room of the story, is right as often, and nearly all of the model's answers are
-# that room. So the model has learned that rule, not whom the pronoun means.
+# that room, even where it is wrong. So the model has learned that rule, not whom the pronoun means.
 #
 # Where rule and meaning give the same answer, the loss cannot tell them apart. Only stories in which they differ teach
 # the difference, or test it, and these are few. To learn the rule in place of the meaning is called *shortcut
@@ -892,13 +892,13 @@ print(learn[0].source, learn[0].target, sep="\n-> ")
 #
 # The sum runs over the positions $i$ of the source at which $w$ stands. This **copy mechanism** is called a
 # **pointer-generator**. An example: the source is *Netasa sleeps*, with weights 0.9 and 0.1. The gate is at 0.2, and
-# the vocabulary's softmax gives *Netasa* 0.01. Then $p(\text{Netasa}) = 0.2 \cdot 0.01 + 0.8 \cdot 0.9 = 0.722$. Both
-# parts are probability distributions, and the weights of the mixture add up to 1, so $p$ is one, too. The loss stays
-# the same, and its gradient also trains the gate.
+# the vocabulary's softmax gives *Netasa* 0.01. Then $p(\text{Netasa}) = 0.2 \cdot 0.01 + 0.8 \cdot 0.9 = 0.722$.
+# $p_{\text{vocabulary}}$ and $a$ are probability distributions, and their factors add up to 1, so $p$ is one, too. The
+# loss stays the same, and its gradient also trains the gate.
 #
 # In the code the transformer's output layer is renamed to `vocabulary`, and an identity stands where it was, so that
-# `decode` gives the decoder's states. `mix` turns these into $p$, and returns $\log p$ in place of logits, because
-# softmax$(\log p) = p$.
+# `decode` gives the decoder's states. `mix` turns these into $p$, and returns $\log p$ in place of logits, because the
+# loss then takes softmax$(\log p) = p$.
 
 # %% tags=["export"] module="reading"
 from dotformer.attention import scaled_dot_product_attention
@@ -1038,8 +1038,8 @@ assert shares["CopyingTransformer", "known names"] > 0.95
 
 # %% [markdown]
 # The plain transformer's output layer has a row for each new name, the name's embedding. But no new name was ever the
-# right answer, so training only pushed their scores down. The pointer is asked *where*, not *which*, and even a name
-# that it has never met stands where names stand.
+# right answer, so training only pushed their logits down. The pointer need not know *which* name it copies, only
+# *where* the name stands: among known words, as in training.
 #
 # The next figure shows the pointer's weights for one pair of new names. Each row is a token that is written, with
 # $p_{\text{gen}}$ behind it, and each column is a word of the source:
@@ -1075,9 +1075,10 @@ plt.show()
 # | wanted | ***the number of** nodes **in** a graph* |
 # | written | ***the number of** edges **in** it* |
 #
-# Four of the six written words are right (*precision*), and four of the seven wanted words were found (*recall*).
-# Lin's ROUGE is the recall, but a long summary finds more words for being long, so today one gives F1, twice the shared
-# words over the words of both: $2 \cdot 4 / (6 + 7) = 0.615$. It is often given times 100, as 61.5.
+# Four of the six written words are right (*precision*), and four of the seven wanted words were found (*recall*). Lin's
+# ROUGE is the recall, but a summary can raise it by being long. So today one gives F1, the harmonic mean of precision
+# and recall: twice the shared words over the words of both texts, $2 \cdot 4 / (6 + 7) = 0.615$, often given times 100,
+# as 61.5.
 
 # %% tags=["export", "hide-input"] module="reading"
 from importlib.metadata import version
@@ -1199,10 +1200,10 @@ assert min(minutes) > 2.3 and max(minutes) < 5
 # of the model's words that are also in the text. Without it, the model writes about *GPU memory* in the new package,
 # where a maximum flow is computed. A text that says what its source does not is called a **hallucination**.
 #
-# And yet in both tests the *words of the name* score higher than either model, though the model is given the name and
-# could copy it. Trained from nothing, for two to five minutes, it has learned how such lines begin, and that it should
-# use words of the text, but not what they mean. *The maximum edge graph of the graph* has good words in it, and ROUGE-1
-# sees neither their order nor whether they say anything.
+# And yet in both tests the *words of the name* score higher than either model, though the one with a pointer could copy
+# them. Trained from nothing, for two to five minutes, it has learned how such lines begin, and to use words of the
+# text, but in the examples it does not say what the function does. ROUGE-1 counts *maximum* in *The maximum edge graph
+# of the graph*, and sees neither the order of the words nor whether they say anything.
 #
 # Is a pointer still needed? Today's language models have none: a deep model with subwords learns to copy with its
 # ordinary attention heads ([chapter 18](18_gpt.ipynb#how-does-it-copy)).

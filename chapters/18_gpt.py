@@ -52,9 +52,9 @@ transformer_map(built=18)
 # because its own tokens are the targets. Such learning is called **self-supervised**. A model that gives a probability
 # to every next token of a text is a **language model**.
 #
-# An encoder with a decoder can learn from plain text, too, but somebody must first decide what goes to the encoder and
-# what is the target. A decoder alone needs no such cut, and every token of the text is a target. That is one reason for
-# it. There are two more:
+# An encoder with a decoder can learn from plain text, too, but somebody must first cut each text into source and
+# target. A decoder alone needs no such cut, and every token of the text is a target. That is one reason to leave out
+# the encoder. There are two more:
 #
 # - Question and answer share their parameters, so what is learned about language from one serves the other.
 # - A conversation only grows at its end. Earlier tokens never see new ones, so their keys and values in chapter 12's
@@ -214,23 +214,23 @@ class GPT(nn.Module):
 
 # %% [markdown]
 # Shorter prompts of a batch are padded on the left, so that all prompts end in the same column and the text follows
-# directly. Shorter texts are padded on the right, and the loss leaves the padding out. The padding is masked. A padding
-# token on the left then sees no key, not even itself: a plain softmax would make its row NaN, so our attention returns
-# zeros for such a row. Padding must not shift the positions, either: in `embed`, `cumsum` counts the real tokens alone,
-# so that two pads and three tokens get 0 0 0 1 2. GPT-2 has no padding token: its documents are joined by
-# `<|endoftext|>` and cut into blocks of 1,024, which is called *packing*.
+# directly. Shorter texts are padded on the right. All padding is masked, and the loss leaves it out. A padding token on
+# the left then sees no key: up to itself all is padding, and the causal mask hides the rest. A plain softmax would give
+# 0/0, which is NaN, so our attention returns zeros. Padding must not shift the positions, either: in `embed`, `cumsum`
+# counts the real tokens alone, so that two pads and three tokens get 0 0 0 1 2. GPT-2 has no padding token: its
+# documents are joined by `<|endoftext|>` and cut into blocks of 1,024 (*packing*).
 #
-# The initial weights, in `initialise`, follow GPT-2 too, with two exceptions: the positions have the same deviation as
-# the other matrices, 0.02, where GPT-2 has 0.01, and for narrower models we enlarge it, because a narrower vector adds
-# fewer products.
+# The initial weights, in `initialise`, follow GPT-2 too, with two exceptions. The positions have the deviation of the
+# other matrices, 0.02, where GPT-2 has 0.01. And models narrower than 768 have larger deviations, because each of their
+# dot products adds fewer products.
 #
 # A model of $L$ layers has $2L$ sublayers, and each adds its result to the [residual
-# stream](08_encoder.ipynb#add-what-each-part-returns). The last matrix of each, which writes this result, is divided by
-# $\sqrt{2L}$, and so the variance of the result by $2L$. At the start the feed-forward results are about equally large
-# in all layers, because each sublayer reads normalised vectors; those of attention are smaller, because they are means
-# over many tokens. All are nearly independent, because their matrices are drawn independently. So their variances add
-# up, and the sum of all $2L$ has at most about the variance of one undivided feed-forward result, however deep the
-# model is.
+# stream](08_encoder.ipynb#add-what-each-part-returns). The last matrix of each sublayer, which writes this result, is
+# divided by $\sqrt{2L}$, and so the result's variance by $2L$. At the start the feed-forward results are about equally
+# large in all layers, because each sublayer reads normalised vectors. Those of attention are smaller, because they are
+# means over many tokens. All are nearly independent, because their matrices are drawn independently, so their $2L$
+# variances add up. Each is at most about a $2L$th of the variance of one undivided feed-forward result, so the sum is
+# at most about that variance, however deep the model is.
 
 # %% [markdown]
 # Is it the same model as the published one? Make a small GPT-2 in the library `transformers`, with random parameters
@@ -438,9 +438,9 @@ assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 #   entropy*);
 # - one knows how often each token occurs in the training texts, and pays on the validation texts the **unigram
 #   entropy** (strictly, a cross-entropy);
-# - one also knows how often each token follows each token there, and pays the **bigram entropy**, where a pair's share
-#   is mixed with that of its second token, because a pair that never occurred would cost infinitely much. [Exercise
-#   1](#exercise-1-how-much-does-counting-tell) computes it for a text that is itself counted.
+# - one also knows how often each token $b$ follows each token $a$ there, and pays the **bigram entropy**. A pair that
+#   never occurred would cost infinitely much, so $p(b \mid a)$ is mixed with $p(b)$. [Exercise
+#   1](#exercise-1-how-much-does-counting-tell) computes it unmixed, on the very text whose pairs are counted.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Validation loss of three seeds over 1,500 steps, from 5.9 at step 50 to 3.1. Three horizontal lines: a guess 7.6, unigrams 6.2, bigrams 4.0. The curves are below unigrams by step 50, and cross the line of bigrams near step 370."}}
 runs = [run for run in found["runs"] if run["corpus"] == "model"]
@@ -635,10 +635,10 @@ assert not any(
 )
 
 # %% [markdown]
-# The two lines show one of the texts that change. In the other padded texts the shift moves the logits, too, but not so
-# far that another token becomes the likeliest. Whoever sees only the second line takes it for a weak model's text. What
-# finds the mistake is the previous section's check: each prompt alone, and all in a batch, must give the same. The
-# library `transformers` had this mistake in GPT-2's generation until
+# The two lines show one of the texts that change. In padded texts that do not change, the shift moves the logits, too,
+# but no other token becomes the likeliest. Whoever sees only the second line takes it for a weak model's text. The
+# previous section's check finds the mistake: each prompt must give the same text alone and in a batch. The library
+# `transformers` had this mistake in GPT-2's generation until
 # [2020](https://github.com/huggingface/transformers/pull/7552).
 
 # %% tags=["quiz"]
@@ -664,9 +664,9 @@ quiz.one_choice(
 # After training the parameters no longer change. And yet in a sense the model goes on learning: a token is easier to
 # predict if the model has seen more of the text. This is **in-context learning** in the wide sense.
 #
-# Take test texts of at least 160 tokens, and measure the loss on tokens 144 to 159 alone. In front always stand the
-# right name and 144 tokens, the first $144 - n$ from another text and the last $n$ from this one. Let $n$ grow from 0
-# to 144:
+# Take test texts of at least 160 tokens, and measure the loss on tokens 144 to 159 alone. Before them always stand the
+# right name and 144 tokens, so their positions never change. The first $144 - n$ come from another text, the last $n$
+# from this one. Let $n$ grow from 0 to 144:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Mean loss of tokens 144 to 159, against the number of tokens before them that are the text's own, for three seeds. 4.4 with none, 3.5 with 16, 3.0 with all 144; every step helps."}}
 figure, axes = plt.subplots(figsize=(5.8, 3))
@@ -697,8 +697,8 @@ assert round(np.mean([each[-1] for each in contexts]), 1) == 3.0
 # after its prompt. So the model can choose: among several answers to a question, the most probable; or among several
 # prompts, the one that makes a text most probable.
 #
-# We test the second, since our data hold the right answers. Put four names in front of a test text, its own and three
-# others of its package. Which gives it the highest probability? For comparison without a model, *tf-idf* counts the
+# We test the second, since our data hold the right answers. Put each of four names before a test text: its own and
+# three others of its package. After which is the text likeliest? For comparison without a model, *tf-idf* counts the
 # words that name and text share, and gives rare words more weight.
 
 # %% names found by model and by words tags=["hide-input"]
@@ -711,8 +711,8 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 
 # %% [markdown]
 # The model finds the right name for about six texts of seven; guessing would find one of four. Comparing words does a
-# little better, so this task takes no understanding. But a model that was trained only to predict can answer a question
-# of another kind, because to predict a text after its name, it had to learn which texts belong to which names.
+# little better, so this task takes no understanding. But the model was never trained to choose names. It can, because
+# to predict a text after its name, it had to learn which texts belong to which names.
 #
 # GPT-2 and GPT-3 are a bet that this goes much further: whoever predicts enough text must learn much of what it is
 # about, and can then be asked by a prompt alone (*zero-shot*), or by a prompt with some examples in it
@@ -724,12 +724,11 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # *What is the capital of Spain?* There are two ways to an answer:
 #
 # - Write a prompt whose continuation is the answer: *The capital of France is*.
-# - **Fine-tune** the base model, that is, train it further, on prompts with good answers, with this chapter's loss,
-#   which counts the answer's tokens alone. This is called **instruction tuning**, or *supervised fine-tuning* (SFT).
-#   Often a second stage follows, in which people say which of two answers they prefer, and the model is trained towards
-#   such answers: **RLHF** (*reinforcement learning from human feedback*, [Ouyang and others
-#   2022](https://arxiv.org/abs/2203.02155)) or **DPO** (*direct preference optimization*, [Rafailov and others
-#   2023](https://arxiv.org/abs/2305.18290)).
+# - **Fine-tune** the base model: train it further on prompts with good answers. The loss counts the answers' tokens
+#   alone, as in this chapter. This is called **instruction tuning**, or *supervised fine-tuning* (SFT). Often a second
+#   stage follows: people say which of two answers they prefer, and the model is trained towards such answers: **RLHF**
+#   (*reinforcement learning from human feedback*, [Ouyang and others 2022](https://arxiv.org/abs/2203.02155)) or
+#   **DPO** (*direct preference optimization*, [Rafailov and others 2023](https://arxiv.org/abs/2305.18290)).
 
 # %% [markdown]
 # ## How does it copy?
@@ -743,10 +742,10 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # finds the earlier *dog*. But we want the word after that one, *sees*, and the key of *sees* does not know that *dog*
 # stood before it.
 #
-# So it takes two layers: the first tells each word which word stood before it, and the second looks for that. Give each
-# vector four blocks. Two are filled: the **word** (one-hot) and its **position** (the waves of chapter 5). Two are
-# empty: the word **before** it, and a **guess** at the next. A head's rows of $W_O$ decide into which block it writes
-# ([chapter 6](06_many_heads.ipynb#heads-are-a-sum)).
+# So it takes two layers. The first tells each word which word stood before it. The second looks for words that followed
+# the present word earlier. Give each vector four blocks. Two are filled: the **word** (one-hot) and its **position**
+# (the waves of chapter 5). Two are empty: the word **before** it, and a **guess** at the next. A head's rows of $W_O$
+# decide into which block it writes ([chapter 6](06_many_heads.ipynb#heads-are-a-sum)).
 #
 # 1. A *previous-token head* in layer 1. Every token's key is its position. Its query is its position too, but turned
 #    back by one step ([a rotation](05_position.ipynb#a-step-is-a-rotation)), so that it matches the key of the token
@@ -754,9 +753,9 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # 2. An **induction head** in layer 2. The query is the word, and the key is the block *before*. So *dog* attends to the
 #    words that have *dog* before them. The value is the word, and the head writes it to *guess*.
 #
-# Follow the two words that matter. After layer 1, *sees* has word = *sees*, before = *dog*. The last *dog* has word =
-# *dog*, before = *the*. In layer 2 its query, *dog*, matches one key, the *dog* in the block *before* of *sees*. The
-# value of *sees* is *sees*, so that is what the last *dog* gets as its guess.
+# Follow the two words that matter. After layer 1, *sees* has word = *sees*, before = *dog*. In layer 2 the query of the
+# last *dog* is *dog*. It matches one key, the block *before* of *sees*. The value there is *sees*, so the last *dog*
+# gets *sees* as its guess.
 #
 # **Predict first.** In *the dog sees the man the dog*, the guess at the last *dog* is *sees*. What is it at the *the*
 # before that? And at *man*, which is new?
@@ -859,8 +858,7 @@ quiz.one_choice(
 # Such a text might begin *qxab* m *rtuzc* k *qxab* s. The first *qxab* cannot be known. After the second *q*, the
 # letters *x*, *a*, *b* are known to a reader who looks back.
 #
-# Training finds the second head, but not the first as we wired it. Here is a head of each layer of a trained model, on
-# one text, queries as rows:
+# Here is a head of each layer of a trained model, on one text, queries as rows:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two maps of 48 queries by 48 keys. On the left, a head of layer 1: a band below the diagonal that fades after some letters. On the right, a head of layer 2: short dark diagonal lines far below the main diagonal, each as long as a word: a query attends to what followed its letter earlier."}}
 copying = measured("copying")["runs"]
@@ -877,11 +875,12 @@ plt.show()
 
 # %% [markdown]
 # On the left, the head spreads its weight over the last few letters. On the right, each line below the diagonal is a
-# word that comes again: letter by letter, the head attends to what followed the first time. Call a head's total weight
-# on the letters that followed earlier occurrences of the query's letter its weight on **what came after**.
+# word that comes again: letter by letter, the head attends to what followed the first time. A head's weight on **what
+# came after** is its total weight on all letters that followed the query's letter earlier.
 #
-# On a letter that can be known, a reader who knows nothing pays $\ln 32 = 3.47$ nats. One who knows the 22 letters but
-# not their order pays $\ln 21 = 3.04$, since the present letter does not come next. One who copies pays nearly nothing.
+# On a letter that can be known, a reader who knows nothing pays $\ln 32 = 3.47$ nats. One who knows the words' 22
+# letters but not their order pays $\ln 21 = 3.04$, because the next letter is one of the other 21. One who copies pays
+# nearly nothing.
 #
 # For comparison, train also models of one layer, and of two layers without positions, three seeds of each kind
 # (`python -m benchmarks.copying`).
@@ -918,10 +917,9 @@ plt.show()
 # knows the letters and not their order. Those of two layers without positions learn it slowly: 1.1 to 1.2 after 2,000
 # steps.
 #
-# Here is a row for each head of the three full models. The column *before* gives its mean weight on the previous
-# letter, and the column *after* that on what came after. A weight says where a head looks, not whether the output uses
-# what it finds; so the last column is the loss with this head removed (**ablation**). All are measured at letters whose
-# next one is known.
+# For each head of the three full models, *before* and *after* are its mean weights on the previous letter and on what
+# came after. A weight says where a head looks, not whether the output uses what it finds. So *loss without it* is the
+# loss with this head's result set to 0 (**ablation**). All are measured at letters whose next one is known.
 
 # %% each head, and the loss without it tags=["hide-input"]
 print("seed  layer head  before  after  loss without it   (with all heads)")
@@ -963,10 +961,10 @@ for run in runs:
 # %% [markdown]
 # Both heads of layer 2 have become induction heads, with more than 0.8 of their weight on what came after.
 #
-# In layer 1, no head became the previous-token head that we wired. Both put only 0.08 to 0.13 on the letter before, and
-# these figures do not say how a letter's vector comes to tell which one that was. But the heads of layer 1 are needed:
-# without one of them the loss is 0.6 to 2.3 instead of 0.16 to 0.18. Without one head of layer 2 it is 0.28 to 1.00:
-# the other still copies, though less well.
+# In layer 1, no head became the previous-token head that we wired. Each puts only 0.08 to 0.13 on the letter before. So
+# these weights do not show how layer 2 can tell which letter that was. But the heads of layer 1 are needed: without one
+# of them the loss is 0.6 to 2.3 instead of 0.16 to 0.18. Without one head of layer 2 it is 0.28 to 1.00: the other
+# still copies, though less well.
 
 # %% [markdown]
 # ## Exercises
@@ -1272,9 +1270,9 @@ quiz.number(
 # %% [markdown]
 # ### Is the decoder an encoder with a mask?
 #
-# It is often said that a decoder is an encoder with a mask. Of a GPT that is true. The decoder of 2017 has one sublayer
-# more, and only through that sublayer does it know of the source. Switch it off in chapter 9's model, and give the
-# model two different questions:
+# A GPT is an encoder with a mask. The decoder of 2017 is not: it has one sublayer more, cross-attention, and knows of
+# the source only through that. Switch cross-attention off in chapter 9's model, and give the model two different
+# questions:
 
 # %% two questions, with and without cross-attention tags=["hide-input"]
 from dotformer.transformer import Transformer, TransformerConfig

@@ -104,9 +104,9 @@ assert torch.allclose(by_formula, nn.functional.rms_norm(x, (8,), gain, 1e-5))
 
 # %% [markdown]
 # Why may the mean go? A norm makes the next sublayer independent of how long the vector has grown, and the division
-# alone does that: RMSNorm of $10 x$ is RMSNorm of $x$ (*re-scaling invariance*). LayerNorm also gives the same for
-# $x + c$ (*re-centring invariance*), and that seems not to be needed: Zhang and Sennrich's models were as good without
-# the mean, and took 7 to 64 percent less time.
+# alone does that: RMSNorm of $10 x$ is RMSNorm of $x$ (*re-scaling invariance*). LayerNorm also gives the same if a
+# number $c$ is added to every entry (*re-centring invariance*). That seems not to be needed, because Zhang and
+# Sennrich's models were as good without it, and took 7 to 64 percent less time.
 #
 # ## SwiGLU: one map opens the gate for another
 #
@@ -191,8 +191,9 @@ quiz.number(
 # keys* instead, each by its own position. This is the *rotary position embedding*, **RoPE**, which chapter 5 computed
 # [by hand](05_position.ipynb#rotary-positions-turning-instead-of-adding).
 #
-# Write $R_t$ for the rotation at position $t$. It turns pair $i$, counted from 0, by $t$ times the angle of chapter 5,
-# $10000^{-2i/d_k}$, where 10,000 is called the *base*. For one pair, turned by the angle $\theta$, that is
+# The rotation $R_t$ at position $t$ turns pair $i$ (entries $2i$ and $2i + 1$, counted from 0) by $t$ times the angle
+# of chapter 5, $10000^{-2i/d_k}$, where $d_k$ is a head's width and 10,000 the *base*. A pair $(a, b)$, turned by
+# $\theta$, becomes
 #
 # $$(a, b) \begin{pmatrix} \cos\theta & \sin\theta \\ -\sin\theta & \cos\theta \end{pmatrix} = (a \cos\theta - b \sin\theta, \; a \sin\theta + b \cos\theta) .$$
 #
@@ -200,17 +201,17 @@ quiz.number(
 #
 # $$(q R_t) (k R_s)^\top = q \, R_t R_s^\top k^\top = q \, R_{t-s} \, k^\top .$$
 #
-# $R_s^\top$ turns back by $s$, and to turn by $t$ and back by $s$ is to turn by $t - s$. So a score depends on the
-# query, the key *and how far apart they stand, and in which order*, and not on where they stand. And a rotation keeps
-# lengths, so no position makes a query or a key longer.
+# $R_s^\top$ turns back by $s$, because transposing swaps the signs of its two sines. So $R_t R_s^\top$ turns by
+# $t - s$, and a score depends on the query, the key *and how far apart they stand, and in which order*, but not on
+# where they stand. A rotation keeps lengths, so no position makes a query or a key longer.
 #
-# The first pairs turn by up to 1 radian a step, so they tell neighbours apart. The last hardly turn at all, and compare
-# what the words *are*.
+# The first pairs turn by up to 1 radian a step, so they tell neighbours apart. The last hardly turn, so position
+# changes them little, and they compare what the words *are*.
 #
 # **By hand**: take one pair, which turns by 1 radian a step, and $q = k = (1, 0)$. At position $t$ this vector becomes
-# $(\cos t, \sin t)$: the query at position 3 is $(\cos 3, \sin 3)$, the key at position 1 is $(\cos 1, \sin 1)$, and
-# their dot product is $\cos(3 - 1) = -0.42$. Exchange the positions and it is the same, because here $q = k$. With
-# $k = (0, 1)$ it is $\sin(3 - 1) = 0.91$, and exchanged $-0.91$.
+# $(\cos t, \sin t)$: the query at 3 is $(\cos 3, \sin 3)$, the key at 1 $(\cos 1, \sin 1)$. Their dot product is
+# $\cos 3 \cos 1 + \sin 3 \sin 1 = \cos(3 - 1) = -0.42$. Exchanged positions give the same, because here $q = k$. But
+# $k = (0, 1)$ becomes $(-\sin 1, \cos 1)$, which gives $\sin(3 - 1) = 0.91$, and exchanged $-0.91$.
 #
 # **Predict first.** What is the score at positions 13 and 11?
 
@@ -303,21 +304,21 @@ assert [round(angle) for angle in slowest] == [63, 7]
 #   of the library `transformers` pairs *by halves*: entries $i$ and $i + d_k/2$. With four entries that is (0, 1), (2,
 #   3) against (0, 2), (1, 3).
 #
-# Once trained, $W_Q$ and $W_K$ fit one direction and one pairing. For the other pairing their rows must be reordered,
-# as in exercise 2. If you forget, all shapes still fit, and no error appears. [Later](#break-it-it-still-says-paris)
-# you make that mistake on purpose.
+# Once trained, $W_Q$ and $W_K$ fit one direction and one pairing. PyTorch stores a row for each output, so for the
+# other pairing the rows must be reordered, as in exercise 2. If you forget, all shapes still fit, and no error appears.
+# [Later](#break-it-it-still-says-paris) you make that mistake on purpose.
 #
 # ## Heads that share keys and values
 #
 # With each token that a model writes, it reads the [keys and values of all earlier
-# ones](12_generation.ipynb#what-has-been-computed-before). Every token adds one key and one value in each head of each
-# layer. Together these are so many numbers:
+# ones](12_generation.ipynb#what-has-been-computed-before). Every token adds one key and one value to this *cache* in
+# each head of each layer. In numbers, that is
 #
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k.$$
 #
-# For a model of 30 layers, with 9 heads of width 64, that is 34,560 numbers. A smaller cache makes writing faster for
-# long texts or many at once, because for each new token a machine reads the weights only once for the whole batch, but
-# it has to read a cache for every text.
+# For a model of 30 layers, with 9 heads of width 64, that is 34,560 numbers. At each step of writing, a machine reads
+# the weights once for the whole batch, but a cache for every text. So with long texts, or many, much of what it reads
+# is cache, and a smaller one makes writing faster.
 #
 # But do nine queries need nine different sets of keys and values? There are two ways to share them:
 #
@@ -510,10 +511,10 @@ quiz.number(
 # Two changes are left. Most models have no **biases**: [Chowdhery and others (2022)](https://arxiv.org/abs/2204.02311)
 # found that large models train more steadily without them.
 #
-# And most large models do not **tie** their output to the embedding table, but give it a matrix of its own. In the
-# embedding table a token's row says what the token brings into the model, and in the output matrix after which contexts
-# it comes; a tied matrix has to do both. Small models go on tying, because there it saves much: of SmolLM2's 135
-# million parameters, 28 million are the embedding table.
+# And most large models do not **tie** their output to the embedding table, but give it a matrix of its own. A token's
+# row in the embedding table says what the token brings into the model. Its row in the output matrix says after which
+# contexts it comes. A tied matrix has to do both. Small models go on tying, because there it saves much: of SmolLM2's
+# 135 million parameters, 28 million are the embedding table.
 #
 # Dropout has mostly gone, too: a model that reads each text only once has little chance to overfit.
 #
@@ -551,8 +552,8 @@ class ModernLayer(nn.Module):
 
 
 # %% [markdown]
-# The model is a stack of such layers. The mask, which hides padding and later tokens, and the angles by which queries
-# and keys are turned are the same for all of them, so `run` computes them once.
+# The model is a stack of such layers. All have the same mask, which hides padding and later tokens, and the same angles
+# by which queries and keys are turned. So `run` computes both once.
 #
 # Without a cache, `run` reads all S tokens so far, and T = S. With a cache it reads only the last T, because the cache
 # has the keys and values of the others. The argument `real` says which of the S tokens are not padding. A token's
@@ -773,8 +774,8 @@ assert round(sizes[0] / whole, 2) == 0.95
 
 # %% [markdown]
 # Three changes are worth most: pre-norm (0.34 nats), an output matrix of its own (0.28) and RoPE (0.26). SwiGLU is
-# worth 0.11, at the same size. In each of these four steps all three seeds are better than the three before (with
-# SwiGLU by little).
+# worth 0.11, at the same size. In each of these four steps the worst seed is better than the best of the model before
+# (with SwiGLU by little).
 #
 # RMSNorm and leaving out the biases save some arithmetic and some parameters, and do not change the loss, as far as
 # three seeds can tell. Shared heads halve what the cache keeps for each token and cost 0.08, though the seeds overlap.
@@ -796,11 +797,11 @@ assert round(sizes[0] / whole, 2) == 0.95
 # laptop: 30 layers of width 576, nine heads that share three sets of keys and values, SwiGLU, RMSNorm, RoPE with a base
 # of 100,000, and a tied embedding table of 49,152 tokens.
 #
-# It comes with this book's installation as one file in the format *GGUF*. Almost all its matrices were **quantised**
-# after training: every block of 32 numbers shares a scale $a$ and a minimum $b$, of 16 bits each, and of each number
-# only an integer $n$ from 0 to 15 is kept, in four bits, which stands for $b + a n$. So a number takes five bits, or
-# eight and a half in the embedding table, and the whole file 98 megabytes, where 16 bits a number would need 269. What
-# you load is a coarser copy of the trained model.
+# It comes with this book's installation as one file in the format *GGUF*. Its matrices were **quantised** after
+# training. Outside the embedding table, every block of 32 numbers shares a scale $a$ and a minimum $b$, of 16 bits
+# each. Of each number only an integer $n$ from 0 to 15 is kept, in four bits, and stands for $b + a n$. So a number
+# takes $4 + 2 \cdot 16/32 = 5$ bits, or eight and a half in the embedding table. The file has 98 megabytes, where 16
+# bits a number would need 269. You load a coarser copy of the trained model.
 #
 # The weights for queries and keys are stored for pairs of neighbours, as ours are.
 
@@ -984,8 +985,8 @@ assert max(r["found"] for r in few if not r["right"]) < 0.25
 
 # %% [markdown]
 # Without an example, the model never finds the opposite, since nothing says what is asked. After sixteen examples it
-# finds seven of eight opposites, though no parameter has changed. With exchanged answers it stays below one in four. So
-# the model reads not only the form of the examples, but also how word and answer are related.
+# finds seven of eight, though no parameter has changed. If it read only the form of the examples, exchanged answers
+# would do no harm, but they keep it below one in four. So it also reads how word and answer are related.
 #
 # That is not so for every task: in classification, [Min and others (2022)](https://arxiv.org/abs/2202.12837) found that
 # random labels did little harm.
@@ -1346,12 +1347,12 @@ sixteen = torch.tensor(16.0, dtype=torch.bfloat16)
 assert sixteen.nextafter(2 * sixteen) - sixteen == 0.125
 
 # %% [markdown]
-# The same call, made twice, agrees to the last bit. Reading all at once and reading with a cache give slightly
-# different logits. In float32 that rarely changes which token is likeliest. In bfloat16, in which models are often
-# served, neighbouring numbers between 16 and 32, where such logits often lie, are 0.125 apart, so the two likeliest
-# tokens now and then tie or nearly tie. There, the order of a sum can decide, and from there on two texts differ.
-# [Horace He and others (2025)](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/) asked a
-# served model the same question a thousand times at temperature 0 and got 80 different texts.
+# The same call twice agrees to the last bit. Reading all at once and with a cache gives slightly different logits. In
+# float32 that rarely changes which token is likeliest. Models are often served in bfloat16. There, neighbouring numbers
+# between 16 and 32, where such logits often lie, are 0.125 apart. So the two likeliest tokens now and then tie or
+# nearly tie. Then the order of a sum can decide, and from this token on two texts differ. [Horace He and others
+# (2025)](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/) asked a served model the same
+# question a thousand times at temperature 0 and got 80 different texts.
 
 # %% [markdown]
 # ### Are more heads better?
@@ -1446,10 +1447,10 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 # there. RoPE ends at 4.2, but a RoPE model that was trained on texts of 160 tokens ends at 3.9.
 #
 # Why does RoPE's loss rise beyond token 64? Three things are new there: the angles, the number of keys, and the later
-# parts of texts. The angles cannot be the whole reason. Of the eight pairs of a head, three have gone once round within
-# 64 tokens, and the other five do come to angles that training never had. But the model without positions has no
-# angles, and from the trained positions to the end its loss rises nearly as much, by 0.29, as RoPE's, by 0.33. So RoPE
-# leads this model at the end only because it led before.
+# parts of texts. Of a head's eight pairs, three go once round within 64 tokens, but the other five come to new angles.
+# These cannot be the whole reason, because the model without positions has none. From the trained positions to the end
+# its loss rises by 0.29, nearly as much as RoPE's, by 0.33. So RoPE leads this model at the end only because it led
+# before.
 #
 # Models that are to read long texts are trained on some at the end; in practice their rotations are slowed first
 # (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others
@@ -1556,9 +1557,9 @@ class Experts(nn.Module):
 #
 # So a **load-balancing loss** is added (Fedus and others, equation 4). For $E$ experts it is $E \sum_e f_e P_e$. Here
 # $f_e$ is the fraction of tokens that go to expert $e$, and $P_e$ is this expert's mean share in the router's softmax.
-# The loss is 1 when $f_e$ and $P_e$ are the same for all experts. It is larger when experts with many tokens also have
-# large shares. That is the usual case, since a token goes to the expert with the largest share. The fraction $f_e$ has
-# no gradient, so the loss works through $P_e$: it lowers the shares of experts that have many tokens.
+# The loss is $E \cdot E / E^2 = 1$ when all $f_e$ and $P_e$ are $1/E$. It is larger when experts with many tokens also
+# have large shares. That is usual, since a token goes to the expert with the largest share. The fraction $f_e$ has no
+# gradient, so the loss works through $P_e$: it lowers the shares of experts that have many tokens.
 #
 # The figure shows which fraction of the test tokens each expert gets, in four layers of three seeds: on the left
 # without the load-balancing loss, on the right with 0.01 times this loss added. In the table below the figure, *one
@@ -1614,16 +1615,16 @@ assert np.allclose(
 # %% [markdown]
 # Left alone, an expert ends with up to 92 percent of its layer's tokens, and another with 0.2 percent (**expert
 # collapse**). With the load-balancing loss, the busiest expert has about a third of the tokens, and the test loss is
-# lower with all three seeds, 3.86 instead of 3.93. Beside a single network (3.90) that is no gain that could be told
-# from chance, since its seeds lie on both sides. One possible reason: in 300 steps, an expert has seen only about a
-# quarter of the tokens.
+# lower with all three seeds, 3.86 instead of 3.93. A single network has 3.90, but its seeds lie on both sides of these
+# three, so this gain may be chance. One possible reason: in 300 steps, an expert has seen only about a quarter of the
+# tokens.
 
 # %% [markdown]
 # ### And what else?
 #
-# **MLA**, multi-head latent attention ([DeepSeek-AI 2024](https://arxiv.org/abs/2405.04434)), shares in another way. Of
-# each token, two things are kept. One is a vector, narrower than its keys and values together; each head makes its own
-# key and value from it with a matrix. The other is a short key for the positions, which all heads share.
+# **MLA**, multi-head latent attention ([DeepSeek-AI 2024](https://arxiv.org/abs/2405.04434)), keeps two things of each
+# token. One is a vector, narrower than its keys and values together. From it each head makes its own key and value with
+# a matrix. The other is a short key for the positions, which all heads share.
 #
 # **Muon** ([Jordan 2024](https://kellerjordan.github.io/posts/muon/)) is an optimizer for matrices. It takes the
 # running mean of a matrix's gradients and makes its singular values about equal, so that rare directions move as much

@@ -12,9 +12,9 @@
 # 9.4 hours in the plainest way, and at best 1.1 hours. By the end of this chapter you will know how much work is in a
 # step, how fast your machine could do it, where the rest of the time goes, and which changes win it back.
 #
-# A step can be slow for three reasons: it does much arithmetic, it moves many bytes, or it does many small operations
-# one after the other. The chapter adds the remedies one at a time, like the rungs of a ladder, and after each it times
-# the step and compares the gradient with the first rung's.
+# A step can be slow for three reasons: it does much arithmetic, it moves many bytes, or it has to start many small
+# operations one after the other. [A ladder](#a-ladder) adds the remedies one at a time. At each rung it times the step
+# and compares the gradient with that of the first rung, the plainest one.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
 # 28 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 11 more minutes. No
@@ -45,7 +45,8 @@ transformer_map(built=20)
 #
 #
 # A projection of $T$ tokens from width $D$ to width $D$ takes $2 T D^2$ FLOPs by the same count. The scores of $T$
-# queries and $S$ keys take $2 T S D$ for all heads together, and the weighted sums of the values as many again.
+# queries and $S$ keys take $2 T S D$ for all heads together, because their widths add up to $D$, and the weighted sums
+# of the values as many again.
 #
 # And the backward pass? Let the product be $Y = XW$, and $G$ the gradient of $Y$. Then $X$ has the gradient $G W^\top$,
 # and $W$ has $X^\top G$ ([chapter 7](07_learning.ipynb#one-answer-one-gradient)): two products, each with as many FLOPs
@@ -157,11 +158,12 @@ quiz.number(
 # ## How fast could it be?
 #
 # Two properties of a machine set the limit: its **peak compute**, the FLOPs that it does in a second, and its **memory
-# bandwidth**, the bytes that it moves in a second between memory and its arithmetic units. Work needs both arithmetic
-# and bytes, and whichever takes longer sets its time.
+# bandwidth**, the bytes that it moves in a second between memory and its arithmetic units. Arithmetic and transfer can
+# overlap, so the longer of the two sets the time.
 #
-# The folded cell times a large product, and a copy, which reads and writes every byte. On a GPU you must
-# **synchronize**, that is, wait for the device, before you read the clock ([why](#who-waits-for-whom)).
+# The folded cell times a large product, and a copy, which reads and writes every byte. Python does not wait for a GPU's
+# work ([why](#who-waits-for-whom)). So you must **synchronize**, that is, wait for the device, before you read the
+# clock.
 
 # %% tags=["export", "hide-input"] module="devices"
 from statistics import median
@@ -211,7 +213,7 @@ print(f"ridge point      {ridge_point:10.1f} FLOPs per byte")
 #
 # A sum does a twelfth of a FLOP per byte, however large it is. A product of $n$ rows and columns does $2 n^3$ FLOPs and
 # moves $12 n^2$ bytes, $n / 6$ FLOPs per byte. So it is compute-bound if $n$ is above six times the ridge point, or
-# three times in 16 bits.
+# three times in 16 bits, which halve the bytes.
 #
 # On a GPU the ridge point is much higher. NVIDIA's [data
 # sheet](https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet) gives an H100 (SXM) 989
@@ -275,8 +277,8 @@ plt.show()
 # The green squares are parts of a transformer:
 #
 # - Softmax, layer norm and Adam do a few FLOPs for each number.
-# - Generating one token multiplies a matrix by a *vector*. That is half a FLOP per byte, and [in 16 bits
-#   one](12_generation.ipynb#why-one-sentence-is-slow).
+# - Generating one token multiplies a matrix by a *vector*. That is 2 FLOPs for each 4-byte entry of the matrix, half a
+#   FLOP per byte, and [in 16 bits one](12_generation.ipynb#why-one-sentence-is-slow).
 # - The projection of $T$ tokens does $2 T D^2$ FLOPs and moves $2 T D + D^2$ numbers, because the matrix is read once
 #   for all tokens. With $D = 512$ and 1,536 tokens that is 110 FLOPs per byte, far above the ridge point of the machine
 #   measured here. So a batch is faster than its tokens one by one.
@@ -373,10 +375,10 @@ assert spent["Adam"] > 0.03 * listed
 
 # %% [markdown]
 # On the machine that wove this page the products (`mm`, `addmm` with a bias, and part of attention) take more than half
-# of the operators' time. They run at well over half of full speed, so this part of the step is compute-bound, or
-# nearly. However fast they became, the rest of the step would remain (**Amdahl's law**). Much of it moves many bytes
-# for little arithmetic: Adam reads four numbers for each parameter and writes three. (The list and the step were timed
-# in different runs, and the profiler slows operators down, so look at the shares.)
+# of the operators' time. That is less than twice their time at full speed, so this part is compute-bound, or nearly.
+# However fast it became, the rest of the step would remain (**Amdahl's law**). Much of it moves many bytes for little
+# arithmetic: Adam reads four numbers for each parameter and writes three. (The list and the step were timed in
+# different runs, and the profiler slows operators down, so look at the shares.)
 #
 # Numbers with fewer bits help where a step is compute-bound or memory-bound. *Fused* operators, which do several
 # operations in one, help where it is memory-bound. Larger steps, or steps recorded and repeated as a whole, help where
@@ -415,9 +417,9 @@ for name in bits:
 assert torch.isinf(forty.half() @ forty.half()) and forty @ forty == 102_400
 
 # %% [markdown]
-# Infinity, where the truth is 102,400. One such number among the scores turns the softmax into *not a number*, since
-# $\infty - \infty$ has no value, and from there it spreads to everything. This is **overflow**; at the other end
-# numbers vanish, which is *underflow*. Here are three small gradients, stored in 16 bits and read back. In the last
+# float16 gives infinity, because 102,400 is too large for it. This is **overflow**. The softmax subtracts the largest
+# score, so an infinite score gives $\infty - \infty$, which is *not a number* and spreads to everything. At the other
+# end numbers vanish, which is *underflow*. Here are three small gradients, stored in 16 bits and read back. In the last
 # two rows each is multiplied by a power of two before it is stored, and divided by it again afterwards, in float32:
 
 # %% three gradients in 16 bits tags=["hide-input", "nbval-check-output"]
@@ -434,11 +436,10 @@ assert torch.isinf((gradient * 2**40).half())[0]
 
 # %% [markdown]
 # float16 has lost the smallest gradient: it is 0, and what depended on it learns nothing. Hence the **loss scale**.
-# Every gradient is a product that begins at the loss, so if you multiply the loss by $2^{16}$ before the backward pass,
-# all gradients are 65,536 times as large. Divide them again, in float32, before the norm is clipped. If the scale is
-# too large, some gradients become infinite, as in the last row: then skip the step, and halve the scale. PyTorch's
-# `GradScaler` does all this (before clipping, call its `unscale_`). A loss scale cannot help scores that overflow in
-# the forward pass.
+# Multiply the loss by $2^{16}$ before the backward pass. Then all gradients are 65,536 times as large, because each is
+# a derivative of the loss. Divide them again, in float32, before the norm is clipped. If the scale is too large, some
+# gradients become infinite, as in the last row: then skip the step, and halve the scale. PyTorch's `GradScaler` does
+# all this (before clipping, call its `unscale_`). A loss scale cannot help scores that overflow in the forward pass.
 #
 # bfloat16 needs no loss scale, because it reaches nearly as far as float32. So it is the usual choice for training. But
 # its mantissa is shorter, and that matters where something small is added to something large, as in every step of
@@ -523,7 +524,7 @@ quiz.one_choice(
 # before the first weight. And since $e^{s}$ can overflow, one subtracts the largest score, which needs all of them,
 # too.
 #
-# Now let the keys come in blocks. About the keys seen so far, we keep three things:
+# Now let the keys come in blocks. For each query, we keep three things about the keys seen so far:
 #
 # - the best score so far, $b$;
 # - the sum $z = \sum_j e^{s_j - b}$;
@@ -668,8 +669,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## Who waits for whom?
 #
-# A program can be slow although its GPU is fast. Python only *launches* kernels, one after the other, and goes on while
-# the GPU works. So there are three cases (the times are invented):
+# Python can slow down a fast GPU. It runs on the CPU, the *host*, and only *launches* kernels: it queues them and goes
+# on. The GPU works through the queue. So there are three cases (the times are invented):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three schematic bands over time, each with a lane for Python, which launches four kernels, and a lane for the GPU, which runs them, with an arrow from each launch to its kernel. Large kernels: all four launches are over before kernel 1 ends, and the GPU works without a gap until kernel 4 is done. Small kernels: each launch takes nearly three times as long as its kernel, and the GPU is idle three times, between one kernel and the next. A number asked for in the middle: after two launches loss.item() makes Python wait until kernel 2 is done, then the GPU is idle until Python has launched kernel 3, and the four large kernels end later than at the top."}}
 from classroom.diagram import Diagram
@@ -723,10 +724,11 @@ drawing.text(0.1, 0.24, "time", at="left")
 plt.show()
 
 # %% [markdown]
-# With large kernels, Python runs ahead, and the GPU never waits. With small ones, the GPU waits for each launch: the
-# step is overhead-bound. If Python asks for a number, such as the loss, both wait, first Python until the kernels are
-# done, then the GPU until the next launch. That is a **host-device synchronisation**. So store `loss.detach()`, which
-# stays on the device, and call `.item()` only every hundred steps or so.
+# With large kernels, Python runs ahead, the queue is never empty, and the GPU never waits. With small ones, each is
+# done before the next launch, so the GPU waits: the step is overhead-bound. If Python asks for a number, such as the
+# loss, it waits until the queue is empty. Then the GPU waits for the next launch. That is a **host-device
+# synchronisation**. So store `loss.detach()`, which stays on the device, and call `.item()` only every hundred steps or
+# so.
 
 # %% [markdown]
 # ## A ladder
@@ -739,7 +741,7 @@ plt.show()
 # | rung | what changes | why it may be faster |
 # |---|---|---|
 # | float32 | nothing; attention writes its weights out | |
-# | tf32 | numbers stay float32, but products read 10 bits of each mantissa instead of 23 | a GPU's units for small matrix products, its **tensor cores** |
+# | tf32 | numbers stay float32, but products read 10 bits of each mantissa instead of 23 | then a GPU can use its **tensor cores**, units for small matrix products |
 # | bf16 | products read and write numbers of 16 bits | half the bytes, and tensor cores or, on a CPU, **matrix units**, which do the same |
 # | fused attention | the weights are never written out ([as above](#attention-without-the-score-matrix)) | fewer bytes, fewer kernels |
 # | compile | neighbouring operations become one **fused kernel** | fewer bytes, fewer kernel launches |
@@ -1051,12 +1053,12 @@ there, gains = show_ladder(on_gpu)
 # fewer activations are kept. Checkpointing lowers the MFU, because the MFU counts only the FLOPs that the model needs,
 # not those that are done again.
 #
-# Now the times. At *larger batch*, 400 pairs take 55 ms, where 100 took 45 to 81 in 16 bits. So most of a step does not
-# grow with the work. The likely cause is that the GPU waits for the host, the computer that runs Python and launches
-# one small kernel after the other. A **CUDA graph** can test that: PyTorch records all launches of a step, and from
-# then on one call repeats them all ([how](#record-a-step-and-repeat-it)). What remains in such a *recorded* step is the
-# GPU's own time; a step without a graph is called *launched*. Steps of 64 and of 256 pairs were recorded as well. A
-# straight line through the three recorded times says what a recorded step of 100 pairs would take:
+# Now the times. At *larger batch*, 400 pairs take 55 ms, where 100 took 45 to 81 in 16 bits. So most of a step's time
+# does not grow with the work. Probably the GPU [waits for launches](#who-waits-for-whom). A **CUDA graph** can test
+# that: PyTorch records all launches of a step, and from then on one call repeats them all
+# ([how](#record-a-step-and-repeat-it)). What remains in such a *recorded* step is the GPU's own time. A step without a
+# graph is called *launched*. Steps of 64, of 256 and (on the ladder) of 400 pairs were recorded. A straight line
+# through these three times says what 100 pairs would take:
 
 # %% launched, recorded, and a line tags=["hide-input"]
 batches = measured("throughput-cuda")["measurements"]
@@ -1082,11 +1084,11 @@ assert round(fixed + 100 * per_pair) == 14
 # That may be why bf16 is slower than tf32 here: autocast adds kernels that convert numbers, each one more launch.
 #
 # So the gains and losses from *tf32* to *padded vocabulary* say little about a GPU that is kept busy. The tf32 step is
-# a fifth shorter and its MFU smaller, because with a peak more than seven times as high it could have been far shorter.
+# a fifth shorter, but its MFU is smaller, because tf32 has a peak more than seven times as high.
 #
-# Now the hours of the introduction. At 400 pairs a step, 51,200 tokens of both sides, 100,000 steps take 9.4 hours at
-# the first rung's speed, if 400 pairs run at the speed of 100, and 1.1 hours at the recorded step's, if every batch is
-# full and has the recorded shape. The recorded step's MFU is 32 percent ([why not
+# The hours of the introduction are for 100,000 steps of 400 pairs, 51,200 tokens of both sides. If each takes four
+# times the 85 ms of the first rung's 100 pairs, that is 9.4 hours. At the recorded step's 40 ms it is 1.1 hours, if
+# every batch is full and has the recorded shape. That step's MFU is 32 percent ([why not
 # more?](#how-much-of-the-peak-can-a-narrow-model-use)).
 #
 #
@@ -1166,9 +1168,9 @@ assert 760e12 < peak_in_16_bits < 790e12
 #
 # $$4 \cdot \big( 6 \cdot (12 \cdot 64 + 18 \cdot 63) \cdot 512 + 4 \cdot 63 \cdot 37{,}000 \big) = 60.7 \text{ MB}.$$
 #
-# A helper, `training_memory`, measures what PyTorch saves for the backward pass, and adds three arrays as large as the
-# logits, which it does not save. That is an upper bound, because [not all need exist at the same
-# moment](#must-all-logits-exist-at-once):
+# A helper, `training_memory`, measures what PyTorch saves for the backward pass, and adds three of the four arrays as
+# large as the logits, because PyTorch saves only one. The sum is an upper bound, because [not all need exist at the
+# same moment](#must-all-logits-exist-at-once):
 
 # %% one training step's memory, measured and summed tags=["hide-input"]
 from dotformer.support.memory import training_memory

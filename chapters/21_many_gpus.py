@@ -42,19 +42,19 @@ transformer_map(built=21)
 #
 # **Predict first.** They could average the two. When would that be right, and when not?
 #
-# **By hand.** The loss of a step is a sum over targets, divided by their number. Let the first half have 6 real targets
-# with a summed loss of 12, and the second, with short sentences, 2 targets with a summed loss of 8. The whole batch has
-# a loss of $20 / 8 = 2.5$. The halves have $12 / 6 = 2$ and $8 / 2 = 4$, and the mean of these is 3. Averaging gives
-# the two targets of the second half as much weight as the six of the first. It would be right if both halves had
-# equally many targets.
+# **By hand.** The loss of a step is a sum over targets, divided by their number, and so is its gradient. Let the first
+# half have 6 real targets with a summed loss of 12, and the second, with short sentences, 2 with a summed loss of 8.
+# The whole batch has a loss of $20 / 8 = 2.5$. The halves have $12 / 6 = 2$ and $8 / 2 = 4$, with the mean 3. Averaging
+# gives the two targets of the second half as much weight as the six of the first. It would be right if both had equally
+# many targets.
 #
 # This is the *mean of means* of [chapter 11](11_training.ipynb#break-it-the-mean-of-means), and it has the same remedy.
 # Divide every summed loss by the number of real targets *of all processes*, and then *add* the gradients.
 #
-# Each process has a **rank**, counted from 0, and how many there are is the **world size**. Each takes some rows of the
-# batch, its **shard**: `rows.tensor_split(world_size)[rank]`, of source and target (`shard_batch`, folded). A process
-# without rows must still take part, because the others wait for its gradient. Its target is padding alone, so that
-# gradient is zero.
+# Each process has a **rank**, counted from 0, and the number of processes is the **world size**. Each takes some rows
+# of the batch, its **shard**: `rows.tensor_split(world_size)[rank]`, of source and target (`shard_batch`, folded). A
+# process without rows must still take part, because the others wait for its gradient. Its target is padding alone, so
+# its gradient is zero.
 
 # %% tags=["export", "hide-input"] module="distributed"
 import torch
@@ -120,10 +120,10 @@ assert answers == [(n, [6.0, 30.0]) for n in range(3)]
 #
 # ### Break it: each divides by its own targets
 #
-# Now the two halves. Each process computes the gradient of its shard in two ways. For `added`, it divides its loss by
-# the targets of all processes, and the gradients are added up; for `averaged`, by its own, and they are averaged.
-# `gradient_of(shard, n)`, folded, is the gradient of the summed loss divided by `n`, or, if `n` is `None` or left out,
-# by the shard's own targets.
+# Now two processes compute the gradients of their shards in two ways. For `added`, each divides its summed loss by the
+# number of targets of all processes, and the gradients are added up. For `averaged`, each divides by the number of its
+# own targets, and the gradients are averaged. `gradient_of(shard, n)`, folded, takes the divisor `n`, or without one
+# the number of the shard's targets.
 
 # %% a small model's gradient tags=["hide-input"]
 from dotformer.training import cross_entropy
@@ -202,9 +202,9 @@ quiz.one_choice(
 #
 # Put the processes into a ring, and cut the gradient into $N$ chunks. In the first round, process $p$ sends chunk $p$
 # to the next process, which adds it to its own chunk $p$. In every later round, each process passes on the chunk to
-# which it has just added. After $N - 1$ rounds each process has one complete chunk. The gradient is summed, and
-# scattered over all: this phase is a **reduce-scatter**. In $N - 1$ more rounds the complete chunks go around, until
-# every process has gathered all of them: an **all-gather**.
+# which it has just added. After $N - 1$ rounds each chunk has been through all processes, so each process has a
+# complete one. The sum is scattered over all: this phase is a **reduce-scatter**. In $N - 1$ more rounds the complete
+# chunks go around, until every process has gathered all: an **all-gather**.
 #
 # Here are three processes, each with three numbers: $(1, 2, 3)$, $(10, 20, 30)$ and $(100, 200, 300)$. In the first
 # round each rank sends the chunk in red:
@@ -295,11 +295,11 @@ for n in (2, 8, 100):
     print(f"{n:4} processes: each sends {sent[0] / 1000:.3f} times its gradient")
 
 # %% [markdown]
-# In each of the two phases a process sends $(N - 1) / N$ times the gradient. So in an all-reduce of two processes each
-# sends its gradient once, and with more processes never quite twice. As long as the processes do the adding, and not
-# the network between them, no all-reduce can send less ([Patarasuk and Yuan,
-# 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)). What does grow is the number of rounds, $2 (N - 1)$. Each round
-# takes a fixed **latency**, however small the chunk, plus its bytes divided by the **bandwidth** of the connection.
+# Each of the two phases has $N - 1$ rounds of one $N$-th. So a process sends $(N - 1) / N$ times its gradient in each
+# phase, and $2 (N - 1) / N$ times in all: once with two processes, and never quite twice with more. No all-reduce can
+# send less, unless the network itself adds ([Patarasuk and Yuan, 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)).
+# What grows is the number of rounds, $2 (N - 1)$. Each round takes a fixed **latency**, plus the chunk's bytes divided
+# by the **bandwidth** of the connection.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -359,13 +359,13 @@ assert seconds[256 * 1024] < 26 * seconds[10_000]  # at a greater bandwidth
 # Splitting the batch is called **data parallelism**, and PyTorch has two engines for it. **Distributed data parallel**
 # (DDP) keeps the whole model in every process, and begins to send the gradients of the last layers while the backward
 # pass still computes those of the first (**overlap of communication and computation**). **Fully sharded data parallel**
-# (FSDP) leaves each process only a part of the parameters, the gradients and Adam's two moments, also called its shard.
+# (FSDP) gives each process a shard of the model, too: a part of the parameters, the gradients and Adam's two moments.
 #
 # FSDP takes the two phases of the ring apart. Before a layer is used, an all-gather gives every process the layer's
-# full parameters. Afterwards each process frees those outside its shard. In the backward pass the layer is gathered
-# again, and then a reduce-scatter leaves each process the summed gradient of its own shard. Adam treats each number by
-# itself, so it can update that shard alone, and keeps moments for it alone. A step of two layers, as one device sees it
-# (the times are invented):
+# full parameters. Afterwards each process frees those outside its shard, so the backward pass gathers the layer again.
+# Each process then has the full layer's gradient from its own rows, and a reduce-scatter leaves it the sum over all
+# processes for its shard. Adam treats each number by itself, so it needs only that shard, and moments for it. A step of
+# two layers on one device (the times are invented):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One device in a training step of two layers under FSDP, time to the right, with lanes for network, compute and memory. Forward pass: all-gather 1, then all-gather 2 during forward 1, then forward 2 and the loss; the full parameters of each layer are freed after its forward. Backward pass: all-gather 2, then all-gather 1 during backward 2, reduce-scatter 2 during backward 1, reduce-scatter 1, and Adam on the own shard; the full parameters of each layer are freed after its backward. The full parameters of both layers take up memory at once only during forward 1 and during backward 2."}}
 lanes = {"network": 1.7, "compute": 1.12, "layer 1": 0.62, "layer 2": 0.26}
@@ -407,10 +407,10 @@ for title, steps, bottom in panels:
 plt.show()
 
 # %% [markdown]
-# While the device computes with one layer, the network already gathers the next, or carries gradients away. So if it is
-# fast enough, only the first all-gather of each pass and the last reduce-scatter keep the device waiting. In a step of
-# one batch, at most two layers lie whole in its memory at once. The embeddings belong to no layer: they are gathered
-# first and stay whole through both passes.
+# While the device computes with one layer, the network gathers the next, or carries gradients away. So in a step of one
+# batch, at most two layers lie whole in memory. If the network is fast enough, the device waits only for the first
+# all-gather of each pass and the last reduce-scatter. The embeddings belong to no layer: they are gathered first and
+# stay whole through both passes.
 #
 # Training takes 16 bytes for each parameter: 4 for itself, 4 for its gradient and 8 for the moments ([chapter
 # 20](20_one_gpu.ipynb#what-if-it-does-not-fit)). With FSDP a process keeps about $16 / N$ bytes for each parameter. A
@@ -466,9 +466,9 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # ### The trainer
 #
 # By default both engines *average* the $N$ gradients, which gives an $N$-th of the sum that we need. So each process
-# makes its own gradient $N$ times as large: it divides its loss by an $N$-th of all targets. In the first example there
-# are 8 targets and two processes, so each divides by $8 / 2 = 4$. They get $12 / 4 = 3$ and $8 / 4 = 2$, and the mean
-# of these is 2.5, the loss of the whole batch.
+# makes its own gradient $N$ times as large: it divides its loss by an $N$-th of all targets. In the first example two
+# processes have summed losses of 12 and 8, and 8 targets in all. Each divides by $8 / 2 = 4$. The mean of $12 / 4 = 3$
+# and $8 / 4 = 2$ is 2.5, the loss of the whole batch.
 #
 # Our function `replicate` wraps a model in DDP, which first sends the parameters of rank 0 to the others (a
 # **broadcast**). Otherwise equal gradients would move different models, and no error would say so.
@@ -769,9 +769,9 @@ assert round(traffic["FSDP", 1]["sent"], 2) == 1.32
 # FSDP gathers each layer twice. The embeddings, 35.5 percent of this model, belong to no layer: they stay gathered
 # through both passes, so they are gathered once. That makes $2 \cdot 0.645 + 0.355 = 1.65$.
 #
-# With two processes FSDP therefore sends $(1.65 + 1) / 2 = 1.32$ times the bytes of the parameters, and DDP, which
-# sends the gradients alone, 1. With small embeddings it would be 1.5. In bfloat16 FSDP gathers half as many bytes,
-# while gradients are still summed in float32, and sends 0.91, less than DDP in float32.
+# The gradients add 1, and each of two processes sends half: $(1.65 + 1) / 2 = 1.32$ times the bytes of the parameters.
+# DDP sends the gradients alone, 1. With small embeddings FSDP would send nearly $(2 + 1) / 2 = 1.5$. In bfloat16 it
+# gathers half as many bytes, but still sums gradients in float32. It sends 0.91, less than DDP in float32.
 
 # %% [markdown]
 # ## What goes into a checkpoint?
@@ -880,17 +880,17 @@ for name in ("1 process", "2, one of them killed"):
     compare(name)
 
 # %% [markdown]
-# No farther than the other runs. Steps 11 and 12 were made twice. Could the run have gone on with one process? Yes: the
-# batch is the whole one, dealt out to whoever is there. With fewer processes the steps and their results stay the same,
-# up to rounding and dropout, and only take longer.
+# No farther than the other runs, because the checkpoint keeps all that the steps depend on. Steps 11 and 12 were made
+# twice. One process could have gone on alone, because the whole batch is dealt out to whoever is there. The steps would
+# take longer, with the same results up to rounding and dropout.
 #
 #
 #
 # How often should you save? Let a save take $c$ minutes and a failure come every $M$ minutes on average, with $M$ much
-# larger than $c$. Saving every $T$ minutes costs a share $c / T$ of the time, and a failure loses half an interval on
-# average, a share $T / (2M)$. Their sum is smallest where the two are equal, at $T = \sqrt{2 c M}$ (**Young and Daly's
-# rule**). With one minute to save and a failure every three hours that is $\sqrt{2 \cdot 1 \cdot 180} \approx 19$
-# minutes.
+# larger. Saving every $T$ minutes costs a share $c / T$ of the time. Every $M$ minutes a failure loses half an interval
+# on average, a share $T / (2M)$. The product of both shares does not depend on $T$, so their sum is smallest where they
+# are equal, at $T = \sqrt{2 c M}$ (**Young and Daly's rule**). With one minute to save and a failure every three hours
+# that is $\sqrt{2 \cdot 1 \cdot 180} \approx 19$ minutes.
 #
 # ## The same command
 #
@@ -1002,9 +1002,9 @@ assert (
 # 38 ms of computing, and not 167.
 #
 # Even without communication, two are only 1.31 times as fast as one. Part of a step takes as long for few sentences as
-# for many, some 8 of the 50 ms, by the straight line through one process's two times. If a share $s$ of the time cannot
-# be divided, no number of devices makes it more than $1 / s$ times as fast (**Amdahl's law**), here about 6. For two
-# this allows $50 / (8 + 42 / 2) = 1.7$; we have not found what accounts for the rest.
+# for many. One process takes 293 ms more for 28 more sentences, so 4 take 42 of its 50 ms, and some 8 are left. If a
+# share $s$ of the time cannot be divided, no number of devices is more than $1 / s$ times as fast (**Amdahl's law**),
+# here about 6. For two this allows $50 / (8 + 42 / 2) = 1.7$. We have not found what accounts for the rest.
 #
 # Buckets make no clear difference here, presumably because overlap needs free hardware, and both cores compute.
 
@@ -1023,9 +1023,9 @@ assert np.allclose(reached, [0.905, 0.415], atol=0.01)
 #
 # Take the feed-forward network, $\operatorname{relu}(x W_1) \, W_2$. Cut $W_1$ between columns (**column-parallel**):
 # each device then computes half of the hidden numbers, and applies the ReLU to them by itself. Cut between rows, it
-# would give each device only a summand of every hidden number, and the ReLU of a sum is not the sum of the ReLUs. Cut
-# $W_2$ between rows (**row-parallel**), so that each multiplies only the hidden numbers that it has. That gives two
-# summands of the output:
+# would give each device only a summand of every hidden number. These would have to be added before the ReLU, because
+# the ReLU of a sum is not the sum of the ReLUs. Cut $W_2$ between rows (**row-parallel**). Each device then needs only
+# its own hidden numbers, and computes a summand of the output:
 #
 # $$\operatorname{relu}(x W_1) \, W_2 = \operatorname{relu}(x W_1^{(1)}) \, W_2^{(1)} + \operatorname{relu}(x W_1^{(2)}) \, W_2^{(2)}$$
 #
@@ -1148,22 +1148,22 @@ assert all(torch.equal(*pair) for pair in zip(left[:2], right[:2], strict=True))
 # %% [markdown]
 # Output and all gradients are those of one process, up to rounding.
 #
-# Attention is shared in the same way, by heads: the columns of $W_Q$, $W_K$ and $W_V$ that belong to a head, and its
-# rows of $W_O$ ([chapter 6](06_many_heads.ipynb#heads-are-a-sum)). So a layer of an encoder needs two all-reduces
-# forward and two back. FSDP sends parameters, and each device has its own rows of the batch. Here activations are sent,
-# and devices that share a layer have the same rows. So the batch need not grow with the devices. If two devices share
-# each layer, they take one shard between them: the batch is cut into half as many shards, each has twice as many
-# tokens, and each device sends the gradients of its half of the matrices only.
+# Attention is shared by heads: a device has the columns of $W_Q$, $W_K$ and $W_V$ that belong to its heads, and their
+# rows of $W_O$ ([chapter 6](06_many_heads.ipynb#heads-are-a-sum)). So an encoder layer needs two all-reduces forward,
+# one for each sublayer, and two back. FSDP sends parameters, and each device has its own rows. Here activations are
+# sent, and devices that share a layer have the same rows. So the batch need not grow with the devices. If two share
+# each layer, the batch is cut into half as many shards, of twice as many tokens, and a device sends only the gradients
+# of its half of the matrices.
 #
 # ### Share the layers, or the positions
 #
 # In **pipeline parallelism** ([Huang and others, 2019](https://arxiv.org/abs/1811.06965)) each device has some of the
 # *layers*, and only activations at the borders are sent, and on the way back their gradients. To keep all busy, a batch
-# is cut into $m$ micro-batches that follow one another. At the beginning and at the end some devices still wait, a
-# share of $(N - 1) / (m + N - 1)$ of the time, the **bubble**. With 3 devices and 4 micro-batches, as in the picture,
-# that is a third; with 30 micro-batches it would be 6 percent. But small micro-batches use a device badly, and the
-# activations of all must be kept until their backward pass. A schedule that starts each backward pass as early as it
-# can (*1F1B*, one forward, one backward) keeps at most $N$ of them.
+# is cut into $m$ micro-batches that follow one another. The last one leaves the last device after $m + N - 1$ turns.
+# Each device works in $m$ of them and waits in the rest, a share of $(N - 1) / (m + N - 1)$, the **bubble**. With 3
+# devices and 4 micro-batches, as in the picture, that is a third, and with 30 micro-batches 6 percent. But small
+# micro-batches use a device badly, and the activations of all must be kept until their backward pass. A schedule that
+# starts backward passes early (*1F1B*, one forward, one backward) keeps those of at most $N$ micro-batches.
 #
 # In **context parallelism** each device has some of the *positions*. In *ring attention* ([Liu and others,
 # 2023](https://arxiv.org/abs/2310.01889)) the keys and values then go around a ring, while each device keeps the
@@ -1236,14 +1236,14 @@ plt.show()
 # If the batch stays as it is, every further device leaves less for each: on 64 H200s the paper's base model would train
 # only [some 7 times as fast](#what-would-it-cost-today) as on one, by our estimate.
 #
-# So more devices usually get a larger batch, to keep them busy. But that is another training: for the same data it
-# makes fewer steps, and its learning rate and Adam's settings must be searched for again. Two rules say where to begin,
-# for $k$ times the batch. For SGD, take $k$ times the learning rate, after a warm-up ([Goyal and others,
-# 2017](https://arxiv.org/abs/1706.02677)). For Adam, take $\sqrt k$ times the learning rate, and divide Adam's
-# $\epsilon$ by $\sqrt k$. Replace Adam's $\beta_1$ and $\beta_2$ by $1 - k (1 - \beta_1)$ and $1 - k (1 - \beta_2)$, as
-# long as the new values are above 0 ([Malladi and others, 2022](https://arxiv.org/abs/2205.10287)). The noise of a mean
-# over $k$ times as many targets is $\sqrt k$ times smaller; once it is small beside the gradient itself, a larger batch
-# saves few steps. The size from which on this is so is called the **critical batch size** ([McCandlish and others,
+# So more devices usually get a larger batch, to keep them busy. But then the same data make fewer steps, and the
+# learning rate and Adam's settings must be searched for again. Two rules say where to begin, for $k$ times the batch.
+# For SGD, take $k$ times the learning rate, after a warm-up ([Goyal and others,
+# 2017](https://arxiv.org/abs/1706.02677)). For Adam, take $\sqrt k$ times the learning rate, divide $\epsilon$ by
+# $\sqrt k$, and replace $\beta_1$ and $\beta_2$ by $1 - k (1 - \beta_1)$ and $1 - k (1 - \beta_2)$, as long as these
+# are above 0 ([Malladi and others, 2022](https://arxiv.org/abs/2205.10287)). A gradient is a mean over targets, and
+# with $k$ times as many its noise is $\sqrt k$ times smaller. Once the noise is small beside the gradient, a larger
+# batch saves few steps. The size at which this begins is the **critical batch size** ([McCandlish and others,
 # 2018](https://arxiv.org/abs/1812.06162); measured for many models by [Shallue and others,
 # 2019](https://arxiv.org/abs/1811.03600)).
 
@@ -1568,8 +1568,8 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 # ### Break it: the order that never changes
 #
 # Our processes all read the same batches, and each takes its rows. Many programs give each process a part of the data,
-# with PyTorch's `DistributedSampler`. Without one, all read the same examples, and the mean of $N$ equal gradients is
-# what one process finds alone. The sampler shuffles by its own count of epochs:
+# with PyTorch's `DistributedSampler`. Without one, all read the same examples, and their mean gradient is what one
+# process finds alone. The sampler shuffles by an epoch number that `set_epoch` sets:
 
 # %% tags=["nbval-check-output"]
 from torch.utils.data import DistributedSampler
