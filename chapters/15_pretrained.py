@@ -35,9 +35,9 @@ transformer_map(built=15)
 #
 # - the activation is a *GELU*, not ReLU ([chapter 8](08_encoder.ipynb#one-network-for-each-token-by-itself));
 # - the norms have a smaller $\epsilon$;
-# - an embedding is the sum of three learned vectors, for token, position and *segment*, and is normalised instead of
-#   scaled. The segment is the first or the second of two sentences; ours are single sentences, so it is always the
-#   first.
+# - an embedding is the sum of three learned vectors, for token, position and *segment*. A norm follows, where chapter 8
+#   multiplied the token's vector by $\sqrt{D}$. The segment tells which of two sentences the token is in. With single
+#   sentences it is always the first.
 #
 # In front of the encoder, the model's own tokenizer cuts text into subwords, as in chapter 10. It also puts two special
 # tokens around every sentence, `[CLS]` before it and `[SEP]` after it. Attention and the mean treat them like any other
@@ -195,9 +195,9 @@ quiz.one_choice(
 # %% [markdown]
 # The parameters come in a *safetensors* file, a format that holds numbers and no code, so that loading it cannot run
 # anything. The file uses other names than ours: its `attention.self.query` is our `attention.w_q`. The folded cell
-# renames each one, and `load_state_dict` then copies the numbers into the model. It raises an error if a name is
-# missing or left over; with `strict=False` a parameter that was not found would keep its random values. One layer of
-# the file is left out: the *pooler*, which works on the vector of `[CLS]` alone, where we use the mean.
+# renames the parameters and picks those that our model has. Then `load_state_dict` copies the numbers. It raises an
+# error if a name is missing; with `strict=False` a parameter that was not found would keep its random values. One layer
+# of the file is left out, the *pooler*, because it works on the vector of `[CLS]` alone, and we use the mean.
 
 # %% tags=["hide-input", "export"] module="pretrained"
 from pathlib import Path
@@ -428,15 +428,15 @@ for name, plant in mistakes.items():
     print(f"{name:24} {found[name]:9} of 6 {least:16.3f} {differences[name]:20.0e}")
 
 # %% [markdown]
-# With seven of the nine mistakes all six partners are found, though only the first two leave the vectors almost as they
-# were. With ReLU in every layer, with heads cut wrongly, or blind to the order of words, the model would still do well
-# in a demonstration. Yet one vector of the ReLU model has a cosine of only about 0.4 with the right one. Without the
-# segment vector one has 0.19: that vector is the same for every token, and looks as if it could be spared, but all
-# layers were trained on top of it. Six sentences on three subjects are a weak test.
+# With seven of the nine mistakes all six partners are found, because six sentences on three subjects are a weak test.
+# Only the first two mistakes leave the vectors almost as they were. The model still passes with ReLU in every layer,
+# with heads cut wrongly, or blind to the order of words. Yet one vector of the ReLU model has a cosine of only about
+# 0.4 with the right one. Without the segment vector the lowest cosine is 0.19. That segment vector is the same for
+# every token and looks dispensable, but all layers were trained on top of it.
 #
-# The last column is the strong test. Even the smallest mistake makes a difference of 8e-5, where the library's vectors
-# and ours differ by less than one millionth. For such a test turn dropout off and use a padded batch, since otherwise a
-# wrong mask goes unseen. If the numbers differ, compare layer by layer.
+# The last column is the strong test. Even the smallest mistake makes a difference of 8e-5, while the library's vectors
+# and our correct ones differ by less than one millionth. For such a test turn off dropout, which is random, and pad the
+# batch, because otherwise a wrong mask goes unseen. If the numbers differ, compare layer by layer.
 
 # %% tags=["proof"]
 assert sum(name != "none" and count == 6 for name, count in found.items()) == 7
@@ -466,8 +466,8 @@ assert all(each > 100 * gap for name, each in differences.items() if name != "no
 # a title and its abstract, two captions of one picture. Take a batch of 1,024 pairs, and make a matrix with a row for
 # every first text and a column for every second one. Each entry is the cosine of the two texts' vectors, divided by a
 # temperature of $\tau = 0.05$. A softmax over a row asks: which second text belongs to this first one? A softmax over a
-# column asks the reverse. The loss is cross-entropy over both. For the row of the first text $a_i$, with its partner
-# $b_i$, it is
+# column asks the reverse. The loss is cross-entropy over rows and columns, with the partner as the right answer. For
+# the row of the first text $a_i$, with partner $b_i$ among the second texts $b_j$, it is
 #
 # $$L_i = -\ln \frac{e^{\cos(a_i, b_i) / \tau}}{\sum_{j} e^{\cos(a_i, b_j) / \tau}} .$$
 #
@@ -475,17 +475,17 @@ assert all(each > 100 * gap for name, each in differences.items() if name != "no
 # these are 3, 1 and 0.5, and their exponentials are 20.1, 2.7 and 1.6. So the partner gets 0.82 of the weight, and
 # $L_1 = -\ln 0.82 = 0.20$.
 #
-# Why divide by 0.05? A cosine is between −1 and 1. With $\tau = 1$ and 1,024 pairs even a perfect model could give the
-# partner no more than $e / (e + 1023\, e^{-1}) = 0.007$ of the weight; with $\tau = 0.05$ a cosine of 1 against zeros
-# gets nearly all.
+# Why divide by 0.05? At best the partner has the cosine 1 and all others −1. With $\tau = 1$ and 1,024 pairs that gives
+# the partner only $e / (e + 1023\, e^{-1}) = 0.007$ of the weight. With $\tau = 0.05$ a cosine of 1 becomes 20, and
+# against zeros the partner gets nearly all.
 #
 # This is **contrastive learning**, and the loss is called *InfoNCE*. Each row is the look-up of [chapter
 # 3](03_softmax.ipynb): the first text is the query, the second texts are the keys, and after the softmax the loss wants
 # all weight on one key. The wrong keys, the second texts of the other 1,023 pairs, are the **in-batch negatives**. A
-# **hard negative** is a wrong text that is almost as similar to the first text as its partner is. It teaches most,
-# because the gradient of $L_i$ with respect to a wrong score is that text's softmax weight. A large batch is more
-# likely to hold some, but also a **false negative**, a text that would have been a right answer and is pushed away all
-# the same.
+# **hard negative** is almost as similar to the first text as the partner is, so its softmax weight is large. It teaches
+# most, because the gradient of $L_i$ with respect to its entry is that weight. A large batch is more likely to hold
+# hard negatives, but also a **false negative**, a text that would have been a right answer and is pushed away all the
+# same.
 
 # %% tags=["proof"]
 row = np.exp(np.array([0.6, 0.2, 0.1]) / 0.2)
@@ -678,14 +678,14 @@ print("to [CLS] alone:                    ", to_cls.numpy().round(2))
 assert (special - to_cls)[1:5].max() < 0.1  # nearly all of it goes to [CLS]
 
 # %% [markdown]
-# In the middle layers more than half of all attention lies on two special tokens, which stand for no word. Clark and
-# others (2019) found much the same in BERT, where the middle layers look mostly at `[SEP]`, and here at `[CLS]`.
+# In layers 2 to 5 more than half of all attention lies on the two special tokens, which stand for no word. Clark and
+# others (2019) found much the same in BERT, but its middle layers attend mostly to `[SEP]`, ours to `[CLS]`.
 #
 # ### Do attention maps explain predictions?
 #
-# It is tempting to read a map as: *this matters, since it is looked at*. Test that with an ablation, as in chapter 8:
-# take something away and see what changes. The result here is a sentence's vector, so the *change* is how far it turns:
-# 1 minus the cosine of the old and the new one.
+# It is tempting to think that a head with a clear map matters. Test that with an ablation, as in chapter 8: take
+# something away and see what changes. The *change* is how far a sentence's vector turns: 1 minus the cosine of the old
+# and the new one, averaged over the twenty sentences.
 #
 # Call a map *clear* if the largest weight in each row is large, on average over the rows. To switch off one head, set
 # its part of $W_O$ to 0. Do this for each of the 72 heads in turn, and order them by the change.
@@ -779,15 +779,15 @@ assert abs(within["clear map, words only"]) < 0.1
 
 # %% [markdown]
 # Layer 1, head 3 ranks near the middle of the 72. Over all heads the rank correlation is −0.35: the clearer the map,
-# the *smaller* the change tends to be. But two other things help to make this number negative. A map is also clear when
-# all its weight goes to a special token. With only the weights on words, each row scaled to a sum of 1 again, −0.09 is
-# left. And the layers differ: the heads of the last one change the vectors most, and their maps are not very clear.
-# With each head also ranked only among the twelve of its layer, about 0 is left (chance alone would give about ±0.12
-# for 72 independent heads). So in this model, how clear a map is says almost nothing about how much its head matters.
+# the *smaller* the change tends to be. But two other things help to make this number negative. First, a map is also
+# clear when all its weight goes to a special token. Counting only the weights on words, each row scaled to a sum of 1
+# again, leaves −0.09. Second, the layers differ: the heads of layer 6 change the vectors most, and their maps are not
+# very clear. Also ranking each head only within its layer leaves about 0 (for 72 independent heads chance alone would
+# give about ±0.12). So in this model, how clear a map is says almost nothing about how much its head matters.
 #
-# Another number does go with the change: the weight that a head gives to words in total. The correlation is 0.39, and
-# 0.40 among heads of one layer, so this is not only the last layer's doing. Part of it is built in: a head that fetches
-# little has little to lose.
+# Another number does go with the change: the total weight that a head gives to words. The correlation is 0.39, and 0.40
+# with ranks within each layer, so this is not only the last layer's doing. Part of it is built in: a head that gives
+# most of its weight to `[CLS]`, whose value is short (next section), has little to lose.
 #
 # A small change does not make a head useless, since others may stand in for it. Nor does a large change prove that a
 # head is needed, since a zero in its place is an input that the later layers never met in training.
@@ -848,14 +848,15 @@ assert round(0.03 / 0.43, 2) == 0.07
 # **By hand:** a row gives 0.6 to `[CLS]`, whose value has the length 0.05, and 0.4 to a word, whose value has the
 # length 1. They hand over 0.03 and 0.4. So `[CLS]` has 60 percent of the weight, and 7 percent of the length.
 #
-# The second line is this share for both special tokens, averaged over rows and heads. In layers 2 to 5 they get nearly
-# two thirds of the weight, but 21 to 26 percent of the length, where two average tokens would have 19. The reason is
-# `[CLS]`: it gets nearly all of that weight, and its value, after $W_O$, is only 0.03 to 0.06 as long as a word's.
+# The output's second line is this share of length for both special tokens, averaged over rows and heads. In layers 2 to
+# 5 they get nearly two thirds of the weight, but 21 to 26 percent of the length. Two average tokens would have 19 of
+# either. The reason is `[CLS]`: it gets nearly all of that weight, and its value, after $W_O$, is only 0.03 to 0.06 as
+# long as a word's.
 #
 # Why attend to `[CLS]` at all? The usual answer is that a softmax must spend its 1 on something. A head that finds
 # nothing to fetch spends it on a token where it does no harm: an **attention sink**, as in chapter 4 ([Xiao and others,
 # 2023](https://arxiv.org/abs/2309.17453)). This hypothesis predicts that the *weight* on the special tokens is needed,
-# and that their *values* are not.
+# because it would otherwise go to words, but their *values* are not.
 #
 # **Predict first.** Separate weight from value, in layers 2 to 5, in two ways:
 #
@@ -916,22 +917,22 @@ assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.0
 # In twenty sentences, with the values of the special tokens at 0, the vector hardly turns: 0.007 on average, an angle
 # of 7 degrees. With their keys hidden, it turns far: 0.506, which is 60 degrees.
 #
-# Why? Say that a head gives two thirds to the special tokens and one third to a word. With *values 0*, the word's value
-# still arrives with one third. With the keys *hidden*, the word gets 1, and its value arrives three times as large.
-# That is the only difference between the two within a layer. So the prediction holds, in this model, as far as an
-# ablation can show it: with nowhere else for the weight to go, what the words hand over becomes too large. A map of
-# weights alone could not have told us. Whether a head looks there *because* it finds nothing to fetch, this experiment
-# does not test.
+# Why? Say that a head gives two thirds of its weight to the special tokens and one third to a word. With *values 0*,
+# the word's value still arrives with the factor 1/3. With the keys *hidden*, the factor is 1, three times as large.
+# Within a layer the two ablations differ in nothing else. So the prediction holds, in this model, as far as an ablation
+# can show: if all weight must go to words, they hand over too much. A map of weights alone could not have told us. This
+# experiment does not test whether a head looks at special tokens *because* it finds nothing to fetch.
 #
 # With their values at 0, the special tokens turn the vector by 0.007 and two random words by 0.030, though by length
-# both hand over about as much. Their *hidden* lines cannot be compared, since words have far less weight to lose.
+# both pairs hand over about the same. Their *hidden* lines cannot be compared, because hiding words moves far less
+# weight.
 #
 # ### Does attention received say which word matters?
 #
 # Most people ask another question: which *word* does the result depend on? Take the last question of the search, *Where
-# do I put what must always run at the end?*, which got a wrong answer: a sentence about loops led the best of those
-# about `finally` by 0.15. Hide the key of one word at a time from all heads, and see how far the question's vector
-# turns, and what becomes of that lead. The word's own vector still enters the mean.
+# do I put what must always run at the end?*, which got a wrong answer: the cosine of a sentence about loops is 0.15
+# above that of the best one about `finally`. Hide the key of one word at a time from all heads, and see how far the
+# question's vector turns, and how this lead changes. The word's own vector still enters the mean.
 #
 # The output shows both beside the attention that the word receives, averaged over all maps and rows:
 
@@ -991,11 +992,11 @@ without_end = "Where do I put what must always run?"
 assert n != answers[3][0][1] and "finally" not in manual[n]
 
 # %% [markdown]
-# *End* turns the vector most, then *I* and *run*. But *end* is not what led the search astray: without it both
-# sentences lose as much, and the lead is as before. Without *run* the lead falls from 0.15 to 0.09, presumably because
-# *run* draws the question towards what runs: loops. And no single word explains the mistake: whichever word you hide,
-# the wrong answer still leads by at least 0.09. Nor does attention received point to *run*: *where*, *put* and *end*
-# receive more. So a word can matter most for the vector and not at all for the answer: test what you want to know.
+# *End* turns the vector most, then *I* and *run*. But *end* does not explain the lead: without it both cosines fall
+# equally, and the lead is as before. Without *run* the lead falls from 0.15 to 0.09, presumably because *run* draws the
+# question towards what runs: loops. No single word explains the whole lead: whichever you hide, at least 0.09 is left.
+# Nor does attention received point to *run*, because *where*, *put* and *end* receive more. So a word can matter most
+# for the vector and not at all for the lead. Test what you want to know.
 #
 # Attention received does say something about a word: its rank correlation with the turn is 0.61 here, and in the twenty
 # sentences 0.74 on average. Part of that is built in, since hiding a word that gets much weight takes away more. So
@@ -1224,9 +1225,9 @@ verdict
 # others.
 #
 # One probe chooses the position among the fifteen after `[CLS]`, so a guess is right once in fifteen. The other probe
-# gives a vector, and answers with the token whose embedding, of all 30,522, is nearest. Here a guess is hardly ever
-# right. The 148 words of its test were not in the fitting. Success means that the answer is easy to read from the
-# vector, not that the model reads it.
+# predicts the word's embedding, and answers with the token, of all 30,522, whose embedding is nearest. Here a guess is
+# hardly ever right. The 148 words of its test were not in the fitting. Success means that the answer is easy to read
+# from the vector, not that the model reads it.
 #
 # **Predict first.** The embeddings are a sum of word and position. Through six layers, does the word or the position
 # fade faster?

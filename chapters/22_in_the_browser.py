@@ -37,7 +37,7 @@ transformer_map(built=22)
 # When a reader opens a page, everything the translator needs must first come over the network. Besides the parameters
 # it needs an *engine*, the code that computes with them. A browser runs JavaScript, and not Python. A ready-made engine
 # for pages, [ONNX Runtime](https://www.npmjs.com/package/onnxruntime-web) 1.30, needs a file of 14 MB, or 3.7 MB
-# compressed. But our translator has only 247,000 parameters, one megabyte in 32 bits.
+# compressed. That is several times our translator: 247,000 parameters, one megabyte in 32 bits.
 #
 # So we write the engine ourselves. Then three things are sent: the parameters with their configuration, the two
 # tokenizers, and the code of the engine.
@@ -49,8 +49,8 @@ transformer_map(built=22)
 # which should become 127. So divide all entries by $1.27 / 127 = 0.01$, the row's **scale**, and round:
 # $(50, -127, 25)$. To get the row back, you **dequantize**: multiply by the scale, which gives $(0.50, -1.27, 0.25)$.
 #
-# The last entry has lost 0.004. No entry can lose more than half a scale, here 0.005, because rounding moves a number
-# by at most one half.
+# The last entry has lost 0.004. Rounding moves a divided entry by at most one half. Times the scale, that is half a
+# scale, here 0.005.
 #
 # This is **post-training quantization** of the weights: the model has been trained already. Ours is *symmetric*,
 # because the range reaches equally far on both sides of 0. It is also *per channel*, because each row of a matrix has a
@@ -89,9 +89,9 @@ assert numbers.tolist() == [[50, -127, 25]] and abs(scales - 0.01) < 1e-8
 assert (row - numbers * scales[:, None]).abs().max() <= scales.max() / 2
 
 # %% [markdown]
-# The same row with fewer bits: 4 bits give the whole numbers from $-7$ to 7, and 3 bits those from $-3$ to 3, since the
-# lowest is left unused to keep the range symmetric. Each whole number times the scale is a *level*, a value that can be
-# stored exactly, and each entry goes to the nearest level:
+# The same row with fewer bits: 4 bits hold whole numbers from $-8$ to 7, but $-8$ is left unused to keep the range
+# symmetric. That leaves $-7$ to 7, and 3 bits leave $-3$ to 3. Each whole number times the scale is a *level*, a value
+# that can be stored exactly, and each entry goes to the nearest level:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two number lines from −1.27 to 1.27 with evenly spaced levels: 15 in 4 bits, 0.181 apart, and 7 in 3 bits, 0.423 apart. Arrows lead from the entries −1.27, 0.254 and 0.5 to their nearest levels. The largest in absolute value, −1.27, is the lowest level itself and does not move. The entry 0.254 becomes 0.181 in 4 bits, a move of 0.073, and 0.423 in 3 bits, a move of 0.169 to the same level as 0.5."}}
 import matplotlib.pyplot as plt
@@ -149,10 +149,10 @@ plt.show()
 # We quantize matrices and embedding tables, which hold nearly all of the parameters. Biases and norms stay as they are.
 #
 # Everything but the code comes as one object in JSON, JavaScript's notation for data. JSON holds numbers and strings
-# but no bytes, and a quantized entry is a byte. So the bytes are written as a string, with 64 characters, each worth 6
-# bits: three bytes become four characters. This is **base64**. So a byte takes 1.33 characters. Written as a number,
-# with its comma, it would take about 3.4. The scales get nine digits, which give every 32-bit number back exactly.
-# `page_model` makes the object:
+# but no bytes. So the quantized entries, one byte each, are written as a string in **base64**: 64 characters, each
+# worth 6 bits. Three bytes are 24 bits, four characters, so a byte takes 1.33 characters. Written as a number, with its
+# comma, it would take about 3.4. The scales get nine digits, which give every 32-bit number back exactly. `page_model`
+# makes the object:
 
 # %% tags=["export"] module="export"
 from typing import Any
@@ -310,13 +310,13 @@ assert 13.5 < 4 * sum(len(m) - 1 for m in matrices) / 1e3 < 14.5
 assert cost[3, False][0] < 430 and abs(cost[8, True][2] - cost[32, True][2]) < 5e-4
 
 # %% [markdown]
-# In 8 bits all 500 sentences stay right. Why is so little lost? A rounding error is spread evenly over one scale, so
-# its typical size is the scale divided by $\sqrt{12}$. For rows of 64 normal random numbers that is 0.6 percent of a
-# typical entry in 8 bits, 11 percent in 4, and 25 percent in 3. A product with such a row is off by the same share: the
-# errors cancel in part, but so do the terms of the product. With a scale for each row even 3 bits, which leave only
-# seven values, cost only a few sentences. With one scale for the whole matrix, 3 bits cost far more: the matrix's
-# largest entry makes this scale so coarse that 54 percent of the entries round to 0, against 31 percent with a scale
-# for each row.
+# In 8 bits all 500 sentences stay right. Why is so little lost? A rounding error is spread evenly from minus to plus
+# half a scale, so its standard deviation is the scale divided by $\sqrt{12}$. The largest of 64 normal random numbers
+# is about 2.6 times a typical one, and the 8-bit scale is this divided by 127. So the error is 0.6 percent of a typical
+# entry, in 4 bits 11 percent, and in 3 bits 25. A dot product with such a row is off by the same share: the errors
+# cancel in part, but so do its terms. With a scale for each row even 3 bits cost only a few sentences. With one scale
+# for the whole matrix they cost far more, because its largest entry makes the scale so coarse that 54 percent of the
+# entries round to 0, against 31 with one for each row.
 #
 # But this language is easy, and the model is large for it. On captions, which are harder, few bits cost more. Here
 # three transformers of a million parameters, trained with different seeds, translate the captions of chapter 14. You
@@ -331,11 +331,11 @@ for row_ in captions["rows"]:
     print(f"{row_['bits']:4}  {kind:9}{scores}")
 
 # %% [markdown]
-# In 8 bits each model keeps its score to a tenth of a point. In 4 bits it loses about a point with a scale for each
-# row, and about three with one for the matrix. So the page uses 8 bits, which cost nothing that we can measure, and
-# need no packing. At 8 bits a scale for each matrix would do as well. But scales for all rows of the translator above
-# take only 14 kB, 4 bytes each, and they keep one large entry from making every other row coarse. [Going
-# further](#other-ways-to-quantize) has other ways.
+# In 8 bits each model keeps its BLEU to a tenth of a point. In 4 bits it loses about a point with a scale for each row,
+# and about three with one for the matrix. So the page uses 8 bits, which cost nothing that we can measure, and need no
+# packing. In 8 bits one scale for each matrix would do as well. But scales for all rows of the translator above take
+# only 14 kB, 4 bytes each, and one large entry makes only its own row coarse. [Going further](#other-ways-to-quantize)
+# has other ways.
 
 # %% tags=["proof"]
 lost = {
@@ -424,9 +424,10 @@ translator_figure(
 # - `(a) => b` is a lambda, and `([y]) => b` is one that unpacks a list of one;
 # - `a.map((value, i) => …)` makes a list from each entry and its index, or a `Float32Array` if `a` is one, and
 #   `forEach` does the same without a result;
-# - `a.reduce((sum, value) => …, 0)` goes through the entries, starts at 0 and carries a result along;
-# - `a ? b : c` is `b if a else c`, `...list` unpacks a list, and a string between backticks is an f-string, with `${…}`
-#   for `{…}`, as `*list` does in Python;
+# - `a.reduce((sum, value) => …, 0)` starts with 0 as `sum`, and for each entry replaces `sum` by what the function
+#   returns;
+# - `a ? b : c` is `b if a else c`, `...list` unpacks a list, as `*list` does in Python, and a string between backticks
+#   is an f-string, with `${…}` for `{…}`;
 # - `subarray` is a slice that shares its memory;
 # - `bias?.[i] ?? 0` is `bias[i]`, or 0 if there is no bias;
 # - `%%js` runs a cell of the notebook as JavaScript, in V8, the engine of Chrome, and shows the value of its last line.
@@ -496,8 +497,9 @@ from classroom import javascript
 
 # %% [markdown]
 # Check `attend` against a calculation on paper. There is one head, $d_k = 1$, and all four matrices are 1. The query is
-# 1, and there are two kept words, whose keys and values are 0 and $\ln 3$. The scores are 0 and $\ln 3$ too, and their
-# powers 1 and 3. So the weights must be 1/4 and 3/4, and the blend $\tfrac34 \ln 3 = 0.824$.
+# 1, and two words are kept, with keys and values 0 and $\ln 3$. The scores, query times key, are 0 and $\ln 3$ too. The
+# softmax divides $e^0$ and $e^{\ln 3}$, 1 and 3, by their sum. So the weights must be 1/4 and 3/4, and the blend
+# $\tfrac34 \ln 3 = 0.824$.
 
 # %% language="js"
 # const one = { weight: [Float32Array.of(1)] };
@@ -551,11 +553,11 @@ from classroom import javascript
 # position of the first token: in `step` that is the number of tokens kept, `past[0].length`.)
 #
 # `encode` reads the source once. For each decoder layer `n` it returns a list, `memory[n]`, with the key and the value
-# of every source token, because each layer's cross-attention has its own matrices and looks these tokens up again at
-# every step. This list never grows. `step` reads one token of the translation. For each layer it gets a second list,
-# `past[n]`, with the keys and values of earlier tokens, and adds the new token's key and value to a copy, `longer[n]`.
-# The old list stays as it was, so that several hypotheses of a beam can go on from it. `memory` and `past` are the two
-# halves of chapter 12's `KVCache`.
+# of every source token. Each layer needs a list of its own, because its cross-attention has its own matrices. Every
+# step uses this list, and it never grows. `step` reads one token of the translation. For each layer it gets a second
+# list, `past[n]`, with the keys and values of earlier tokens, and adds the new token's key and value to a copy,
+# `longer[n]`. The old list stays as it was, so that several hypotheses of a beam can go on from it. `memory` and `past`
+# are the two halves of chapter 12's `KVCache`.
 #
 # No mask is needed: there are no batches, so nothing is padded, and `past` holds no later token.
 
@@ -811,9 +813,10 @@ quiz.one_choice(
 #
 # Give PyTorch's model the dequantized parameters too, so that only the computation can differ. On a hundred test
 # sentences, compare the source's tokens, the logits of *every* step, and what greedy and beam search write. For the
-# logits both read the same target tokens, those that PyTorch writes greedily (*teacher forcing*), so that one differing
-# word cannot change all later steps. Why every step? At the first, the decoder's self-attention sees a single token,
-# whose weight is 1 whatever its score. An error in these scores, or in the cache, shows only from the second step on.
+# logits both programs read the same target tokens, those that PyTorch writes greedily (*teacher forcing*). Otherwise
+# one differing word could change all later steps. Why every step? At the first, the decoder's self-attention sees a
+# single token, whose weight is 1 whatever its score. So an error in this attention's scores, or in the cache, shows
+# only from the second step on.
 
 # %% logits and tokens, compared tags=["hide-input"]
 to_compare = (
@@ -879,10 +882,10 @@ assert engine_off < 1e-5 and pytorch_off < 2e-5
 assert 11 < max(np.abs(logits_).max() for _, logits_ in reference) < 13
 
 # %% [markdown]
-# The logits go up to about 12, so the two agree to five decimals. What is left is rounding: PyTorch in 64 bits, as a
-# third party, differs from both by as little. JavaScript computes in 64 bits, and rounds only what it stores in a
-# `Float32Array`. One rounding to 32 bits changes a logit of 12 by at most $5 \cdot 10^{-7}$, and many roundings add up.
-# So the check in the folded cell above allows $3 \cdot 10^{-5}$, a few times what was measured.
+# The logits go up to about 12, and the engine's differ from PyTorch's by less than 1e-5. What is left is rounding,
+# because both differ by as little from PyTorch in 64 bits, where rounding hardly counts. JavaScript computes in 64
+# bits, and rounds only what it stores in a `Float32Array`. One rounding to 32 bits changes a logit of 12 by at most
+# $5 \cdot 10^{-7}$, and many roundings add up. So our check allows $3 \cdot 10^{-5}$, a few times what was measured.
 #
 # ### Break it: an engine that is nearly right
 #
@@ -920,11 +923,12 @@ for name, (line, wrong) in defects.items():
     print(f"{name:28}{off:14.1e}{differ:20} of 100")
 
 # %% [markdown]
-# Readers would notice one of the six. The logits give all of them away: the right engine is off by less than 1e-5. Why
-# do the other five write the same words, apart from one sentence? The grammar is easy and the model sure of itself, and
-# only the order of the logits counts. If every position moves by one, for instance, all distances stay, and products of
-# two position vectors depend only on the distance ([chapter 5](05_position.ipynb#similar-but-different)). The learned
-# matrices come between, so the logits do change, but here never enough to change a word.
+# Readers would notice only the engine without $\sqrt D$. The logits give all six away: each is off by more than our
+# check allows, the right engine by less than 1e-5. Why do the other five write the same words, apart from one sentence?
+# The grammar is easy and the model sure of itself, and only the largest logit counts. If every position moves by one,
+# all distances stay, and products of two position vectors depend only on the distance ([chapter
+# 5](05_position.ipynb#similar-but-different)). The learned matrices come between, so the logits change, but here no
+# word does.
 #
 # The engine without $\epsilon$ is off by only 5e-5. Our check finds it, but one that allows 1e-4 would not. So a
 # tolerance should be a few times what rounding does, and no more.
@@ -965,7 +969,7 @@ print(f"{pace:,.0f} tokens written a second, greedily")
 assert pace > 100 and pace * 247_000 / 100e6 < 50
 
 # %% [markdown]
-# So fast is our engine in V8, on one core. The translator [in the page](#here-it-is) says how fast it is in your
+# This is our engine's pace in V8, on one core. The translator [in the page](#here-it-is) says how fast it is in your
 # browser. Our `dot` multiplies one pair at a time. PyTorch uses the processor's instructions for four to sixteen pairs
 # at once (**SIMD**), and a GPU has thousands of units.
 #
@@ -1138,9 +1142,9 @@ verdict
 #
 # ### Other ways to quantize
 #
-# Where the entries lie to one side of 0, one adds a whole number after dividing, the **zero point**: it is the number
-# that stands for 0. And formats for large models have a scale for each group of 32 to 128 entries, and often 4 bits,
-# two numbers to a byte.
+# Entries on one side of 0 leave half of a symmetric range unused. So one adds a whole number after dividing, the **zero
+# point**, which stands for 0. And formats for large models have a scale for each group of 32 to 128 entries, and often
+# 4 bits, two numbers to a byte.
 #
 # All this is *weight-only* quantization. To compute in 8 bits, one must quantize the *activations* as well, the
 # vectors between the matrices. Their scales are found on sample texts beforehand, which is called **calibration**, or
@@ -1154,8 +1158,9 @@ verdict
 # its parameters to arrive from memory. Our page could keep the stored numbers $q_{ij}$ in 8 bits after loading, and
 # compute with them: a row $i$ has one scale $s_i$, so entry $i$ of a product with $x$ is $s_i \sum_j q_{ij} x_j$.
 #
-# And if post-training quantization loses too much, train on with the rounding in the forward pass, and let the gradient
-# pass as if it were not there (the *straight-through estimator*): **quantization-aware training**.
+# And if post-training quantization loses too much, train on with the rounding in the forward pass: **quantization-aware
+# training**. Rounding has derivative 0 almost everywhere, so the backward pass leaves it out (the *straight-through
+# estimator*).
 #
 # ### A model of your own in this page
 #
@@ -1214,8 +1219,8 @@ assert np.allclose(found, q @ k[:4].T, atol=1e-6)
 # Two operations are recorded, and the graph takes five queries and four keys, where the examples had two and three.
 # Because the model is only recorded:
 #
-# - **No branches on values.** Whether an `if` about an entry of a tensor is true cannot be known, so the export ends
-#   with an error.
+# - **No branches on values.** At an `if` about a tensor's entry, which has no value here, the export ends with an
+#   error.
 # - **Nothing kept inside.** A cache that is a Python list would be frozen in the graph as it stood at export. So the
 #   keys and values of each layer come in as inputs and go out as outputs, longer by one. (Those of all layers stacked
 #   into one tensor would be copied once more at every step.)
@@ -1224,10 +1229,11 @@ assert np.allclose(found, q @ k[:4].T, atol=1e-6)
 
 # %% [markdown]
 # For the translator there are two graphs, which do what `encode` and `step` do above. Both build on chapter 12's
-# `KVAttention`, which holds keys and values. Its `attend(x)` looks up `x` among them, and its `extend(x)` first appends
-# the key and the value of `x`. `EncodeGraph` makes one for each decoder layer, and returns what it holds. `StepGraph`
-# calls `extend` for self-attention and `attend` for cross-attention. But its keys and values come in as inputs, where
-# `KVAttention` computes them. So `KeptAttention` has another `__init__`, which takes them as they are.
+# `KVAttention`, which computes keys and values when it is made. Its `attend(x)` looks up `x` among them, and its
+# `extend(x)` first appends the key and the value of `x`. `EncodeGraph` makes a `KVAttention` for each decoder layer's
+# cross-attention, and returns its keys and values. `StepGraph` gets keys and values as inputs, so it uses
+# `KeptAttention`, whose `__init__` takes them as they are. This graph calls `extend` for self-attention and `attend`
+# for cross-attention.
 
 # %% tags=["export"] module="export"
 from dotformer.attention import MultiHeadAttention
