@@ -324,7 +324,8 @@ for name in names:
 #
 # First the matrix. Because its entries have the variance $1/(3H)$, the square of each entry of $\delta W_h$ is about
 # $\|\delta\|^2 / (3H)$ ([derived](#three-explanations)). All $H$ together make $\|\delta\|^2 / 3$, so a typical change
-# shrinks to about $1/\sqrt 3 = 0.58$ of its length.
+# shrinks to about $1/\sqrt 3 = 0.58$ of its length. (The same matrix serves at every step. It keeps to this factor,
+# because its largest eigenvalue is about as large.)
 #
 # Then the slope: it is 0.86 on average. Together they make 0.50 a step. Measured:
 
@@ -344,6 +345,13 @@ assert abs(slope - 0.86) < 0.02 and abs(shrinks - 0.58) < 0.02
 gated = (influence["LSTM"][20] / influence["LSTM"][5]) ** (1 / 15)
 assert 0.55 < gated < 0.7
 assert abs(a_step - 0.52) < 0.01
+largest = [  # eigenvalues of W_h
+    np.abs(
+        np.linalg.eigvals(network("plain", np.random.default_rng(seed))[1][1])
+    ).max()
+    for seed in range(8)
+]
+assert 0.55 < np.median(largest) < 0.65
 
 # %% [markdown]
 # The measured 0.52, between 5 and 20 back, is close to that. A constant factor for each step is **exponential** fading:
@@ -374,12 +382,12 @@ assert abs(a_step - 0.52) < 0.01
 # A matrix multiplies the length of a vector at most by its largest **singular value**. If it is 0.9 for $W_h$, a step
 # multiplies the length of a change by 0.9 at most, because the slope of $\tanh$ is never above 1. After 100 steps at
 # most $0.9^{100} \approx 0.00003$ is left, so below 1 the gradient must vanish. Above 1 it can vanish, too, as in the
-# plain cell here, because few directions are lengthened, and a typical change is shortened. Factors above 1 do the
-# opposite, the **exploding gradient**: 50 steps of 1.1 make 117. Such a gradient can be clipped ([chapter
-# 11](11_training.ipynb#clipping)). Clipping does not help one that vanishes, because the far words' share of it stays
-# as small as it was.
+# plain cell here, because what one step lengthens the next one shortens: in the long run not the singular values of
+# $W_h$ decide, but its *eigenvalues*, in size about 0.6 at most. Factors above 1 do the opposite, the **exploding
+# gradient**: 50 steps of 1.1 make 117. Such a gradient can be clipped ([chapter 11](11_training.ipynb#clipping)). No
+# such rescaling helps a gradient that vanishes, because the far words' share of it stays as small as it was.
 #
-# The last two rows showed that a better start makes a state remember *longer*. Can it remember *more*?
+# The last two rows showed that a better start makes influence last *longer*. Does the state then remember *more*?
 
 # %% tags=["proof"]
 assert influence["plain"][20] < 1e-5 and influence["LSTM"][20] < 1e-4
@@ -778,8 +786,8 @@ plt.show()
 #
 # Attention needs one layer and no waiting. In return it does *more* work than a plain cell, at any length, because it
 # has four matrices, not two. An LSTM has eight. Attention exceeds its work from $n = 2d$ on, where the pairs,
-# $2 n^2 d$, overtake the other four matrices, $4 n d^2$. At the original transformer's width, 512, that is about a
-# thousand words ([counted below](#how-much-work-is-it)).
+# $2 n^2 d$, overtake the LSTM's four further matrices, $4 n d^2$. At the original transformer's width, 512, that is
+# about a thousand words ([counted below](#how-much-work-is-it)).
 #
 # What attention saves in training is the *waiting*: a plain cell or an LSTM needs $h_{t-1}$ before it can compute
 # $h_t$. Waiting is slow on a GPU, which has thousands of units that work side by side. One step, with one word of each
@@ -986,10 +994,10 @@ verdict
 # entries make $\|\delta\|^2 / 3$, so the length is about $0.58 \, \|\delta\|$.
 #
 # The LSTM keeps more than its forget gate lets through, since a change in $c$ also travels on a second path: from $c$
-# through the output $h$ to the next gates. With the gate open it keeps about 0.97 per step (0.96 at first, 0.985 later:
-# slower than exponential). Cut the second path, and 0.95 is left. With PyTorch's initialisation it keeps about 0.63,
-# and without the second path 0.55. That is still a little more than $\frac12$, because the gates differ, and those that
-# are further open keep more.
+# through the output $h$ to the next gates. With the gate open it keeps about 0.97 per step (0.96 from 1 to 5 steps
+# back, 0.985 from 20 to 40: slower than exponential). Cut the second path, and 0.95 is left. With PyTorch's
+# initialisation it keeps about 0.63, and without the second path 0.55. That is still a little more than $\frac12$,
+# because the gates differ, and those that are further open keep more.
 #
 # The slope of $\tanh$ is 0.86 in the plain cell, but some 0.8 in the orthogonal one. The states of the orthogonal one
 # are larger, and the $\tanh$ is flatter there.

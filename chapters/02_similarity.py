@@ -44,7 +44,7 @@ transformer_map(built=2)
 # Why multiply and add? Compare three ways to look up:
 #
 # - *Equality*, as in a Python dictionary, finds only what is exactly the same, and no word is $(0, 2, 0)$. Nor can a
-#   model be trained with it: after any small change of the numbers the answer stays *no*, which does not show what
+#   model be trained with it: after any small change of the numbers the answer stays *no*, so training cannot tell what
 #   helps.
 # - *Distance* finds the nearest word. But let *debts* be $(0, 9, 0)$, three times as strongly a thing. Its **Euclidean
 #   distance** from the question, the root of the sum of the squared differences, is now 7. *Pays*, which is not a thing
@@ -325,7 +325,7 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # ### Dot product or cosine: which does a transformer use?
 #
 # The original transformer uses the dot product, divided by a number that depends on the keys' width, not on lengths
-# (chapter 3 derives it). So lengths count, but a query's differently from a key's:
+# (chapter 3 derives it). So lengths count, but differently for queries and keys:
 #
 # - *A longer query* multiplies all its scores by the same number. The ranking stays; only the gaps between the scores
 #   grow ([chapter 3](03_softmax.ipynb#temperature) shows what that does).
@@ -352,7 +352,7 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # say) often uses the cosine; with dot products it is a *maximum inner product search*. In a *look-up* we keep the
 # lengths, because a longer key scores higher for every query that agrees with it. So training can lengthen the keys
 # that are often worth finding. It can also shorten a key such as $(9, 9, 9)$, which scores 18 here for *every* question
-# that asks for one feature. The original transformer leaves the lengths to training.
+# that asks for one feature with a 2. The original transformer leaves the lengths to training.
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -416,8 +416,8 @@ for width in widths:
 # Why $1/\sqrt D$? The $D$ entries are independent, so the density of a vector $x$ is, up to a constant, the product of
 # all $e^{-x_i^2/2}$, which is $e^{-\lVert x \rVert^2/2}$. This depends only on the length, so every direction is
 # equally likely. Turn the space until the first of two vectors points along $(1, 0, \dots, 0)$. Their angle stays, and
-# the second is as random as before. Scale both to length 1 and call the second $u$. Their cosine is now their dot
-# product, $u_1$.
+# the second, independent of the first, is as random as before. Scale both to length 1 and call the second $u$. Their
+# cosine is now their dot product, $u_1$.
 #
 # The squares $u_1^2, \dots, u_D^2$ sum to 1. No axis is favoured, so all $D$ of them have the same mean, which must be
 # $1/D$. Its root, the typical size of $u_1$, is $1/\sqrt D$.
@@ -427,8 +427,8 @@ for width in widths:
 #
 # So is 0.5 a lot? At width 2, two pairs in three go beyond 0.5 or $-0.5$. At width 64, 0.5 is four times the typical
 # size: two or three pairs in 100,000 go beyond it. At width 512 it practically never happens. So a key that agrees with
-# a query at 0.5 stands out among thousands of random ones. The largest cosine that occurs by chance grows with their
-# number $N$, but slowly, about as $\sqrt{2 \ln N / D}$.
+# a query at 0.5 stands out among thousands of random ones. The largest of $N$ such cosines grows slowly with $N$, about
+# as $\sqrt{2 \ln N / D}$.
 #
 # And the typical *dot product* of two strangers? It is a sum of $D$ products $a_i b_i$. Each has mean 0, so its
 # variance is the mean of $a_i^2 b_i^2$. This is $1 \cdot 1$, because the factors are independent. The products are
@@ -491,17 +491,18 @@ for word in ("tea", "debts", "python"):
 # The neighbours of *debts* include *creditors* and *owed*, words that go with debts but do not mean the same. So a high
 # cosine can mean that two words are alike (*similarity*), or only that they belong together (*relatedness*).
 #
-# Of the neighbours of *python*, three are words for snakes and two, *import* and *pip*, belong to programming: the word
-# has several senses (**polysemy**), but only one vector. Embeddings like these are called **static**, because a word
-# has the same vector whatever the sentence (the opposite is *contextual*). To find out which python is meant, a model
-# has to look at the other words. That is what attention is for, and with these very vectors chapter 4 does it.
+# *Python*'s first neighbour, *panda*, may come from the library pandas; three others are words for snakes, and *import*
+# and *pip* belong to programming: the word has several senses (**polysemy**), but only one vector. Embeddings like
+# these are called **static**, because a word has the same vector whatever the sentence (the opposite is *contextual*).
+# To find out which python is meant, a model has to look at the other words. That is what attention is for, and chapter
+# 4 does it with these very vectors.
 #
 # Is a cosine of 0.44 high? Compare ([measured below](#how-high-is-high)):
 #
 # | | cosine |
 # |---|---|
 # | two words drawn at random, typically | 0.07 |
-# | a random vector, distributed like the words', and the nearest word to it | about 0.29 |
+# | a random vector with the words' mean and covariance, and its nearest word | about 0.29 |
 # | **tea and coffee** | **0.44** |
 # | a word and its nearest other word, median of those we tried | 0.58 |
 #
@@ -846,9 +847,9 @@ verdict
 #
 # ### How high is high?
 #
-# *Coffee* is the nearest to *tea* of some 21,000 words, and the best of so many is high even by chance. So compare with
-# vectors that mean nothing. Draw them at random, with the mean and the covariance of the word vectors, and find the
-# nearest word of each.
+# Of some 21,000 words, *coffee* is the nearest to *tea*, and the best of so many is high even by chance. So compare
+# with vectors that mean nothing. Draw them at random, with the mean and the covariance of the word vectors, and find
+# the nearest word of each.
 
 # %% nearest words of 300 random vectors tags=["hide-input"]
 rng = np.random.default_rng(0)
@@ -878,7 +879,7 @@ print(
 # themselves, as *debt* is of *debts*. In some models the cosines of words drawn at random are far above 0, because all
 # vectors share a common part (**anisotropy**; shown for vectors in context by [Ethayarajh,
 # 2019](https://aclanthology.org/D19-1006/)). If every entry has the mean $\mu$, that part adds $D \mu^2$ to each dot
-# product, while their spread grows only as $\sqrt D$. So subtract the mean vector first.
+# product, while their spread grows only as $\sqrt D$. So subtract the mean vector before you compare.
 
 # %% tags=["proof"]
 assert round(float(nearest_of_all), 2) == 0.58
@@ -892,7 +893,7 @@ assert luckiest.max() < 0.43
 #
 # In a wide space random vectors are almost at right angles ([above](#how-alike-are-strangers)), so there is room for
 # many. Draw 2,000 random vectors of width 512, nearly four times as many as there are axes: the largest of all their
-# cosines lay between 0.21 and 0.24 in ten draws. The number of nearly perpendicular directions that fit grows
+# cosines, in size, lay between 0.21 and 0.24 in ten draws. The number of nearly perpendicular directions that fit grows
 # exponentially with the width ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2).
 #
 # A model could use that, and small ones have been shown to do so ([Elhage and others,

@@ -219,7 +219,7 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 #
 # A projection may change the width. Let a word vector have $D$ numbers; papers call this width $d_\text{model}$.
 # Queries and keys have $d_k$ numbers each, the same because they meet in a dot product. Values have $d_v$ numbers, a
-# free choice because values are only weighted and added; mostly $d_v = d_k$. So $W_Q$ and $W_K$ have the shape
+# free choice because values are only weighted and added; usually $d_v = d_k$. So $W_Q$ and $W_K$ have the shape
 # $(D, d_k)$, and $W_V$ has the shape $(D, d_v)$.
 #
 # Real word vectors are too long to work through by hand, so take *dog bites man*. A word has three numbers: is it
@@ -478,8 +478,8 @@ quiz.one_choice(
 #   hands over what it implies.
 #
 # The first three are gone because a score now compares two different things: what one word asks, and what the other can
-# be found by. One matrix for both would keep the [symmetry](#why-two-matrices-and-not-their-product), and with random
-# vectors it would mostly keep [the first fault](#would-one-shared-matrix-do), too.
+# be found by. One matrix for both would keep the [symmetry](#why-two-matrices-and-not-their-product), and often [the
+# first fault](#would-one-shared-matrix-do), too.
 
 # %% [markdown]
 # ## And *python*?
@@ -691,8 +691,8 @@ print(padded_weights[1].round(3))
 
 # %% [markdown]
 # Whatever finite numbers the padding holds, no real word gives it any weight. The padding token's own *row* means
-# nothing, and nobody reads its output, because every layer gets the same padding mask, which hides the token as a key.
-# But the row is not hidden, because a row that may attend to nothing would make trouble
+# nothing, and no other word reads its output, because every layer gets the same padding mask, which hides the token as
+# a key. But the row is not hidden, because a row that may attend to nothing would make trouble
 # ([below](#a-row-with-nothing-to-attend-to)). Where outputs or losses are averaged, leave the token out. To hide both
 # the future and the padding, combine the two masks with `&`.
 
@@ -1264,7 +1264,7 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 # $\|k_i\| \|k_j\| \cos\theta$ with $\theta$ the angle between the two keys, scatter around 0. Divide both by $\|k_i\|$:
 # word $j$ wins only where $\|k_j\| \cos\theta > \|k_i\|$, so its key must be longer. And the scores
 # $X W_Q (X W_Q)^\top$ stay symmetric, whatever training does. With two random matrices a word's query has no more to do
-# with its own key than with any other: at 11 percent training can still choose.
+# with its own key than with any other: so training can still choose.
 #
 # An attention that picks its own word fetches nothing new. Can a shared matrix work? Yes, with two changes: [Kitaev and
 # others (2020)](https://arxiv.org/abs/2001.04451) scale the keys, but not the queries, to length 1, so that scores are
@@ -1334,9 +1334,9 @@ assert 0.86 < (handed * drawn[1]).sum(axis=1).mean() < 0.94
 #
 # If every key is hidden, every scaled score is $-\infty$. The softmax subtracts the largest, and $-\infty - (-\infty)$
 # is NaN (*not a number*), which spreads to everything it touches: in the next attention even a weight of 0 times NaN is
-# NaN. In training, one NaN in the loss makes every gradient NaN, and with the next step every parameter. It happens,
-# for example, where padding stands *before* a text (*left padding*). The causal mask lets a padding token see only
-# padding, and the padding mask hides that too.
+# NaN. In training, one NaN in the loss makes nearly every gradient NaN, and with the next step nearly every parameter.
+# It happens, for example, where padding stands *before* a text (*left padding*). The causal mask lets a padding token
+# see only padding, and the padding mask hides that too.
 #
 # The three lines of `softmax` in [the definition](#the-definition) return NaN for such a row. Chapter 3's function,
 # with its check, refuses it with an error. Exercise 2 gives it weights of 0, and so do chapter 7's module and, in the

@@ -8,10 +8,10 @@
 # %% [markdown]
 # # 6. Why more than one head?
 #
-# *Dog bites man.* To know who bit whom, the verb must tell two words apart. One *head*, as in chapter 4, has one row of
-# weights for the verb, and so gives it one average of the words. But in general two words cannot be recovered from one
-# average. Let each word be a number: with equal weights, 1 and 5 give 3, and so do 2 and 4. A second average, with the
-# weights $\tfrac23$ and $\tfrac13$, is $\tfrac73$ for 1 and 5 but $\tfrac83$ for 2 and 4. Only one pair has both
+# *Dog bites man.* To know who bit whom, the verb needs both nouns, kept apart. One *head*, as in chapter 4, has one row
+# of weights for the verb, and so gives it one average of the words. But in general two words cannot be recovered from
+# one average. Let each word be a number: with equal weights, 1 and 5 give 3, and so do 2 and 4. A second average, with
+# the weights $\tfrac23$ and $\tfrac13$, is $\tfrac73$ for 1 and 5 but $\tfrac83$ for 2 and 4. Only one pair has both
 # averages. **Multi-head attention** computes several averages side by side, each with weights of its own. This chapter
 # builds it by hand, then in ten lines, then as a [PyTorch module](#the-same-as-a-pytorch-module), and measures [what a
 # single head loses](#would-one-head-do). Then it asks why heads become different, and inspects the heads of a published
@@ -121,8 +121,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #
 # How much does one average lose? We try to read both nouns back from what the verb receives. A word has $D = 16$
 # numbers, of which a noun fills 8. So two nouns are 16 numbers, and the verb receives 16: would they fit? We draw two
-# thousand pairs of nouns, whose entries are independent normal numbers with mean 0. Nothing in the heads is trained: we
-# set their weights.
+# thousand pairs of nouns, whose entries are independent normal numbers with mean 0. Nothing is trained here: we set the
+# attention weights.
 #
 # - *One head* averages the nouns with $\alpha$ and $1 - \alpha$, and multiplies by a random $W_V$ of shape (16, 16). We
 #   vary $\alpha$.
@@ -445,15 +445,15 @@ assert np.allclose(sum(terms), mixed)
 # over, and into which numbers of the output. [Elhage and others,
 # 2021](https://transformer-circuits.pub/2021/framework/index.html), call the two its *QK circuit* and its *OV circuit*.
 # The product $W_V^{(h)} W_O^{(h)}$ has the shape $(D, D)$, but squeezes a word into $d_k$ numbers on the way (its
-# *rank* is at most $d_k$). A head reads at most $d_k$ directions of a word, the columns of $W_V^{(h)}$, and writes into
-# at most $d_k$ of another, the rows of $W_O^{(h)}$.
+# *rank* is at most $d_k$). What a head hands over depends on at most $d_k$ directions of a word, the columns of
+# $W_V^{(h)}$, and goes into at most $d_k$ directions of another, the rows of $W_O^{(h)}$.
 #
 # Head $h$ adds its attention weights times $X W_V^{(h)} W_O^{(h)}$. If all heads had the same weights, these could be
-# factored out, leaving one head with the matrix $\sum_h W_V^{(h)} W_O^{(h)}$. So several heads gain only where their
-# weights differ. A sum has no order: with their rows of $W_O$, two heads can be exchanged, so *head 3* means something
-# in one trained model only. Single entries of the matrices mean as little. With an invertible matrix $M$ of shape
-# $(d_k, d_k)$, $W_V^{(h)} M$ and $M^{-1} W_O^{(h)}$ do what $W_V^{(h)}$ and $W_O^{(h)}$ did, since $M M^{-1}$ is the
-# identity. (For $W_Q^{(h)}$ and $W_K^{(h)}$, whose product is $W_Q W_K^\top$, the pair is $M$ and the transpose of
+# factored out, leaving one wide head with the matrix $\sum_h W_V^{(h)} W_O^{(h)}$. So several heads gain only where
+# their weights differ. A sum has no order: with their rows of $W_O$, two heads can be exchanged, so *head 3* means
+# something in one trained model only. Single entries of the matrices mean as little. With an invertible matrix $M$ of
+# shape $(d_k, d_k)$, $W_V^{(h)} M$ and $M^{-1} W_O^{(h)}$ do what $W_V^{(h)}$ and $W_O^{(h)}$ did, since $M M^{-1}$ is
+# the identity. (For $W_Q^{(h)}$ and $W_K^{(h)}$, whose product is $W_Q W_K^\top$, the pair is $M$ and the transpose of
 # $M^{-1}$.) To compare two models, compare the products, or what the heads do.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
@@ -1239,8 +1239,8 @@ assert np.allclose(missed, [0.5, 5 / 12, 5 / 12], rtol=0, atol=0.01)
 # %% [markdown]
 # ### What if nouns fill more than half of a word?
 #
-# Two heads look at two words, and take half as many numbers from each. In [the measurement](#would-one-head-do) a noun
-# filled 8 of 16 numbers. Let it fill more:
+# Two heads look at two words, and each hands over half as many numbers as a wide head. In [the
+# measurement](#would-one-head-do) a noun filled 8 of 16 numbers. Let it fill more:
 
 # %% nouns of 8, 12 and 16 numbers tags=["hide-input"]
 print("a noun fills   share missed: one head of 16   two heads of 8")
@@ -1258,11 +1258,11 @@ for size in (8, 12, 16):
 
 # %% [markdown]
 # Count the numbers. Two nouns of 12 are 24, and two heads hand over 16, so a third is missed. Two nouns of 16 are 32,
-# so half is missed: a tie with one head. (The hundredth above that is chance in the draw, and the price of fitting on
-# one sample and measuring on another.) Apart from such hundredths, two heads never do worse in this test, and they gain
-# most where a few numbers of each word are enough. Together they hand over as many numbers as one wide head, but half
-# of them come from the first noun alone and half from the last, where the wide head hands over a mixture. What narrow
-# heads give up is in the comparing: each compares words by fewer numbers ([how much](#what-if-a-head-is-too-narrow)).
+# so half is missed: a tie with one head. (The extra 0.01 is chance in the draw, and the price of fitting on one sample
+# and measuring on another.) Apart from such hundredths, two heads never do worse in this test, and they gain most where
+# a few numbers of each word are enough. Together they hand over as many numbers as one wide head, but half of them come
+# from the first noun alone and half from the last, where the wide head hands over a mixture. What narrow heads give up
+# is in the comparing: each compares words by fewer numbers ([how much](#what-if-a-head-is-too-narrow)).
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -1311,8 +1311,9 @@ print("cut, then projected: changed in heads", np.flatnonzero(cut_first.any(1)) 
 # the winner, so only a very long query can separate the two.
 #
 # The $(T, T)$ scores of a sentence have rank $d_k$ at most, too, and the logarithms of the weights $d_k + 1$, because
-# each is a score minus one number for its row. So in a sentence of more words not every matrix of weights is possible.
-# This is the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
+# each is a score minus one number for its row. So in a sentence of more than $d_k + 1$ words not every matrix of
+# weights is possible. This is the **low-rank bottleneck** ([Bhojanapalli and others,
+# 2020](https://arxiv.org/abs/2002.07028)).
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))

@@ -415,9 +415,8 @@ plt.show()
 # the last layer.
 #
 # Choose pre-norm, unless you reproduce the paper: in our deep stacks it [learns quickly](#does-training-agree) even
-# from initial weights with which post-norm is slow. A deep post-norm stack is as quick only with smaller ones. A
-# [warm-up](#does-it-need-warm-up), a learning rate that grows from nearly 0, helps too, probably because post-norm's
-# last feed-forward networks start with larger gradients.
+# from initial weights with which post-norm is slow. A deep post-norm stack is as quick only from smaller initial
+# weights. A [warm-up](#does-it-need-warm-up), a learning rate that grows from nearly 0, helps, too.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -559,8 +558,8 @@ quiz.one_choice(
 # its position is added.
 #
 # Before that, the row is multiplied by $\sqrt D$. The paper does not say why, but the lengths suggest it. Rows start
-# with length 1, because many models also use them at the output, where longer ones would make the first logits too
-# large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). A position's vector has length $\sqrt{D/2}$
+# with length about 1, because many models use them at the output, too, where longer ones would make the first logits
+# too large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). A position's vector has length $\sqrt{D/2}$
 # ([chapter 5](05_position.ipynb)), 16 for $D = 512$, and would dominate the sum. Multiplied, the row has length
 # $\sqrt{512} = 22.6$.
 #
@@ -610,9 +609,9 @@ assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 # %% [markdown]
 # Each token number becomes a vector, its *hidden state*, that has drawn on every real token of its sentence. No token
 # attends to padding: the second sentence gives the same vectors with and without it. Here is a test for your own
-# encoder, in `eval()`. Exchange one token for another. Then a norm or a feed-forward network may return something else
-# at that position only, and attention anywhere. Now mark that position as padding, and exchange the token again: at the
-# other positions nothing may differ.
+# encoder, in `eval()`. Give each part alone a sequence, and change the vector at one position. The output of a norm or
+# a feed-forward network may change there only, that of attention anywhere. Then hide that position with the mask: in
+# attention nothing may change elsewhere.
 #
 # Every token has read the whole sentence. So an encoder that is asked for the *next* token has already seen it, and
 # would only learn to copy. It is trained to fill in words that were hidden, as BERT was ([chapter
@@ -1152,15 +1151,15 @@ show_stacks(
 # its rows are multiples of one. [Dong and others (2021)](https://arxiv.org/abs/2103.03404) prove that with attention
 # alone it is faster than exponential.
 #
-# With Glorot's weights, *added* and post-norm only delay the collapse. Pre-norm alone stays above a tenth. Once words
-# are mostly alike, attention returns nearly the same vector to all of them. So their common part grows, and their own
-# parts hardly do. With *added* and post-norm that vector is about as large as the stream. Pre-norm adds less: attention
-# reads a normalised copy, so at the start it returns a vector of about size 1 at most.
+# With Glorot's weights, *added* and post-norm only delay the collapse. Only with pre-norm does the share stay above a
+# tenth. Once words are mostly alike, attention returns nearly the same vector to all of them. So their common part
+# grows, and their own parts hardly do. With *added* and post-norm that vector is about as large as the stream. Pre-norm
+# adds less: attention reads a normalised copy, so before training it returns a vector of about size 1 at most.
 #
 # Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $w$
 # to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
 # weights, so it gets no gradient. In the high layers with attention alone and with post-norm, words nearly agree, and
-# $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer). These layers learn only slowly where to
+# $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer). These layers may learn only slowly where to
 # look, if at all.
 #
 # ### What helps
@@ -1311,8 +1310,9 @@ print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 
 # %% [markdown]
 # Within 600 steps pre-norm learns, and post-norm from the same initialisation does not. This post-norm stack is slow,
-# but not stuck: it learns after some 2,200 to 2,600 steps. But not only the norm's position matters: with smaller
-# initial weights post-norm is quick. The two quick stacks need 140 to 200 steps.
+# but not stuck: at the learning rate that was best for 600 steps it learns after some 2,200 to 2,600. The norm's
+# position is not all that matters: with smaller initial weights post-norm is quick. The two quick stacks need 140 to
+# 200 steps.
 #
 # What do the two quick stacks share? *Before* training, their own share after the twelfth layer is above 0.4. In the
 # other two it is at most 0.03: words are alike before anything is learned. For post-norm this may be why it is slow:

@@ -238,8 +238,9 @@ def padding_mask(
 # | of the decoder | the answer | the answer | `causal & padding`, $(B, 1, T, T)$ |
 # | cross-attention | the answer | the memory | the question's padding, $(B, 1, 1, S)$ |
 #
-# Libraries differ in what True means: in `nn.MultiheadAttention` and `nn.Transformer` it is *hidden*. All also take an
-# **additive mask**, of floats, which is added to the scores: 0 shows, minus infinity hides.
+# True means *hidden* in `nn.MultiheadAttention` and `nn.Transformer`, and *may attend* in
+# `F.scaled_dot_product_attention`. All three also take an **additive mask**, of floats, which is added to the scores: 0
+# shows, minus infinity hides.
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -1166,7 +1167,8 @@ assert difference < 1e-4
 check(model, questions[::41], answers[::41, :-1])
 
 # %% [markdown]
-# It also agrees with `nn.Transformer`, given the same parameters, in both orders of norms:
+# It also agrees with `nn.Transformer`, given the same parameters and a final norm on each stack (PyTorch's has one in
+# post-norm, too), in both orders of norms:
 
 # %% compare with nn.Transformer tags=["hide-input"]
 from dataclasses import replace
@@ -1271,7 +1273,7 @@ assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 # learnt to copy it from there. That works for held-out answers, too, so loss and accuracy look perfect. When the model
 # writes, the next input is not there yet.
 #
-# So a low loss says little about the masks. Good answers say little more: of the models with [nine wrong
+# So a low loss says little about the masks. Good answers say more, and not enough: of the models with [nine wrong
 # masks](#nine-wrong-masks), two answer nearly everything correctly. `check` finds most of the nine, without any
 # training.
 #

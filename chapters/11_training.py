@@ -36,7 +36,7 @@ transformer_map(built=11)
 #
 # A **corpus**, a collection of texts, is split into three parts. The model learns from the *training set*. The
 # *validation set* is for choosing when to stop and which settings (**hyperparameters**) to use. The *test set* is never
-# used to choose anything, because it must tell how good the result is on new text. A figure that has been used to
+# used to choose anything, because it must tell how good the result is on new text. A result that has been used to
 # choose is a little too good: among several settings, the best is partly the luckiest. No number occurs in more than
 # one part, or the result would look better than it is (**data leakage**). We draw numbers from 1 to 999,999, short ones
 # more often, and `number_words` spells them in both languages.
@@ -107,7 +107,7 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 #
 # For many texts, sum over all of them, and divide by the number of all their tokens. Parameters that minimise this make
 # the training texts as probable as possible (*maximum likelihood*). Where several continuations are right, no model
-# reaches 0. Here each number has one translation, so 0 can be approached.
+# reaches 0 on new text. Here each number has one translation, so 0 can be approached.
 #
 # **By hand.** A vocabulary of four tokens, and a target of two, *b c*, then padding. The model gives these
 # probabilities:
@@ -450,8 +450,8 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # same.
 #
 # So no single learning rate suits all parameters. Adam divides the size of the gradient out: in the example it makes
-# both gradients $-1$. So it would need the learning rates 1 and 0.001, a thousand apart instead of a million. ($\theta$
-# and $\varphi$ still differ in size. Within one model parameters usually have similar sizes.)
+# both gradients $-1$. So it would need the learning rates 1 and 0.001, a thousand apart instead of a million. (What is
+# left is the difference in size between $\theta$ and $\varphi$.)
 #
 # ### Adam
 #
@@ -713,10 +713,10 @@ for name in ("none", "weight decay 1"):
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
 #   keep the parameters that had the lowest loss. That treats the symptom: in row *none* the loss is then lower than at
-#   the end, but fewer numbers are right. So if right answers matter, keep the model with the most of them.
+#   the end, but no more numbers are right. So if right answers matter, keep the model with the most of them.
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
-#   the right panel of the figure: both losses fall together, and the gain is fifty points. Here it is done by
-#   [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`).
+#   the right panel of the figure: both losses fall together, and the gain is fifty percentage points. Here it is done
+#   by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`).
 # - **Dropout** zeroes entries of the activations at random, so that the model cannot rely on any single one.
 # - **Label smoothing** does not clearly change how much is right, but the model is less sure of its mistakes: at the
 #   end its wrong guesses have a probability of 0.61 instead of 0.88. So its plain loss does not turn upwards.
@@ -1064,8 +1064,8 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 #    model.
 #
 # The learning rate and the order of the sentences are not on the list, because both can be computed again. The learning
-# rate follows from the number of the step, and with one loss for each step, as in this list, the length of the history
-# is that number. The order follows from the seed and the number of the epoch.
+# rate follows from the number of the step, and the history has one loss for each step, so its length is that number.
+# The order follows from the seed and the number of the epoch.
 #
 # `save_run` writes the five to a new file beside the old one, and renames it when it is complete. Renaming is
 # **atomic**: it happens wholly or not at all. So a process that is killed while saving leaves the old run or the new
@@ -1522,9 +1522,9 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 #
 # First, that batch fades from $m$ only slowly. Its part of the step is 0.71 learning rates, and each later part is
 # $0.9 / \sqrt{0.98} = 0.91$ times the one before. They add up to nearly eight learning rates,
-# $0.71 + 0.64 + 0.58 + \dots$, those of a usual batch to one. Second, it fills $v$, which forgets more slowly:
-# $\sqrt v$ is 14 times its usual size, and 100 steps later still 5 times. By these factors the following steps are too
-# short. Clipped to a usual norm, that batch would count like any other.
+# $0.71 + 0.64 + 0.58 + \dots$, whereas those of a usual batch add up to one. Second, it fills $v$, which forgets more
+# slowly: $\sqrt v$ is 14 times its usual size, and 100 steps later still 5 times. By these factors the later batches
+# count too little. Clipped to a usual norm, that batch would count like any other.
 #
 # ### Weight decay, and AdamW
 #

@@ -78,7 +78,7 @@ assert text_of(written) == "a cup"
 
 # %% [markdown]
 # *The tea* is likeliest, $0.4 \cdot 0.9 = 0.36$. Greedy decoding gives *a cup*, $0.5 \cdot 0.4 = 0.2$. It took the best
-# first word, after which no second word was very likely, and it cannot go back. So the likeliest word at each step does
+# first word, after which no second word was very likely, and it cannot go back. So the likeliest word at each step need
 # not make the likeliest sequence.
 #
 # ## Several hypotheses at once
@@ -152,7 +152,7 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 #
 # This is **length normalisation**. A negative sum divided by a larger number comes closer to 0. So, in spite of its
 # name, the penalty favours *long* hypotheses. A larger $\alpha$ favours them more, and if $\alpha$ is too large,
-# repetition and filler win. With $\alpha = 0$ the penalty is 1. The original transformer takes $\alpha = 0.6$.
+# repetition and filler can win. With $\alpha = 0$ the penalty is 1. The original transformer takes $\alpha = 0.6$.
 #
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
@@ -189,7 +189,7 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # - A beam of 100 does set it aside, and with $\alpha = 0$ its 0.001 wins against the translation's 0.0006.
 #
 # So a better search can make worse translations, as [Koehn and Knowles (2017)](https://arxiv.org/abs/1706.03872) found.
-# This was later called the *beam search curse*. The length penalty repairs our example (at 0.7 a token, up to 119
+# This was later called the *beam search curse*. The length penalty repairs our example (and would up to 119 such
 # tokens): with $\alpha = 0.6$ the translation has $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty
 # sentence only $\ln 0.001 / \text{lp}(1) = -6.9$.
 
@@ -705,7 +705,7 @@ for options in (
 # of greedy decoding. So where only one answer is right, a single draw is a poor way to find it.
 #
 # **Minimum Bayes risk decoding** draws many translations and takes the one that is most like all the others. So a
-# single odd sentence cannot win.
+# single odd sentence hardly wins.
 #
 # After training with label smoothing, unfiltered draws are worse still
 # ([why](#why-are-draws-after-label-smoothing-so-poor)).
@@ -948,7 +948,7 @@ assert worst_step(KVCache(model, source)).max() < 1e-5
 
 # %% [markdown]
 # That is rounding: with dropout off the cache adds the same products in another order. Expect agreement to about 1e-5
-# in 32 bits, and less in 16. Where two logits nearly tie, the next token may differ.
+# in 32 bits, and worse in 16. Where two logits nearly tie, the next token may differ.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1023,7 +1023,7 @@ axes.set(xlabel="tokens written", ylabel="seconds, 4 sentences", ylim=(0, None))
 plt.show()
 
 # %% [markdown]
-# The token vectors become $257/2$, about 128 times fewer. The gain in time is smaller, presumably because at this size
+# There are $257/2$, about 128, times fewer token vectors. The gain in time is smaller, presumably because at this size
 # much of a step's time goes into starting its operations, whether for one token or for many.
 # ([Positions](05_position.ipynb#could-the-encoding-be-learned) still end at the model's `max_length`.)
 #
@@ -1090,12 +1090,12 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # %% [markdown]
 # ## Several tokens for the price of one
 #
-# To write one token, a GPU must load nearly every parameter, and that takes far longer than the arithmetic
-# ([why](#why-one-sentence-is-slow)). If the model reads five tokens in one pass, its parameters are still loaded only
-# once. **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses that. A small
-# **draft model** with the same vocabulary writes a few tokens ahead, say four. Then the large model reads five tokens
-# in one pass, under a causal mask: the newest of the text, which it has written but not yet read, and the four drafted
-# ones. Each of the five rows of logits says what it would write next.
+# To write one token of one sentence, a GPU must load nearly every parameter, and that takes far longer than the
+# arithmetic ([why](#why-one-sentence-is-slow)). If the model reads five tokens in one pass, its parameters are still
+# loaded only once. **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses that.
+# A small **draft model** with the same vocabulary writes a few tokens ahead, say four. Then the large model reads five
+# tokens in one pass, under a causal mask: the newest of the text, which it has written but not yet read, and the four
+# drafted ones. Each of the five rows of logits says what it would write next.
 #
 # With greedy decoding, drafted tokens are accepted as long as each is the large model's choice. The first that is not
 # is replaced by that choice, and those after it are dropped. (A cache must forget all rejected ones.) So every token
@@ -1112,7 +1112,7 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # | *hundert* | any | none | not used here; had all four drafted tokens been right, a fifth token for free |
 #
 # That makes three tokens from one pass. But drafting costs time, too, and for our small models there is [little gain,
-# or none](#does-a-small-draft-model-pay).
+# or a loss](#does-a-small-draft-model-pay).
 #
 # With sampling, drafted tokens are accepted or replaced at random, so that each is distributed as if the large model
 # had drawn it ([why](#why-does-speculative-sampling-change-nothing)). So a poor draft model costs only speed ([how
@@ -1546,9 +1546,9 @@ assert draft_right < 0.8 * forced[0]
 
 # %% [markdown]
 # The same tokens come out, in fewer than a third as many passes of the large model. But before each of these come four
-# passes of the draft model, and each takes half to two thirds of a large one's time, depending on the run, presumably
-# because most of the time at this size goes into starting operations. That makes 3 to 3.7 large passes for 3.3 tokens:
-# little gain, or none. The draft model must be far cheaper than the large one.
+# passes of the draft model, and each takes half to four fifths of a large one's time, depending on the run, presumably
+# because most of the time at this size goes into starting operations. That makes 3 to 4.2 large passes for 3.3 tokens:
+# little gain, or a loss. The draft model must be far cheaper than the large one.
 #
 # ### How many tokens does a pass give?
 #
