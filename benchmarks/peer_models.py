@@ -317,7 +317,7 @@ class OneProduct(nn.Module):
 class SmoothedCrossEntropy(torch.autograd.Function):
     """The summed cross-entropy with label smoothing, from the sum of exponentials: no V log-probabilities are written.
 
-    PyTorch's writes them forward, and their gradients backward; here the gradients alone are written.
+    PyTorch's keeps them for the way back. Here exponentials are written, and not kept.
     """
 
     @staticmethod

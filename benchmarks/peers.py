@@ -148,23 +148,24 @@ def products(size: tuple[int, ...], device: torch.device, **budget: Any) -> Meas
     x = torch.randn(batch, length, d_model, device=device, requires_grad=True)
     after = torch.randn(3, batch, length, d_model, device=device)
 
-    def turn(name: str) -> tuple[Tensor, Tensor]:
+    def turn(name: str) -> tuple[tuple[Tensor, ...], Tensor]:
         layers[name].zero_grad()
         x.grad = None
         found = (ours.w_q(x), ours.w_k(x), ours.w_v(x)) if name == "dotformer" else layers[name](x)
         torch.autograd.backward(found, tuple(after))
-        return torch.cat(found).detach(), x.grad
+        return found, x.grad
 
-    found = {name: turn(name) for name, layer in layers.items() if layer.to(device)}
+    turns = {name: turn(name) for name, layer in layers.items() if layer.to(device)}
+    found = {name: (torch.cat(parts).detach(), gradient) for name, (parts, gradient) in turns.items()}
     apart = max(difference({name: pair[n] for name, pair in found.items()}, 1e-4) for n in (0, 1))
-    del found
+    del found, turns
     counts = {name: parameters(layer) for name, layer in layers.items()} | {"dotformer": 3 * d_model * (d_model + 1)}
     times = in_turns({name: partial(turn, name) for name in layers}, device, **budget)
     said = f"D {d_model}, batch {batch} × {length}"
     return {"what": "products", "size": said, "parameters": counts, "difference": apart, "times": times}
 
 
-def loss(size: tuple[int, ...], device: torch.device, **budget: Any) -> Measurement:
+def cross_entropies(size: tuple[int, ...], device: torch.device, **budget: Any) -> Measurement:
     """The smoothed cross-entropy and its gradient, beside one that writes no log-probabilities. Checks both first."""
     *_, vocab_size, batch, length = size
     logits = torch.randn(batch * length, vocab_size, device=device, requires_grad=True)
@@ -320,7 +321,8 @@ def rows(device: torch.device, quick: bool = False) -> Iterator[tuple[str, Calla
     """The name of each measurement, and what makes it."""
     kind = "quick" if quick else device.type
     budget = {"seconds": 0.0, "warm_up": 0, "least": 1} if quick else {"seconds": 8.0 if kind == "cpu" else 3.0}
-    plans = ((training, TRAINING), (products, TRAINING), (loss, TRAINING), (encoding, ENCODING))
+    parts = TRAINING | {"cuda": []}  # for processors alone
+    plans = ((training, TRAINING), (products, parts), (cross_entropies, parts), (encoding, ENCODING))
     for run, sizes in (*plans, (generation, GENERATION), (attention, ATTENTION), (recurrent, RECURRENT)):
         for size in sizes[kind]:
             yield f"{run.__name__} {size}", partial(summarised, partial(run, size, device, **budget))
@@ -358,7 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.peers")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU if there is one")
     parser.add_argument("--quick", action="store_true", help="tiny models, one round, nothing saved")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="rows whose names begin like this; others are kept")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="rows whose names begin like this, such as products")
     options = parser.parse_args(arguments)
     auto = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(auto if options.device == "auto" else options.device)
@@ -368,9 +370,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not options.only or name.startswith(tuple(options.only)):
             measurements.append(make())
             print(table(measurements[-1]), flush=True)
+    if not measurements:
+        parser.error(f"no row's name begins with {' or '.join(options.only)}")
     if not options.quick:
         name = f"peers-{device.type}"
-        save(name, {"measurements": merged(measured(name), measurements) if options.only else measurements})
+        kept = measured(name) if options.only else {}
+        save(name, kept | {"measurements": merged(kept, measurements) if kept else measurements})
 
 
 if __name__ == "__main__":

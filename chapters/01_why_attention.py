@@ -316,16 +316,15 @@ for name in names:
 
 # %% [markdown]
 # Less than a ten-thousandth. The LSTM keeps about 30 times as much, still below a ten-thousandth. A sentence has about
-# twenty words, so at its end its first word would have almost no effect. (Single networks differ: with the gate open,
-# the influence 40 steps back is 0.30 to 0.62.)
+# twenty words, so at its end its first word would have almost no effect.
 #
 # Why so little? Look at one factor of the chain. It multiplies a small change $\delta$ of the old state by $W_h$, and
 # then each entry by the slope of $\tanh$. The slope is $1 - \tanh^2$, here $1 - h'^2$.
 #
-# First the matrix. Because its entries have the variance $1/(3H)$, the square of each entry of $\delta W_h$ is about
+# First the matrix. Because its entries have the variance $1/(3H)$, the squared entries of $\delta W_h$ average
 # $\|\delta\|^2 / (3H)$ ([derived](#three-explanations)). All $H$ together make $\|\delta\|^2 / 3$, so a typical change
-# shrinks to about $1/\sqrt 3 = 0.58$ of its length. (The same matrix serves at every step. It keeps to this factor,
-# because its largest eigenvalue is about as large.)
+# shrinks to about $1/\sqrt 3 = 0.58$ of its length. (The same matrix serves at every step. What decides then, its
+# largest *eigenvalue*, is about as large.)
 #
 # Then the slope: it is 0.86 on average. Together they make 0.50 a step. Measured:
 
@@ -370,7 +369,8 @@ assert 0.55 < np.median(largest) < 0.65
 # and the path through $h$ adds the rest ([derived](#three-explanations)).
 #
 # The last two start from better weights, which postpone the fading. An orthogonal $W_h$ keeps every length, so only the
-# slope of $\tanh$ is left, and that is below 1 wherever the state is not 0.
+# slope of $\tanh$ is left, and that is below 1 wherever the state is not 0. (Single networks differ: with the gate
+# open, the influence 40 steps back is 0.30 to 0.62.)
 #
 # Influence decides what can be learned. Training moves each parameter against the *gradient*, the derivative of the
 # error. Suppose that the error depends on the last state. Since the parameters serve at every step, the gradient is a
@@ -384,8 +384,8 @@ assert 0.55 < np.median(largest) < 0.65
 # most $0.9^{100} \approx 0.00003$ is left, so below 1 the gradient must vanish. Above 1 it can vanish, too, as in the
 # plain cell here, because what one step lengthens the next one shortens: in the long run not the singular values of
 # $W_h$ decide, but its *eigenvalues*, in size about 0.6 at most. Factors above 1 do the opposite, the **exploding
-# gradient**: 50 steps of 1.1 make 117. Such a gradient can be clipped ([chapter 11](11_training.ipynb#clipping)). No
-# such rescaling helps a gradient that vanishes, because the far words' share of it stays as small as it was.
+# gradient**: 50 steps of 1.1 make 117. Such a gradient can be clipped ([chapter 11](11_training.ipynb#clipping)).
+# Rescaling helps no gradient that vanishes, because the far words' share of it stays as small as it was.
 #
 # The last two rows showed that a better start makes influence last *longer*. Does the state then remember *more*?
 
@@ -990,8 +990,8 @@ verdict
 #
 # The entries of $W_h$ are uniform between $-1/\sqrt{H}$ and $1/\sqrt{H}$. Between $-a$ and $a$ the variance is
 # $a^2 / 3$, here $1/(3H)$. An entry of $\delta W_h$ is a sum of $H$ of them, each times an entry of $\delta$. Variances
-# of independent terms add up, and a factor enters as its square, so the variance is $\|\delta\|^2 / (3H)$. All $H$
-# entries make $\|\delta\|^2 / 3$, so the length is about $0.58 \, \|\delta\|$.
+# of independent terms add up, and a factor enters as its square, so the variance is $\|\delta\|^2 / (3H)$, as used
+# above.
 #
 # The LSTM keeps more than its forget gate lets through, since a change in $c$ also travels on a second path: from $c$
 # through the output $h$ to the next gates. With the gate open it keeps about 0.97 per step (0.96 from 1 to 5 steps

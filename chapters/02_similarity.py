@@ -261,8 +261,7 @@ plt.show()
 #
 # $$\cos\theta = \frac{a \cdot b}{\|a\| \, \|b\|} .$$
 #
-# It lies between $-1$, for opposite directions, and 1, for the same direction (the *Cauchy–Schwarz inequality*). At a
-# right angle it is 0.
+# It lies between $-1$, for opposite directions, and 1, for the same direction (the *Cauchy–Schwarz inequality*).
 #
 # For tea and coffee it is $15 / \sqrt{13 \cdot 18} \approx 0.981$, an angle of about 11 degrees.
 #

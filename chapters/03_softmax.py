@@ -531,9 +531,9 @@ quiz.one_choice(
 # of the start: vectors whose entries are all independent, with mean 0 and **variance** 1. The variance is the mean
 # squared distance from the mean; if the mean is 0, it is the mean of the square.
 #
-# [Chapter 2](02_similarity.ipynb#how-alike-are-strangers) found how large their dot products are; here it is once more,
-# step by step. First take one product, $q_i k_i$. For independent numbers the mean of a product is the product of the
-# means. So $q_i k_i$ has mean 0, and its square, $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$, which is the variance.
+# [Chapter 2](02_similarity.ipynb#how-alike-are-strangers) found how large their dot products are; here is how, step by
+# step. First take one product, $q_i k_i$. For independent numbers the mean of a product is the product of the means. So
+# $q_i k_i$ has mean 0, and its square, $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$, which is the variance.
 #
 # Now take the score, the sum of all $d_k$ products. It has mean 0, too, so its variance is the mean of its square.
 # Multiply this square out. Two different terms make a product such as $q_1 k_1 q_2 k_2$, with mean 0, since its four
@@ -1017,7 +1017,7 @@ for width in (64, 1024):
 # there sooner, because without the division the same step moves the scores $\sqrt{d_k}$ times as far.
 #
 # So in float64, in which this is computed, unscaled scores spoil the size of the gradient and leave its direction
-# right: a step of fixed length for *each query* mends them. In float32, which holds nothing positive below about
+# right: a step of fixed length for *each query* is enough. In float32, which holds nothing positive below about
 # $10^{-45}$, the weight of the right key rounds to 0 at the start for some 6 percent of the queries at width 1024, and
 # then no direction is left. Adam, of [chapter 11](11_training.ipynb#adam), rescales its steps, too, but only the sum
 # over many examples, to which a saturated query adds next to nothing.

@@ -914,9 +914,9 @@ assert (blank == 0).all()
 # - A mask of floats is *added* to the scaled scores, so it must hold 0 for *may attend* and $-\infty$ for *hidden*.
 #   With 1 and 0 PyTorch's function hides nothing, and raises no error.
 #
-# When you check your own module in this way, copy the weights and biases, switch dropout off, allow for rounding, and
-# try a causal and a padding mask. Above all, make $B$, $T$, $D$ and $d_k$ all different: where two sizes agree, a wrong
-# axis or a wrong root can go unnoticed.
+# When you compare your own module with PyTorch's, copy the weights and biases, switch dropout (chapter 8) off, allow
+# for rounding, and try a causal and a padding mask. Above all, make $B$, $T$, $D$ and $d_k$ all different: where two
+# sizes agree, a wrong axis or a wrong root can go unnoticed.
 #
 
 # %% [markdown]
@@ -1264,7 +1264,7 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 # $\|k_i\| \|k_j\| \cos\theta$ with $\theta$ the angle between the two keys, scatter around 0. Divide both by $\|k_i\|$:
 # word $j$ wins only where $\|k_j\| \cos\theta > \|k_i\|$, so its key must be longer. And the scores
 # $X W_Q (X W_Q)^\top$ stay symmetric, whatever training does. With two random matrices a word's query has no more to do
-# with its own key than with any other: so training can still choose.
+# with its own key than with any other, so training can still choose.
 #
 # An attention that picks its own word fetches nothing new. Can a shared matrix work? Yes, with two changes: [Kitaev and
 # others (2020)](https://arxiv.org/abs/2001.04451) scale the keys, but not the queries, to length 1, so that scores are
@@ -1335,8 +1335,8 @@ assert 0.86 < (handed * drawn[1]).sum(axis=1).mean() < 0.94
 # If every key is hidden, every scaled score is $-\infty$. The softmax subtracts the largest, and $-\infty - (-\infty)$
 # is NaN (*not a number*), which spreads to everything it touches: in the next attention even a weight of 0 times NaN is
 # NaN. In training, one NaN in the loss makes nearly every gradient NaN, and with the next step nearly every parameter.
-# It happens, for example, where padding stands *before* a text (*left padding*). The causal mask lets a padding token
-# see only padding, and the padding mask hides that too.
+# Such a row arises where padding stands *before* a text (*left padding*). The causal mask lets a padding token see only
+# padding, and the padding mask hides that too.
 #
 # The three lines of `softmax` in [the definition](#the-definition) return NaN for such a row. Chapter 3's function,
 # with its check, refuses it with an error. Exercise 2 gives it weights of 0, and so do chapter 7's module and, in the
@@ -1458,9 +1458,9 @@ for name, version in versions.items():
 
 # %% [markdown]
 # Shape and shuffle catch nothing. The sum catches the wrong axis: there the columns sum to 1 and the rows do not, so an
-# output is no average of the values any more. So does leaving queries out: with the wrong axis each weight depends on
-# the other queries. (Under a causal mask the other queries include later ones, so the future leaks.) Leaving queries
-# out also catches the root of the number of queries, because that number changes.
+# output is no average of the values any more. Leaving queries out catches it, too: there each weight depends on the
+# other queries. (Under a causal mask the other queries include later ones, so the future leaks.) Leaving queries out
+# also catches the root of the number of queries, because that number changes.
 #
 # No division at all passes every check but the last: its weights are positive, sum to 1 and move with the words. Only
 # known numbers or independent code, such as the loop, detect it here.

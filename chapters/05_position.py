@@ -1184,10 +1184,10 @@ quiz.several_choices(
 # - A **relative position bias** adds to each score a number that depends on the distance alone, $q \cdot k + b_{t-s}$:
 #   one learned for each range of distances ([T5, Raffel and others, 2020](https://arxiv.org/abs/1910.10683)), or minus
 #   a multiple of the distance ([ALiBi, Press and others, 2022](https://arxiv.org/abs/2108.12409)).
-# - *NoPE* ("no positional encoding") leaves positions out where a causal mask tells the order. With such a mask each
-#   word sees only those before it. So a word that moves sees other words, and its output changes. In what order those
-#   stood, one layer cannot tell; a second can, because each of their own outputs depends on what stood before them
-#   ([chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
+# - *NoPE* ("no positional encoding") leaves positions out where a causal mask tells the order. With such a mask no word
+#   sees a later one. So a word that moves sees other words, and its output changes. In what order those stood, one
+#   layer cannot tell; a second can, because each of their own outputs depends on what stood before them
+# ([chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
 
 # %% [markdown]
 # ### Can the sum be taken apart?

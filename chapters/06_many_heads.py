@@ -325,8 +325,8 @@ print("merged   ", merged.shape, "     word 2:", merged[0, 2])
 assert np.allclose(merged[0, 2], y[0].mean(axis=0))
 
 # %% [markdown]
-# (Heads and words are counted from 0.) All weights are equal, so the merged row is the mean of the six rows: it starts
-# with 20, the mean of 0, 8, …, 40.
+# (The printout counts from 0.) All weights are equal, so the merged row is the mean of the six rows: it starts with 20,
+# the mean of 0, 8, …, 40.
 #
 # Without the swap, reshaping from $(B, T, D)$ straight to $(B, H, T, d_k)$ gives the same shape and no error, but the
 # wrong numbers. A reshape leaves the numbers in their order, all of word 1, then all of word 2, and only cuts this row
@@ -918,7 +918,7 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 #
 # A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off (an
-# **ablation**), as [chapter 15](15_pretrained.ipynb) does: set its term of the sum to zero, or to its mean, measure how
+# **ablation**; see [chapter 15](15_pretrained.ipynb)): set its term of the sum to zero, or to its mean, measure how
 # much worse the model does on new text, and compare with switching off each of the others. [Going
 # further](#what-else-do-heads-do-and-can-they-be-removed) tells what else heads do, which of them can be removed, and
 # why so much weight may go to `[CLS]`.

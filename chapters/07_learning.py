@@ -370,7 +370,7 @@ for formula, difference in zip(by_formula, by_difference, strict=True):
 assert np.allclose(by_formula[0], d_query)
 
 # %% [markdown]
-# The gradients of all 14 numbers in query, keys and values agree to within $10^{-10}$, where the largest is about 0.1.
+# The gradients of all 14 numbers in query, keys and values agree to within $10^{-10}$, where the largest is about 0.6.
 # In a model whose gradients have other sizes, compare the difference with the size of the gradient, and add a small
 # absolute tolerance for those that are 0. Both losses must be of the same function: switch dropout off, and keep the
 # batch. Check in 64-bit floats, as here: [32 bits are too few](#how-small-a-step-in-a-gradient-check). PyTorch's own
@@ -1444,8 +1444,8 @@ assert 0.3 < creep[1] < 0.45 < whole[0].diagonal().mean()
 # model that is certain and wrong gets a gradient of nearly $-1$ at the right digit. It does so even where the *label*
 # is wrong: a model that has learnt the task gets $-1$ at the label, $+1$ at the true digit, and next to nothing from
 # all correct examples. So a few wrong labels come to rule the updates, though none pulls at a logit with more than 1.
-# With a squared error, $\tfrac12 (1 - p)^2$, it would be $-(1 - p) \cdot p (1 - p)$: at $p = 0.0001$ a ten-thousandth
-# of that.
+# With the squared error $\tfrac12 (1 - p)^2$ the right digit gets $-(1 - p) \cdot p (1 - p)$: at $p = 0.0001$ about
+# $-0.0001$.
 
 # %% [markdown]
 # ### What if matrices start at zero?
@@ -1463,7 +1463,7 @@ assert 0.3 < creep[1] < 0.45 < whole[0].diagonal().mean()
 # *output* layer is harmless. Its own gradient is not 0, only those of the layers below, and these start one step later;
 # the first loss is exactly $\ln V$.
 #
-# The folded cell trains both kinds. With both matrices at zero the loss ends at 1.62, like that of the [cut
+# The folded cell zeroes $W_Q$, or both matrices. With both at zero the loss ends at 1.62, like that of the [cut
 # model](#break-it-a-cut-in-the-record), which bets.
 
 # %% one matrix at zero, then two tags=["hide-input"]

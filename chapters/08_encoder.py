@@ -296,9 +296,9 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 # explodes. With the sums it explodes, too: they cure vanishing, not exploding, and the weights must still start small
 # enough.
 #
-# The sums have a price: the stream can grow from layer to layer. Call the root of the mean square of a vector's entries
-# its **size**. In [24 attention layers without norms](#how-do-size-and-gradient-change-with-the-layer) the stream
-# reaches size 1,280. Norms keep what a sublayer receives within bounds.
+# A second price: the stream can grow from layer to layer. Call the root of the mean square of a vector's entries its
+# **size**. In [24 attention layers without norms](#how-do-size-and-gradient-change-with-the-layer) the stream reaches
+# size 1,280. Norms keep what a sublayer receives within bounds.
 
 # %% [markdown]
 # ## Layer norm, on four numbers
@@ -416,7 +416,7 @@ plt.show()
 #
 # Choose pre-norm, unless you reproduce the paper: in our deep stacks it [learns quickly](#does-training-agree) even
 # from initial weights with which post-norm is slow. A deep post-norm stack is as quick only from smaller initial
-# weights. A [warm-up](#does-it-need-warm-up), a learning rate that grows from nearly 0, helps, too.
+# weights. A [warm-up](#does-it-need-warm-up), a learning rate that grows from nearly 0, may help.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -614,7 +614,7 @@ assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 # attention nothing may change elsewhere.
 #
 # Every token has read the whole sentence. So an encoder that is asked for the *next* token has already seen it, and
-# would only learn to copy. It is trained to fill in words that were hidden, as BERT was ([chapter
+# would only learn to copy. It can learn to fill in words that were hidden, as BERT did ([chapter
 # 15](15_pretrained.ipynb)).
 
 # %% [markdown]
@@ -888,8 +888,8 @@ for norm_first in (False, True):
 #
 # **How it is measured.** Every model has three post-norm layers of width 32 with four heads, and a linear map that
 # turns each position's final vector into ten scores. It is trained for 600 steps of [Adam](11_training.ipynb#adam),
-# with each of three seeds. Over the first 50 steps the learning rate grows (a *warm-up*). A model that lost a part may
-# need a larger or smaller learning rate, so each model gets the best of seven. The matrices have [Glorot's
+# with each of three seeds. The first 50 steps are warm-up. A model that lost a part may need a larger or smaller
+# learning rate, so each model gets the best of seven. The matrices have [Glorot's
 # initialisation](#what-goes-wrong-in-a-deep-stack). `python -m benchmarks.encoders` repeats all this.
 
 
@@ -1001,9 +1001,9 @@ for without in (None, *PARTS):
 # - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
 # - Without the **residual connection** around attention, *add* stays near chance, and *reverse* learns little more than
 #   how often each digit occurs: always answering with the most frequent of the twelve is right for 26 percent. A head
-#   that attends only to the mirrored position could still solve it. But before training the weights are spread over all
-#   positions, so each position holds an average, and little of its own. After three layers the averages of averages are
-#   [nearly alike](#words-become-alike): training has little to start from.
+#   that attends only to the mirrored position could still solve *reverse*. But before training the weights are spread
+#   over all positions, so each position holds an average, and little of its own. After three layers the averages of
+#   averages are [nearly alike](#words-become-alike): training has little to start from.
 # - The residual connection around the feed-forward network, and the **norms**, are not needed here.
 # - Without the **feed-forward** networks even *add* is 98 to 99 percent right. Attention is linear only for given
 #   weights, and its weights depend on the words. Norms are not linear either. So three layers of both can almost add
@@ -1861,9 +1861,9 @@ show_stacks(
 # Where words are alike there is nothing to choose between, and another choice would change nothing. So with attention
 # alone $W_Q$ gets no gradient from the fourth layer on (values near 1e-8 are rounding), and with post-norm hardly any
 # near the top. With *added* the gradient is about a thousand at the top, because the numbers are so large: a word's own
-# share is only 0.006, but of a size of 1,280 that is about 8, more than at the start. It is some million times as large
-# at the bottom: on its way down it explodes, too. With pre-norm every layer gets one, the top layer a fiftieth of the
-# lowest one's.
+# share is only 0.006, but of a size of 1,280 that is about 8, more than at the start. The gradient is some million
+# times as large at the bottom: it explodes on its way down. With pre-norm every layer gets one, the top layer a
+# fiftieth of the lowest one's.
 
 # %% [markdown]
 # Here are the stacks at their top, and with them the three in which what attention adds is divided by $\sqrt{24}$:
@@ -2034,8 +2034,8 @@ assert 0.4 < found[1] < 0.65 and found[2] > 0.95
 # It is the second layer's: some head gives the mirrored position nearly all of its weight, and in the first layer none
 # gives it more than a fifth, on average. Without the second layer's attention more than half of the digits are still
 # right, because in this run the third layer attends to the same position, a *backup*. Without the attention of layers 2
-# and 3, the answers are hardly better than chance. (With seed 5 layer 3 fetches it, with 0.98 of its weight, and layer
-# 2 gives it half.)
+# and 3, the answers are hardly better than chance. (With seed 5 layer 3 fetches the digit, with 0.98 of its weight, and
+# layer 2 gives it half.)
 
 # %% [markdown]
 # ### Break it: a norm that is nearly right

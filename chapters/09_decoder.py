@@ -2163,8 +2163,9 @@ for (lost, looked), count in groups.most_common():
 # the vector of *are*. Hiding one at a time does not show that.
 #
 # In four of the nine other models *you* gets the most attention, too, and there *I* is lost without it. Three others
-# need *how*, and also *are*, but not *you*. The last two keep it whichever single word is hidden. So in six of the nine
-# the word with most attention is one that *I* needs by itself, and in three it is not: a map alone does not say why.
+# need *how*, and also *are*, but not *you*. The last two keep *I* whichever single word is hidden. So in six of the
+# nine the word with most attention is one that *I* needs by itself, and in three it is not: a map alone does not say
+# why.
 #
 # [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are: how far
 # they show what the prediction depends on.

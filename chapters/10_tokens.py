@@ -362,9 +362,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 #
 # With the four merges from above *eat* is symbol 259. Its ID is 262, because three special tokens come first.
 #
-# Our special tokens come first, so one more would shift the IDs of all bytes and merges. A trained model knows a token
-# only by its ID, so choose the special tokens before training. Nor can it use another tokenizer, where 262 would be
-# another piece of text.
+# One special token more would shift the IDs of all bytes and merges. A trained model knows a token only by its ID, so
+# choose the special tokens before training. The model cannot use another tokenizer: 262 would be another piece of text.
 #
 # ### The tokenizer
 #
@@ -373,7 +372,7 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 #
 # The heart is `_merge`. The *rank* of a pair says how early it was learnt, 0 for the first. `_merge` takes, again and
 # again, the learnt pair of lowest rank in the word, until there is none. This gives the result of going through all
-# merges in order, because the ranks only rise: every pair that a merge makes contains its new symbol and so was learnt
+# merges in order, because the ranks only rise: every learnt pair that a merge makes holds its new symbol and so came
 # later. Going by rank is faster, because a word has few pairs and there are thousands of merges. In *seat* only *e a*
 # is a learnt pair, of rank 0, so the word becomes *s ea t*. Now only *ea t* is one, of rank 3, so it becomes *s eat*,
 # which holds no learnt pair. That is two rounds, not four merges. `_cache` keeps results, because frequent words come
@@ -678,8 +677,8 @@ for row in captions["sizes"]:
 #
 # Whatever the size, split the data first and learn the merges from training text alone, because they are fitted to
 # their text like parameters. Otherwise the test text is cut into fewer tokens than other new text, and no longer stands
-# for it. (The loss need not look better, because a token that occurs in the test text alone keeps its random
-# embedding.)
+# for it. (The loss need not look better, because a token that occurs in the test text alone is never a training
+# target.)
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}

@@ -124,8 +124,8 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 # likely tokens.
 #
 # Only the right token's probability counts. In the second row the model knows nothing and gives each of the four tokens
-# $1/4$. Among $V$ tokens it would give each $1/V$, so its loss is $-\ln(1/V) = \ln V$, and its perplexity is $V$. This
-# is the loss to expect before training ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
+# $1/4$. Among $V$ tokens it would give each $1/V$, so its loss is $-\ln(1/V) = \ln V$, and its perplexity is $V$.
+# Expect a loss of $\ln V$ before training ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
 #
 # Why not maximise the share of right tokens instead? A small change of a parameter hardly ever changes which token
 # scores highest, so that share has a gradient of zero nearly everywhere.
@@ -570,7 +570,7 @@ def noam_rate(step: int, d_model: int, warmup: int) -> float:
 def linear_rate(step: int, peak: float, warmup: int, steps: int) -> float:
     """Up in a line to `peak` at step `warmup`, then down in a line.
 
-    It is 0 after `steps`. ValueError: a step below 1, a warm-up beyond `steps`.
+    It is 0 after `steps`. ValueError unless step >= 1 and 1 <= warmup <= steps.
     """
     if step < 1 or not 1 <= warmup <= steps:
         wanted = "step must be at least 1 and warmup between 1 and steps"
@@ -1064,8 +1064,8 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 #    model.
 #
 # The learning rate and the order of the sentences are not on the list, because both can be computed again. The learning
-# rate follows from the number of the step, and the history has one loss for each step, so its length is that number.
-# The order follows from the seed and the number of the epoch.
+# rate follows from the number of the step, and with a loss for each step, as below, the history has that length. The
+# order follows from the seed and the number of the epoch.
 #
 # `save_run` writes the five to a new file beside the old one, and renames it when it is complete. Renaming is
 # **atomic**: it happens wholly or not at all. So a process that is killed while saving leaves the old run or the new
@@ -1506,12 +1506,11 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
     )
 
 # %% [markdown]
-# The smoothed loss is smallest at 0.925, and 0.999 costs more than 0.925, because a cross-entropy is smallest where the
-# model's probabilities equal those of the target. It cannot reach 0: the least is the **entropy** of the smoothed
-# target, here 0.349, 0.90 for this chapter's 334 tokens, and 1.38 for the paper's 37,000. So expect a worse perplexity,
-# and do not compare a smoothed training loss with a plain validation loss. (A training loss above the validation loss
-# is usually no mistake: smoothing and dropout raise it, and it is often the mean over an epoch in which the model was
-# still worse.)
+# The smoothed loss is smallest at 0.925, and 0.999 costs more than 0.925, as [above](#label-smoothing). It cannot reach
+# 0: the least is the **entropy** of the smoothed target, here 0.349, 0.90 for this chapter's 334 tokens, and 1.38 for
+# the paper's 37,000. So expect a worse perplexity, and do not compare a smoothed training loss with a plain validation
+# loss. (A training loss above the validation loss is usually no mistake: smoothing and dropout raise it, and it is
+# often the mean over an epoch in which the model was still worse.)
 
 # %% [markdown]
 # ### Why clip, if Adam divides the size out?

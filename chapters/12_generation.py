@@ -597,7 +597,7 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # words, because $0.5 + 0.25$ is not enough. After temperature 0.5 two are enough, with $0.734 + 0.183$. So the order
 # matters: the code applies temperature, then top-k, then top-p.
 #
-# The code leaves **min-p** out. [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose it for high
+# The code leaves min-p out. [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose it for high
 # temperatures: the flatter the probabilities, the more unlikely words top-p lets in, whereas min-p moves with the
 # likeliest one. Their claim that its texts are better than those of top-p is disputed ([Schaeffer and others,
 # 2025](https://arxiv.org/abs/2506.13681)).

@@ -195,9 +195,9 @@ quiz.one_choice(
 # %% [markdown]
 # The parameters come in a *safetensors* file, a format that holds numbers and no code, so that loading it cannot run
 # anything. The file uses other names than ours: its `attention.self.query` is our `attention.w_q`. The folded cell
-# renames the parameters and picks those that our model has. Then `load_state_dict` copies the numbers. It raises an
-# error if a name is missing; with `strict=False` a parameter that was not found would keep its random values. One layer
-# of the file is left out, the *pooler*, because it works on the vector of `[CLS]` alone, and we use the mean.
+# renames the parameters and picks those that our model has. Then `load_state_dict` copies the numbers. A missing name
+# is an error. (Left to `load_state_dict` with `strict=False`, such a parameter would stay as it was.) One layer of the
+# file is left out, the *pooler*, because it works on the vector of `[CLS]` alone, and we use the mean.
 
 # %% tags=["hide-input", "export"] module="pretrained"
 from pathlib import Path
@@ -848,8 +848,8 @@ assert round(0.03 / 0.43, 2) == 0.07
 # **By hand:** a row gives 0.6 to `[CLS]`, whose value has the length 0.05, and 0.4 to a word, whose value has the
 # length 1. They hand over 0.03 and 0.4. So `[CLS]` has 60 percent of the weight, and 7 percent of the length.
 #
-# The output's second line is this share of length for both special tokens, averaged over rows and heads. In layers 2 to
-# 5 they get nearly two thirds of the weight, but 21 to 26 percent of the length. Two average tokens would have 19 of
+# *Share of what is received* is this share of length for both special tokens, averaged over rows and heads. In layers 2
+# to 5 they get nearly two thirds of the weight, but 21 to 26 percent of the length. Two average tokens would have 19 of
 # either. The reason is `[CLS]`: it gets nearly all of that weight, and its value, after $W_O$, is only 0.03 to 0.06 as
 # long as a word's.
 #
@@ -994,9 +994,9 @@ assert n != answers[3][0][1] and "finally" not in manual[n]
 # %% [markdown]
 # *End* turns the vector most, then *I* and *run*. But *end* does not explain the lead: without it both cosines fall
 # equally, and the lead is as before. Without *run* the lead falls from 0.15 to 0.09, presumably because *run* draws the
-# question towards what runs: loops. No single word explains the whole lead: whichever you hide, at least 0.09 is left.
-# Nor does attention received point to *run*, because *where*, *put* and *end* receive more. So a word can matter most
-# for the vector and not at all for the lead. Test what you want to know.
+# question towards what runs: loops. No single word explains the whole lead: whichever you hide, over half is left. Nor
+# does attention received point to *run*, because *where*, *put* and *end* receive more. So a word can matter most for
+# the vector and not at all for the lead. Test what you want to know.
 #
 # Attention received does say something about a word: its rank correlation with the turn is 0.61 here, and in the twenty
 # sentences 0.74 on average. Part of that is built in, since hiding a word that gets much weight takes away more. So

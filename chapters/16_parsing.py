@@ -1216,9 +1216,9 @@ plt.show()
 # *behind* the translator, at 90.4. Here the gap is 38, even for our best translator. But we have a fifth of the
 # sentences, and our model has an eighth of the width.
 #
-# In our range, more trees widen this gap ([Going further](#does-the-gap-depend-on-the-number-of-trees)). But the
-# translator gained more from the second quadrupling than from the first, and the others less. The paper's result
-# suggests that a translator can come close, with more trees and more width.
+# Quadrupling the trees twice widened this gap ([Going further](#does-the-gap-depend-on-the-number-of-trees)). But the
+# translator gained more from the second time than from the first, and the others less. The paper's result suggests that
+# a translator can come close, with more trees and more width.
 #
 # A chart has the positions built in, and a grammar's rules the nesting. What is built in is a model's **inductive
 # bias**. If the bias fits the task, a model needs less data. The weaker it is, the more the data decide, and as

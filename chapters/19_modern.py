@@ -1616,7 +1616,7 @@ assert np.allclose(
 # Left alone, an expert ends with up to 92 percent of its layer's tokens, and another with 0.2 percent (**expert
 # collapse**). With the load-balancing loss, the busiest expert has about a third of the tokens, and the test loss is
 # lower with all three seeds, 3.86 instead of 3.93. A single network has 3.90, but its seeds lie on both sides of these
-# three, so this gain may be chance. One possible reason: in 300 steps, an expert has seen only about a quarter of the
+# three, so no gain over it is sure. One possible reason: in 300 steps, an expert has seen only about a quarter of the
 # tokens.
 
 # %% [markdown]

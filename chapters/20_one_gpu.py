@@ -216,8 +216,9 @@ print(f"ridge point      {ridge_point:10.1f} FLOPs per byte")
 # three times in 16 bits, which halve the bytes.
 #
 # On a GPU the ridge point is much higher. NVIDIA's [data
-# sheet](https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet) gives an H100 (SXM) 989
-# TFLOP/s with numbers of 16 bits, and 3.35 TB/s: 295 FLOPs per byte. There a product in 16 bits needs 885 rows.
+# sheet](https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet) gives an H100 (SXM) 1,979
+# TFLOP/s in 16 bits where half of the entries are zeros (*sparsity*), so 989 without, and 3.35 TB/s: 295 FLOPs per
+# byte. There a product in 16 bits needs 885 rows.
 #
 # **Predict first.** Draw FLOP/s over arithmetic intensity. Which two lines bound all work whose data comes from memory?
 
@@ -724,9 +725,9 @@ drawing.text(0.1, 0.24, "time", at="left")
 plt.show()
 
 # %% [markdown]
-# With large kernels, Python runs ahead, the queue is never empty, and the GPU never waits. With small ones, each is
-# done before the next launch, so the GPU waits: the step is overhead-bound. If Python asks for a number, such as the
-# loss, it waits until the queue is empty. Then the GPU waits for the next launch. That is a **host-device
+# With large kernels, Python runs ahead, the queue is never empty, and the GPU never waits. With small ones, each ends
+# before the next is launched, so the GPU waits: the step is overhead-bound. If Python asks for a number, such as the
+# loss, it waits until all these are done. Then the GPU waits for the next launch. That is a **host-device
 # synchronisation**. So store `loss.detach()`, which stays on the device, and call `.item()` only every hundred steps or
 # so.
 
@@ -945,8 +946,8 @@ def measure(
 
 
 # %% [markdown]
-# Here are some rungs, live, each by itself: the median of seven steps with its quartiles. The last column is the
-# distance of a rung's gradient from the first rung's, as a share of the norm of the first. A processor without
+# Here are five rungs, live, each alone: the median of seven steps with its quartiles, and the memory. The last column
+# is the distance of a rung's gradient from the first rung's, as a share of the norm of the first. A processor without
 # instructions for bf16, such as the one that wove this page, is slower with it.
 
 # %% five rungs, one at a time tags=["hide-input"]
@@ -1606,8 +1607,8 @@ plt.show()
 #
 # So put the measured speeds of the green squares in place of the roofline, with softmax's speed for attention and
 # activation. Then the estimate is 40 percent, for the forward pass of such a layer and nothing else. The whole step
-# also has a decoder, a loss and an optimiser, and reaches 35. So with kernels of this speed, a step of this width has
-# no room for 40. A wider model should, since its share of products is larger; none was timed.
+# also has a decoder, a loss and an optimiser, and reaches 35. So with kernels of this speed, a step of this width can
+# hardly reach 40. A wider model should, since its share of products is larger; none was timed.
 #
 # ### Where do the 40 ms go?
 #

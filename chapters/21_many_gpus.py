@@ -881,8 +881,8 @@ for name in ("1 process", "2, one of them killed"):
 
 # %% [markdown]
 # No farther than the other runs, because the checkpoint keeps all that the steps depend on. Steps 11 and 12 were made
-# twice. One process could have gone on alone, because the whole batch is dealt out to whoever is there. The steps would
-# take longer, with the same results up to rounding and dropout.
+# twice. One process could have gone on alone, because the whole batch is dealt out to whoever is there, with the same
+# results up to rounding.
 #
 #
 #
@@ -909,8 +909,8 @@ for name in ("1 process", "2, one of them killed"):
 # ```
 #
 # `max_tokens` stays the size of the *whole* batch. So the result does not depend on the number of processes, except for
-# rounding and for dropout, where each rank draws its own numbers. (With the same numbers, row $n$ of every share would
-# lose the same entries, and the noise of the shares would no longer average out.)
+# rounding and for dropout, where each rank draws its own numbers. (With the same numbers, row $n$ of every shard would
+# lose the same entries, and the noise of the shards would no longer average out.)
 
 # %% tags=["quiz"]
 quiz.one_choice(

@@ -311,12 +311,12 @@ assert cost[3, False][0] < 430 and abs(cost[8, True][2] - cost[32, True][2]) < 5
 
 # %% [markdown]
 # In 8 bits all 500 sentences stay right. Why is so little lost? A rounding error is spread evenly from minus to plus
-# half a scale, so its standard deviation is the scale divided by $\sqrt{12}$. The largest of 64 normal random numbers
-# is about 2.6 times a typical one, and the 8-bit scale is this divided by 127. So the error is 0.6 percent of a typical
-# entry, in 4 bits 11 percent, and in 3 bits 25. A dot product with such a row is off by the same share: the errors
-# cancel in part, but so do its terms. With a scale for each row even 3 bits cost only a few sentences. With one scale
-# for the whole matrix they cost far more, because its largest entry makes the scale so coarse that 54 percent of the
-# entries round to 0, against 31 with one for each row.
+# half a scale, so its standard deviation is the scale divided by $\sqrt{12}$. The largest absolute value of 64 normal
+# random numbers is about 2.6 times a typical one, and the 8-bit scale is this divided by 127. So the error is 0.6
+# percent of a typical entry, in 4 bits 11 percent, and in 3 bits 25. A dot product with such a row is off by the same
+# share: the errors cancel in part, but so do its terms. With a scale for each row even 3 bits cost only a few
+# sentences. With one scale for the whole matrix they cost far more, because its largest entry makes the scale so coarse
+# that 54 percent of the entries round to 0, against 31 with one for each row.
 #
 # But this language is easy, and the model is large for it. On captions, which are harder, few bits cost more. Here
 # three transformers of a million parameters, trained with different seeds, translate the captions of chapter 14. You

@@ -137,7 +137,7 @@ def noam_rate(step: int, d_model: int, warmup: int) -> float:
 def linear_rate(step: int, peak: float, warmup: int, steps: int) -> float:
     """Up in a line to `peak` at step `warmup`, then down in a line.
 
-    It is 0 after `steps`. ValueError: a step below 1, a warm-up beyond `steps`.
+    It is 0 after `steps`. ValueError unless step >= 1 and 1 <= warmup <= steps.
 
     Defined in chapter 11, "Warm-up and schedule".
     """

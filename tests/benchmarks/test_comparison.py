@@ -65,7 +65,9 @@ def test_what_the_page_says_of_one_product_and_of_the_loss_was_measured():
         gained = layers * (alone["dotformer"]["ms"] - alone["one product"]["ms"])
         assert gained < 0.025 * step["dotformer"]["ms"]
     for row in rows:
-        assert row["what"] != "cross-entropy" or row["contenders"]["dotformer"]["ratio_quartiles"][1] < 1
+        if row["what"] == "cross-entropy":
+            found = row["contenders"]["dotformer"]
+            assert found["ratio"] < 1 and (found["ratio_quartiles"][1] < 1 or "V 6000" not in row["size"])
     for row in rows:
         if row["what"].endswith("all to one length") and "batch 32" in row["size"]:
             assert round(row["contenders"]["CTranslate2"]["ratio"], 1) == 0.5

@@ -249,7 +249,7 @@ def test_all_ways_of_attention_compute_the_same_with_the_backend_they_name(run, 
 
 def test_the_peers_are_those_of_the_comparison(files):
     found = files["peers"]["measurements"]
-    assert [row["what"] for row in found][:2] == ["training step", "encoding"] and len(found) == 9
+    assert [row["what"] for row in found][:2] == ["training step", "products"] and len(found) == 11
     assert found[0].keys() >= {"what", "size", "parameters", "contenders", "rounds"}
     assert found[0]["contenders"].keys() == {"dotformer", "torch", "transformers", "x-transformers"}
 
@@ -481,7 +481,7 @@ def test_what_can_be_measured_without_optional_packages_is(tmp_path, monkeypatch
             monkeypatch.setattr(importlib.import_module(module), name, value)
     fresh.main(["--device", "cpu", "--quick", "--output", str(tmp_path)])
     counts = {name: len(read(tmp_path, name)["measurements"]) for name in fresh.SECTIONS}
-    assert counts == {"roofline": 3, "ladder": 2, "attention": 8, "peers": 4, "throughput": 1}
+    assert counts == {"roofline": 3, "ladder": 2, "attention": 8, "peers": 6, "throughput": 1}
     [error] = read(tmp_path, "peers")["errors"]
     assert error["row"].startswith("encoding")
     layers = [row["contenders"].keys() for row in read(tmp_path, "peers")["measurements"] if row["what"] == "attention"]
