@@ -215,6 +215,129 @@ plt.show()
 # Any other $d_k$ would do, too: $W_O$ then has the shape $(H d_k, D)$ and still returns width $D$.
 
 # %% [markdown]
+# ### Heads are a sum
+#
+# In the product with $W_O$, the first head's $d_k$ numbers meet only the first $d_k$ rows of $W_O$, the second head's
+# the next $d_k$, and so on. Call the rows that head $h$ owns $W_O^{(h)}$. Then multiplying the concatenated heads by
+# $W_O$ is the same as multiplying each head by its own rows and adding the results:
+#
+# $$\bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O \;=\; \sum_{h} \text{head}_h \, W_O^{(h)} .$$
+#
+# Two heads of width 1, for example, hand over 5 and 7, and $W_O$ has the rows $(1, 0)$ and $(2, 3)$:
+# $(5, 7) \, W_O = 5 \, (1, 0) + 7 \, (2, 3) = (19, 21)$.
+#
+# So a head has two jobs. Its $W_Q$ and $W_K$ say where it looks. Its $W_V$ and its rows of $W_O$ say what it hands
+# over, and into which numbers of the output. [Elhage and others,
+# 2021](https://transformer-circuits.pub/2021/framework/index.html), call the two its *QK circuit* and its *OV circuit*.
+# The product $W_V^{(h)} W_O^{(h)}$ has the shape $(D, D)$, but squeezes a word into $d_k$ numbers on the way (its
+# *rank* is at most $d_k$). What a head hands over depends on at most $d_k$ directions of a word, the columns of
+# $W_V^{(h)}$, and goes into at most $d_k$ directions of another, the rows of $W_O^{(h)}$.
+#
+# Head $h$ adds its attention weights times $X W_V^{(h)} W_O^{(h)}$. If all heads had the same weights, these could be
+# factored out, leaving one wide head with the matrix $\sum_h W_V^{(h)} W_O^{(h)}$. So several heads gain only where
+# their weights differ. A sum has no order: with their rows of $W_O$, two heads can be exchanged, so *head 3* means
+# something in one trained model only. Single entries of the matrices mean as little. With an invertible matrix $M$ of
+# shape $(d_k, d_k)$, $W_V^{(h)} M$ and $M^{-1} W_O^{(h)}$ do what $W_V^{(h)}$ and $W_O^{(h)}$ did, since $M M^{-1}$ is
+# the identity. (For $W_Q^{(h)}$ and $W_K^{(h)}$, whose product is $W_Q W_K^\top$, the pair is $M$ and the transpose of
+# $M^{-1}$.) To compare two models, compare the products, or what the heads do.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
+from classroom.diagram import Diagram
+
+drawing = Diagram(6.8, 2.5)
+drawing.box(0.5, 1.25, "x", 0.6)
+drawing.text(0.5, 0.9, "(T, D)", color=plots.GREY, size=9)
+for head, (y, color) in enumerate([(1.85, plots.BLUE), (0.65, plots.RED)]):
+    drawing.arrow((0.8, 1.25), (1.05, 1.25), (1.05, y), (1.3, y))
+    label = f"head {head + 1}: $W_Q$, $W_K$, $W_V$"
+    drawing.box(2.2, y, label, 1.8, 0.42, color)
+    drawing.arrow((3.1, y), (3.75, y), color=color)
+    drawing.text(3.42, y + 0.17, "(T, $d_k$)", color=plots.GREY, size=9)
+    drawing.box(4.5, y, "its rows of $W_O$", 1.5, 0.42, color)
+    drawing.arrow((5.25, y), (5.95, y), (5.95, 1.25 + (0.1 if y > 1.25 else -0.1)))
+    drawing.text(5.6, y + 0.17, "(T, D)", color=plots.GREY, size=9)
+drawing.sum(5.95, 1.25)
+drawing.arrow((6.05, 1.25), (6.45, 1.25))
+drawing.text(6.62, 1.25, "out")
+plt.show()
+
+# %% [markdown]
+# ### What $W_O$ joins
+#
+# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. And in a transformer, as
+# [chapter 8](08_encoder.ipynb) will show, the output is added to the word's own vector, number by number. So head 1
+# could change only the first $d_k$ numbers of a word, whatever the model keeps there. With $W_O$, each head can write
+# into any of the $D$ numbers, and two heads into the same ones.
+#
+# Back to the two heads of the example: does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites
+# dog* and *dog bites dog*. One column of $W_O$, $(1, 0, -1, 0)$, brings the answer into one number: it subtracts head
+# 2's first entry (*dog is bitten*) from head 1's (*dog bites*).
+
+
+# %% tags=["plot"] mystnb={"image": {"alt": "One column of W_O as a row of four numbers, 1 and 0 for head 1, minus 1 and 0 for head 2. Under it what the two heads hand over, in blue and red. For dog bites man head 1 hands over 0.998 and 0, head 2 hands over 0 and 0.998, so head 1 writes 0.998, head 2 writes 0, and the sum is 0.998. For man bites dog head 1 writes 0, head 2 writes minus 0.998, and the sum is minus 0.998. For dog bites dog they write 0.998 and minus 0.998, and the sum is 0."}}
+def written(number):
+    return f"{number:.3g}".replace("-", "−")
+
+
+fight = np.stack([dog + position, verb, dog - position])
+drawing = Diagram(6.8, 2.65)
+tints = [f"{plots.BLUE}33"] * 2 + [f"{plots.RED}33"] * 2
+column = [1, 0, -1, 0]
+for middle, label in (1.9, "head 1"), (2.9, "head 2"):
+    drawing.text(middle, 2.5, label, color=plots.GREY, size=9)
+drawing.text(1.25, 2.17, "a column of $W_O$", at="right", size=9)
+drawing.cells(1.4, 2.17, [written(n) for n in column], tints, 0.5)
+for y, sentence, name in (
+    (1.55, dog_bites, "dog bites man"),
+    (1.0, man_bites, "man bites dog"),
+    (0.45, fight, "dog bites dog"),
+):
+    found = heads_by_loop(sentence, [head_1, head_2])[0][1].round(3)
+    parts = found[:2] @ column[:2], found[2:] @ column[2:]
+    drawing.text(1.25, y, name, at="right", size=10)
+    drawing.cells(1.4, y, [written(n) for n in found], tints, 0.5)
+    drawing.arrow((3.5, y), (3.9, y))
+    drawing.text(4.3, y, written(parts[0]), color=plots.BLUE)
+    drawing.sum(4.8, y)
+    drawing.text(5.3, y, written(parts[1]), color=plots.RED)
+    drawing.text(6.2, y, f"= {written(sum(parts))}")
+plt.show()
+
+# %% [markdown]
+# The sum is positive where the dog only bites, negative where it is only bitten, and 0 where it does both. Neither head
+# by itself tells all three sentences apart. Their sum does.
+#
+# Unlike the models of an ensemble, heads are not averaged. An average gives each head the same say in every number,
+# whereas each head's own rows of $W_O$ set how much it adds to each number.
+
+# %% tags=["proof"]
+who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
+for sentence, expected in ((dog_bites, 0.998), (man_bites, -0.998), (fight, 0.0)):
+    heads, _ = heads_by_loop(sentence, [head_1, head_2])
+    assert np.isclose((heads @ who)[1, 0], expected, atol=0.0006)
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "What does $W_O$ do?",
+    quiz.wrong(
+        "It averages the heads, so that one bad head does no harm",
+        "That would make heads an ensemble. They are laid side by side, and $W_O$ is free to treat each differently.",
+    ),
+    quiz.wrong(
+        "It brings the heads' outputs back to the width of a word, where $d_k = D / H$",
+        "They have it already: $H$ heads of width $D / H$, side by side, are $D$ wide. The matrix is square.",
+    ),
+    quiz.right(
+        "It lets what different heads found meet in one number",
+        "Yes. Up to that point, no number depends on two heads of this layer.",
+    ),
+    quiz.wrong(
+        "It turns the output into probabilities over words",
+        "That is the last layer of the whole model, with a softmax over the vocabulary. Attention ends in a vector for each word.",
+    ),
+)
+
+# %% [markdown]
 # ### In code
 #
 # In code the query matrices of all heads stand side by side in one matrix of shape $(D, D)$, so that one product
@@ -428,129 +551,6 @@ assert np.allclose(all_weights, loop_weights)
 assert np.allclose(mixed, multi_head(sequence[None], w_q, w_k, w_v, w_o, 4)[0])
 terms = [side_by_side[:, rows] @ w_o[rows] for rows in np.split(np.arange(16), 4)]
 assert np.allclose(sum(terms), mixed)
-
-# %% [markdown]
-# ### Heads are a sum
-#
-# In the product with $W_O$, the first head's $d_k$ numbers meet only the first $d_k$ rows of $W_O$, the second head's
-# the next $d_k$, and so on. Call the rows that head $h$ owns $W_O^{(h)}$. Then multiplying the concatenated heads by
-# $W_O$ is the same as multiplying each head by its own rows and adding the results:
-#
-# $$\bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O \;=\; \sum_{h} \text{head}_h \, W_O^{(h)} .$$
-#
-# Two heads of width 1, for example, hand over 5 and 7, and $W_O$ has the rows $(1, 0)$ and $(2, 3)$:
-# $(5, 7) \, W_O = 5 \, (1, 0) + 7 \, (2, 3) = (19, 21)$.
-#
-# So a head has two jobs. Its $W_Q$ and $W_K$ say where it looks. Its $W_V$ and its rows of $W_O$ say what it hands
-# over, and into which numbers of the output. [Elhage and others,
-# 2021](https://transformer-circuits.pub/2021/framework/index.html), call the two its *QK circuit* and its *OV circuit*.
-# The product $W_V^{(h)} W_O^{(h)}$ has the shape $(D, D)$, but squeezes a word into $d_k$ numbers on the way (its
-# *rank* is at most $d_k$). What a head hands over depends on at most $d_k$ directions of a word, the columns of
-# $W_V^{(h)}$, and goes into at most $d_k$ directions of another, the rows of $W_O^{(h)}$.
-#
-# Head $h$ adds its attention weights times $X W_V^{(h)} W_O^{(h)}$. If all heads had the same weights, these could be
-# factored out, leaving one wide head with the matrix $\sum_h W_V^{(h)} W_O^{(h)}$. So several heads gain only where
-# their weights differ. A sum has no order: with their rows of $W_O$, two heads can be exchanged, so *head 3* means
-# something in one trained model only. Single entries of the matrices mean as little. With an invertible matrix $M$ of
-# shape $(d_k, d_k)$, $W_V^{(h)} M$ and $M^{-1} W_O^{(h)}$ do what $W_V^{(h)}$ and $W_O^{(h)}$ did, since $M M^{-1}$ is
-# the identity. (For $W_Q^{(h)}$ and $W_K^{(h)}$, whose product is $W_Q W_K^\top$, the pair is $M$ and the transpose of
-# $M^{-1}$.) To compare two models, compare the products, or what the heads do.
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
-from classroom.diagram import Diagram
-
-drawing = Diagram(6.8, 2.5)
-drawing.box(0.5, 1.25, "x", 0.6)
-drawing.text(0.5, 0.9, "(T, D)", color=plots.GREY, size=9)
-for head, (y, color) in enumerate([(1.85, plots.BLUE), (0.65, plots.RED)]):
-    drawing.arrow((0.8, 1.25), (1.05, 1.25), (1.05, y), (1.3, y))
-    label = f"head {head + 1}: $W_Q$, $W_K$, $W_V$"
-    drawing.box(2.2, y, label, 1.8, 0.42, color)
-    drawing.arrow((3.1, y), (3.75, y), color=color)
-    drawing.text(3.42, y + 0.17, "(T, $d_k$)", color=plots.GREY, size=9)
-    drawing.box(4.5, y, "its rows of $W_O$", 1.5, 0.42, color)
-    drawing.arrow((5.25, y), (5.95, y), (5.95, 1.25 + (0.1 if y > 1.25 else -0.1)))
-    drawing.text(5.6, y + 0.17, "(T, D)", color=plots.GREY, size=9)
-drawing.sum(5.95, 1.25)
-drawing.arrow((6.05, 1.25), (6.45, 1.25))
-drawing.text(6.62, 1.25, "out")
-plt.show()
-
-# %% [markdown]
-# ### What $W_O$ joins
-#
-# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. And in a transformer, as
-# [chapter 8](08_encoder.ipynb) will show, the output is added to the word's own vector, number by number. So head 1
-# could change only the first $d_k$ numbers of a word, whatever the model keeps there. With $W_O$, each head can write
-# into any of the $D$ numbers, and two heads into the same ones.
-#
-# Back to the two heads of the example: does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites
-# dog* and *dog bites dog*. One column of $W_O$, $(1, 0, -1, 0)$, brings the answer into one number: it subtracts head
-# 2's first entry (*dog is bitten*) from head 1's (*dog bites*).
-
-
-# %% tags=["plot"] mystnb={"image": {"alt": "One column of W_O as a row of four numbers, 1 and 0 for head 1, minus 1 and 0 for head 2. Under it what the two heads hand over, in blue and red. For dog bites man head 1 hands over 0.998 and 0, head 2 hands over 0 and 0.998, so head 1 writes 0.998, head 2 writes 0, and the sum is 0.998. For man bites dog head 1 writes 0, head 2 writes minus 0.998, and the sum is minus 0.998. For dog bites dog they write 0.998 and minus 0.998, and the sum is 0."}}
-def written(number):
-    return f"{number:.3g}".replace("-", "−")
-
-
-fight = np.stack([dog + position, verb, dog - position])
-drawing = Diagram(6.8, 2.65)
-tints = [f"{plots.BLUE}33"] * 2 + [f"{plots.RED}33"] * 2
-column = [1, 0, -1, 0]
-for middle, label in (1.9, "head 1"), (2.9, "head 2"):
-    drawing.text(middle, 2.5, label, color=plots.GREY, size=9)
-drawing.text(1.25, 2.17, "a column of $W_O$", at="right", size=9)
-drawing.cells(1.4, 2.17, [written(n) for n in column], tints, 0.5)
-for y, sentence, name in (
-    (1.55, dog_bites, "dog bites man"),
-    (1.0, man_bites, "man bites dog"),
-    (0.45, fight, "dog bites dog"),
-):
-    found = heads_by_loop(sentence, [head_1, head_2])[0][1].round(3)
-    parts = found[:2] @ column[:2], found[2:] @ column[2:]
-    drawing.text(1.25, y, name, at="right", size=10)
-    drawing.cells(1.4, y, [written(n) for n in found], tints, 0.5)
-    drawing.arrow((3.5, y), (3.9, y))
-    drawing.text(4.3, y, written(parts[0]), color=plots.BLUE)
-    drawing.sum(4.8, y)
-    drawing.text(5.3, y, written(parts[1]), color=plots.RED)
-    drawing.text(6.2, y, f"= {written(sum(parts))}")
-plt.show()
-
-# %% [markdown]
-# The sum is positive where the dog only bites, negative where it is only bitten, and 0 where it does both. Neither head
-# by itself tells all three sentences apart. Their sum does.
-#
-# Unlike the models of an ensemble, heads are not averaged. An average gives each head the same say in every number,
-# whereas each head's own rows of $W_O$ set how much it adds to each number.
-
-# %% tags=["proof"]
-who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
-for sentence, expected in ((dog_bites, 0.998), (man_bites, -0.998), (fight, 0.0)):
-    heads, _ = heads_by_loop(sentence, [head_1, head_2])
-    assert np.isclose((heads @ who)[1, 0], expected, atol=0.0006)
-
-# %% tags=["quiz"]
-quiz.one_choice(
-    "What does $W_O$ do?",
-    quiz.wrong(
-        "It averages the heads, so that one bad head does no harm",
-        "That would make heads an ensemble. They are laid side by side, and $W_O$ is free to treat each differently.",
-    ),
-    quiz.wrong(
-        "It brings the heads' outputs back to the width of a word, where $d_k = D / H$",
-        "They have it already: $H$ heads of width $D / H$, side by side, are $D$ wide. The matrix is square.",
-    ),
-    quiz.right(
-        "It lets what different heads found meet in one number",
-        "Yes. Up to that point, no number depends on two heads of this layer.",
-    ),
-    quiz.wrong(
-        "It turns the output into probabilities over words",
-        "That is the last layer of the whole model, with a softmax over the vocabulary. Attention ends in a vector for each word.",
-    ),
-)
 
 # %% [markdown]
 # ### What do eight heads cost?

@@ -755,9 +755,10 @@ quiz.one_choice(
 # **Predict first.** Which results for the first $t - 1$ tokens could be kept?
 #
 # Because of the causal mask an earlier token never sees a later one, so its vectors stay the same in every layer when
-# more tokens are written. The new token's query is compared with the earlier keys and its own key, and the weights
-# blend the values. The earlier queries are not used, because their results are computed already. So keep only the
-# earlier keys and values: this is the **KV cache**.
+# more tokens are written. (Without that mask, as in an encoder, a new token would change all of them but those that
+# enter the first layer.) The new token's query is compared with the earlier keys and its own key, and the weights blend
+# the values. The earlier queries are not used, because their results are computed already. So keep only the earlier
+# keys and values: this is the **KV cache**.
 #
 # The keys and values of cross-attention come from the encoder's output and never change, so they are computed once.
 
