@@ -407,6 +407,7 @@ assert (
 assert round((turned[20] / turned[5]) ** (1 / 15), 1) == 0.8
 assert abs((lstm[20] / lstm[5]) ** (1 / 15) - 0.63) < 0.015
 assert open_gate[1] < 0.85
+assert round((open_gate[5] / open_gate[1]) ** (1 / 4), 2) == 0.96
 assert round((open_gate[20] / open_gate[5]) ** (1 / 15), 2) == 0.97
 assert 0.98 <= (open_gate[40] / open_gate[20]) ** (1 / 20) < 0.99
 for name, rate in (("LSTM", 0.55), ("LSTM, gate open", 0.95)):

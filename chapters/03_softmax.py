@@ -609,7 +609,7 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # present weights.
 #
 # When the softmax is saturated, one key has nearly all the weight. If that is another key, $w_1$ is nearly 0, and so is
-# the gradient: a *vanishing gradient*, just where learning is needed. (If it is the first, $\bar k$ is nearly $k_1$,
+# the gradient: a *vanishing gradient*, where learning is needed. (If it is the first, $\bar k$ is nearly $k_1$,
 # the gradient is nearly 0 too, and nothing is left to learn.)
 #
 # How long is this gradient at the start, for a query and ten keys drawn at random?

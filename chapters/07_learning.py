@@ -369,6 +369,9 @@ for formula, difference in zip(by_formula, by_difference, strict=True):
     assert np.allclose(formula, difference, rtol=0, atol=1e-10)
 assert np.allclose(by_formula[0], d_query)
 
+# %% tags=["proof"]
+assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
+
 # %% [markdown]
 # The gradients of all 14 numbers in query, keys and values agree to within $10^{-10}$, where the largest is about 0.6.
 # In a model whose gradients have other sizes, compare the difference with the size of the gradient, and add a small
@@ -1235,6 +1238,7 @@ print(f"asked for what it was given: {leaking:.2f}, before any training")
 assert leaking < 1
 twice = F.cross_entropy(torch.eye(10), torch.arange(10)).item()
 assert round(twice, 2) == round(np.log(np.e + 9) - 1, 2) == 1.46
+assert round(np.log(np.exp(8) + 999 * np.exp(0.5)) - 8, 2) == 0.44
 assert round(-np.log(0.25), 2) == 1.39
 
 # %% [markdown]

@@ -746,6 +746,9 @@ for stage in (after, with_own):
         ]
         bleus = [run["BLEU"] for run in stage[name]]
         assert round(np.mean(np.divide(bleus, penalties))) == 33
+        if stage is with_own:
+            own_penalty = 0.93 if name == "transformer" else 0.98
+            assert round(np.mean(penalties), 2) == own_penalty
 longer, shorter = (
     np.mean([run["seconds"] for run in after[name]])
     for name in ("gru, attention", "transformer")

@@ -355,6 +355,7 @@ assert lost[4, False].min() > 2.4 and lost[4, False].max() < 3.6
 assert lost[3, True].min() > 5 and lost[3, True].max() < 7
 assert lost[3, False].min() > 16.8 and lost[3, False].max() < 19.8
 normal = torch.randn(4000, 64, generator=torch.Generator().manual_seed(0))
+assert round(float(normal.abs().amax(dim=1).mean()), 1) == 2.6
 other = torch.randn(64, 50, generator=torch.Generator().manual_seed(1))
 for bits, share in ((8, 0.006), (4, 0.11), (3, 0.25)):
     error = rounded(normal, bits) - normal
