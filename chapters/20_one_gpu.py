@@ -17,7 +17,7 @@
 # and compares the gradient with that of the first rung, the plainest one.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
-# 28 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 11 more minutes. No
+# 28 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 14 more minutes. No
 # GPU is needed.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter makes all of it faster."}}
@@ -1504,66 +1504,90 @@ assert str(device) != "cpu" or borders[2] - borders[1] > borders[1]
 # %% [markdown]
 # ### How much of the peak can a narrow model use?
 #
-# Put the forward pass of an encoder layer of the paper's base model under an H100's roofline, in 16 bits. A projection
-# by a matrix of 512 rows and columns does $2 \cdot 512^2$ FLOPs for a token, and moves at least its 512 numbers in and
-# 512 numbers out, 2,048 bytes. That is 256 FLOPs per byte, left of the ridge point of 295, however many tokens there
-# are.
+# On the H200 the recorded step of 400 pairs has an MFU of 32 percent. We had aimed at 40. Is a model of width 512 too
+# narrow for that? Ask the roofline, with the peak and the bandwidth that were measured on this GPU. In 16 bits its
+# ridge point is 180 FLOPs per byte.
 #
-# Each part takes the longer of its two times, by arithmetic and by memory. For a token of width 512, with 2 bytes a
-# number, and without the scores, which are few in short sentences:
+# A projection by a matrix of 512 rows and columns does $2 \cdot 512^2$ FLOPs for a token, and moves at least its 512
+# numbers in and 512 numbers out, 2,048 bytes. That is 256 FLOPs per byte, however many tokens there are. So a
+# projection is compute-bound on this GPU, and so are the feed-forward network and the output matrix, which do more
+# FLOPs per byte. Nearly all else (norms, sums, activation functions, attention between short sentences, the loss, the
+# update) does few FLOPs per byte and is memory-bound.
+#
+# Kernels run one after another. So a step takes at least the time of its products at the peak, plus the time of all
+# other bytes at full bandwidth. `python -m benchmarks.traffic` counts these bytes for the recorded step. PyTorch's
+# compiler says what each kernel that it has made for the layers and the loss reads and writes. The rest is counted
+# operator by operator. (This is done on a CPU. For a GPU the compiler may fuse a little differently.)
+#
+# **Predict first.** The products take 13 ms at the peak. How many does the rest add?
 
-# %% FLOPs and bytes by part tags=["hide-input"]
-peak, memory_speed = 989e12, 3.35e12  # an H100 (SXM), as its maker gives them
+# %% a whole step under the roofline tags=["hide-input"]
+from dataclasses import replace
 
-
-def parts_of_a_layer(d):
-    """FLOPs and bytes for a token in an encoder layer of width d, in 16 bits."""
-    return {
-        "four projections": (4 * 2 * d**2, 4 * 2 * 2 * d),
-        "feed-forward, two products": (2 * 2 * 4 * d**2, 2 * 2 * 5 * d),
-        "attention, q, k, v to the blend": (0, 2 * 4 * d),
-        "ReLU of 4 D numbers": (0, 2 * 8 * d),
-        "two sums and norms": (0, 2 * 6 * d),
-    }
-
-
-def of_peak(d):
-    """The most of the peak that an encoder layer of width d can use."""
-    parts = parts_of_a_layer(d).values()
-    computing = [flops / peak for flops, _ in parts]
-    moving = [moved / memory_speed for _, moved in parts]
-    return sum(computing) / sum(map(max, computing, moving))
-
-
-print(f"{'':33}    FLOPs    bytes   arithmetic   memory")
-for name, (flops, moved) in parts_of_a_layer(512).items():
-    print(
-        f"{name:33}{flops:9,}{moved:9,}"
-        f"{1e9 * flops / peak:10.1f} ns{1e9 * moved / memory_speed:6.1f} ns"
-    )
-for d in (512, 1024, 4096):
-    print(f"width {d:5,}: at most {of_peak(d):.0%} of the peak")
-assert round(of_peak(512), 2) == 0.52 and of_peak(4096) > 0.89
-
-# %% [markdown]
-# So a layer of width 512, its parts computed one after another, reaches at most about half of the peak, before any
-# launch, any waiting and any product that falls short of the roofline. (Computing neighbouring parts together, as
-# `compile` does, moves the limit up.) A wide layer has its limit near the peak: what is computed for each number that
-# is moved grows with the width.
-
-# %% [markdown]
-# How far does a recorded step get? On the left is the H200's roofline in 16 bits, on the right the MFU of a recorded
-# step, over the pairs in a batch.
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Left: FLOP/s over FLOPs per byte of an H200, both logarithmic. Softmax and one-token generation lie near the rising line, layer norm below it, the projection and the feed-forward network a little below the flat one. Right: the share of the peak over the pairs in a batch rises from under 1 percent at one pair to 35 percent at 1,600, and flattens from 1,024 on."}}
-operations = [
-    row
+operations = {
+    row.get("name", row["what"]): row
     for row in measured("roofline-cuda")["measurements"]
     if row["what"] in ("ridge point", "operation") and row["dtype"] == "bfloat16"
-]
-gpu_peak, gpu_bandwidth = (
-    operations[0][name] for name in ("flops_per_second", "bandwidth")
+}
+ridge = operations["ridge point"]
+gpu_peak, gpu_bandwidth = ridge["flops_per_second"], ridge["bandwidth"]
+counted = measured("traffic")
+outside = counted["bytes"]["embeddings and scores"]
+layers = [counted["bytes"][f"{kind} layer"] for kind in ("encoder", "decoder")]
+traffic = {  # bytes; six layers of each kind
+    "norms, sums, activations": 6 * sum(layer["fused"] for layer in layers),
+    "attention": 6 * sum(layer["attention"] for layer in layers),
+    "loss": sum(counted["bytes"]["loss"].values()),
+    "gradient of cut logits": outside["aten::slice_backward"],
+    "embeddings": sum(outside.values())
+    - outside["aten::mm"]
+    - outside["aten::slice_backward"],
+    "clipping and AdamW": sum(counted["bytes"]["update"].values()),
+}
+base = TransformerConfig(37_003, 37_003, share_embeddings=True)
+
+
+def parameters(config):
+    """How many parameters a model has; none is made."""
+    with torch.device("meta"):
+        return sum(p.numel() for p in Transformer(config).parameters())
+
+
+def least(d):
+    """Seconds of each part of a step on the roofline, at width d."""
+    config = replace(base, d_model=d, num_heads=d // 64, d_ff=4 * d)
+    flops = sum(training_flops(config, 400, 64, 64).values())
+    grown = dict.fromkeys(traffic, d / 512)  # most bytes are in vectors of tokens
+    grown["loss"] = grown["gradient of cut logits"] = 1
+    grown["clipping and AdamW"] = parameters(config) / parameters(base)
+    moving = {p: traffic[p] * grown[p] / gpu_bandwidth for p in traffic}
+    return {"products": flops / gpu_peak} | moving
+
+
+on_roofline = least(512)
+print(f"{'':26}   work      ms")
+print(
+    f"{'products':26}{sum(counted['flops'].values()) / 1e12:5.1f} TFLOP{1000 * on_roofline['products']:5.1f}"
 )
+for part, size in traffic.items():
+    print(f"{part:26}{size / 1e9:5.1f} GB   {1000 * on_roofline[part]:5.1f}")
+print(f"{'sum':37}{1000 * sum(on_roofline.values()):5.1f}")
+for d in (512, 1024, 4096):
+    seconds = least(d)
+    print(
+        f"width {d:5,}: at most {seconds['products'] / sum(seconds.values()):.0%} of the peak"
+    )
+
+# %% [markdown]
+# The rest adds as much again. So even with perfect kernels a step of this width, its kernels one after another, could
+# use half of the peak and no more, before any launch and any waiting. Most of the bytes belong to norms, sums and
+# activations, although the compiler has fused them. With the width, bytes of tokens grow in proportion, and the FLOPs
+# of products with the square. So a wide model has its limit nearer to the peak: 85 percent at width 4,096.
+#
+# Real kernels stay below the roofline. On the left are some that were timed alone on the H200, in 16 bits. On the right
+# is the MFU of a recorded step, over the pairs in a batch.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Left: FLOP/s over FLOPs per byte of an H200, both logarithmic. Softmax and one-token generation lie near the rising line, layer norm below it, the projection and the feed-forward network a little below the flat one. Right: the share of the peak over the pairs in a batch rises from under 1 percent at one pair to 35 percent at 1,600, and flattens from 1,024 on."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.2))
 intensity = np.geomspace(0.2, 1000, 200)
 left.loglog(
@@ -1576,14 +1600,11 @@ labels = {
     "projection": ("projection", (6, -15), "center"),
     "feed-forward": ("feed-forward", (12, 9), "right"),
 }
-for row in operations[1:]:
-    if row["name"] in labels:
-        label, place, side = labels[row["name"]]
-        dot = row["intensity"], row["flops_per_second"]
-        left.loglog(*dot, "s", color=plots.TEAL, ms=5)
-        left.annotate(
-            label, dot, place, textcoords="offset points", ha=side, size=9
-        )
+for name, (label, place, side) in labels.items():
+    row = operations[name]
+    dot = row["intensity"], row["flops_per_second"]
+    left.loglog(*dot, "s", color=plots.TEAL, ms=5)
+    left.annotate(label, dot, place, textcoords="offset points", ha=side, size=9)
 left.set(
     xlabel="FLOPs per byte", title="FLOP/s", xlim=(0.08, 1500), ylim=(8e11, 2e15)
 )
@@ -1600,23 +1621,16 @@ plt.show()
 # usual basis is the peak that the maker gives ([Chowdhery and others, 2022](https://arxiv.org/abs/2204.02311)), here
 # 989 TFLOP/s; of that the steps of 400 and 1,600 pairs reach 25 and 27 percent.
 #
-# We had aimed at 40 percent of the measured peak, and missed it by five. Is the model too narrow for more? The roofline
-# alone does not forbid it. This GPU's ridge point, measured, is 180 FLOPs per byte, so here even a projection of width
-# 512 lies right of it, and by the estimate above an encoder layer could reach 65 percent, if every part lay on the
-# roofline. None does: the projection reaches 67 percent of the peak, and layer norm a quarter of the bandwidth.
-#
-# So put the measured speeds of the green squares in place of the roofline, with softmax's speed for attention and
-# activation. Then the estimate is 40 percent, for the forward pass of such a layer and nothing else. The whole step
-# also has a decoder, a loss and an optimiser, and reaches 35. So with kernels of this speed, a step of this width can
-# hardly reach 40. A wider model should, since its share of products is larger; none was timed.
-#
 # ### Where do the 40 ms go?
 #
 # A recorded step of 400 pairs on the H200 takes 40 ms. (On an earlier day, on another host, it took the same time,
-# while the launched rungs measured there took 8 to 37 percent less than those above.) Here are the twelve kernels that
-# take the most time, by kind, each with all its launches:
+# while the launched rungs measured there took 8 to 37 percent less than those above.) The profiler has listed the
+# twelve kernels that take the most time. Those for the loss, attention and copies are in the right column below, each
+# with all its launches. The copies belong to the logits that were cut off: their gradient is written into a wider
+# tensor. The products of the list are not all of the step's, so for projections and the feed-forward network the right
+# column has the speeds of the figure above, 67 and 86 percent of the peak. What was not timed stays on the roofline.
 
-# %% kernels by kind tags=["hide-input"]
+# %% the roofline, and what was timed tags=["hide-input"]
 print(on_gpu["accelerator"], on_gpu["date"])
 kernels = dict(
     next(
@@ -1625,52 +1639,66 @@ kernels = dict(
         if row["what"] == "kernels" and row["name"] == "CUDA graph"
     )
 )
-kinds = {
-    "products": "nvjet",
+patterns = {
     "loss": "softmax",
     "attention": "sdpa",
-    "copies": "direct_copy",
+    "gradient of cut logits": "direct_copy",
 }
-for kind, part in kinds.items():
-    seconds = sum(time for name, time in kernels.items() if part in name)
-    kinds[kind] = 1000 * seconds
-    print(f"{kind:10}{1000 * seconds:5.1f} ms")
-total = 1000 * sum(kernels.values())
-print(f"other     {total - sum(kinds.values()):5.1f} ms")
-print(f"these {len(kernels)}  {total:5.1f} ms of a step of {ms['CUDA graph']:.1f}")
+timed = {
+    part: sum(time for name, time in kernels.items() if pattern in name)
+    for part, pattern in patterns.items()
+}
+speeds = {name: row["flops_per_second"] for name, row in operations.items()}
+speeds["projections"] = speeds.pop("projection")
+timed["products"] = sum(
+    flops / speeds.get(part, gpu_peak) for part, flops in counted["flops"].items()
+)
+print(f"{'ms':26}roofline   timed")
+for part, seconds in on_roofline.items():
+    found = f"{1000 * timed[part]:8.1f}" if part in timed else ""
+    print(f"{part:26}{1000 * seconds:8.1f}{found}")
+both = sum(on_roofline.values()), sum((on_roofline | timed).values())
+print(f"{'sum':26}" + "".join(f"{1000 * seconds:8.1f}" for seconds in both))
+limits = [on_roofline["products"] / seconds for seconds in both]
+print(f"{'MFU':26}" + "".join(f"{limit:8.0%}" for limit in limits))
+print(f"{'measured':34}{ms['CUDA graph']:8.1f}")
 
 # %% tags=["proof"]
 assert [round(recorded[n]) for n in (64, 256, 400)] == [11, 28, 40]
 hours = [4 * ms["float32"], ms["CUDA graph"]]
 assert [round(each / 36, 1) for each in hours] == [9.4, 1.1]
-at_peak = there["CUDA graph"]["mfu"] * ms["CUDA graph"]
-assert round(at_peak) == 13 and round(at_peak / 0.67) == 19
-assert round(ms["CUDA graph"] - 1000 * sum(kernels.values())) == 15
+assert (
+    round(1000 * on_roofline["products"]) == 13 and round(ridge["intensity"]) == 180
+)
+assert [round(limit, 2) for limit in limits] == [0.50, 0.37]
+assert [round(1000 * seconds) for seconds in both] == [26, 35]
+wide = least(4096)
+assert round(wide["products"] / sum(wide.values()), 2) == 0.85
+assert max(traffic, key=traffic.get) == "norms, sums, activations"
 assert batches[-1]["pairs"] == 1600 and round(batches[-1]["mfu"], 2) == 0.35
 assert round(batches[-1]["tokens_per_second"], -5) == 1.4e6
-peak, memory_speed = gpu_peak, gpu_bandwidth
-assert round(of_peak(512), 2) == 0.65
-rates = {row["name"]: row for row in operations[1:]}
-products_rate, blocks_rate = (
-    rates[name]["flops_per_second"] for name in ("projection", "feed-forward")
+shares = [speeds[part] / gpu_peak for part in ("projections", "feed-forward")]
+assert [round(share, 2) for share in shares] == [0.67, 0.86]
+listed = [
+    1000 * sum(t for n, t in kernels.items() if p in n) for p in ("nvjet", "")
+]
+assert [round(each) for each in listed] == [12, 25] and len(kernels) == 12
+assert (
+    round(1000 * timed["loss"], 1) == 4.6
+    and round(1000 * timed["attention"], 1) == 4.3
 )
-speeds = [rates[name]["bandwidth"] for name in ("softmax", "softmax", "layer norm")]
-(four, _), (two, _), *others = parts_of_a_layer(512).values()
-taken = four / products_rate + two / blocks_rate
-taken += sum(moved / rate for (_, moved), rate in zip(others, speeds, strict=True))
-assert round((four + two) / gpu_peak / taken, 2) == 0.40
-assert round(products_rate / gpu_peak, 2) == 0.67
-assert round(speeds[-1] / gpu_bandwidth, 2) == 0.27
-assert round(1000 * sum(kernels.values())) == 25
-assert [round(kinds[part]) for part in kinds] == [12, 5, 4, 2]
+fractions = [timed[part] / on_roofline[part] for part in patterns]
+assert min(fractions) > 2 and max(fractions) < 3.5
+assert counted["pairs"] == 400 and parameters(base) == 63_084_032
+assert sum(counted["flops"].values()) == sum(
+    training_flops(base, 400, 64, 64).values()
+)
 
 # %% [markdown]
-# The twelve kernels take 25 of the 40 ms, about half of it products. The loss, with 37,000 scores for each target,
-# takes 5 ms, attention 4, and copies 2.
-#
-# The list lacks 15 ms of the step. How much of that is products? At the peak, all products of a step would need 13 ms,
-# and at the 67 percent of the projection 19 ms. Twelve of these 19 are in the list. So at that speed about seven of the
-# missing 15 ms would be other products. The rest are other kernels, and gaps.
+# Loss, attention and copies take two to three times their time on the roofline. With what was timed, a step takes at
+# least 35 ms, which is an MFU of 37 percent. So with these kernels 40 percent is out of reach for a model of this
+# width, even if all that was not timed lay on the roofline. What is between 35 and 40 ms are gaps, and how far the rest
+# is from the roofline.
 
 # %% [markdown]
 # ### A trainer that does not wait
