@@ -13,7 +13,7 @@
 # measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation.
-# The chapter takes about 26 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end,
+# The chapter takes about 25 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end,
 # takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
@@ -37,8 +37,8 @@ transformer_map(built=1)
 # depends on the question, and the question comes *after* the sentence.
 #
 # People answer such questions by looking back at what they have read. A network can look back only if the words are
-# still there, and in the networks of the next four sections they are not: these read a word, change a small memory,
-# and drop the word. Attention was invented so that a network could look back.
+# still there, and in the networks of the next four sections they are not. Attention was invented so that a network
+# could look back.
 #
 # ## One number of memory
 #
@@ -51,8 +51,8 @@ transformer_map(built=1)
 #
 # **Predict first.** After four words, how much of the first is left in $h_4$?
 #
-# The code changes one word a little (a nudge) and reads again. Then it divides the change of the state by the nudge.
-# For a tiny nudge this ratio is the derivative: it says how much the state depends on the word. We call it the word's
+# The code changes one word a little (a nudge), reads again, and divides the change of the state by the nudge. For a
+# tiny nudge this ratio is the derivative, which says how much the state depends on the word: we call it the word's
 # **influence**. The word 0 back is the latest one:
 
 # %%
@@ -81,9 +81,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # back has the factor $0.5^k$, and that factor is its influence: $\partial h_4 / \partial x_{4-k} = 0.5^k$.
 #
 # Why not multiply by 1? Then nothing fades, but after a thousand words the state is the sum of all thousand, and no
-# single one can be read off. With more than 1 the oldest word would drown the newest. Whatever the factor, one number
-# of limited precision cannot hold a thousand: a memory of fixed size is a *bottleneck*. So we ask how fast it forgets,
-# and how much it holds.
+# single one can be read off. Whatever the factor, one number of limited precision cannot hold a thousand: a memory of
+# fixed size is a *bottleneck*. So we ask how fast it forgets, and how much it holds.
 #
 # ## Two cells
 #
@@ -95,7 +94,7 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # $$h' = \tanh(x W_x + h W_h + b) .$$
 #
 # Vectors are rows in this book, so they stand left of a matrix. The same $W_x$, $W_h$ and $b$ (the **bias**) serve at
-# every step. So the number of parameters does not depend on the length of the sequence.
+# every step, so the number of parameters does not depend on the length of the sequence.
 #
 # In the plain cell, each step multiplies a small change of the state by $W_h$, the same matrix whatever the word, and
 # by the slope of $\tanh$. The **LSTM** (long short-term memory) adds a second state, the **cell state** $c$, whose path
@@ -107,7 +106,6 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # $g$, is added. For example, with $c = 2$, $f = 0.9$, $i = 0.1$ and $g = -1$ the cell state becomes $1.8 - 0.1 = 1.7$.
 #
 # Along this path a change is multiplied only by $f$, which is computed for each word: near 1 to keep, near 0 to forget.
-# Over 100 steps $f = 0.5$ keeps $10^{-30}$, $0.9$ keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37.
 #
 # The first state, $h$, is now the **hidden state**, what the cell shows of its memory: $h' = o \odot \tanh c'$. While
 # $o$ is near 0, a number can stay in $c$ unseen, and be used later. The vectors $f$, $i$, $o$ and $g$ are computed from
@@ -181,7 +179,7 @@ def rnn_cell(
 
 
 # %% [markdown]
-# The code of the LSTM is folded below. A smaller gated cell, the *GRU*, is in [chapter 13](13_alignment.ipynb).
+# The code of the LSTM is folded below.
 
 
 # %% tags=["export", "hide-input"] module="by_hand.recurrence"
@@ -215,12 +213,12 @@ def lstm_cell(
 # %% [markdown]
 # ## How fast do they forget?
 #
-# We asked how far $h_4$ moves when a word is nudged. Now ask it of real cells. Each network reads 100 random words,
-# vectors of 8 standard normal numbers. Nothing is trained: these are weights from which training would start.
+# How far does the state of a real cell move when a word is nudged? Each network reads 100 random words, vectors of 8
+# standard normal numbers. Nothing is trained: these are weights from which training would start.
 #
 # State and word are vectors now, so each number of the state has a derivative with respect to each number of the word.
 # Together they form a matrix, the *Jacobian*, with a row for each number of the state and a column for each number of
-# the word. A nudge reaches the last state through every state in between. So by the chain rule the Jacobian is a
+# the word. A nudge reaches the last state through every state in between, so by the chain rule the Jacobian is a
 # product with a factor for each step:
 #
 # $$\frac{\partial h_t}{\partial x_{t-k}} = \frac{\partial h_t}{\partial h_{t-1}} \cdots
@@ -229,10 +227,9 @@ def lstm_cell(
 # Here $h_t$ stands for the whole state: in the plain cell $h$ with its $H = 24$ numbers, in the LSTM $h$ and $c$ with
 # 24 each, 48 in all.
 #
-# From each Jacobian we need one number. The *size* of a matrix is the root of the sum of its squared entries (its
-# **Frobenius norm**). The influence of the word $k$ steps back is the size of its Jacobian, divided by the size of the
-# latest word's Jacobian. So the influence of the latest word is 1. We show the median of eight networks with different
-# random weights.
+# From each Jacobian we need one number, its *size*: the root of the sum of its squared entries (the **Frobenius norm**
+# of a matrix). The influence of the word $k$ steps back is this size, divided by the size for the latest word, so that
+# the latest word has the influence 1. We show the median of eight networks with different random weights.
 #
 # How weights start is called **initialisation**. We compare:
 #
@@ -323,8 +320,7 @@ for name in names:
 #
 # First the matrix. Because its entries have the variance $1/(3H)$, the squared entries of $\delta W_h$ average
 # $\|\delta\|^2 / (3H)$ ([derived](#three-explanations)). All $H$ together make $\|\delta\|^2 / 3$, so a typical change
-# shrinks to about $1/\sqrt 3 = 0.58$ of its length. (The same matrix serves at every step. What decides then, its
-# largest *eigenvalue*, is about as large.)
+# shrinks to about $1/\sqrt 3 = 0.58$ of its length.
 #
 # Then the slope: it is 0.86 on average. Together they make 0.50 a step. Measured:
 
@@ -368,26 +364,22 @@ assert 0.55 < np.median(largest) < 0.65
 # The sum inside an LSTM's forget gate is spread around 0, so the gate stands about half open, $\sigma(0) = \frac12$,
 # and the path through $h$ adds the rest ([derived](#three-explanations)).
 #
-# The last two start from better weights, which postpone the fading. An orthogonal $W_h$ keeps every length, so only the
-# slope of $\tanh$ is left, and that is below 1 wherever the state is not 0. (Single networks differ: with the gate
-# open, the influence 40 steps back is 0.30 to 0.62.)
+# An orthogonal $W_h$ keeps every length, so only the slope of $\tanh$ is left, and that is below 1 wherever the state
+# is not 0.
 #
 # Influence decides what can be learned. Training moves each parameter against the *gradient*, the derivative of the
-# error. Suppose that the error depends on the last state. Since the parameters serve at every step, the gradient is a
-# sum with a term for each step (*backpropagation through time*). The term for the step $k$ back contains the chain of
-# Jacobians from that step on. If this chain has shrunk to $10^{-6}$, the term is next to nothing beside the others, and
-# training hardly responds to that step: the **vanishing gradient**. It made plain networks hard to train on
-# **long-range dependencies**, where the right answer depends on a word far back. The LSTM was invented to overcome it.
+# error. If the error depends on the last state, this gradient is a sum with a term for each step, since the parameters
+# serve at every step (*backpropagation through time*). The term for the step $k$ back contains the chain of Jacobians
+# from that step on. If this chain has shrunk to $10^{-6}$, the term is next to nothing beside the others, and training
+# hardly responds to that step: the **vanishing gradient**. It made plain networks hard to train on **long-range
+# dependencies**, where the right answer depends on a word far back. The LSTM was invented to overcome it.
 #
-# A matrix multiplies the length of a vector at most by its largest **singular value**. If it is 0.9 for $W_h$, a step
-# multiplies the length of a change by 0.9 at most, because the slope of $\tanh$ is never above 1. After 100 steps at
-# most $0.9^{100} \approx 0.00003$ is left, so below 1 the gradient must vanish. Above 1 it can vanish, too, as in the
-# plain cell here, because what one step lengthens the next one shortens: in the long run not the singular values of
-# $W_h$ decide, but its *eigenvalues*, in size about 0.6 at most. Factors above 1 do the opposite, the **exploding
-# gradient**: 50 steps of 1.1 make 117. Such a gradient can be clipped ([chapter 11](11_training.ipynb#clipping)).
-# Rescaling helps no gradient that vanishes, because the far words' share of it stays as small as it was.
-#
-# The last two rows showed that a better start makes influence last *longer*. Does the state then remember *more*?
+# A matrix multiplies the length of a vector at most by its largest **singular value**. If it is below 1 for $W_h$, the
+# gradient must vanish, because the slope of $\tanh$ is never above 1: with 0.9, at most $0.9^{100} \approx 0.00003$ of
+# a change is left after 100 steps. Above 1 it can vanish, too, as in the plain cell here, because what one step
+# lengthens the next one shortens: when the same matrix serves at every step, not its singular values decide in the long
+# run, but its *eigenvalues*, in size about 0.6 at most. Factors above 1 do the opposite, the **exploding gradient**: 50
+# steps of 1.1 make 117. Such a gradient can be clipped ([chapter 11](11_training.ipynb#clipping)).
 
 # %% tags=["proof"]
 assert influence["plain"][20] < 1e-5 and influence["LSTM"][20] < 1e-4
@@ -419,8 +411,8 @@ assert round(open_gate[40], 2) == 0.35
 # %% [markdown]
 # ## How much do they hold?
 #
-# A gradient that arrives is not yet a memory. The last state *depends* on the word 40 steps back, but can you tell from
-# this state what the word was?
+# A better start makes influence last longer, but influence is not yet memory. The last state may *depend* on the word
+# 40 steps back, but can you tell from this state what the word was?
 #
 # Let each cell read 4,000 random texts of 50 words, each word of 8 independent numbers. Then predict the word $k$ back
 # from the last state, with one matrix fitted by least squares (a *linear probe*). $R^2$ is the share of a number's
@@ -473,31 +465,27 @@ for name in names:
 # %% [markdown]
 # At most 24. Take a state of one number, such as $x_1 + x_2$. It explains half the variance of $x_1$ and half that of
 # $x_2$, so it recalls 1 in all. Whatever a single number mixes, its $R^2$ add up to at most 1. A matrix can make 24
-# numbers uncorrelated. Then their $R^2$ add up, to at most 24 ([proof](#why-not-more-than-24)).
+# numbers uncorrelated, and then their $R^2$ add up, to at most 24 ([proof](#why-not-more-than-24)).
 #
 # Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more: 21. It
-# spreads nearly the same memory over more words: one word back, the plain cell recalls 81 percent and the orthogonal
-# one 56; three words back, 14 and 33.
+# spreads nearly the same memory over more words: less of the latest two words, more of older ones.
 #
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
 # a third. Its $c$ is largely a sum in which old words fade slowly. Each word moves this sum but explains little of it,
-# because the others move it, too. Most of the 82 percent of the latest word comes from $h$, because that word affects
-# how far the gate $o$ opens. In all, the open gate recalls one and a half times as many numbers as PyTorch's
-# initialisation, which recalls only 14 of 48 ([why](#why-only-14-of-48)).
+# because the others move it, too. With PyTorch's initialisation the LSTM recalls only 14 of 48 in all
+# ([why](#why-only-14-of-48)).
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.
 #
-# Training might bring the total nearer to $N$ (we have not tried it), and choose what is worth keeping on average,
-# *Lannister* rather than *a*. A gate can choose which words stay. But both choose before the question comes, and
-# neither lifts the bound.
+# Training might choose what is worth keeping on average, *Lannister* rather than *a*, and a gate can choose which words
+# stay. But both choose before the question comes, and neither lifts the bound.
 #
 # Why not a larger state, then? It holds more, at a price: 50 words of 8 need a state of 400 numbers. Its $W_h$ is
-# $400 \times 400$, so a step takes more than $400^2$ multiplications. And what the state holds of a 51st word it loses
-# of the others.
+# $400 \times 400$, so a step takes more than $400^2$ multiplications.
 #
-# Real words depend on one another, so more of them fit, and a nonlinear fit can recover more. What remains is that the
-# state stays as wide as it is, however long the text.
+# Real words depend on one another, so more of them fit, and a nonlinear fit can recover more. But the state stays as
+# wide as it is, however long the text.
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)
@@ -613,9 +601,9 @@ for back in (1, 10, 40):
 # Any word can be recalled, 1 back or 40, because none was thrown away: 50 words of 8 are 400 numbers, where the
 # recurrent networks had 24 or 48.
 #
-# Influence does not fade with the distance, either. The answer is a sum of weights times words. So with the scores
-# given, its derivative with respect to a word is that word's weight times the identity matrix. This is one factor, not
-# a product over steps. A word of small weight has little influence here, too, but its score decides that, not its
+# Influence does not fade with the distance, either. The answer is a sum of weights times words, so with the scores
+# given, its derivative with respect to a word is that word's weight times the identity matrix: one factor, not a
+# product over steps. A word of small weight has little influence here, too, but its score decides that, not its
 # distance.
 #
 # Here are influence and recall of the four recurrent networks as curves. The level line at 1, on the right, is
@@ -674,10 +662,9 @@ quiz.one_choice(
 #
 # The bottleneck hurt in translation. A network for translation had two parts and was called an *encoder-decoder* or
 # **sequence-to-sequence** network (*seq2seq*). A recurrent **encoder** read the source sentence, and a recurrent
-# **decoder** wrote the translation. From the source the decoder got only the encoder's last state. So everything had to
-# fit into one vector before the first word was written. A longer sentence has more to hold, and its first words have
-# longer to fade. And translations did get worse with the length of the sentence ([Cho and others,
-# 2014](https://arxiv.org/abs/1409.1259)).
+# **decoder** wrote the translation. From the source the decoder got only the encoder's last state, so everything had to
+# fit into one vector before the first word was written. And translations did get worse with the length of the sentence
+# ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)).
 #
 #
 #
@@ -728,19 +715,17 @@ plt.show()
 # 2. computes its next state from $s$, $c$ and the word that it wrote last;
 # 3. writes the next word from that next state, $c$ and that last word.
 #
-# The next state is the new $s$, so scores, weights and $c$ change. The decoder now looks elsewhere, mostly at the
-# source words that it is about to translate. Such a pairing of words is an **alignment** ([chapter
-# 13](13_alignment.ipynb)).
+# The next state is the new $s$, so the scores change and the decoder looks elsewhere, mostly at the source words that
+# it is about to translate. Such a pairing of words is an **alignment** ([chapter 13](13_alignment.ipynb)).
 #
 # Nobody tells the decoder where to look: it learns this. Every step from the scores to the next word is differentiable,
-# so the gradient reaches the scores. Whenever more weight on a source word makes the right next word likelier, training
+# so the gradient reaches the scores: whenever more weight on a source word makes the right next word likelier, training
 # pushes up the score of that source word. If the decoder took only the word with the highest score, *hard attention*, a
 # small change of a score would change nothing, and the gradient could not tell where to look instead.
 #
-# But is $c$ not one small vector again? Yes, but there is a new $c$ for each word that is written. With 40 source words
-# and 256 numbers in each $h_j$, every $c$ is another blend of all $40 \cdot 256 = 10{,}240$ numbers. So no single state
-# has to hold everything. Looking back helped where the old network failed: trained on sentences of up to 50 words, the
-# network of 2014 got no worse on sentences of 50 words and more.
+# But is $c$ not one small vector again? Yes, but there is a new $c$ for each word that is written, another blend of all
+# the states, so no single state has to hold everything. Looking back helped where the old network failed: trained on
+# sentences of up to 50 words, the network of 2014 got no worse on sentences of 50 words and more.
 #
 # ## The transformer: no state at all
 #
@@ -753,7 +738,7 @@ plt.show()
 # a translation is written, its words look at the source, too, as before: *cross-attention*.
 #
 # That removes both problems. All the vectors that a word looks at are there before the layer begins, so the layer
-# computes all words at once. And any two words are one step apart. One thing is lost, the order of the words, since a
+# computes all words at once, and any two words are one step apart. One thing is lost, the order of the words, since a
 # weighted sum has none; [chapter 5](05_position.ipynb) puts it back.
 #
 # In the paper, *Attention Is All You Need*, the transformer translated from English into German better than anything
@@ -776,41 +761,36 @@ plt.show()
 # | convolution over a word and its two neighbours | $3 n d^2$ | 1 | $n - 1$ layers | all words, $n \, d$ |
 # | attention, with its four matrices | $4 n d^2 + 2 n^2 d$ | 1 | 1 | all words, $n \, d$ |
 #
-# Work and steps are those of one layer; the path may need several. The paper itself counts a little differently
-# ([how](#how-much-work-is-it)). To multiply a word by a $d \times d$ matrix takes $d^2$ multiplications. A plain cell
-# has two such matrices, this convolution three, one for each word that it sees, and attention four, which chapters 4
-# and 6 introduce. Attention also works on each of the $n^2$ pairs of words: to compare the two takes $d$
-# multiplications, and to multiply one vector by its weight $d$ more. So its work is **quadratic** in $n$. The pairs
-# alone, $2 n^2 d$, cost less than a plain cell, $2 n d^2$, as long as $n < d$.
-#
-# The convolution needs $n - 1$ layers, because a layer reaches only one word to each side.
+# Work and steps are those of one layer. The path may need several: a layer of the convolution reaches only one word to
+# each side, so it needs $n - 1$ of them. To multiply a word by a $d \times d$ matrix takes $d^2$ multiplications. A
+# plain cell has two such matrices, this convolution three, one for each word that it sees, and attention four.
+# Attention also works on each of the $n^2$ pairs of words: to compare the two takes $d$ multiplications, and to
+# multiply one vector by its weight $d$ more. So its work is **quadratic** in $n$. The pairs alone, $2 n^2 d$, cost less
+# than a plain cell, $2 n d^2$, as long as $n < d$.
 #
 # Attention needs one layer and no waiting. In return it does *more* work than a plain cell, at any length, because it
-# has four matrices, not two. An LSTM has eight. Attention exceeds its work from $n = 2d$ on, where the pairs,
-# $2 n^2 d$, overtake the LSTM's four further matrices, $4 n d^2$. At the original transformer's width, 512, that is
-# about a thousand words ([counted below](#how-much-work-is-it)).
+# has four matrices, not two. An LSTM has eight, so attention exceeds its work only from $n = 2d$ on: at the original
+# transformer's width, 512, from about a thousand words ([counted below](#how-much-work-is-it)).
 #
 # What attention saves in training is the *waiting*: a plain cell or an LSTM needs $h_{t-1}$ before it can compute
-# $h_t$. Waiting is slow on a GPU, which has thousands of units that work side by side. One step, with one word of each
+# $h_t$. Waiting is slow on a GPU, because its thousands of units work side by side, and one step, with one word of each
 # sentence, is often too little work to fill them.
 #
 # When attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)). It
 # then keeps vectors of all earlier words (the *KV cache*): a state, too, but one that grows with the text. So each
-# further word costs attention more than the last. A recurrent cell does the same work for every word, and its state
-# keeps its size. In writing very long texts the cell can be the cheaper one.
+# further word costs attention more than the last, while a recurrent cell does the same work for every word: in writing
+# very long texts the cell can be the cheaper one.
 #
 # ### Is attention an infinite memory?
 #
-# No. All the words must be kept. And weight that is shared among more words is *diluted*. Say that one word has the
+# No: all the words must be kept, and weight that is shared among more words is *diluted*. Say that one word has the
 # score 9, and all the others 0. It counts as much as $e^9 \approx 8{,}100$ of them, so it gets 0.994 of the weight
 # among 50 words, 0.62 among 5,000, and 0.14 among 50,000.
 #
-# Nearly every transformer has a maximum text length, its **context length**. It is set by memory, by cost, or by the
-# positions that the transformer was trained on. The layer itself fits any length: **the number of parameters does not
-# depend on the number of words**, as in a recurrent network. A fully connected layer from all $n d$ numbers of a text
-# to $n d$ others would have $n^2 d^2$ parameters, and fit one length. The $n^2$ weights of attention are not
-# parameters, because it *computes* them from the words. What it learns are four $d \times d$ matrices, which serve
-# every word.
+# Nearly every transformer has a maximum text length, its **context length**, set by memory, by cost, or by the
+# positions that it was trained on. The layer itself fits any length: **the number of parameters does not depend on the
+# number of words**, as in a recurrent network. The $n^2$ weights of attention are not parameters, because it *computes*
+# them from the words. What it learns are four $d \times d$ matrices, which serve every word.
 
 # %% tags=["proof"]
 shares = [np.exp(9) / (np.exp(9) + n - 1) for n in (50, 5_000, 50_000)]

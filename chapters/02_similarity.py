@@ -14,7 +14,7 @@
 # *tea*, *debts* and *python*.
 #
 # You need Python with a little NumPy, the product of two matrices, the law of cosines, and, from statistics, the mean,
-# the variance and the normal distribution (covariance for one comparison). It takes about 23 minutes to read, and 30
+# the variance and the normal distribution (covariance for one comparison). It takes about 22 minutes to read, and 30
 # for the exercises. [Going further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
@@ -38,8 +38,8 @@ transformer_map(built=2)
 # %% [markdown]
 # Multiply the question by a word, number by number, and add up. For *debts* this gives
 # $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$, for the other words 0. The sum is the word's **score**. A product is large
-# and positive where question and word both have large numbers of the same sign. This question asks only for *thing*, so
-# the score of a word grows with how much of a thing the word is.
+# and positive where question and word both have large numbers of the same sign, so the score is high where the two
+# agree.
 #
 # Why multiply and add? Compare three ways to look up:
 #
@@ -96,10 +96,9 @@ assert [*asked.values()][:4] == [0, 6, 0, 3]
 
 # %% [markdown]
 # In attention the question is called the *query*; here it is $(0, 2, 0)$. A word is compared through its **key**; for
-# *debts* that is $(0, 3, 0)$. What the word hands over is its **value**. A dictionary returns the one value whose key
-# equals the query, or none. Here every key gets a score, and the value of the best key comes back. Attention returns a
-# blend of all values, with more of those whose keys score higher (chapters 3 and 4). This chapter is about the
-# comparison of query and key.
+# *debts* that is $(0, 3, 0)$. What the word hands over is its **value**. Here every key gets a score, and the value of
+# the best key comes back; attention returns a blend of all values, with more of those whose keys score higher (chapters
+# 3 and 4). This chapter is about the comparison of query and key.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -125,10 +124,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## A word as a row of numbers
 #
-# What does the sum of products measure? To learn that, leave the look-up for a moment and compare words with words.
-# There common sense knows the answer: *tea* is more like *coffee* than like *train*. We describe *tea* and three other
-# words by three new features: how *warm* is it, how *drinkable*, how fast does it *move*? The numbers are our own rough
-# judgement.
+# What does the sum of products measure? Leave the look-up for a moment and compare words with words, where common sense
+# knows the answer: *tea* is more like *coffee* than like *train*. We describe *tea* and three other words by three new
+# features: how *warm* is it, how *drinkable*, how fast does it *move*? The numbers are our own rough judgement.
 
 # %%
 import numpy as np
@@ -147,9 +145,8 @@ tea, coffee, ice, train = vectors
 
 # %% [markdown]
 # Each row is a **vector**: a list of numbers in a fixed order. Its number of entries is its **dimension** or *width*
-# $D$, here 3. In the original transformer the width is 512, and it is called $d_\text{model}$, in code `d_model`. There
-# nobody chooses the features: training finds the numbers, as [chapter 7](07_learning.ipynb) shows, and the features
-# have no names.
+# $D$, here 3. In the original transformer it is called $d_\text{model}$, in code `d_model`. There nobody chooses the
+# features: training finds the numbers ([chapter 7](07_learning.ipynb)), and the features have no names.
 #
 # ## Multiply and add
 #
@@ -158,8 +155,8 @@ tea, coffee, ice, train = vectors
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
 #
-# Below is the version that the rest of the book imports. NumPy has the dot product as `a @ b`; here it is spelled out
-# because it is the subject. The annotations, such as `Real[np.ndarray, " D"]`, only check types and shapes.
+# NumPy has it as `a @ b`; here it is spelled out because it is the subject. The annotations, such as `Real[np.ndarray,
+# " D"]`, only check types and shapes.
 
 # %% tags=["export"] module="by_hand.similarity"
 import numpy as np
@@ -198,13 +195,13 @@ print("tea and tea    ", dot(tea, tea))
 print("tea and coffee ", dot(tea, coffee))
 
 # %% [markdown]
-# Coffee, 15 against 13. By this measure tea is more like coffee than like tea, because coffee has the same *drink*
-# and a larger *warm*. The dot product measures two things at once, what a vector says and how loudly.
+# Coffee, 15 against 13, because it has the same *drink* and a larger *warm*. The dot product measures two things at
+# once, what a vector says and how loudly.
 #
 # ## Direction and length
 #
-# Draw a vector as an arrow. Its direction shows what the vector says, and its length how loudly. For tea, coffee and
-# ice the first two numbers are enough, because their third is 0.
+# Draw a vector as an arrow: its direction shows what the vector says, and its length how loudly. For tea, coffee and
+# ice two numbers are enough, because the third is 0.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Arrows for tea (2, 3), coffee (3, 3) and ice (-3, 1) in the plane of warm and drink. Tea and coffee point almost the same way, 11 degrees apart, and coffee is longer. Ice points to the other side, more than a right angle away from tea."}}
 figure, axes = plt.subplots(figsize=(6, 3.6))
@@ -249,13 +246,13 @@ plt.show()
 #
 # $$\|a - b\|^2 = (a - b) \cdot (a - b) = \|a\|^2 + \|b\|^2 - 2\, a \cdot b .$$
 #
-# Second, by the law of cosines, which is Pythagoras for any angle, it is
-# $\|a\|^2 + \|b\|^2 - 2\, \|a\| \, \|b\| \cos\theta$. Set the two equal, subtract the squares and divide by $-2$:
+# Second, by the law of cosines, it is $\|a\|^2 + \|b\|^2 - 2\, \|a\| \, \|b\| \cos\theta$. Set the two equal, subtract
+# the squares and divide by $-2$:
 #
 # $$a \cdot b = \|a\| \, \|b\| \cos\theta .$$
 #
 # Below a right angle the cosine is positive, and so is the dot product. Beyond it, as for tea and ice, both are
-# negative; at a right angle both are 0. The dot product is 0 also where a vector is zero.
+# negative; at a right angle both are 0.
 #
 # For the angle alone, divide by both lengths. What is left is the **cosine similarity**:
 #
@@ -318,8 +315,7 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # %% [markdown]
 # Now tea is most like itself.
 #
-# One trap: a vector of zeros has no direction, and so no cosine. Its row would become 0/0, which is NaN (*not a
-# number*). `normalize` raises an error for it.
+# One trap: a vector of zeros has no direction, and so no cosine; `normalize` raises an error for it.
 #
 # ### Dot product or cosine: which does a transformer use?
 #
@@ -333,7 +329,6 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # Distance charges a key for its squared length, because $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2\, q \cdot k$. If all keys
 # have the same length, only $q \cdot k$ differs between them, so distance, cosine and dot product rank them alike.
-# Otherwise the rankings can differ.
 #
 # Should the length of a key count? Compare three keys with *what gets paid?*, $(0, 2, 0)$: the plain *debts*, a longer
 # one, and a word that says yes to everything:
@@ -384,10 +379,10 @@ quiz.number(
 # %% [markdown]
 # ## How alike are strangers?
 #
-# In the original transformer the vector of a word has 512 entries, and the queries and keys, which chapter 4 makes from
-# words, have 64. Is a cosine of 0.5 a lot there? That depends on how alike two vectors are by accident. So take
-# strangers: every entry is drawn independently from a normal distribution with mean 0 and variance 1. For 10,000 pairs
-# of each width, the code below prints the *typical size* of the cosine, the root of the mean of its square (**RMS**).
+# In the original transformer the vector of a word has 512 entries, and queries and keys have 64. Is a cosine of 0.5 a
+# lot there? That depends on how alike two vectors are by accident. So take strangers: every entry is drawn
+# independently from a normal distribution with mean 0 and variance 1. For 10,000 pairs of each width, the code below
+# prints the *typical size* of the cosine, the root of the mean of its square (**RMS**).
 #
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
@@ -409,13 +404,12 @@ for width in widths:
     print(f"{width:5}{typical[width]:17.3f}{width**-0.5:16.3f}")
 
 # %% [markdown]
-# The cosines gather around 0. Their mean is 0, because a vector and its reverse are equally likely, and give cosines
-# $c$ and $-c$. The typical size is $1/\sqrt{D}$: four times the width, half the size.
+# The cosines gather around 0, and their typical size is $1/\sqrt{D}$: four times the width, half the size.
 #
 # Why $1/\sqrt D$? The $D$ entries are independent, so the density of a vector $x$ is, up to a constant, the product of
 # all $e^{-x_i^2/2}$, which is $e^{-\lVert x \rVert^2/2}$. This depends only on the length, so every direction is
-# equally likely. Turn the space until the first of two vectors points along $(1, 0, \dots, 0)$. Their angle stays, and
-# the second, independent of the first, is as random as before. Scale both to length 1 and call the second $u$. Their
+# equally likely. Turn the space until the first of two vectors points along $(1, 0, \dots, 0)$: their angle stays, and
+# the second, independent of the first, is as random as before. Scale both to length 1 and call the second $u$; their
 # cosine is now their dot product, $u_1$.
 #
 # The squares $u_1^2, \dots, u_D^2$ sum to 1. No axis is favoured, so all $D$ of them have the same mean, which must be
@@ -424,17 +418,14 @@ for width in widths:
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly *orthogonal*.
 #
-# So is 0.5 a lot? At width 2, two pairs in three go beyond 0.5 or $-0.5$. At width 64, 0.5 is four times the typical
-# size: two or three pairs in 100,000 go beyond it. At width 512 it practically never happens. So a key that agrees with
-# a query at 0.5 stands out among thousands of random ones. The largest of $N$ such cosines grows slowly with $N$, about
-# as $\sqrt{2 \ln N / D}$.
+# So is 0.5 a lot? At width 2, two pairs in three go beyond 0.5 or $-0.5$. At width 64, two or three pairs in 100,000
+# do, because 0.5 is four times the typical size. So a key that agrees with a query at 0.5 stands out among thousands of
+# random ones.
 #
-# And the typical *dot product* of two strangers? It is a sum of $D$ products $a_i b_i$. Each has mean 0, so its
-# variance is the mean of $a_i^2 b_i^2$. This is $1 \cdot 1$, because the factors are independent. The products are
-# independent, too, so their variances add up to $D$, and the typical size is $\sqrt D$. (Not $D$, because positive and
-# negative products mostly cancel.) This needs no normal distribution. It fits the cosine, too: a stranger's squared
-# length is a sum of $D$ squares of mean 1, so its length is about $\sqrt D$, and the cosine about
-# $\sqrt D / (\sqrt D \sqrt D) = 1 / \sqrt D$. Chapter 3 will divide scores by this $\sqrt D$.
+# And the typical *dot product* of two strangers? It is a sum of $D$ products $a_i b_i$. Each has mean 0 and, because
+# its factors are independent, variance $1 \cdot 1$. The products are independent, too, so their variances add up to
+# $D$, and the typical size is $\sqrt D$ (not $D$, because positive and negative products mostly cancel). Chapter 3 will
+# divide scores by this $\sqrt D$.
 
 # %% tags=["proof"]
 assert all(abs(typical[width] * width**0.5 - 1) < 0.03 for width in widths)
@@ -450,9 +441,9 @@ assert 87 < np.degrees(np.arccos(typical[512])) < 88
 #
 # Where do such vectors come from? Behind them is the **distributional hypothesis**, which J. R. Firth put in one line:
 # "You shall know a word by the company it keeps". *Tea* and *coffee* stand in the same kinds of sentences, after
-# *drink* and *a cup of*. Now suppose that a model is trained on a lot of text, for example to guess a hidden word from
-# its neighbours (as one kind of *word2vec* is, and BERT by *masked language modelling*). It ends up with similar
-# vectors for *tea* and *coffee*, presumably because the same words, such as *cup*, are often hidden near both.
+# *drink* and *a cup of*. So a model that is trained on a lot of text, for example to guess a hidden word from its
+# neighbours (as one kind of *word2vec* is), ends up with similar vectors for *tea* and *coffee*, presumably because the
+# same words, such as *cup*, are often hidden near both.
 #
 # The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book. It
 # was trained first to imitate a larger model that guesses hidden words (**distillation**), then on pairs of sentences;
@@ -505,8 +496,8 @@ for word in ("tea", "debts", "python"):
 # | **tea and coffee** | **0.44** |
 # | a word and its nearest other word, median of those we tried | 0.58 |
 #
-# The second row is what the best of 21,000 reaches by chance. Tea's 0.44 is more, but modest, because it is below the
-# median in the last row. So compare cosines with others from the same model.
+# The second row is what the best of 21,000 reaches by chance. Tea's 0.44 is above it, but below the median in the last
+# row. So compare cosines with others from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -518,8 +509,8 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # ## A whole sentence at once
 #
 # Now compare every word of a sentence with every other, and with itself. In each comparison one word is the query and
-# the other the key. In the matrix of results, the **similarity matrix**, as everywhere in this book, **each query has a
-# row and each key has a column**.
+# the other the key. In the matrix of results, the **similarity matrix**, **each query has a row and each key has a
+# column**, as everywhere in this book.
 #
 # For 6 words that is 36 dot products, and for 1,000 a million: the cost is *quadratic* in the number of words. They
 # need not be computed one by one, because every entry of a matrix product is a dot product too: of a row of the first
@@ -528,20 +519,19 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 #
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
 #
-# First by hand, with the vectors of the first section. The keys are *Lannister*, *always*, *pays* and *debts*, one in
-# each column. The queries are *what gets paid?* and *how often?*, one in each row:
+# First by hand, with the vectors of the first section: the queries *what gets paid?* and *how often?* as rows, times
+# the keys *Lannister*, *always*, *pays* and *debts* as columns:
 #
 # $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 2 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 6 & 0 & 0 \end{pmatrix} .$$
 #
 # The first question finds *debts*, the second *always*. One matrix product compares all pairs, which is one reason to
-# compare by dot products. A small network, as in the decoder of [chapter
-# 1](01_why_attention.ipynb#the-network-of-2014), must make a vector and send it through $\tanh$ for every pair
-# (*additive attention*; ours is **dot-product attention**).
+# compare by dot products: a small network, as in the decoder of [chapter
+# 1](01_why_attention.ipynb#the-network-of-2014), must send a vector through $\tanh$ for every pair (*additive
+# attention*; ours is **dot-product attention**).
 #
-# As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. That takes
-# $T \cdot S \cdot D$ multiplications, as many as one by one, but in one fast call. In code it is `queries @ keys.T`.
-# Forget the `.T`, and the shapes do not fit, unless $S = D$: then the product runs, and is wrong. The function below
-# allows further axes in front (a batch).
+# As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. In code it is one fast
+# call, `queries @ keys.T`. Forget the `.T`, and the shapes do not fit, unless $S = D$: then the product runs, and is
+# wrong. The function below allows further axes in front (a batch).
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -578,7 +568,7 @@ plots.score_map(likeness, sentence, sentence)
 plt.show()
 
 # %% [markdown]
-# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09. The last column has the same numbers. The
+# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09. The last column has the same numbers: the
 # matrix of all dot products of a set of vectors with each other, their **Gram matrix**, is always **symmetric**,
 # because $a \cdot b = b \cdot a$. For likeness, this symmetry is right; for a look-up, two things are wrong:
 #
@@ -588,10 +578,9 @@ plt.show()
 #   1 no dot product is larger. But a look-up is for what other words can add.
 #
 # Both faults come from using one vector as query *and* as key. One learned matrix $W$ for query and key would not cure
-# them: $XW (XW)^\top$, with the words as rows of $X$, is again symmetric. Its diagonal holds squared lengths. No dot
-# product exceeds the product of the lengths, so a word can find another before itself only if that one is longer. So
-# [chapter 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two
-# learned matrices, $X W_Q (X W_K)^\top$.
+# them: $XW (XW)^\top$, with the words as rows of $X$, is again symmetric, and on its diagonal are squared lengths,
+# which only a longer vector can beat. So [chapter 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a
+# query and a separate key, through two learned matrices, $X W_Q (X W_K)^\top$.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -841,14 +830,13 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# This part asks when a cosine is high, how many features fit into a space, what an analogy proves, whether a high
-# cosine means *the same*, and whether a reshape can replace a transpose. No later chapter needs it.
+# No later chapter needs this part.
 #
 # ### How high is high?
 #
-# Of some 21,000 words, *coffee* is the nearest to *tea*, and the best of so many is high even by chance. So compare
-# with vectors that mean nothing. Draw them at random, with the mean and the covariance of the word vectors, and find
-# the nearest word of each.
+# *Coffee* is the nearest of some 21,000 words to *tea*, and the best of so many is high even by chance. So compare with
+# vectors that mean nothing, drawn at random with the mean and the covariance of the word vectors, and find the nearest
+# word of each.
 
 # %% nearest words of 300 random vectors tags=["hide-input"]
 rng = np.random.default_rng(0)
@@ -877,8 +865,7 @@ print(
 # still not much: of 535 words tried (every fortieth), half have their nearest at 0.58 or more, often another form of
 # themselves, as *debt* is of *debts*. In some models the cosines of words drawn at random are far above 0, because all
 # vectors share a common part (**anisotropy**; shown for vectors in context by [Ethayarajh,
-# 2019](https://aclanthology.org/D19-1006/)). If every entry has the mean $\mu$, that part adds $D \mu^2$ to each dot
-# product, while their spread grows only as $\sqrt D$. So subtract the mean vector before you compare.
+# 2019](https://aclanthology.org/D19-1006/)). In such a model, subtract the mean vector before you compare.
 
 # %% tags=["proof"]
 assert round(float(nearest_of_all), 2) == 0.58
@@ -959,11 +946,10 @@ for word in ("king", "actor"):
     print(f"near {word}:".ljust(24), *(f"{known[n]} {near[n]:.2f} " for n in best))
 
 # %% [markdown]
-# It is *king* itself, with 0.65; *queen* comes second. Evaluations, and the library gensim's `most_similar`, leave out
-# the three words of the question, and then *queen* wins. How much of that is due to the arithmetic? *Queen* is near
-# *king* to begin with, at 0.63, second only to *kings*, at 0.69. Measured from the sum king − man + woman instead,
-# *kings* falls to 0.45, and *queen* only to 0.50. So the arithmetic has moved *queen* past *kings*, but *queen* was
-# among the nearest before.
+# It is *king* itself, with 0.65; *queen* comes second. Evaluations leave out the three words of the question, and then
+# *queen* wins. How much of that is due to the arithmetic? *Queen* is near *king* to begin with, at 0.63, second only to
+# *kings*, at 0.69. Measured from the sum king − man + woman instead, *kings* falls to 0.45, and *queen* only to 0.50.
+# So the arithmetic has moved *queen* past *kings*, but *queen* was among the nearest before.
 #
 # *Actress* comes first, but was near *actor* anyway: only *actors* is nearer. So before you believe an analogy, look at
 # what is near its inputs ([Linzen, 2016](https://aclanthology.org/W16-2503/)).
@@ -1016,9 +1002,9 @@ print("the row of 'tea', transposed:", right[5].round(2))
 print("the row of 'tea', reshaped:  ", wrong[5].round(2))
 
 # %% [markdown]
-# No error, the same shape, numbers of a believable size. `reshape` keeps the numbers in reading order and cuts them
-# into new rows, so that a "key" is now made of numbers from different words. One number gives it away, if you know what
-# to look for: the last, tea's likeness to itself, which is not 1.
+# No error, the same shape, numbers of a believable size. But `reshape` keeps the numbers in reading order and cuts them
+# into new rows, so that a "key" is now made of numbers from different words. One number gives it away: the last, tea's
+# likeness to itself, which is not 1.
 #
 # Where the same vectors are queries and keys, the matrix must be symmetric, and with vectors of length 1 its diagonal
 # must be ones. When queries and keys differ, neither test applies. Then compare one entry with the definition: entry

@@ -12,9 +12,8 @@
 # words. By the end of this chapter you will have a function of seven lines that lets every word of a sentence look at
 # all of them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
 #
-# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 28 minutes to read, and 45 for the
-# exercises. [Going further](#going-further), at the end, takes 9 more minutes. If you are here to *write* a
-# transformer, take [the route of an afternoon](../index.md#how-to-read-it).
+# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 29 minutes to read, and 45 for the
+# exercises. [Going further](#going-further), at the end, takes 9 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
 from functools import partial, wraps
@@ -34,8 +33,8 @@ transformer_map(built=4)
 #
 # What a model reads is cut into **tokens**; in this chapter each token is a word or a punctuation mark. The vectors of
 # the words, called *embeddings*, are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors).
-# They are scaled to length 1, so the scores are cosines. The scores are divided by a temperature of 0.1, because
-# otherwise their small differences would hardly count. Here are the weights that *python* gives in its two sentences:
+# They are scaled to length 1, so the scores are cosines, divided by a temperature of 0.1 because otherwise their small
+# differences would hardly count. Here are the weights that *python* gives in its two sentences:
 
 # %% the weights that python gives in two sentences tags=["hide-input"]
 import numpy as np
@@ -70,8 +69,8 @@ for sentence in ("you import a file with python", "a python is a large snake"):
 
 # %% [markdown]
 # *Python* attends to hardly anything but itself, because its cosine with itself is 1, far above any other. So leave it
-# out: give it the score minus infinity, and as $e^{-\infty} = 0$ its weight is 0. In the look-up below, `softmax` is
-# chapter 3's; `embeddings`, one row a word, and `row_of`, a word's row number, come from the folded cell above.
+# out: give it the score minus infinity, and as $e^{-\infty} = 0$ its weight is 0. Below, `softmax` is chapter 3's;
+# `embeddings`, one row a word, and `row_of`, a word's row number, come from the folded cell above.
 
 # %%
 import numpy as np
@@ -145,13 +144,13 @@ assert weights[-1].round(2) == 0.88
 
 # %% [markdown]
 # The same word received two different things: something close to *import* and *imported* in one sentence, and to
-# *snake* and *serpent* in the other. The plain averages of the words, the grey lines, are close to *with* and *you*, or
-# to *are* and *the*, which say nothing about *python*. The weights pick out the one word that says something about it.
-# Attention is a blend whose weights are computed from the words.
+# *snake* and *serpent* in the other. The plain averages, the grey lines, are close to words like *with* and *are*,
+# which say nothing about *python*; the weights pick out the one word that does. Attention is a blend whose weights are
+# computed from the words.
 #
 # Does *python* now mean a language in one sentence, and a snake in the other? Add what it received to its own vector,
-# as chapter 8 will. Compare the sum with *imports* and *serpent*, which are like the words that *python* chose, and
-# with *pip* and *programming*, which belong to what *import* implies.
+# and compare the sum with *imports* and *serpent*, which are like the words that *python* chose, and with *pip* and
+# *programming*, which belong to what *import* implies.
 
 # %% nearer to what, before and after the look-up tags=["hide-input"]
 asked = embeddings[
@@ -184,13 +183,12 @@ assert np.round([cosines[:2] for cosines in moved.values()], 2).tolist() == [
 assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 
 # %% [markdown]
-# *Python* has moved towards *imports* in one sentence and *serpent* in the other. But it has come no nearer to *pip* or
+# *Python* has moved towards *imports* in one sentence and *serpent* in the other, but no nearer to *pip* or
 # *programming*, because it has received the word *import* and not what *import* implies.
 #
-# Other weights would hardly help, because they blend the same vectors, and none of these holds what *import* implies. A
-# matrix can help: one that turns the vector of *import* into [the vector of what it implies](#and-python). This chapter
-# adds three matrices, the same for every word, which training can change. Two decide which words are chosen, and the
-# third decides what these hand over.
+# Other weights would hardly help, because they blend the same vectors. A matrix can: one that turns the vector of
+# *import* into [the vector of what it implies](#and-python). This chapter adds three matrices, the same for every word,
+# which training can change: two decide which words are chosen, and the third what these hand over.
 #
 # ## Queries, keys and values
 #
@@ -206,8 +204,8 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 #
 # Think of searching for a video. What you type is the query: what you are looking for. The title of each video is its
 # key: what it can be found by. The video itself is its value: what is handed over when it is found. In a sentence,
-# every word asks *and* is found, and what comes back is a blend of all the videos. Nobody writes the titles: the
-# matrices that make queries and keys are learned together, so that the two come to match.
+# every word asks *and* is found, and what comes back is a blend of all the videos. Nobody writes the titles: training
+# makes queries and keys match.
 #
 # So give every word three vectors, one for each role, computed from its own vector $x_i$ by three matrices:
 #
@@ -225,8 +223,8 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 # Real word vectors are too long to work through by hand, so take *dog bites man*. A word has three numbers: is it
 # *alive*, is it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries
 # and keys have two numbers, *alive* and *action*, and values have two, *alive* and *human*. So $D = 3$ and
-# $d_k = d_v = 2$. A matrix has a row for each entry of the word and a column for each entry of the result. The product
-# adds up the rows where the word has a 1. So *bites* asks with row 2 of $W_Q$: 2 for *alive* and 0 for *action*.
+# $d_k = d_v = 2$. A matrix has a row for each entry of the word, and the product adds up the rows for which the word
+# has a 1. So *bites* asks with row 2 of $W_Q$: 2 for *alive* and 0 for *action*.
 #
 # Now choose the three matrices.
 #
@@ -356,9 +354,8 @@ quiz.one_choice(
 # | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention; each row sums to 1 |
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its *context vector* |
 #
-# The weights are at least 0 and sum to 1, so an output is a *convex combination* of the values: each entry lies between
-# the smallest and the largest of that entry among the values. Here is the whole computation for *dog bites man*. The
-# row of *bites* is red.
+# The weights are at least 0 and sum to 1, so an output is a weighted average of the values. Here is the whole
+# computation for *dog bites man*, with the row of *bites* in red.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Self-attention for dog bites man as matrices, from left to right. X, 3 by 3, goes through W_Q, W_K and W_V to Q, K and V, each 3 by 2. Q and the transpose of K give the scores, 3 by 3: 0 2 0, 2 0 4, 0 2 0. Divided by root 2 and through the softmax they are the weights, 0.16 0.67 0.16, 0.19 0.05 0.77, 0.16 0.67 0.16. These and V give the outputs, 3 by 2: 0.33 0.16, 0.95 0.77, 0.33 0.16. The row of bites is red throughout."}}
 drawing = Diagram(5.8, 4.7)
@@ -422,8 +419,8 @@ print("outputs", context.round(3), sep="\n")
 assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
-# The middle row is the one that we worked out by hand. To find mistakes in a function, compute the same in a second
-# way, here with a loop that takes one query after the other:
+# The middle row is the one that we worked out by hand. To check the function, compute the same in a second way, with a
+# loop over the queries:
 
 
 # %%
@@ -497,10 +494,10 @@ quiz.one_choice(
 # - $W_V$ is the sum of two outer products. One turns *import* into *programming*, the other *snake* into *animal*. Each
 #   hardly disturbs the other, because *import* and *snake* have a cosine near 0.
 #
-# Here $d_k = D = 384$, because $W_K$ is the identity. In the code the query has two extra factors. $\sqrt{384}$ undoes
-# the division by $\sqrt{d_k}$. That division is meant for vectors with entries of variance about 1 (the next section),
-# but word vectors of length 1 have small scores already. The 10 replaces the temperature of 0.1. What *python* receives
-# is again added to its own vector, and the output shows the cosine of this sum with *programming* and *animal*.
+# Here $d_k = D = 384$, because $W_K$ is the identity. In the code the query has two extra factors: $\sqrt{384}$ undoes
+# the division by $\sqrt{d_k}$, because word vectors of length 1 have small scores already, and the 10 replaces the
+# temperature of 0.1. What *python* receives is again added to its own vector, and the output shows this sum's cosine
+# with *programming* and *animal*.
 
 
 # %%
@@ -560,8 +557,8 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # %% [markdown]
 # *Python* moves towards *programming* beside *import*, and towards *animal* beside *snake*. *Imported*, for which we
 # made no pair, works almost as well, because its cosine with *import* is 0.73. *Lizard*, whose cosine with *snake* is
-# 0.42, gets less weight, and its value holds only 0.42 times *animal*. That *import* implies *programming* was our
-# choice. Training has to find its matrices from examples.
+# only 0.42, gets less weight and hands over less of *animal*. That *import* implies *programming* was our choice;
+# training has to find its matrices from examples.
 
 # %% [markdown]
 # ## Why the square root?
@@ -569,9 +566,8 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) derived the division by $\sqrt{d_k}$, and
 # [measured](03_softmax.ipynb#can-a-query-still-learn) how much learning suffers without it. In short, a score sums
 # $d_k$ products. If the entries of query and key are independent, with mean 0 and variance 1, the variance of that sum
-# is $d_k$. So scores of wide queries and keys lie further apart, and one word gets nearly all the weight before
-# anything has been learned. Then changing a score a little hardly changes any weight: the gradient is nearly 0, so the
-# query can hardly learn to look elsewhere.
+# is $d_k$. So the scores of wide queries and keys lie further apart, one word gets nearly all the weight before
+# anything has been learned, and the gradient is nearly 0, because a small change of a score hardly changes any weight.
 #
 # Dividing the scores by $\sqrt{d_k}$ divides their variance by $d_k$, so under these assumptions the variance is 1 at
 # every width. Let a random query ask ten random keys. Here is its largest weight, on average:
@@ -628,8 +624,8 @@ quiz.number(
 #
 # A *causal mask* (or *look-ahead mask*) hides the future: query $t$ may attend only to keys $0$ to $t$. A model that
 # writes each word from the words before it is called **autoregressive**. While it writes, later words do not exist yet.
-# But in training the whole text is there, and all positions guess their next words at the same time. Without a mask
-# each could look at the word that it should guess, and copy it ([chapter 9](09_decoder.ipynb)).
+# But in training the whole text is there, and without a mask each position could look at the next word, which it should
+# guess, and copy it ([chapter 9](09_decoder.ipynb)).
 #
 # A causal mask is a lower triangle. Wherever a mask is False, the score becomes minus infinity, so the weight
 # becomes 0. In `attention` that takes two more lines:
@@ -659,11 +655,10 @@ print("weights", causal_weights.round(3), sep="\n")
 
 # %% [markdown]
 # *Bites* may attend only to *dog* and to itself, so their exponentials, 4.113 and 1, are divided by 5.113. *Dog* sees
-# only itself: its weight is 1 whatever its score, and its output is its own value. $W_Q$ and $W_K$ change only scores,
-# so they get a gradient of 0 from this output. It teaches $W_V$ alone.
+# only itself: its weight is 1 whatever its score, and its output is its own value.
 #
 # To see that a causal mask works, change one word at a time. The outputs of the words before it must not move, or the
-# future leaks. Those of the changed word and of all words after it should move, or the mask hides too much.
+# future leaks; all others should move, or the mask hides too much.
 
 # %%
 before, _ = self_attention(small, w_q, w_k, w_v, mask=causal)
@@ -676,9 +671,8 @@ for t in range(3):
     assert (moved == (np.arange(3) >= t)).all()
 
 # %% [markdown]
-# A **padding mask** hides padding: no query may attend to it. The mask has one entry for each *key*. In
-# `real[:, None, :]` below, `None` makes the shape (2, 3) into (2, 1, 3), and broadcasting repeats the entries for every
-# query. With several heads it needs [two new axes](#a-mask-over-the-wrong-axis).
+# A **padding mask** hides padding: no query may attend to it. The mask has one entry for each *key*. In `real[:, None,
+# :]` below, `None` makes the shape (2, 3) into (2, 1, 3), and broadcasting repeats the entries for every query.
 
 # %% tags=["nbval-check-output"]
 batch = np.stack([small, small])  # (2 sentences, 3 tokens, width 3)
@@ -690,11 +684,10 @@ padded_output, padded_weights = self_attention(
 print(padded_weights[1].round(3))
 
 # %% [markdown]
-# Whatever finite numbers the padding holds, no real word gives it any weight. The padding token's own *row* means
-# nothing, and no other word reads its output, because every layer gets the same padding mask, which hides the token as
-# a key. But the row is not hidden, because a row that may attend to nothing would make trouble
-# ([below](#a-row-with-nothing-to-attend-to)). Where outputs or losses are averaged, leave the token out. To hide both
-# the future and the padding, combine the two masks with `&`.
+# Whatever finite numbers the padding holds, no real word gives it any weight. The padding token keeps a *row* of its
+# own, because a row that may attend to nothing would make trouble ([below](#a-row-with-nothing-to-attend-to)). The row
+# means nothing, but no other word reads its output, because every layer hides the token as a key. To hide both the
+# future and the padding, combine the two masks with `&`.
 
 # %% [markdown]
 # The first folded cell below is the checked version that later chapters import; attention is called
@@ -770,14 +763,13 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # Multiplying the scaled scores by the mask (second line) is wrong: a score of 0 is an ordinary score, with $e^0 = 1$,
 # so the hidden word still gets 0.09.
 #
-# Multiplying the weights by the mask (third line) is only half right. They no longer sum to 1, because the sum that
+# Multiplying the weights by the mask (third line) is only half right: they no longer sum to 1, because the sum that
 # divides them still contains the hidden word's exponential. So under a causal mask the future leaks: *bites* gives
 # *dog* 0.187 in *dog bites man*, but 0.446 if the last word is a second *dog*. With minus infinity it is 0.804 in both.
 #
-# Divided by their sum (fourth line), these weights agree with the first line. Each weight is $e^{s_i}$ over the same
-# $\sum_j e^{s_j}$. This sum cancels, and what remains *is* the softmax of the visible words. Minus infinity is safer:
-# where a hidden score is far larger, the visible words' weights are already rounded to 0, and dividing by their sum is
-# 0/0. [What if every key is hidden?](#a-row-with-nothing-to-attend-to)
+# Divided by their sum (fourth line), these weights agree with the first line, because the $\sum_j e^{s_j}$ under each
+# weight cancels. But where a hidden score is far larger, the visible words' weights are already rounded to 0, and
+# dividing by their sum is 0/0.
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -796,8 +788,8 @@ assert np.allclose(softmax(np.full(3, -1e9)), 1 / 3)  # a fully hidden row
 # %% [markdown]
 # ## Does the order of the words matter?
 #
-# *Bites* could not tell who bites. Was that due to our matrices? Take nine words with random vectors of width 16, and
-# three random matrices. Compute their attention, shuffle the words, and compute it again.
+# *Bites* could not tell who bites. Was that due to our matrices? Take nine words with random vectors and three random
+# matrices, compute their attention, shuffle the words, and compute it again.
 #
 # **Predict first.** The fourth token, *Language*, becomes the last. Its output vector
 #
@@ -823,12 +815,12 @@ assert order[8] == 3  # Language, now the last
 
 # %% [markdown]
 # The output of *Language* stays the same, and it would with any matrices. Each score depends on two words alone, the
-# softmax divides by a *sum* over all words, and an output is again such a *sum*. A sum does not depend on the order of
-# its terms. So if you shuffle the words, the weights and outputs are shuffled in the same way. This is called
+# softmax divides by a *sum* over all words, an output is again such a *sum*, and a sum does not depend on the order of
+# its terms. So if you shuffle the words, the weights and outputs are shuffled in the same way, which is called
 # **permutation equivariance**.
 #
-# So without a mask the verb receives the same in *dog bites man* and in *man bites dog*. A causal mask changes that,
-# because which words a query may see then depends on the order:
+# Without a mask, then, the verb receives the same in *dog bites man* and in *man bites dog*. A causal mask changes
+# that, because which words a query may see then depends on the order:
 
 # %%
 dog_bites, _ = self_attention(small[[0, 1, 2]], w_q, w_k, w_v)
@@ -853,8 +845,7 @@ assert masked[1].round(3).tolist() == [0.944, 0.944]
 #
 # From chapter 7 on this book trains models in PyTorch, where a part of a model is an object, called a **module**. Its
 # class has an `__init__` that makes the matrices, and a `forward` that runs when you call the module. `nn.Linear`
-# without bias is a matrix that training can change, and `.mT` swaps the last two axes. As in most models, values here
-# are as wide as keys, $d_v = d_k$.
+# without bias is a matrix that training can change, and `.mT` swaps the last two axes. Here $d_v = d_k$.
 
 # %%
 import torch
@@ -904,9 +895,6 @@ assert (blank == 0).all()
 # %% [markdown]
 # In a real model, call PyTorch's function, because it avoids storing the weights where it can ([chapter
 # 20](20_one_gpu.ipynb#attention-without-the-score-matrix)).
-#
-# Chapter 8 adds the layer's output to the word's vector. That needs equal widths, so [chapter
-# 6](06_many_heads.ipynb#the-same-as-a-pytorch-module) first brings the output from $d_k$ back to $D$.
 #
 # Two things to watch for:
 #
@@ -1201,9 +1189,8 @@ verdict
 #
 # With nothing in the middle, a word's score with itself is its squared length, and among vectors of equal length no
 # score is larger. The product $W_Q W_K^\top$ says which entry of the asking word counts with which entry of the other,
-# so another word can score higher, and unlike words can match. And the product need not be symmetric. With one matrix
-# for queries and keys it would be $W W^\top$, which is symmetric, and *its* and *snake* would have the same score both
-# ways. For *dog bites man*, with two matrices, the product is
+# so another word can score higher, and unlike words can match. And the product need not be symmetric, as it would be
+# with one matrix for queries and keys, $W W^\top$. For *dog bites man*, with two matrices, the product is
 #
 # $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} .$$
 #
@@ -1338,9 +1325,9 @@ assert 0.86 < (handed * drawn[1]).sum(axis=1).mean() < 0.94
 # Such a row arises where padding stands *before* a text (*left padding*). The causal mask lets a padding token see only
 # padding, and the padding mask hides that too.
 #
-# The three lines of `softmax` in [the definition](#the-definition) return NaN for such a row. Chapter 3's function,
-# with its check, refuses it with an error. Exercise 2 gives it weights of 0, and so do chapter 7's module and, in the
-# version used here, PyTorch's function. The module `SelfAttention` above gives NaN.
+# The three lines of `softmax` in [the definition](#the-definition) return NaN for such a row, and so does the module
+# `SelfAttention` above. Chapter 3's function, with its check, refuses it with an error. Exercise 2 gives it weights of
+# 0, and so does, in the version used here, PyTorch's function.
 #
 # Many programs write a large negative number, such as $-10^9$, in place of minus infinity. It works too, with two
 # exceptions. A row with nothing to attend to then gives equal weights to what is hidden, without a warning. And
@@ -1407,9 +1394,9 @@ print("largest weight in each row:", six.max(axis=1).round(3))
 assert (six.max(axis=1) > 0.99).sum() == 4
 
 # %% [markdown]
-# In four of the six rows one word has more than 0.99 of the weight: scores of this size saturate the softmax. And where
-# does the 6 come from? There are six tokens, but a score does not sum over tokens. It sums over the width of a key, so
-# the root must be that of this width, and nothing says that it is 6.
+# In four of the six rows one word has more than 0.99 of the weight: scores of this size saturate the softmax. The 6
+# counts tokens, but a score does not sum over tokens. It sums over the width of a key, so the root must be that of this
+# width.
 #
 # ### Is attention a filter?
 #
@@ -1458,9 +1445,8 @@ for name, version in versions.items():
 
 # %% [markdown]
 # Shape and shuffle catch nothing. The sum catches the wrong axis: there the columns sum to 1 and the rows do not, so an
-# output is no average of the values any more. Leaving queries out catches it, too: there each weight depends on the
-# other queries. (Under a causal mask the other queries include later ones, so the future leaks.) Leaving queries out
-# also catches the root of the number of queries, because that number changes.
+# output is no average of the values any more. Leaving queries out catches it, too, because there each weight depends on
+# the other queries; and it catches the root of the number of queries, because that number changes.
 #
 # No division at all passes every check but the last: its weights are positive, sum to 1 and move with the words. Only
 # known numbers or independent code, such as the loop, detect it here.

@@ -13,12 +13,11 @@
 # one average. Let each word be a number: with equal weights, 1 and 5 give 3, and so do 2 and 4. A second average, with
 # the weights $\tfrac23$ and $\tfrac13$, is $\tfrac73$ for 1 and 5 but $\tfrac83$ for 2 and 4. Only one pair has both
 # averages. **Multi-head attention** computes several averages side by side, each with weights of its own. This chapter
-# builds it by hand, then in ten lines, then as a [PyTorch module](#the-same-as-a-pytorch-module), and measures [what a
-# single head loses](#would-one-head-do). Then it asks why heads become different, and inspects the heads of a published
-# model.
+# builds it by hand and as a [PyTorch module](#the-same-as-a-pytorch-module), measures [what a single head
+# loses](#would-one-head-do), asks why heads become different, and inspects those of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 26 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 7 more
+# takes about 25 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 7 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
@@ -34,8 +33,7 @@ transformer_map(built=6)
 # ## Two heads by hand
 #
 # Here are two heads with matrices of their own, small enough for paper. A word has four numbers: is it *dog*, is it
-# *man*, is it a *verb*, and its *position*. For three words one number is enough for the position: 1 for first, 0 in
-# the middle, −1 for last.
+# *man*, is it a *verb*, and its *position*, 1 for first, 0 in the middle, −1 for last.
 
 # %%
 import numpy as np
@@ -107,22 +105,20 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #
 # Did the verb need two heads? For our two sentences it did not. Let one head give $\tfrac23$ of its weight to the first
 # noun and $\tfrac13$ to the last. The verb receives the numbers (*dog*, *man*) = $(\tfrac23, \tfrac13)$ for *dog bites
-# man*, and $(\tfrac13, \tfrac23)$ for *man bites dog*, so it can tell the two sentences apart. With $\tfrac12$ and
-# $\tfrac12$ it could not: exchange the nouns, and the average stays the same. Unequal weights are enough here because
-# only *dog* and *man* can occur, and each has a number of its own in the vector.
+# man*, and $(\tfrac13, \tfrac23)$ for *man bites dog*, so it can tell the two sentences apart. Unequal weights are
+# enough here because only *dog* and *man* can occur, and each has a number of its own in the vector.
 #
 # What if the nouns are arbitrary vectors, $a$ at the start and $b$ at the end? With the weights $\alpha$ and
 # $1 - \alpha$ the verb receives the single average
 #
 # $$\alpha \, a + (1 - \alpha) \, b ,$$
 #
-# and both nouns must be worked out from this average alone. Take $\alpha = \tfrac23$: the nouns $(1, 1)$ and $(2, 0)$
-# give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
+# and both nouns must be worked out from this average alone.
 #
 # How much does one average lose? We try to read both nouns back from what the verb receives. A word has $D = 16$
 # numbers, of which a noun fills 8. So two nouns are 16 numbers, and the verb receives 16: would they fit? We draw two
-# thousand pairs of nouns, whose entries are independent normal numbers with mean 0. Nothing is trained here: we set the
-# attention weights.
+# thousand pairs of nouns, whose entries are independent normal numbers with mean 0, and set the attention weights
+# ourselves:
 #
 # - *One head* averages the nouns with $\alpha$ and $1 - \alpha$, and multiplies by a random $W_V$ of shape (16, 16). We
 #   vary $\alpha$.
@@ -131,7 +127,7 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #
 # On the first thousand pairs we fit one more matrix, which leads from the 16 numbers received to the 16 of both nouns,
 # by **least squares**: it makes the squared error as small as possible. On the other thousand pairs we divide its
-# squared error by that of guessing zero. This is the share missed: 0 is perfect, 1 no better than guessing zero.
+# squared error by that of guessing zero. This is the share missed: 0 is perfect.
 #
 # **Predict first.** What share of the nouns does the fitted matrix miss, given one head's average?
 #
@@ -179,18 +175,18 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# One head misses half, whatever $\alpha$ is. Why? All that it hands over is the average, 8 numbers. $W_V$ spreads these
-# over 16 entries, but adds nothing to them (the result has *rank* 8). Which half is lost? Take $\alpha = \tfrac12$. Two
-# nouns can be computed from their sum and their difference, 8 numbers each. The average determines only the sum. Entry
-# by entry, sum times difference is $a^2 - b^2$. This is 0 on average, because the nouns have the same variance. So the
-# two are uncorrelated, and a matrix learns nothing of the difference. The difference varies as much as the sum, because
-# the nouns are independent. So exactly half is lost. For another $\alpha$ another combination of the two nouns is lost
-# in place of the difference ([the proof](#why-exactly-half)).
+# One head misses half, whatever $\alpha$ is. Why? All that it hands over is the average, 8 numbers, which $W_V$ spreads
+# over 16 entries without adding to them. Which half is lost? Take $\alpha = \tfrac12$. Two nouns can be computed from
+# their sum and their difference, 8 numbers each, and the average determines only the sum. Entry by entry, sum times
+# difference is $a^2 - b^2$, which is 0 on average because the nouns have the same variance. So the two are
+# uncorrelated, and a matrix learns nothing of the difference. As the nouns are independent, the difference varies as
+# much as the sum, so exactly half is lost. For another $\alpha$ another combination of the two nouns is lost in place
+# of the difference ([the proof](#why-exactly-half)).
 #
 # Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole.
 #
-# But if nouns fill more than the 8 numbers that a narrow head hands over, two heads miss some, too. At 16 they only tie
-# with one head ([measured](#what-if-nouns-fill-more-than-half-of-a-word)).
+# But if nouns fill more than 8 numbers, two heads miss some, too, and at 16 they only tie with one head
+# ([measured](#what-if-nouns-fill-more-than-half-of-a-word)).
 
 # %% [markdown]
 # ## The definition
@@ -206,13 +202,11 @@ plt.show()
 # The square brackets **concatenate** the heads' outputs: they set them side by side, which gives $(T, D)$ again. The
 # last matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. The example did without it, because
 # nothing had to be mixed. The definition is that of [Vaswani and others, 2017](https://arxiv.org/abs/1706.03762), who
-# write *Concat* for the brackets. Their reason includes ours: with a single head, averaging inhibits attending to
-# "different representation subspaces at different positions".
+# write *Concat* for the brackets.
 #
 # Why $d_k = D / H$? Because the heads then have $H d_k = D$ columns together, and so as many parameters and
 # multiplications as a single wide head with a $W_O$. The price is that a narrower head compares words by fewer numbers.
 # With one or two it can hardly single out one word among many ([how few are too few](#what-if-a-head-is-too-narrow)).
-# Any other $d_k$ would do, too: $W_O$ then has the shape $(H d_k, D)$ and still returns width $D$.
 
 # %% [markdown]
 # ### Heads are a sum
@@ -230,16 +224,12 @@ plt.show()
 # over, and into which numbers of the output. [Elhage and others,
 # 2021](https://transformer-circuits.pub/2021/framework/index.html), call the two its *QK circuit* and its *OV circuit*.
 # The product $W_V^{(h)} W_O^{(h)}$ has the shape $(D, D)$, but squeezes a word into $d_k$ numbers on the way (its
-# *rank* is at most $d_k$). What a head hands over depends on at most $d_k$ directions of a word, the columns of
-# $W_V^{(h)}$, and goes into at most $d_k$ directions of another, the rows of $W_O^{(h)}$.
+# *rank* is at most $d_k$).
 #
 # Head $h$ adds its attention weights times $X W_V^{(h)} W_O^{(h)}$. If all heads had the same weights, these could be
 # factored out, leaving one wide head with the matrix $\sum_h W_V^{(h)} W_O^{(h)}$. So several heads gain only where
-# their weights differ. A sum has no order: with their rows of $W_O$, two heads can be exchanged, so *head 3* means
-# something in one trained model only. Single entries of the matrices mean as little. With an invertible matrix $M$ of
-# shape $(d_k, d_k)$, $W_V^{(h)} M$ and $M^{-1} W_O^{(h)}$ do what $W_V^{(h)}$ and $W_O^{(h)}$ did, since $M M^{-1}$ is
-# the identity. (For $W_Q^{(h)}$ and $W_K^{(h)}$, whose product is $W_Q W_K^\top$, the pair is $M$ and the transpose of
-# $M^{-1}$.) To compare two models, compare the products, or what the heads do.
+# their weights differ. And since a sum has no order, two heads can be exchanged together with their rows of $W_O$, so
+# *head 3* means something in one trained model only.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -307,8 +297,8 @@ plt.show()
 # The sum is positive where the dog only bites, negative where it is only bitten, and 0 where it does both. Neither head
 # by itself tells all three sentences apart. Their sum does.
 #
-# Unlike the models of an ensemble, heads are not averaged. An average gives each head the same say in every number,
-# whereas each head's own rows of $W_O$ set how much it adds to each number.
+# Unlike the models of an ensemble, heads are not averaged: each head's own rows of $W_O$ set how much it adds to each
+# number.
 
 # %% tags=["proof"]
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
@@ -341,8 +331,8 @@ quiz.one_choice(
 # ### In code
 #
 # In code the query matrices of all heads stand side by side in one matrix of shape $(D, D)$, so that one product
-# computes all queries. Keys and values have such a matrix, too. Then each row of the product is cut into $H$ slices of
-# $d_k$, and two axes are swapped, so that each head has a matrix of its own with a row for every word. Follow one cell,
+# computes all queries, and likewise for keys and values. Then each row of the product is cut into $H$ slices of $d_k$,
+# and two axes are swapped, so that each head has a matrix of its own with a row for every word. Follow one cell,
 # labelled with its row and column in the first matrix:
 
 
@@ -453,12 +443,12 @@ assert np.allclose(merged[0, 2], y[0].mean(axis=0))
 #
 # Without the swap, reshaping from $(B, T, D)$ straight to $(B, H, T, d_k)$ gives the same shape and no error, but the
 # wrong numbers. A reshape leaves the numbers in their order, all of word 1, then all of word 2, and only cuts this row
-# into $H$ runs. So a head gets neighbouring words, not a slice of every word. Take two words, $(1, 2, 3, 4)$ and
-# $(5, 6, 7, 8)$, and two heads. Head 1 should get $(1, 2)$ and $(5, 6)$. Instead it gets $(1, 2)$ and $(3, 4)$, and
-# takes the second half of word 1 for word 2. The way back has [the same trap](#break-it-merged-without-the-swap).
+# into $H$ runs. Take two words, $(1, 2, 3, 4)$ and $(5, 6, 7, 8)$, and two heads. Head 1 should get $(1, 2)$ and
+# $(5, 6)$. Instead it gets $(1, 2)$ and $(3, 4)$, and takes the second half of word 1 for word 2. The way back has [the
+# same trap](#break-it-merged-without-the-swap).
 #
-# The example with the dog is no good test of such code. There $H$ and $d_k$ are both 2, so confusing them would pass.
-# So would forgetting $W_O$, which there is the identity. Test with sizes that all differ and a random $W_O$, against a
+# The example with the dog is no good test of such code. Confusing $H$ and $d_k$ would pass, because both are 2 there,
+# and so would forgetting $W_O$, which is the identity. Test with sizes that all differ and a random $W_O$, against a
 # loop over the heads:
 
 
@@ -477,8 +467,7 @@ all_at_once = multi_head(x, w_q, w_k, w_v, w_o, num_heads=3)
 assert np.allclose(all_at_once[1], by_loop @ w_o)
 
 # %% [markdown]
-# The first folded cell below has the full version, with a mask, and with queries that may come from other words than
-# the keys.
+# The first folded cell below has the full version, with a mask.
 
 # %% tags=["export", "hide-input"] module="by_hand.multihead"
 import numpy as np
@@ -583,9 +572,6 @@ for num_heads in (1, 8, 64):
 # head, so $2 H T^2 d_k = 2 T^2 D = 10{,}240{,}000$ in all, because $H \cdot d_k$ stays 512. What grows is the number of
 # attention weights, $H \, T^2$, and so the time for their softmaxes and any memory to store them.
 #
-# Heads are not entirely free, though. A single head does not need its $W_O$, because $W_V W_O$ has the shape of $W_V$
-# and can replace it. That saves a quarter of the parameters.
-#
 # How many heads are best? Vaswani and others chose eight. Their table 3 gives the quality of translations as a score
 # from 0 to 100, called BLEU ([chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with
 # 16, 25.4 with 32. The paper concludes that one head is worse, and so are too many. No spread is reported, so the
@@ -611,10 +597,10 @@ quiz.number(
 # %% [markdown]
 # ## The same as a PyTorch module
 #
-# The same layer again, now as the module that is trained below: three large products, a split, one attention, a merge,
-# and $W_O$. Unlike the formula above, the module adds a vector, a *bias*, after each product, as does
-# `nn.MultiheadAttention`. The $T$ queries may come from other words than the $S$ keys and values, as when a translation
-# looks at its source ([chapter 9](09_decoder.ipynb)), so it serves as self-attention and as *cross-attention*.
+# The same layer again, now as the module that is trained below. Unlike the formula above, it adds a vector, a *bias*,
+# after each product, as does `nn.MultiheadAttention`. The $T$ queries may come from other words than the $S$ keys and
+# values, as when a translation looks at its source ([chapter 9](09_decoder.ipynb)), so it serves as self-attention and
+# as *cross-attention*.
 
 # %%
 import torch
@@ -729,9 +715,9 @@ for y, mask in (x, causal), (other, None):
 # Nothing in the definition says that one head should look at the first noun and another at the last. Let training
 # decide. How it works is for [chapter 7](07_learning.ipynb); here you see what it finds.
 #
-# The sentences are *noun, verb, noun*. A word has $D = 16$ numbers, as [above](#would-one-head-do). A noun now fills
-# six of them, one more says *verb*, and one is the position. The other eight are 0, so all that a word holds fits into
-# a head of width 8. A layer has either one head of width 16 or two of width 8. Its task is to write both nouns, 12
+# The sentences are *noun, verb, noun*. A word has $D = 16$ numbers, as [above](#would-one-head-do), but a noun now
+# fills only six, one more says *verb*, and one is the position. The other eight are 0, so all that a word holds fits
+# into a head of width 8. A layer has either one head of width 16 or two of width 8. Its task is to write both nouns, 12
 # numbers, into its output for the verb.
 #
 # **Predict first.** Train three layers: one head; two heads that start at random; two heads that start identical in
@@ -849,10 +835,8 @@ quiz.one_choice(
 #
 # What do heads find in a real model? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2, and look at its
 # first layer, of twelve heads of width 32 ($D = 384$). The model adds two tokens that are not words, `[CLS]` before
-# each text and `[SEP]` after it. Give it three sentences: *the cat sat on the mat and it slept*, *she gave the book to
-# her brother because he wanted it* and *the dog that bit the man ran*. For each head, average the weight on the word
-# before, over all words but the first of each sentence. With 9 to 13 tokens in a sentence, equal weights would be about
-# 0.09.
+# each text and `[SEP]` after it. Give it three sentences, one of them *the dog that bit the man ran*. For each head,
+# average the weight on the word before, over all words but the first of each sentence.
 #
 # **Predict first.** Chapter 5 wired a head that looks one word back. Does training find one, too? How large is the
 # weight on the word before, in the head where it is largest?
@@ -918,10 +902,9 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 #
 # A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off (an
-# **ablation**; see [chapter 15](15_pretrained.ipynb)): set its term of the sum to zero, or to its mean, measure how
-# much worse the model does on new text, and compare with switching off each of the others. [Going
-# further](#what-else-do-heads-do-and-can-they-be-removed) tells what else heads do, which of them can be removed, and
-# why so much weight may go to `[CLS]`.
+# **ablation**; see [chapter 15](15_pretrained.ipynb)): set its term of the sum to zero, and measure how much worse the
+# model does on new text. [Going further](#what-else-do-heads-do-and-can-they-be-removed) tells what else heads do,
+# which of them can be removed, and why so much weight may go to `[CLS]`.
 
 # %% [markdown]
 # ## Exercises
@@ -1260,9 +1243,8 @@ for size in (8, 12, 16):
 # Count the numbers. Two nouns of 12 are 24, and two heads hand over 16, so a third is missed. Two nouns of 16 are 32,
 # so half is missed: a tie with one head. (The extra 0.01 is chance in the draw, and the price of fitting on one sample
 # and measuring on another.) Apart from such hundredths, two heads never do worse in this test, and they gain most where
-# a few numbers of each word are enough. Together they hand over as many numbers as one wide head, but half of them come
-# from the first noun alone and half from the last, where the wide head hands over a mixture. What narrow heads give up
-# is in the comparing: each compares words by fewer numbers ([how much](#what-if-a-head-is-too-narrow)).
+# a few numbers of each word are enough. What narrow heads give up is in the comparing: each compares words by fewer
+# numbers ([how much](#what-if-a-head-is-too-narrow)).
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -1335,11 +1317,10 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 #
 # Can heads be removed? Michel and others removed heads one at a time from a trained translator: of the 96 in its
 # encoder only 8 changed the BLEU score significantly, and half of these for the better. That does not mean that one
-# would be enough: each was removed while the others stayed, and the others can do much of its work. (They also found
-# layers that can be cut to a single head; the attention from decoder to encoder depends more on having several.) Many
-# can be removed together: Voita and others pruned 38 of the 48 heads in a translator's encoder, while training it
-# further, and lost 0.15 BLEU. Yet models built with few heads from the start did worse than models pruned down to them
-# ([Behnke and Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)).
+# would be enough: each was removed while the others stayed, and the others can do much of its work. Many can be removed
+# together: Voita and others pruned 38 of the 48 heads in a translator's encoder, while training it further, and lost
+# 0.15 BLEU. Yet models built with few heads from the start did worse than models pruned down to them ([Behnke and
+# Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)).
 
 # %% [markdown]
 # ### Break it: merged without the swap

@@ -8,13 +8,13 @@
 # %% [markdown]
 # # 8. How do you stack attention?
 #
-# One layer of attention mixes words once. The transformer of 2017 stacks six layers in its encoder, later ones many
-# more, and surrounds attention with other parts: a residual connection, a norm, and a network that works on one word at
-# a time. Why are they there? Stack attention alone, with random weights, and after four layers all words of a sentence
-# are practically one vector. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what
-# changes when one of its parts is left out.
+# One layer of attention mixes words once. The transformer of 2017 stacks six in its encoder, and surrounds attention
+# with other parts: a residual connection, a norm, and a network that works on one word at a time. Why are they there?
+# Stack attention alone, with random weights, and after four layers all words of a sentence are practically one vector.
+# At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when one of its parts
+# is left out.
 #
-# You need [chapter 7](07_learning.ipynb). This chapter takes about 28 minutes to read, and 70 for the exercises. [Going
+# You need [chapter 7](07_learning.ipynb). This chapter takes about 29 minutes to read, and 70 for the exercises. [Going
 # further](#going-further), at the end, takes 8 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it. Residual paths lead around attention and around the feed-forward network, each to an add and norm."}}
@@ -139,10 +139,10 @@ assert list(tones.values()) == [1, -1, -1, 1]
 # Attention is the only part in which one word's numbers reach another's. The network combines numbers that stand in one
 # vector: here it had to multiply polarity by *affirmed*.
 #
-# One matrix cannot do that. It gives a weighted sum of the two, and the points where it reaches a threshold form a
-# straight line. Nor can attention, for given weights, because an average of words, each times a matrix, is also a
-# weighted sum. In the left panel below, praise stands on one diagonal of a square and blame on the other. No line
-# separates praise from blame: they are not **linearly separable**, as in the classic XOR.
+# One matrix cannot do that, because it gives a weighted sum of the two, and the points where such a sum reaches a
+# threshold form a straight line. Nor can attention, for given weights, because an average of words, each times a
+# matrix, is also a weighted sum. In the left panel below, praise stands on one diagonal of a square and blame on the
+# other, so no line separates them: they are not **linearly separable**.
 #
 # From $z$, the sum of polarity and *affirmed*, the network makes $\max(0, z)$ and $\max(0, -z)$. With these as axes, on
 # the right, one line separates praise from blame.
@@ -293,8 +293,7 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 
 # %% [markdown]
 # Larger weights can replace the sums, but only in a narrow range: at 2 half of the gradient arrives, and at 2.5 it
-# explodes. With the sums it explodes, too: they cure vanishing, not exploding, and the weights must still start small
-# enough.
+# explodes. With the sums it explodes, too: they cure vanishing, not exploding.
 #
 # A second price: the stream can grow from layer to layer. Call the root of the mean square of a vector's entries its
 # **size**. In [24 attention layers without norms](#how-do-size-and-gradient-change-with-the-layer) the stream reaches
@@ -341,13 +340,12 @@ nn.init.normal_(norm.bias)
 assert torch.allclose(layer_norm(x, norm.weight, norm.bias), norm(x), atol=1e-6)
 
 # %% [markdown]
-# No other token and no other sentence takes part. So layer norm does the same to a token in training and in use, alone
+# No other token and no other sentence takes part, so layer norm does the same to a token in training and in use, alone
 # and in a batch. **Batch normalisation** takes mean and variance of an entry over the whole batch instead. Then what a
 # token becomes depends on the other sentences and on padding, and in use one needs averages kept from training.
 #
-# Mind the axis. If you write `dim=1` in place of `dim=-1`, the average runs over the positions of a sentence: it
-# depends on padding and on the other words, and in [chapter 9](09_decoder.ipynb) it would tell a token about later
-# ones.
+# Mind the axis: with `dim=1` in place of `dim=-1` the average runs over the positions of a sentence, and depends on
+# padding and on the other words.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -413,12 +411,11 @@ plt.show()
 # %% [markdown]
 # Follow the thick line, the stream. With post-norm it passes through every norm, and so does the gradient on its way
 # back: no path is a plain $I$ any more. With pre-norm the stream passes only through additions, so that path is there.
-# But additions can make the stream grow, and nothing normalises it. So a pre-norm stack ends in a **final norm**, after
-# the last layer.
+# But the additions can make it grow, so a pre-norm stack ends in a **final norm**, after the last layer.
 #
 # Choose pre-norm, unless you reproduce the paper: in our deep stacks it [learns quickly](#does-training-agree) even
-# from initial weights with which post-norm is slow. A deep post-norm stack is as quick only from smaller initial
-# weights. A [warm-up](#does-it-need-warm-up), a learning rate that grows from nearly 0, may help.
+# from initial weights with which post-norm is slow. A [warm-up](#does-it-need-warm-up), a learning rate that grows from
+# nearly 0, may help post-norm.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -521,8 +518,7 @@ ours.norm1, ours.norm2 = ours.norm2, ours.norm1
 assert (ours(x, real[:, None, None]) - expected)[real].abs().max() > 0.3
 
 # %% [markdown]
-# Both hand the same numbers to the same PyTorch functions, so what is tested is the wiring. Five things are easily
-# missed when you compare your own:
+# The two agree, so the wiring is right. Five things are easily missed when you compare your own:
 #
 # - **`batch_first=True`**. Otherwise PyTorch takes the first axis for the positions.
 # - **`eval()`**, for both, or dropout makes each run different.
@@ -615,7 +611,7 @@ assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 # a feed-forward network may change there only, that of attention anywhere. Then hide that position with the mask: in
 # attention nothing may change elsewhere.
 #
-# Every token has read the whole sentence. So an encoder that is asked for the *next* token has already seen it, and
+# Since every token has read the whole sentence, an encoder that is asked for the *next* token has already seen it, and
 # would only learn to copy. It can learn to fill in words that were hidden, as BERT did ([chapter
 # 15](15_pretrained.ipynb)).
 
@@ -623,8 +619,7 @@ assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 # ## The book's version
 #
 # Here is the encoder above as later chapters import it, folded, and compared with PyTorch's `nn.TransformerEncoder`. It
-# has dropout inside attention and network as well. Its `AddAndNorm` receives a sublayer as a function; `Stack` runs
-# layers one after the other.
+# has dropout inside attention and network as well. Its `AddAndNorm` receives a sublayer as a function.
 
 # %% tags=["hide-input", "export"] module="encoder"
 from dataclasses import dataclass
@@ -889,9 +884,9 @@ for norm_first in (False, True):
 # **Predict first.** Which parts does *reverse* need, and which *add*?
 #
 # **How it is measured.** Every model has three post-norm layers of width 32 with four heads, and a linear map that
-# turns each position's final vector into ten scores. It is trained for 600 steps of [Adam](11_training.ipynb#adam),
-# with each of three seeds. The first 50 steps are warm-up. A model that lost a part may need a larger or smaller
-# learning rate, so each model gets the best of seven. The matrices have [Glorot's
+# turns each position's final vector into ten scores. It is trained for 600 steps of [Adam](11_training.ipynb#adam), the
+# first 50 of them warm-up, with each of three seeds. A model that lost a part may need a larger or smaller learning
+# rate, so each model gets the best of seven. The matrices have [Glorot's
 # initialisation](#what-goes-wrong-in-a-deep-stack). `python -m benchmarks.encoders` repeats all this.
 
 
@@ -1002,14 +997,13 @@ for without in (None, *PARTS):
 #
 # - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
 # - Without the **residual connection** around attention, *add* stays near chance, and *reverse* learns little more than
-#   how often each digit occurs: always answering with the most frequent of the twelve is right for 26 percent. A head
-#   that attends only to the mirrored position could still solve *reverse*. But before training the weights are spread
-#   over all positions, so each position holds an average, and little of its own. After three layers the averages of
-#   averages are [nearly alike](#words-become-alike): training has little to start from.
+#   how often each digit occurs: always answering with the most frequent of the twelve is right for 26 percent. Before
+#   training the weights are spread over all positions, so each position holds an average, and little of its own. After
+#   three layers the averages of averages are [nearly alike](#words-become-alike): training has little to start from.
 # - The residual connection around the feed-forward network, and the **norms**, are not needed here.
 # - Without the **feed-forward** networks even *add* is 98 to 99 percent right. Attention is linear only for given
-#   weights, and its weights depend on the words. Norms are not linear either. So three layers of both can almost add
-#   two digits. [One layer cannot, in 600 steps](#can-one-layer-add-without-a-feed-forward-network).
+#   weights, which depend on the words, and norms are not linear either, so three layers of both can almost add two
+#   digits. [One layer cannot, in 600 steps](#can-one-layer-add-without-a-feed-forward-network).
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1049,11 +1043,10 @@ assert min(slow[None]) == 1
 # %% [markdown]
 # ## What goes wrong in a deep stack?
 #
-# Three layers could do without norms, but not without the residual connection around attention. What do norms and
-# residual connections do for 24 layers? Let 16 random words, vectors of width 64, pass through 24 layers, before any
-# training. The layers hold nothing but attention. Their matrices have *Glorot's initialisation*, `xavier_uniform_`,
-# with which a square projection leaves the size of a vector unchanged, on average. The layers are joined in one of four
-# ways:
+# What do norms and residual connections do for 24 layers? Let 16 random words, vectors of width 64, pass through 24
+# layers of nothing but attention, before any training. Their matrices have *Glorot's initialisation*,
+# `xavier_uniform_`, with which a square projection leaves the size of a vector unchanged, on average. The layers are
+# joined in one of four ways:
 #
 # | | a layer computes |
 # |---|---|
@@ -1113,8 +1106,6 @@ stacks = {name: median_of_starts(step) for name, step in steps.items()}
 #
 # $$\frac{\lVert X - \bar X \rVert}{\lVert X \rVert} .$$
 #
-# The average of 16 random words has a 16th of their mean square, so the own share begins at $\sqrt{15/16} = 0.97$.
-#
 # **Predict first.** With attention alone, after how many layers is less than a tenth of each vector its own? And does
 # adding prevent that?
 
@@ -1147,16 +1138,14 @@ show_stacks(
 
 # %% [markdown]
 # With attention alone the own share is 0.03 or 0.04 after two layers, and 0 after four: all sixteen words are
-# practically one vector. Each layer replaces words by weighted averages of all words, and averages are more alike than
-# what they average. The effect feeds itself: the more alike the words, the more even the weights, and with even weights
-# every word receives the same average. This is called **rank collapse**, since equal rows make a matrix of rank 1: all
-# its rows are multiples of one. [Dong and others (2021)](https://arxiv.org/abs/2103.03404) prove that with attention
-# alone it is faster than exponential.
+# practically one vector, because each layer replaces words by weighted averages of all words, and averages are more
+# alike than what they average. The effect feeds itself: the more alike the words, the more even the weights, and with
+# even weights every word receives the same average. This is called **rank collapse**, since equal rows make a matrix of
+# rank 1: all its rows are multiples of one.
 #
 # With Glorot's weights, *added* and post-norm only delay the collapse. Only with pre-norm does the share stay above a
-# tenth. Once words are mostly alike, attention returns nearly the same vector to all of them. So their common part
-# grows, and their own parts hardly do. With *added* and post-norm that vector is about as large as the stream. Pre-norm
-# adds less: attention reads a normalised copy, so before training it returns a vector of about size 1 at most.
+# tenth. Once words are mostly alike, attention returns nearly the same vector to all of them, so their common part
+# grows, and their own parts hardly do. With *added* and post-norm that vector is about as large as the stream.
 #
 # Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $w$
 # to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
@@ -1168,10 +1157,11 @@ show_stacks(
 #
 # Two things keep words apart.
 #
-# - **Pre-norm.** The stream grows, and what a layer adds does not, so each layer changes it less and less. Suppose that
-#   a word and what each of $n$ sublayers adds are independent vectors of size 1. Their squares add, so the stream has
-#   the size $\sqrt{1 + n}$, and the next addition is $1 / \sqrt{1 + n}$ of that. After 24 layers 0.27 of each word is
-#   still its own ([in numbers](#how-fast-do-words-become-alike)).
+# - **Pre-norm.** The stream grows, and what a layer adds does not, because attention reads a normalised copy and,
+#   before training, returns a vector of about size 1 at most. So each layer changes the stream less and less. Suppose
+#   that a word and what each of $n$ sublayers adds are independent vectors of size 1. Their squares add, so the stream
+#   has the size $\sqrt{1 + n}$, and the next addition is $1 / \sqrt{1 + n}$ of that. After 24 layers 0.27 of each word
+#   is still its own ([in numbers](#how-fast-do-words-become-alike)).
 # - **A small initialisation** of the matrices that write into the stream, $W_O$ and $W_2$. GPT-2 divides them by the
 #   root of the number of sublayers, so that each sublayer adds little at first: 24 independent additions of size
 #   $1/\sqrt{24}$ make a sum of size 1, not more than the word itself. Then *added*, post-norm and pre-norm all keep an
@@ -1312,9 +1302,8 @@ print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 
 # %% [markdown]
 # Within 600 steps pre-norm learns, and post-norm from the same initialisation does not. This post-norm stack is slow,
-# but not stuck: at the learning rate that was best for 600 steps it learns after some 2,200 to 2,600. The norm's
-# position is not all that matters: with smaller initial weights post-norm is quick. The two quick stacks need 140 to
-# 200 steps.
+# but not stuck: at the learning rate that was best for 600 steps it learns after some 2,200 to 2,600. And the norm's
+# position is not all that matters, since with smaller initial weights post-norm is quick.
 #
 # What do the two quick stacks share? *Before* training, their own share after the twelfth layer is above 0.4. In the
 # other two it is at most 0.03: words are alike before anything is learned. For post-norm this may be why it is slow:
@@ -1323,8 +1312,6 @@ print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 # more](#three-more-deep-stacks) fit the pattern.
 #
 # From Glorot's weights three layers learned without norms, and twelve do not: a shallow model is no test of a deep one.
-# The paper's post-norm model learned, but with six layers in its encoder, and a [warm-up](#does-it-need-warm-up) of
-# 4,000 steps, where ours has 50.
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small init": 6, "no norm, small init": 5}
@@ -1414,16 +1401,15 @@ for depth, stream in enumerate(streams):
     assert own > 0.7 and (due > 0.99 if depth > 1 else due < 0.33)
 
 # %% [markdown]
-# At the bottom, layer 0, a vector is a digit's embedding plus its position. It holds its own digit and nothing of the
-# one to output. After the second layer, with some seeds only after the third, both can be read from one vector of 32
-# numbers.
+# At the bottom, layer 0, a vector is a digit's embedding plus its position, so it holds its own digit and nothing of
+# the one to output. After the second layer, with some seeds only after the third, both can be read from one vector of
+# 32 numbers.
 
 # %% [markdown]
 # So what layer 3 reads at a position is **no longer its word alone**. In a language model such vectors are called
 # **contextual**: the same word has the same row of the embedding table in every sentence, and at layer 5 a different
 # vector in each. In an attention map of that layer, a line to the word *bank* leads to everything that lower layers
-# have written at that position. [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks what such
-# maps explain.
+# have written at that position.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1805,9 +1791,10 @@ assert (
 # stacks](#what-goes-wrong-in-a-deep-stack).
 #
 # - **Attention alone** adds nothing: it returns averages. Own parts point in random directions, so averaging shrinks
-#   them, in the first layer from size 0.97 to 0.27. Averaging leaves the common part, 0.26, so both parts are about
-#   equal now. The vectors are less than half as long, so the scores are smaller and the weights nearly even. So the
-#   second layer shrinks the own parts thirty times.
+#   them, in the first layer from size $\sqrt{15/16} = 0.97$ (the average of 16 random words has a 16th of their mean
+#   square) to 0.27. Averaging leaves the common part, 0.26, so both parts are about equal now. The vectors are less
+#   than half as long, so the scores are smaller and the weights nearly even. So the second layer shrinks the own parts
+#   thirty times.
 # - **Post-norm** scales every sum back to size 1, so once words are mostly alike, what is added next is about as large
 #   as the stream. Write a word as $c + w$, what is common and what is its own. Attention adds a common vector $a$,
 #   about as long as $c$, and in a random direction, since the matrices are random. Lengths at right angles add by
@@ -1890,8 +1877,7 @@ for name, (shares, sizes, queries) in stacks.items():
 # | no norm, small init | $x + f(x)$ | $W_O$ and $W_2$ divided by $\sqrt{24}$ |
 # | no residual | $\operatorname{LN}(f(x))$ | Glorot's |
 #
-# The default of `nn.Linear` has, in a square matrix, a third of the variance of Glorot's. (`nn.TransformerEncoderLayer`
-# starts its attention differently.)
+# The default of `nn.Linear` has, in a square matrix, a third of the variance of Glorot's.
 
 # %% three more deep stacks tags=["hide-input"]
 print_stacks("post-norm, PyTorch's init", "no norm, small init", "no residual")
@@ -1920,9 +1906,8 @@ assert all(loss is None for loss in deep["no norm, small init"][1]["losses"])
 # what it receives, and on the way back it divides the gradient as well. With pre-norm the final norm receives a stream
 # that has grown with the depth, and divides the gradients by its size. With post-norm the stream never grows, so the
 # gradients of the last layers' feed-forward networks start larger. Measured here, in twelve layers, that of the last
-# $W_2$ has a length of 0.41 with post-norm and 0.10 with pre-norm. (For $W_Q$ it is the other way round:
-# [above](#how-do-size-and-gradient-change-with-the-layer) its gradients are nearly 0 where words are alike.) So, they
-# argue, full steps at once go wrong: the loss rises, or stays where it is, and does not recover.
+# $W_2$ has a length of 0.41 with post-norm and 0.10 with pre-norm. So, they argue, full steps at once go wrong: the
+# loss rises, or stays where it is, and does not recover.
 
 
 # %% tags=["proof"]

@@ -11,14 +11,14 @@
 # *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. To write the answer, the
 # transformer of 2017 has a second stack, the **decoder**, which attends to the question and to its own words so far.
 # Together they are an **encoder-decoder**, or *sequence-to-sequence*, model. In training the decoder is given the right
-# answer. It must predict each *next* word, and cannot copy it, because a mask hides it. Would you notice if the mask
-# were missing? You will take it out and see. By the end of this chapter the transformer of the paper is complete, in
-# under eighty lines of code.
+# answer, and a mask hides each *next* word, which it must predict. Would you notice if the mask were missing? You will
+# take it out and see. By the end of this chapter the transformer of the paper is complete, in under eighty lines of
+# code.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
-# 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 30 minutes to read, and 50 for the
-# exercises. [Going further](#going-further), at the end, takes 15 more minutes. If you came for a decoder-only model,
-# it is [at the end](#a-decoder-only-model-that-answers).
+# 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 29 minutes to read, and 50 for the
+# exercises. [Going further](#going-further), at the end, takes 15 more minutes, and has [a decoder-only
+# model](#a-decoder-only-model-that-answers).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer. Residual paths lead around each sublayer, and the memory from the top of the encoder's stack to the cross-attention."}}
 from functools import partial
@@ -88,8 +88,8 @@ drawing.text(5.2, 6.6, "I am fine <eos>")
 plt.show()
 
 # %% [markdown]
-# The left half is the encoder of chapter 8, with $N$ layers in a row, six in the paper. What comes out of its top is
-# called the **memory**.
+# The left half is the encoder of chapter 8, with $N$ layers in a row, and what comes out of its top is called the
+# **memory**.
 #
 # The right half is the decoder. Its layers differ from the encoder's in two ways: their self-attention is masked, so
 # that no word sees a later one, and a second attention, the *cross-attention*, looks at the memory.
@@ -109,8 +109,8 @@ plt.show()
 # | **wanted** | I | am | fine | `<eos>` |
 # | may be seen | `<bos>` | `<bos>` I | `<bos>` I am | `<bos>` I am fine |
 #
-# Why shifted? If a position were asked for the word that it is given, it would only copy. `<bos>` gives the first word
-# a position to be predicted from. And `<eos>` is wanted, too, because otherwise the model would never learn to stop.
+# The answer is shifted because a position that is asked for the word it is given would only copy. And `<eos>` is
+# wanted, too, because otherwise the model would never learn to stop.
 #
 # Later, when the model writes, at **inference**, there is no right answer to give it. The decoder runs once for each
 # word, and what it has written goes in again:
@@ -140,9 +140,9 @@ for n, after in enumerate(next_words):
 plt.show()
 
 # %% [markdown]
-# The one pass of training is cheap, but it opens a way to cheat: the position that is given *I* must predict *am*, and
-# *am* is the very next input. If it could attend to that input, it would copy it, and learn nothing about the question.
-# So each position may see only its own token and those to its left.
+# The one pass of training is cheap, but it opens a way to cheat: the position that is given *I* could copy the wanted
+# *am* from the very next input, and learn nothing about the question. So each position may see only its own token and
+# those to its left.
 #
 # Two masks are needed, both from chapter 4. A mask sets the scores of hidden words to minus infinity, so that their
 # weights are 0. In this book, **True means: may attend**.
@@ -285,8 +285,8 @@ quiz.one_choice(
 # In **cross-attention**, in the paper *encoder-decoder attention*, the decoder asks, because it must predict: the
 # queries come from the decoder, one at each position, `<bos>` included. The keys and values come from the memory.
 #
-# The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column for each
-# word of the question, $S$; with a batch and $H$ heads it is $(B, H, T, S)$.
+# The formula does not change, but the matrix of weights has a row for each word of the answer, $T$, and a column for
+# each word of the question, $S$; with a batch and $H$ heads it is $(B, H, T, S)$.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Drawing of cross-attention as a matrix of 4 rows and 6 columns, with invented weights as shades: begin looks at you, I at are, am at how, fine at the question mark. Above the columns stands the memory, a vector for each of Hi , how are you ?, and an arrow W_K leads down to their keys. Left of the rows stands the decoder, a vector for each of begin, I, am, fine, and an arrow W_Q leads to their queries. From the memory an arrow W_V leads right to six values, one below the other, and under these stand four results, what each row receives."}}
 question = ["Hi", ",", "how", "are", "you", "?"]
@@ -365,7 +365,8 @@ plt.show()
 # x = norm_ff(x + feed_forward(x))
 # ```
 #
-# Self-attention comes first. Otherwise the first layer's queries to the memory would each depend on a single word.
+# Self-attention comes first, because otherwise the first layer's queries to the memory would each depend on a single
+# word.
 #
 
 
@@ -393,12 +394,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## All of it on one screen
 #
-# Here is the whole model, with the norms as in 2017 (*post-norm*). The code from here to the trained model's first
-# answers, pasted into one file, runs with PyTorch alone. Copy two of its folded cells, too: all questions and answers,
-# and the draw of what is held out.
+# Here is the whole model. The code from here to the trained model's first answers, pasted into one file with two of its
+# folded cells (all questions and answers, and the draw of what is held out), runs with PyTorch alone.
 #
-# First come the positions of chapter 5 and the attention, whose keys and values are made from `context`, and only the
-# queries from `x`.
+# First come the positions of chapter 5 and the attention, whose keys and values are made from `context`.
 
 # %%
 import math
@@ -474,10 +473,9 @@ see_past = torch.ones(4, 4, dtype=torch.bool).tril()
 print(tuple(layer(answer, see_past, memory, nothing_hidden).shape))
 
 # %% [markdown]
-# In the code below, begin with the last method. `forward` encodes the source into the memory, then decodes the target.
+# Of the model, read the last method first: `forward` encodes the source into the memory, then decodes the target.
 # `encode` and `decode` make the masks and call `stack`, which looks up embeddings, adds positions and runs the layers.
-# `__init__` ends with the starting values, Glorot's (`xavier_uniform_`) as in chapter 8, with which a square matrix
-# keeps the size of its vectors.
+# `__init__` ends with Glorot's starting values, as in chapter 8.
 
 
 # %%
@@ -527,14 +525,14 @@ class OneScreen(nn.Module):
 # %% [markdown]
 # The linear map in the drawing, elsewhere the *LM head*, is the target's embedding matrix, used a second time: a
 # token's logit is the dot product of its embedding with the decoder's final vector. This **weight tying** saves a
-# matrix of $V \times D$, 16 million parameters at $V = 32{,}000$ and $D = 512$. A final vector comes out of a norm, so
-# its entries start with size 1. Those of the embeddings start with size $1 / \sqrt D$, so that a logit, a sum of $D$
-# products of random sign, has size 1, too. On the way in, `stack` multiplies the embeddings by $\sqrt D$, as in
-# [chapter 8](08_encoder.ipynb#from-token-numbers-to-vectors), to about the size of the positions.
+# matrix of $V \times D$. A final vector comes out of a norm, so its entries start with size 1, and those of the
+# embeddings with $1 / \sqrt D$, so that a logit, a sum of $D$ products of random sign, has size 1, too. On the way in,
+# `stack` multiplies the embeddings by $\sqrt D$, as in [chapter 8](08_encoder.ipynb#from-token-numbers-to-vectors), to
+# about the size of the positions.
 #
 # Try the model before any training, at the paper's size but with a small vocabulary and random tokens. The logits
-# should have the shape $(B, T, V)$, and the first loss should be about $\ln V + \frac12$. Equal logits would cost
-# $\ln V$, and a standard deviation near 1 costs half a unit more ([chapter
+# should have the shape $(B, T, V)$, and the first loss should be about $\ln V + \frac12$, because equal logits would
+# cost $\ln V$, and a standard deviation near 1 costs half a unit more ([chapter
 # 7](07_learning.ipynb#the-first-number-to-look-at)).
 
 # %%
@@ -563,17 +561,15 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 # %% [markdown]
 # A feed-forward network has about $8 D^2$ parameters, an attention $4 D^2$. So an encoder layer has $12 D^2 = 3.1$
 # million, a decoder layer, with two attentions, $16 D^2 = 4.2$ million. Six of each make 44 million, and the embedding
-# tables add one. In two details the paper differs: its attention has no biases, and one embedding matrix serves both
-# sides.
+# tables add one. (The paper's attention has no biases, and one embedding matrix serves both sides.)
 #
 # ## The leak test
 #
 # Shapes and a first loss do not tell whether a mask shows too much. The causal mask must ensure one property: *no
-# position sees its future*. Could the future arrive by a detour, through another position in a lower layer? No. In
-# layer 1, row $t$ is made of words 0 to $t$ alone. In each further layer it is made of rows 0 to $t$ of the layer
-# below, and none of these holds a later word. (One layer without the mask is enough to let the future in, because those
-# above pass it on.) Nothing else moves a word between rows: norms and feed-forward networks work on each row alone, and
-# the memory contains no word of the answer.
+# position sees its future*, not even by a detour through a lower layer. It does: in layer 1, row $t$ is made of words 0
+# to $t$ alone, and in each further layer of rows 0 to $t$ of the layer below, none of which holds a later word. Nothing
+# else moves a word between rows: norms and feed-forward networks work on each row alone, and the memory contains no
+# word of the answer.
 #
 # This property has a test of its own, the **leak test**: change later words, and the earlier logits must not move. A
 # fresh model and random token numbers, none of them 0, will do. The function `check` runs the leak test and three
@@ -585,8 +581,8 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 # - *source*: the question is replaced by another. Some logit must move.
 # - *finite*: every logit of a real position is a number. A position that may attend to nothing gets NaN in this code.
 #
-# All run after `model.train()` and after `model.eval()`, because a mask may be missing in one of them. The model must
-# be built without dropout, which would move the logits by chance.
+# All run after `model.train()` and after `model.eval()`, because a mask may be missing in one of them, with a model
+# built without dropout, which would move the logits by chance.
 
 
 # %%
@@ -635,8 +631,7 @@ check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 # | *are you fine?* and the same with *tired, happy, cold, late* | *yes, I am* |
 # | *why are you tired?* and the same with *happy, cold, late* | *who says I am tired?* and so on |
 #
-# A fifth of the questions is held out, and *Hi, how are you?* is among those. The folded cell makes `pairs`, all
-# questions with their answers.
+# A fifth of the questions is held out, *Hi, how are you?* among them. The folded cell makes all `pairs`.
 
 # %% all questions and answers tags=["hide-input"]
 REPLIES = {"you": "I am", "we": "you are", "they": "they are"}
@@ -681,10 +676,9 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # %% [markdown]
 # ### What is given, and what is wanted
 #
-# The decoder receives `answers[:, :-1]`, the rows without their last token. It must predict the wanted words,
-# `answers[:, 1:]`, the rows without their first. This is **next-token prediction**. What goes in is what is wanted,
-# *shifted right* by one position, with `<bos>` in front. The decoder is given the correct words even where it would
-# have written others: that is **teacher forcing**.
+# The decoder receives `answers[:, :-1]`, the rows without their last token, and must predict the wanted words,
+# `answers[:, 1:]`, the rows without their first: **next-token prediction**. So it is given the correct words, *shifted
+# right*, even where it would have written others: that is **teacher forcing**.
 #
 # Say that the softmax gives the wanted words the probabilities 0.5 (*I*), 0.8 (*am*), 0.9 (*fine*) and 1 (`<eos>`),
 # each given the question and the words before it. By the chain rule of probability, their product, 0.36, is the
@@ -695,9 +689,7 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 #
 # The logarithm turns the product into a sum: $-\ln 0.36 = 0.69 + 0.22 + 0.11 + 0 = 1.02$. This sum is the **negative
 # log-likelihood**. Divided by the number of wanted tokens, here four, it is the loss: 0.26, the cross-entropy of
-# chapter 7. (In a batch, sum and number run over all answers, without padding.) Minimising the loss is **maximum
-# likelihood** training. (The paper adds [label smoothing](11_training.ipynb#label-smoothing), with which the loss
-# cannot reach 0.)
+# chapter 7. Minimising the loss is **maximum likelihood** training.
 
 # %% tags=["proof"]
 four = np.array([0.5, 0.8, 0.9, 1.0])
@@ -708,9 +700,8 @@ assert np.round(-np.log(four[:3]), 2).tolist() == [0.69, 0.22, 0.11]
 # %% [markdown]
 # ### Writing
 #
-# When the model writes, the encoder runs once, and the decoder once for each word and once for `<eos>`. The loop stops
-# when every answer has its `<eos>`, or after `longest` words. Writing each word after all before it is called
-# **autoregressive**, and always taking the likeliest is **greedy** decoding.
+# When the model writes, the encoder runs once, and the decoder once for each word and once for `<eos>`. Writing each
+# word after all before it is called **autoregressive**, and always taking the likeliest is **greedy** decoding.
 
 
 # %%
@@ -731,9 +722,8 @@ def generate(model, asked, longest=8):
 # Now the decoder receives its own words, and after its first mistake it must go on from a wrong beginning, which
 # training never showed: **exposure bias**.
 #
-# `share_right` lets a model write, and counts the answers that are right in every word. A sentence that has ended goes
-# on while others have not, so `words` cuts each off at its first `<eos>`. `hold_out`, folded, draws the rows that are
-# held out.
+# `share_right` lets a model write, and counts the answers that are right in every word up to their first `<eos>`, where
+# `words` cuts them off. `hold_out`, folded, draws the rows that are held out.
 
 
 # %%
@@ -766,7 +756,7 @@ def hold_out(seed, key=str):
 #
 # Each step of `fit` draws 32 of the given `rows`, and takes one step of Adam ([chapter
 # 11](11_training.ipynb#how-large-a-step)). The learning rate rises linearly to `peak` over 50 steps (*warm-up*), and
-# stays there. Every 50 steps `fit` prints what share of the held-out answers is right:
+# stays there:
 
 
 # %%
@@ -798,8 +788,7 @@ def fit(model, rows, held=(), steps=250, peak=0.01, seed=0):
 
 
 # %% [markdown]
-# Now train [the model on one screen](#all-of-it-on-one-screen), with two layers on each side, width 16 and two heads,
-# which takes five to ten seconds:
+# Now train a small copy of [the model on one screen](#all-of-it-on-one-screen), which takes five to ten seconds:
 
 # %%
 unseen, for_training = hold_out(seed=0)
@@ -829,9 +818,9 @@ assert share_right(wide, unseen) > 0.95
 # %% [markdown]
 # ## One question, followed to its answer
 #
-# Take *Hi, how are you?* again. Follow head 1 of the cross-attention in decoder layer 2 ($d_k = 8$), and one query,
-# that of `<bos>`, where the first word must be predicted. In layer 1 this query is the same for every question, because
-# `<bos>` sees only itself. In layer 2 it depends on the question, through what layer 1 fetched.
+# Take *Hi, how are you?* again, and follow head 1 of the cross-attention in decoder layer 2 ($d_k = 8$) for one query,
+# that of `<bos>`, where the first word must be predicted. As `<bos>` sees only itself, it depends on the question
+# through what layer 1 fetched.
 
 # %% one head's weights and blend, and the logits tags=["hide-input"]
 hello, right = batch(["Hi , how are you ?"]), batch(["<bos> I am fine <eos>"])
@@ -920,7 +909,7 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # ## Does training run token by token?
 #
 # No, only writing does. Send `<bos>` and the words that the model has written through the decoder in one pass. With the
-# causal mask, row $t$ of its logits depends on tokens 0 to $t$ alone. So it should equal the last row of the pass of
+# causal mask, row $t$ of its logits depends on tokens 0 to $t$ alone, so it should equal the last row of the pass of
 # writing that received only these:
 
 # %% one pass beside four tags=["hide-input"]
@@ -940,8 +929,8 @@ with torch.no_grad():
 # write, and only one pass to train on. And since the earlier rows do not change when a word is added, their keys and
 # values need not be computed again: that is the **key-value cache** of [chapter 12](12_generation.ipynb).
 #
-# The mask stays on in writing, too. Without it, earlier words would get vectors that mix in later words, which training
-# never showed.
+# The mask stays on in writing, too, because without it earlier words would get vectors that mix in later words, which
+# training never showed.
 
 
 # %% tags=["quiz"]
@@ -1167,8 +1156,8 @@ assert difference < 1e-4
 check(model, questions[::41], answers[::41, :-1])
 
 # %% [markdown]
-# It also agrees with `nn.Transformer`, given the same parameters and a final norm on each stack (PyTorch's has one in
-# post-norm, too), in both orders of norms:
+# It also agrees with `nn.Transformer`, given the same parameters and a final norm on each stack, in both orders of
+# norms:
 
 # %% compare with nn.Transformer tags=["hide-input"]
 from dataclasses import replace
@@ -1273,9 +1262,8 @@ assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 # learnt to copy it from there. That works for held-out answers, too, so loss and accuracy look perfect. When the model
 # writes, the next input is not there yet.
 #
-# So a low loss says little about the masks. Good answers say more, and not enough: of the models with [nine wrong
-# masks](#nine-wrong-masks), two answer nearly everything correctly. `check` finds most of the nine, without any
-# training.
+# So a low loss says little about the masks, and even good answers do not say enough: of the models with [nine wrong
+# masks](#nine-wrong-masks), two answer nearly everything correctly. `check` finds most of the nine.
 #
 # ### What to check, and in which order
 #
@@ -1598,9 +1586,9 @@ verdict
 # %% [markdown]
 # ### A decoder-only model that answers
 #
-# Here is a small GPT: one stack, a causal mask, and *pre-norm*, with a norm at the top (positions and ReLU are
-# those of 2017). It builds on [the model on one screen](#all-of-it-on-one-screen), and takes `Attention`,
-# `sinusoids`, and the data with their split from there:
+# Here is a small GPT: one stack, a causal mask, and *pre-norm*, with a norm at the top (positions and ReLU are those of
+# 2017). It takes `Attention`, `sinusoids`, and the data with their split from [the model on one
+# screen](#all-of-it-on-one-screen):
 
 
 # %%
@@ -1685,7 +1673,7 @@ def go_on(gpt, prompt, longest=8, temperature=0.0, top_k=None):
 
 # %% [markdown]
 # On the small talk, question and answer are one text. Between them stands `<bos>`, which here means *the answer
-# begins*. The model learns to predict every token except the first, those of the questions too:
+# begins*:
 
 # %%
 texts = batch(f"{asked} <bos> {reply} <eos>" for asked, reply in pairs)
@@ -1956,19 +1944,16 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 
 # %% [markdown]
-# The losses give hardly any warning: all but one are 0.003, as in the correct model. (In the code on one screen *turned
-# around* and *one word too few* would be noticed at the first loss, because a row that sees nothing becomes NaN there.)
-# One comparison finds all nine: a correct model with the same parameters returns other logits.
+# The losses give hardly any warning: all but one are 0.003, as in the correct model. One comparison finds all nine: a
+# correct model with the same parameters returns other logits.
 #
 # **Five see the future**, in training too. With the right words given, even held-out questions look solved. Without a
 # mask, or with it turned around, the wanted word is visible among others.
 #
-# *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *Scaled scores times mask* leaves
-# the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. *Weights times mask* removes the later words'
-# weights, but their scores stay in the denominator. So the rest sums to less than 1 ([chapter
-# 4](04_self_attention.ipynb#why-minus-infinity)): at `<bos>`, with the score $s_0$, to
-# $e^{s_0} / (e^{s_0} + e^{s_1} + \dots)$. What is missing depends on the later words' scores, and presumably says
-# something about the next word.
+# *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *Weights times mask* removes the
+# later words' weights, but their scores stay in the denominator. So the rest sums to less than 1 ([chapter
+# 4](04_self_attention.ipynb#why-minus-infinity)). What is missing depends on the later words' scores, and presumably
+# says something about the next word.
 #
 # **One sees the future outside training.** The mask *in training only* is off after `model.eval()`, so *forced* and
 # *writing* both run without it. Writing uses only the last row, which may see every word anyway. But now layer 1 mixes
@@ -1981,7 +1966,7 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 # because the residual connection carries the word itself upwards.
 #
 # In the code on one screen, and in `nn.MultiheadAttention` as it is called by default, the softmax of such a row is
-# 0/0, which is NaN.
+# 0/0, which is NaN, so that the first loss shows this mistake, and *turned around*, too.
 #
 # A causal mask *on cross-attention* lets row $t$ attend only to the question's words 0 to $t$. Most answers are right
 # all the same, presumably because the encoder, which sees the whole question, has carried what is needed to the first
@@ -2026,9 +2011,9 @@ assert loss < 0.01 and writing == 0 and forced < 0.05
 #
 # Every question that the model was tested on has a twin with another greeting. (If near-duplicates get into a test set
 # by accident, it is called **contaminated**.) For a harder test, hold out whole *topics*. A topic is a person with a
-# mood, such as *you* with *tired*, or a person with *how*. Where a topic is held out, none of its questions is in the
-# training data. If *you* and *tired* never stood in one question, what does the model say to *why are you tired*?
-# Combining what was seen in different examples is called **compositional generalisation**.
+# mood, such as *you* with *tired*, or a person with *how*. If *you* and *tired* never stood in one question, what does
+# the model say to *why are you tired*? Combining what was seen in different examples is called **compositional
+# generalisation**.
 #
 # **Predict first.** What share of the answers to held-out topics is right? We have trained nine models with whole
 # topics held out, and nine with single questions held out as before, each with a seed and a split of its own

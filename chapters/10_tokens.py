@@ -15,7 +15,7 @@
 # digits, which is thought to be one reason why models count letters and add numbers badly. You also see how a typed
 # text can act as a command, and how sentences of different lengths become one batch.
 #
-# You need some Python and almost no mathematics. It takes about 28 minutes to read, and 45 for the exercises. [Going
+# You need some Python and almost no mathematics. It takes about 29 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}

@@ -31,17 +31,14 @@ transformer_map(built=11)
 # ## Something to learn
 #
 # In German numbers the units come before the tens: 42 is *zweiundvierzig*, two-and-forty. To write the first German
-# word for *forty two*, a model has to look at the second English one. That is small enough to train here, and hard
-# enough to be a task for attention.
+# word for *forty two*, a model has to look at the second English one: a small task, but one for attention.
 #
 # A **corpus**, a collection of texts, is split into three parts. The model learns from the *training set*. The
-# *validation set* is for choosing when to stop and which settings (**hyperparameters**) to use. The *test set* is never
-# used to choose anything, because it must tell how good the result is on new text. A result that has been used to
-# choose is a little too good: among several settings, the best is partly the luckiest. No number occurs in more than
-# one part, or the result would look better than it is (**data leakage**). We draw numbers from 1 to 999,999, short ones
-# more often, and `number_words` spells them in both languages.
-#
-# German writes a number as one word; we cut it into its parts.
+# *validation set* is for choosing when to stop and which settings (**hyperparameters**) to use. The *test set* must
+# tell how good the result is on new text, so it is never used to choose anything: the best of several settings is
+# partly the luckiest. No number occurs in more than one part, or the result would look better than it is (**data
+# leakage**). We draw numbers from 1 to 999,999, short ones more often, and `number_words` spells them in both
+# languages, with each German word cut into its parts.
 
 # %% the corpus, and four of its test pairs tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -59,8 +56,7 @@ assert len({pair.source for pair in everything}) == len(everything) == 21_000
 # Read the last pair aloud: wherever tens and units meet, they cross over.
 #
 # Each side gets its own tokenizer ([chapter 10](10_tokens.ipynb#the-definition)). There are so few different words that
-# merging until no pair is left makes every word one token, with the space before it: 332 and 334 tokens, the 256 bytes
-# among them.
+# merging makes each of them one token, with the space before it: 332 and 334 tokens, the 256 bytes among them.
 
 # %% a tokenizer for each language, and all pairs as tokens tags=["hide-input", "nbval-check-output"]
 from dotformer.tokens import BPETokenizer
@@ -94,10 +90,10 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 #
 # ## The loss
 #
-# Training needs a number that is small when the model is good, the *loss*. A good model gives the right translation
-# $y$ of a source $x$ a high probability. That probability is a product with one factor for each of the $T$ tokens of
-# $y$: the probability of this token, given the source and the tokens before it, $y_{<t}$. The end token `<eos>` is one
-# of the $T$, because the model must also learn where to stop; `<bos>` is given and does not count.
+# Training needs a number that is small when the model is good, the *loss*. A good model gives the right translation $y$
+# of a source $x$ a high probability. That probability is a product with one factor for each of the $T$ tokens of $y$:
+# the probability of this token, given the source and the tokens before it, $y_{<t}$. The end token `<eos>` is one of
+# the $T$, because the model must also learn where to stop.
 #
 # For a long text the product is too small to compute with (it **underflows**). Its logarithm is a sum, and is largest
 # where the product is largest. So training makes minus the logarithm small, the *negative log-likelihood*. Divided by
@@ -106,8 +102,7 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 # $$\text{loss} = -\frac1T \ln p(y \mid x) = -\frac1T \sum_{t=1}^{T} \ln p(y_t \mid y_{<t}, x) .$$
 #
 # For many texts, sum over all of them, and divide by the number of all their tokens. Parameters that minimise this make
-# the training texts as probable as possible (*maximum likelihood*). Where several continuations are right, no model
-# reaches 0 on new text. Here each number has one translation, so 0 can be approached.
+# the training texts as probable as possible (*maximum likelihood*).
 #
 # **By hand.** A vocabulary of four tokens, and a target of two, *b c*, then padding. The model gives these
 # probabilities:
@@ -123,9 +118,9 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 # is the natural one. The *perplexity* is $e^{0.871} = 2.39$: the model is as unsure as if it guessed among 2.39 equally
 # likely tokens.
 #
-# Only the right token's probability counts. In the second row the model knows nothing and gives each of the four tokens
-# $1/4$. Among $V$ tokens it would give each $1/V$, so its loss is $-\ln(1/V) = \ln V$, and its perplexity is $V$.
-# Expect a loss of $\ln V$ before training ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
+# Only the right token's probability counts. A model that knows nothing, as in the second row, gives each of $V$ tokens
+# the probability $1/V$, so its loss is $-\ln(1/V) = \ln V$, and its perplexity is $V$. Expect a loss of $\ln V$ before
+# training ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
 #
 # Why not maximise the share of right tokens instead? A small change of a parameter hardly ever changes which token
 # scores highest, so that share has a gradient of zero nearly everywhere.
@@ -206,11 +201,9 @@ quiz.number(
 #
 # **Predict first.** Must the model write whole translations, word by word, before we can count the exact ones?
 
-# No. Give the model the true words as its input (teacher forcing), and look for its first mistake. If there is none,
-# the model would write the same words by itself. If the first mistake is at position 5, the model alone would have
-# written the true words 1 to 4, read the same input, and made the same mistake. One pass therefore tells which
-# sentences the model would get right by *greedy decoding*, always taking the likeliest token. (After its first mistake
-# a model reads input of a kind it was never trained on, which is called *exposure bias*.)
+# No. Give the model the true words as its input (teacher forcing), and look for its first mistake. Up to there the true
+# words are the ones that it would have written by itself, so alone it would make the same mistake, or none. One pass
+# therefore tells which sentences the model would get right by *greedy decoding*, always taking the likeliest token.
 #
 # The folded function `evaluate` computes all three numbers in this way.
 
@@ -306,9 +299,9 @@ batches = partial(pair_batches, train_pairs, max_tokens=1024)  # of an epoch
 validate = partial(evaluate, batches=list(pair_batches(validation_pairs)))
 
 # %% [markdown]
-# The training takes six hundred steps, or three epochs. In the code below, `islice` takes the first 600 batches of the
-# endless stream `data`, each a source and a target, padded with 0. Every 50 steps `watch` validates the model, and lets
-# it write one of the validation numbers.
+# The training takes six hundred steps, or three epochs: in the code below, `islice` takes that many batches, each a
+# source and a target, from the endless stream `data`. Every 50 steps `watch` validates the model, and lets it write one
+# of the validation numbers.
 #
 # Four parts of the loop are explained after the run: label smoothing; the optimiser, Adam; the learning rate, which
 # rises to its peak, 0.003, in 100 steps, and then falls to 0 in a straight line; and clipping.
@@ -401,7 +394,7 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# Single tokens come right first. At step 100 most are right, but less than half of the whole numbers, since one wrong
+# Single tokens come right first: at step 100 most are right, but less than half of the whole numbers, since one wrong
 # token makes a whole number wrong. In the end all 500 test numbers are right. This is what the model writes for the
 # validation number *eleven thousand seven hundred and eighty nine*.
 
@@ -414,8 +407,7 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # The untrained model repeats *send*, a token that merging made on the way to *tausend*.
 #
 # The loss begins at 6.08, a little above $\ln 334 = 5.81$, because the first logits are random and [their spread raises
-# it](07_learning.ipynb#the-first-number-to-look-at). [Label smoothing](#label-smoothing) explains why it ends near
-# 0.11, and not near 0.
+# it](07_learning.ipynb#the-first-number-to-look-at).
 
 # %% [markdown]
 # ## Label smoothing
@@ -433,9 +425,9 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # $$-(0.925 \ln 0.7 + 3 \cdot 0.025 \ln 0.1) = 0.330 + 0.173 = 0.503$$
 #
 # The smoothed loss is smallest where each $p_i$ equals $q_i$, and even there it is [above
-# 0](#how-small-can-a-smoothed-loss-become). So a model trained on it learns to give each right token its share, about
-# 0.9. Its plain loss is then about $-\ln 0.9 = 0.105$. `evaluate` measures the plain loss, so the run above ends at
-# 0.11.
+# 0](#how-small-can-a-smoothed-loss-become). So a model trained on it learns to give each right token about 0.9, and its
+# plain loss, which `evaluate` measures, is then about $-\ln 0.9 = 0.105$. That is why the run above ends near 0.11, and
+# not near 0.
 
 # %% [markdown]
 # ## How large a step?
@@ -444,14 +436,12 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # orders of magnitude.
 #
 # Does a large gradient mean that its parameter should go far? No. Suppose that a parameter $\theta$ with the gradient
-# $-1$ should move by 1. Then a learning rate of 1 is right. Now train $\varphi$ instead, with
-# $\theta = 1000 \, \varphi$. It should move by only 0.001, but its gradient is $-1000$, because $\theta$ changes a
-# thousand times as much. Then a learning rate of 0.000001 is right, a million times smaller, although the model is the
-# same.
+# $-1$ should move by 1, so that a learning rate of 1 is right. Now train $\varphi$ instead, with
+# $\theta = 1000 \, \varphi$: it should move by only 0.001, but its gradient is $-1000$, because $\theta$ changes a
+# thousand times as much. Its learning rate should be 0.000001, a million times smaller, although the model is the same.
 #
-# So no single learning rate suits all parameters. Adam divides the size of the gradient out: in the example it makes
-# both gradients $-1$. So it would need the learning rates 1 and 0.001, a thousand apart instead of a million. (What is
-# left is the difference in size between $\theta$ and $\varphi$.)
+# So no single learning rate suits all parameters. Adam divides the size of the gradient out: the two learning rates
+# that the example needs are then only a thousand apart, instead of a million.
 #
 # ### Adam
 #
@@ -467,9 +457,8 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # How far back do $m$ and $v$ look? In $m$ a gradient that is $k$ steps old has the weight $(1 - \beta_1) \, \beta_1^k$:
 # with $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on. The latest $1 / (1 - \beta_1) = 10$ gradients have about two
 # thirds of the weight, $1 - 0.9^{10} = 0.65$. In $v$, with the transformer paper's $\beta_2 = 0.98$, the latest 50 have
-# that share. Why should $v$ look further back? In $k$ steps after one huge gradient, $m$ falls as $\beta_1^k$ and $v$
-# as $\beta_2^k$, so $\sqrt v$ as $\beta_2^{k/2}$. If $\sqrt v$ fell faster than $m$, $m / \sqrt v$ would grow and the
-# steps become too long.
+# that share. $v$ looks further back so that after one huge gradient $\sqrt v$ does not fall faster than $m$;
+# otherwise $m / \sqrt v$ would grow and the steps become too long.
 #
 # But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$. After $n$ steps all
 # weights sum to only $(1 - \beta)(1 + \beta + \dots + \beta^{n-1}) = 1 - \beta^n$. So $m$ and $v$ are each divided by
@@ -490,20 +479,17 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 
 # %% [markdown]
 # Both move equally far, by the whole learning rate. Check it on paper: $m = 0.1\, g$ and $v = 0.02\, g^2$, bias
-# correction divides them by 0.1 and 0.02, which leaves $g / \sqrt{g^2}$, 1 or −1. (Without the correction it would be
-# $0.1 / \sqrt{0.02} = 0.7$. With the common $\beta_2 = 0.999$ it would be $0.1 / \sqrt{0.001} = 3.2$, because $\sqrt v$
-# starts 32 times too small and $m$ only 10.) Adam has seen one gradient, and steps by its sign alone, whether that
-# gradient is signal or noise.
+# correction divides them by 0.1 and 0.02, which leaves $g / \sqrt{g^2}$, 1 or −1. Adam has seen one gradient, and steps
+# by its sign alone, whether that gradient is signal or noise.
 #
-# From the second step on it matters whether gradients agree. For the gradients 1, −1 and 1:
+# From the second step on it matters whether gradients agree: where they do not, steps are shorter. For the gradients 1,
+# −1 and 1:
 #
 # | gradient | $m$ | $v$ | $m$ corrected | $v$ corrected | step |
 # |---|---|---|---|---|---|
 # | 1 | 0.1 | 0.02 | 1 | 1 | $-1.00\,\eta$ |
 # | −1 | −0.01 | 0.0396 | −0.053 | 1 | $+0.05\,\eta$ |
 # | 1 | 0.091 | 0.0588 | 0.336 | 1 | $-0.34\,\eta$ |
-#
-# The second step is only 0.05 of a learning rate long.
 
 # %% tags=["proof"]
 parameter, moved = torch.zeros(1, requires_grad=True), []
@@ -519,16 +505,14 @@ assert np.allclose(adam.state[parameter]["exp_avg"], 0.091)
 # %% [markdown]
 # ### Warm-up and schedule
 #
-# So Adam's first step has full length, whatever the gradient. Then $m$ and $v$ still rest on a few batches, so the
-# early steps can be wrong in direction and length, and overshoot. The remedy is *warm-up*: the learning rate begins
-# near 0 and grows. Later the learning rate should shrink again, because a model that keeps jumping by the same distance
-# does not settle. The paper's **schedule** does both:
+# Early in a run $m$ and $v$ rest on only a few batches, so Adam's steps can be wrong in direction and length, and
+# overshoot. The remedy is *warm-up*: the learning rate begins near 0 and grows. Later the learning rate should shrink
+# again, because a model that keeps jumping by the same distance does not settle. The paper's **schedule** does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
-# The second term is $(n / \text{warmup})^{3/2}$ times the first. So up to $n = \text{warmup}$ it is smaller, and the
-# learning rate rises in a straight line. After that it falls as $1/\sqrt n$ (the *inverse square root*). The factor in
-# front makes the learning rate lower in wider models.
+# Up to $n = \text{warmup}$ the second term is smaller, so the learning rate rises in a straight line; after that it
+# falls as $1/\sqrt n$ (the *inverse square root*). The factor in front makes the learning rate lower in wider models.
 #
 # Two other schedules go down to 0: in a straight line, as ours does, or along half a **cosine**, which falls slowly at
 # both ends and fast in between. Both need to know the number of steps in advance; the inverse square root does not.
@@ -612,8 +596,8 @@ plt.show()
 # but [the steps after it suffer](#why-clip-if-adam-divides-the-size-out).
 #
 # To clip, take all gradients of the model as one long vector. If its norm, the *global norm*, exceeds a limit, scale
-# the vector down to that limit: with limit 1, the vector $(3, 4)$ of norm 5 becomes $(0.6, 0.8)$. The direction stays
-# the same.
+# the vector down to that limit, in the same direction: with limit 1, the vector $(3, 4)$ of norm 5 becomes
+# $(0.6, 0.8)$.
 #
 # ## What was needed?
 #
@@ -648,9 +632,9 @@ plt.show()
 # %% [markdown]
 # ## When a model overfits
 #
-# First the data. What if there are only 150 numbers instead of 20,000? Then an epoch has two batches, and 600 steps are
-# no longer three epochs but 300. We tried that with the recipe of [the loop](#a-loop-that-learns), but without label
-# smoothing, one of the remedies to be compared (`python -m benchmarks.overfitting`, ten minutes).
+# First the data. What if there are only 150 numbers instead of 20,000? Then 600 steps are 300 epochs and no longer
+# three. We tried that with the recipe of [the loop](#a-loop-that-learns), but without label smoothing, one of the
+# remedies to be compared (`python -m benchmarks.overfitting`, ten minutes).
 #
 # The figure shows training and validation loss, three seeds each, with a dot at the lowest validation loss. On the left
 # is this recipe, on the right the same with a remedy, **weight decay** $\lambda = 1$: each step also shrinks every
@@ -684,7 +668,7 @@ plt.show()
 # What you see on the left is **overfitting**. After some 150 steps the training loss is near 0: the model has memorised
 # these 150 numbers. From there it mostly becomes surer, also of its mistakes: wrong guesses of validation tokens have a
 # mean probability of 0.80 at step 150 and 0.88 at the end. That leaves less for the right token, so the validation loss
-# turns upwards while the training loss still falls. That is the sign to look for.
+# turns upwards while the training loss still falls: the sign to look for.
 #
 # To be right on new numbers is to **generalise**, and this model does so on only 42.5 percent. (The distance between
 # training and validation loss is the *generalisation gap*.) Anything meant to prevent overfitting is called
@@ -721,10 +705,9 @@ for name in ("none", "weight decay 1"):
 # - **Label smoothing** does not clearly change how much is right, but the model is less sure of its mistakes: at the
 #   end its wrong guesses have a probability of 0.61 instead of 0.88. So its plain loss does not turn upwards.
 #
-# Weight decay 1, weight decay 3 and dropout 0.1 get about the same share of the validation numbers right. Decay 3 has
-# five times the loss of decay 1, probably because it keeps the logits so small that the model is unsure even where it
-# is right. We take weight decay 1: where the right answers tie, the lower loss decides. On the untouched test numbers
-# it gets 91.5 percent right, against 38.1 without a remedy.
+# Weight decay 1, weight decay 3 and dropout 0.1 get about the same share of the validation numbers right, so the lower
+# loss decides: we take weight decay 1. On the untouched test numbers it gets 91.5 percent right, against 38.1 without a
+# remedy.
 #
 # More data helps most: with 20,000 numbers none of this was needed. Large language models read most of their text about
 # once, so they hardly overfit, and usually go without dropout and label smoothing.
@@ -787,10 +770,10 @@ assert doubting[-1] < doubting.min() + 0.001  # it turns upwards no more
 #
 # ### Break it: the mean of means
 #
-# Each batch has its mean loss. May we take the mean of these means? Take two sentences, with 3 and 9 targets, first as
-# one batch and then as two. Combine the two in two ways: divide each summed loss by 12, the number of all targets, and
-# add; or take the mean of the two mean losses. *Away* is the distance from the large batch's gradient, divided by that
-# gradient's length.
+# May we take the mean of the batches' mean losses? Take two sentences, with 3 and 9 targets, first as one batch and
+# then as two. Combine the two in two ways: divide each summed loss by 12, the number of all targets, and add; or take
+# the mean of the two mean losses. *Away* is the distance from the large batch's gradient, divided by that gradient's
+# length.
 
 # %% two batches, and two ways to divide tags=["hide-input"]
 torch.manual_seed(0)
@@ -850,7 +833,6 @@ def one_step(model, optimizer, parts):
 
 # %% [markdown]
 # The gradients are clipped once, when all parts are added up; clipping each part would change their proportions.
-# ([Chapter 21](21_many_gpus.ipynb#do-more-devices-need-a-larger-batch) asks how large the effective batch should be.)
 
 
 # %% tags=["quiz"]
@@ -877,7 +859,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## The trainer
 #
-# Last, the power cut. A long run must survive a stop. The book's `Trainer` has a `model`, an `optimizer`, and a
+# Last, the power cut, which a long run must survive. The book's `Trainer` has a `model`, an `optimizer`, and a
 # `config`, a `TrainingConfig`, whose `learning_rate_at(step)` is the schedule. Its `train` is the loop above, and
 # `train_step(batches, learning_rate)` is one step, on a list of batches that count as one; it returns their summed loss
 # and number of targets.
@@ -1063,9 +1045,8 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 # 5. The history of losses: without it the run would not know its lowest validation loss, and could overwrite the best
 #    model.
 #
-# The learning rate and the order of the sentences are not on the list, because both can be computed again. The learning
-# rate follows from the number of the step, and with a loss for each step, as below, the history has that length. The
-# order follows from the seed and the number of the epoch.
+# The learning rate and the order of the sentences are not on the list, because both can be computed again: the one from
+# the number of the step, here the length of the history, the other from the seed and the number of the epoch.
 #
 # `save_run` writes the five to a new file beside the old one, and renames it when it is complete. Renaming is
 # **atomic**: it happens wholly or not at all. So a process that is killed while saving leaves the old run or the new
@@ -1148,11 +1129,10 @@ assert same and found == history
 # **deterministic**: some GPU operations do not repeat to the last bit, because they add in an order that varies.
 #
 # The `Trainer` likewise keeps the five things and the configuration in one file, the **checkpoint**, and the model with
-# the lowest validation loss beside it. To survive a power cut, it forces the checkpoint onto the disk before renaming
-# it.
+# the lowest validation loss beside it.
 #
-# A folded cell stops one `Trainer` as step 13 begins. Another goes on from step 10, where the first was last saved, and
-# ends with the parameters of a run that never stopped.
+# A folded cell stops one `Trainer` as step 13 begins; another goes on from step 10, the last save, and ends with the
+# parameters of a run that never stopped.
 
 
 # %% a power cut at step 13, and the run resumed tags=["hide-input"]
@@ -1191,9 +1171,9 @@ assert all(torch.equal(one, other) for one, other in both)
 # %% [markdown]
 # ### Break it: the parameters are enough
 #
-# Suppose that you keep the parameters and nothing else. Then the steps count from 1 again: the warm-up comes a second
-# time, and the data start from the beginning. If somebody sets the step and the position in the data by hand, Adam's
-# state is still lost, and no warm-up protects the first steps.
+# Suppose that you keep the parameters and nothing else. Then the warm-up comes a second time, and the data start from
+# the beginning. Even if you set the step and the position in the data by hand, Adam's state is lost, and no warm-up
+# protects the first steps.
 #
 # **Predict first.** Take a run of 600 steps, without dropout, that at step 190 gets more than nine in ten of the
 # validation numbers right. What will one step with a new Adam change?
@@ -1244,8 +1224,8 @@ assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 # direction?](#a-new-adam-length-or-direction)
 
 # %% [markdown]
-# Losing the RNG state or the position may not show in the curve at all: dropout draws other numbers, or some
-# sentences are read twice. Only the comparison with a run that never stopped finds that.
+# Losing the RNG state or the position may not show in the curve at all: only the comparison with a run that never
+# stopped finds it.
 
 # %% [markdown]
 # ## Exercises

@@ -77,16 +77,16 @@ for first, second in [(4, 8), (3, 6), (3, 7), (3, 8)]:
 assert text_of(written) == "a cup"
 
 # %% [markdown]
-# *The tea* is likeliest, $0.4 \cdot 0.9 = 0.36$. Greedy decoding gives *a cup*, $0.5 \cdot 0.4 = 0.2$. It took the best
-# first word, after which no second word was very likely, and it cannot go back. So the likeliest word at each step need
-# not make the likeliest sequence.
+# *The tea* is likeliest, $0.4 \cdot 0.9 = 0.36$. Greedy decoding gives *a cup*, $0.5 \cdot 0.4 = 0.2$, because it took
+# the best first word, after which no second word was very likely, and cannot go back. So the likeliest word at each
+# step need not make the likeliest sequence.
 #
 # ## Several hypotheses at once
 #
 # **Beam search** keeps the best few beginnings (**hypotheses**), say two. At each step it continues each of them with
-# every word that may follow, and ranks all results by probability, the product over their words. If one of the two best
-# results ends with `<eos>`, it is set aside as finished, and takes no room in the beam. Of all results that do not end,
-# the two best go on. They are called *live*. By hand, with dropped hypotheses in grey:
+# every word that may follow, and ranks all results by probability, the product over their words. A result among the two
+# best that ends with `<eos>` is set aside as finished. Of all results that do not end, the two best go on; they are
+# called *live*. By hand, with dropped hypotheses in grey:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A tree of beginnings. From <bos> to a 0.5, the 0.4 and this 0.1, of which a and the are kept. From a to cup 0.2, pot 0.175 and tea 0.125, from the to tea 0.36 and cup 0.04; kept are the tea and a cup, and both end."}}
 from classroom.diagram import Diagram
@@ -150,36 +150,34 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
-# This is **length normalisation**. A negative sum divided by a larger number comes closer to 0. So, in spite of its
-# name, the penalty favours *long* hypotheses. A larger $\alpha$ favours them more, and if $\alpha$ is too large,
-# repetition and filler can win. With $\alpha = 0$ the penalty is 1. The original transformer takes $\alpha = 0.6$.
+# This is **length normalisation**. A negative sum divided by a larger number comes closer to 0, so the penalty, in
+# spite of its name, favours *long* hypotheses, a larger $\alpha$ more so. With $\alpha = 0$ the penalty is 1. The
+# original transformer takes $\alpha = 0.6$.
 #
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
 #
 # All hypotheses of one step are equally long, so the penalty decides only between those that end at different steps.
 #
-# **When does an ending count?** Only if it is among the step's best `beam` results, where `beam` is the number of
-# hypotheses kept. After a softmax no probability is exactly 0, so in a trained model every hypothesis can end at every
-# step. If all endings counted, even the empty sentence would be set aside, and could win. ([When does the search
-# stop?](#when-does-beam-search-stop))
+# **When does an ending count?** Only if it is among the step's best `beam` results (two, above). After a softmax no
+# probability is exactly 0, so in a trained model every hypothesis can end at every step, and if all endings counted,
+# even the empty sentence could win. ([When does the search stop?](#when-does-beam-search-stop))
 #
 # What does a beam cost? With a beam of $K$ and $V$ words, each step runs $K$ rows through the model and ranks $K V$
-# continuations, whereas there are $V^n$ sentences of $n$ words. With $\alpha = 0$ a beam of 1 is greedy decoding. A
-# beam that drops nothing is **exhaustive search**.
+# continuations. With $\alpha = 0$ a beam of 1 is greedy decoding; one that drops nothing is **exhaustive search**, over
+# all $V^n$ sentences of $n$ words.
 
 # %% [markdown]
 # ## Should one search harder?
 #
 # [Stahlberg and Byrne (2019)](https://arxiv.org/abs/1908.10090) found, for each source, the sentence that is likeliest
-# under a trained translation model. Their search is *exact* without being exhaustive. It drops every beginning whose
-# sum is already below that of the best finished sentence. A sum never rises, so nothing better is lost. For more than
-# half of the sources the likeliest sentence was the *empty* one.
+# under a trained translation model. Their search is *exact* without being exhaustive: as a sum never rises, it can drop
+# every beginning whose sum is already below that of the best finished sentence. For more than half of the sources the
+# likeliest sentence was the *empty* one.
 #
 # How can that be? The probability of a good translation of twenty words is a product of twenty-one factors, counting
-# the end token. At 0.7 each that makes 0.0006. A model that gives the empty sentence 0.001 prefers the empty one. The
-# small product is arithmetic; that the empty sentence gets as much as 0.001 is the model's error. The resulting
-# preference for short texts is called **length bias**.
+# the end token. At 0.7 each that makes 0.0006. A model that wrongly gives the empty sentence as much as 0.001 prefers
+# it. This preference for short texts is called **length bias**.
 #
 # It is a **search error** if the search misses the sentence with the highest score, and a **model error** if that
 # sentence is bad. A search error can hide a model error. Suppose that at the first step `<eos>` is only the 40th
@@ -203,8 +201,8 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # %% [markdown]
 # ## One loop for every model
 #
-# A transformer writes many sentences at once, one sentence a row. The loop of [chapter
-# 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer) always took the best token. Here a function `choose` turns
+# A transformer writes many sentences at once, one a row. Where the loop of [chapter
+# 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer) always took the best token, a function `choose` now turns
 # logits $(B, V)$ into tokens $(B)$: argmax for greedy decoding, a draw for sampling.
 #
 # The same loop should serve a transformer with and without a cache, so it asks for four things only. Whatever offers
@@ -217,8 +215,8 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # | `state.select(rows)` | keeps these rows, in this order; a row that is not named leaves the batch, and a row may be named twice |
 # | `state.special_ids` | the numbers of padding, begin and end; the first two are never written |
 #
-# `Table`, folded, is such a state for the little model above. In the code a state has the type `Decoding`. The
-# `decoding.check…` calls raise an error if something is wrong.
+# `Table`, folded, is such a state for the little model above. In the code a state has the type `Decoding`, and the
+# `decoding.check…` calls catch mistakes.
 
 
 # %% the interface over these probabilities tags=["hide-input"]
@@ -316,11 +314,10 @@ class Recompute:
 
 # %% [markdown]
 # `beam_search`, folded, does for a batch what the short beam search above did for one sentence, with the length
-# penalty. To the model each hypothesis is a row. After each step `select` gets the rows that the kept hypotheses came
-# from. In the example row 0 holds *a* and row 1 *the*. The kept ones are *the tea*, from row 1, and *a cup*, from row
-# 0, so `select([1, 0])` swaps the rows. Without it the model would read *tea* after *a*, and nothing would crash. Beam
-# search compares rows, so it needs log-probabilities. A number added to all logits of a row leaves its probabilities
-# unchanged, so logits cannot be compared between rows.
+# penalty. To the model each hypothesis is a row, and after each step `select` gets the rows that the kept ones came
+# from. In the example *the tea* comes from row 1, *the*, and *a cup* from row 0, *a*, so `select([1, 0])` swaps the
+# rows. Without it the model would read *tea* after *a*, and nothing would crash. A number added to all logits of a row
+# leaves its probabilities unchanged, so beam search compares rows by their log-probabilities, not by logits.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -549,8 +546,8 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 
 # %% [markdown]
 # In the first example, greedy decoding makes a search error, because the right sentence scores higher. In the second,
-# the beam finds the right sentence too, but a shorter one, without *acht hundert*, scores higher. That is a model
-# error, which greedy decoding, a narrower search, had hidden.
+# the beam finds the right sentence too, but a shorter one, without *acht hundert*, scores higher: a model error, which
+# greedy decoding, a narrower search, had hidden.
 #
 # ## Sampling
 #
@@ -592,10 +589,9 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # | top-p, $p = 0.8$ | 0.556 | 0.278 | 0.167 | 0 | 0 |
 # | min-p, 0.4 (here 0.4 · 0.5 = 0.2) | 0.667 | 0.333 | 0 | 0 | 0 |
 #
-# Temperature 0.5 doubles the logits. This squares the probabilities, because $e^{2x} = (e^x)^2$, before they are
-# divided by their sum. The lower the temperature, the more goes to the likeliest word. Top-p with $p = 0.8$ needs three
-# words, because $0.5 + 0.25$ is not enough. After temperature 0.5 two are enough, with $0.734 + 0.183$. So the order
-# matters: the code applies temperature, then top-k, then top-p.
+# Temperature 0.5 doubles the logits, which squares the probabilities, because $e^{2x} = (e^x)^2$, before they are
+# divided by their sum. Top-p with $p = 0.8$ needs three words, because $0.5 + 0.25$ is not enough; after temperature
+# 0.5 two are enough. So the order matters: the code applies temperature, then top-k, then top-p.
 #
 # The code leaves min-p out. [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose it for high
 # temperatures: the flatter the probabilities, the more unlikely words top-p lets in, whereas min-p moves with the
@@ -704,8 +700,7 @@ for options in (
 # draw may take a wrong one. (The � is a byte that is no whole character.) Every option brings the share nearer to that
 # of greedy decoding. So where only one answer is right, a single draw is a poor way to find it.
 #
-# **Minimum Bayes risk decoding** draws many translations and takes the one that is most like all the others. So a
-# single odd sentence hardly wins.
+# **Minimum Bayes risk decoding** therefore draws many translations and takes the one that is most like all the others.
 #
 # After training with label smoothing, unfiltered draws are worse still
 # ([why](#why-are-draws-after-label-smoothing-so-poor)).
@@ -757,8 +752,8 @@ quiz.one_choice(
 # Because of the causal mask an earlier token never sees a later one, so its vectors stay the same in every layer when
 # more tokens are written. (Without that mask, as in an encoder, a new token would change all of them but those that
 # enter the first layer.) The new token's query is compared with the earlier keys and its own key, and the weights blend
-# the values. The earlier queries are not used, because their results are computed already. So keep only the earlier
-# keys and values: this is the **KV cache**.
+# the values. The earlier queries have done their work, so keep only the earlier keys and values: this is the **KV
+# cache**.
 #
 # The keys and values of cross-attention come from the encoder's output and never change, so they are computed once.
 
@@ -789,8 +784,7 @@ plt.show()
 
 # %% [markdown]
 # Each triangle is one head's attention scores, one query per row. Dark cells are computed at that step: without a cache
-# $t(t+1)/2$ at step $t$ (masked ones not counted), with a cache $t$. Over the four steps these add up to 20 and 10. For
-# $n$ tokens:
+# $t(t+1)/2$ at step $t$ (masked ones not counted), with a cache $t$. For $n$ tokens these add up to:
 #
 # | | without a cache | with a cache |
 # |---|---|---|
@@ -855,8 +849,8 @@ class KVAttention:
 
 
 # %% [markdown]
-# For each decoder layer `KVCache` has two such objects. The one for self-attention starts with `memory[:, :0]`, which
-# has no tokens, and grows with the target. The one for cross-attention holds the memory.
+# For each decoder layer `KVCache` has two such objects: one for self-attention, which starts with no tokens, `memory[:,
+# :0]`, and grows with the target, and one for cross-attention, which holds the memory.
 
 
 # %% tags=["export"] module="generation"
@@ -904,9 +898,8 @@ class KVCache:
 
 
 # %% [markdown]
-# `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-module-that-the-book-uses) for one token. A layer
-# takes its attention as a function: `layer.self_attention_add_norm(x, f)` adds `f(x)`, and here `f` is the method that
-# remembers.
+# `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-module-that-the-book-uses) for one token:
+# `layer.self_attention_add_norm(x, f)` adds `f(x)`, and here `f` is the method that remembers.
 #
 # **Which masks does a step need?**
 #
@@ -948,8 +941,8 @@ print(
 assert worst_step(KVCache(model, source)).max() < 1e-5
 
 # %% [markdown]
-# That is rounding: with dropout off the cache adds the same products in another order. Expect agreement to about 1e-5
-# in 32 bits, and worse in 16. Where two logits nearly tie, the next token may differ.
+# That is rounding: with dropout off the cache adds the same products in another order. Where two logits nearly tie, the
+# next token may differ.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1026,7 +1019,6 @@ plt.show()
 # %% [markdown]
 # There are $257/2$, about 128, times fewer token vectors. The gain in time is smaller, presumably because at this size
 # much of a step's time goes into starting its operations, whether for one token or for many.
-# ([Positions](05_position.ipynb#could-the-encoding-be-learned) still end at the model's `max_length`.)
 #
 # The price is storage: for each layer and head, the cache keeps a key and a value of each token. For $n$ tokens of $B$
 # sequences these are
@@ -1086,7 +1078,7 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
 # Only the first step is right, and nothing crashes. Training does not use the cache, so its loss would not show the
-# mistake. The check does, from its second step on.
+# mistake; only the check does.
 
 # %% [markdown]
 # ## Several tokens for the price of one
@@ -1099,8 +1091,8 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # drafted ones. Each of the five rows of logits says what it would write next.
 #
 # With greedy decoding, drafted tokens are accepted as long as each is the large model's choice. The first that is not
-# is replaced by that choice, and those after it are dropped. (A cache must forget all rejected ones.) So every token
-# written is the large model's choice, and the text is, but for rounding, what it would have written alone.
+# is replaced by that choice, and those after it are dropped. So the text is, but for rounding, what the large model
+# would have written alone.
 #
 # Say that the draft model has written *elf tausend acht hundert*:
 #
@@ -1342,8 +1334,7 @@ verdict
 # **Sources.** Beam 4 and $\alpha = 0.6$: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 6.1.
 # Top-k: [Fan, Lewis and Dauphin (2018)](https://arxiv.org/abs/1805.04833).
 #
-# What keys and values cost in a large model: [Pope and others (2023)](https://arxiv.org/abs/2211.05102). The others are
-# linked where they are used.
+# What keys and values cost in a large model: [Pope and others (2023)](https://arxiv.org/abs/2211.05102).
 #
 # **Next.** Everything on the map is built. Part III puts it to work: chapters 13 and 14 translate whole sentences,
 # measure how well, and compare the transformer with the networks that came before.
@@ -1357,8 +1348,8 @@ verdict
 # ### When does beam search stop?
 #
 # It stops after `max_length` tokens, or earlier if `beam` hypotheses have ended and no live one can still beat the best
-# of them. You can tell, because a live hypothesis's sum can only fall, so its score is at most its present sum divided
-# by $\text{lp}$ of `max_length`. If none has ended by then, the live ones are returned.
+# of them: a live one's sum can only fall, so its score is at most its present sum divided by $\text{lp}$ of
+# `max_length`. If none has ended by then, the live ones are returned.
 #
 # ### Why are draws after label smoothing so poor?
 #
@@ -1455,9 +1446,7 @@ with torch.no_grad():
         assert torch.allclose(heads, wanted, atol=1e-5)
 
 # %% [markdown]
-# For this reason `KVAttention.extend` takes only a single token if it has no mask. Prompts of different lengths need
-# more: a position for each row, and a padding mask, at every later step too, because the keys and values of the padding
-# stay in the cache.
+# For this reason `KVAttention.extend` takes only a single token if it has no mask.
 #
 # ### How is the cache made smaller?
 #
@@ -1547,9 +1536,8 @@ assert draft_right < 0.8 * forced[0]
 
 # %% [markdown]
 # The same tokens come out, in fewer than a third as many passes of the large model. But before each of these come four
-# passes of the draft model, and each takes half to four fifths of a large one's time, depending on the run, presumably
-# because most of the time at this size goes into starting operations. That makes 3 to 4.2 large passes for 3.3 tokens:
-# little gain, or a loss. The draft model must be far cheaper than the large one.
+# passes of the draft model, and each takes half to four fifths of a large one's time, depending on the run. That makes
+# 3 to 4.2 large passes for 3.3 tokens: little gain, or a loss. The draft model must be far cheaper than the large one.
 #
 # ### How many tokens does a pass give?
 #
@@ -1579,9 +1567,9 @@ for a, c, tokens, gain in (
 #
 # Let $q$ be the draft model's probabilities and $p$ the large model's, both after temperature and filters. A token $x$
 # that the draft model has drawn is accepted with probability $\min(1, p(x) / q(x))$. The first token that is rejected
-# is replaced by a draw in proportion to $\max(0, p - q)$, and the drafted tokens after it are discarded. With what
-# probability is $x$ written? It can come about in two ways: $x$ is drawn and accepted (point 1), or another token is
-# rejected and $x$ replaces it (points 2 and 3).
+# is replaced by a draw in proportion to $\max(0, p - q)$, and the drafted tokens after it are discarded. So $x$ is
+# written in two ways: it is drawn and accepted (point 1), or another token is rejected and $x$ replaces it (points 2
+# and 3). With what probability?
 #
 # 1. $x$ is drawn and accepted with probability $q(x) \min(1, p(x) / q(x)) = \min(p(x), q(x))$.
 # 2. $x$ is drawn and rejected with probability $q(x) - \min(p(x), q(x)) = \max(0, q(x) - p(x))$. Summed over all tokens
