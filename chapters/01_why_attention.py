@@ -376,10 +376,15 @@ assert 0.55 < np.median(largest) < 0.65
 #
 # A matrix multiplies the length of a vector at most by its largest **singular value**. If it is below 1 for $W_h$, the
 # gradient must vanish, because the slope of $\tanh$ is never above 1: with 0.9, at most $0.9^{100} \approx 0.00003$ of
-# a change is left after 100 steps. Above 1 it can vanish, too, as in the plain cell here, because what one step
-# lengthens the next one shortens: when the same matrix serves at every step, not its singular values decide in the long
-# run, but its *eigenvalues*, in size about 0.6 at most. Factors above 1 do the opposite, the **exploding gradient**: 50
-# steps of 1.1 make 117. Such a gradient can be clipped ([chapter 11](11_training.ipynb#clipping)).
+# a change is left after 100 steps. If it is above 1, as in the plain cell here, the gradient may vanish all the same,
+# because what one step lengthens the next ones shorten. Over many steps with the same matrix its *eigenvalues* decide,
+# and here the largest has a size of about 0.6, much like the 0.58 of a typical step.
+#
+# Where each step multiplies by more than 1, the gradient grows instead: 50 factors of 1.1 make 117. This is the
+# **exploding gradient**. In training the loss suddenly leaps up or becomes NaN (*not a number*), and the length of the
+# gradient shows why. **Clipping** helps: a gradient that is too long is made shorter ([chapter
+# 11](11_training.ipynb#clipping)). But no rescaling helps a gradient that vanishes, because the far words' share of it
+# stays as small as it was.
 
 # %% tags=["proof"]
 assert influence["plain"][20] < 1e-5 and influence["LSTM"][20] < 1e-4
@@ -765,8 +770,8 @@ plt.show()
 # each side, so it needs $n - 1$ of them. To multiply a word by a $d \times d$ matrix takes $d^2$ multiplications. A
 # plain cell has two such matrices, this convolution three, one for each word that it sees, and attention four.
 # Attention also works on each of the $n^2$ pairs of words: to compare the two takes $d$ multiplications, and to
-# multiply one vector by its weight $d$ more. So its work is **quadratic** in $n$. The pairs alone, $2 n^2 d$, cost less
-# than a plain cell, $2 n d^2$, as long as $n < d$.
+# multiply one vector by its weight $d$ more. So its work is **quadratic** in $n$. Without the four matrices, the pairs
+# cost $2 n^2 d$, which is less than a plain cell's $2 n d^2$ as long as $n < d$.
 #
 # Attention needs one layer and no waiting. In return it does *more* work than a plain cell, at any length, because it
 # has four matrices, not two. An LSTM has eight, so attention exceeds its work only from $n = 2d$ on: at the original

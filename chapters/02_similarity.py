@@ -315,7 +315,8 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # %% [markdown]
 # Now tea is most like itself.
 #
-# One trap: a vector of zeros has no direction, and so no cosine; `normalize` raises an error for it.
+# One trap: a vector of zeros has no direction, and so no cosine. Its row would become 0/0, which is NaN (*not a
+# number*), so `normalize` raises an error for it.
 #
 # ### Dot product or cosine: which does a transformer use?
 #
@@ -342,11 +343,12 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # The cosine divides by the key's whole length, so $(9, 9, 9)$ pays for features that nobody asked for. The dot product
 # charges nothing for them.
 #
-# Where we ask which texts are alike, we want that charge, so a **nearest-neighbour search** (in a *vector database*,
-# say) often uses the cosine; with dot products it is a *maximum inner product search*. In a *look-up* we keep the
-# lengths, because a longer key scores higher for every query that agrees with it. So training can lengthen the keys
-# that are often worth finding. It can also shorten a key such as $(9, 9, 9)$, which scores 18 here for *every* question
-# that asks for one feature with a 2. The original transformer leaves the lengths to training.
+# Where we ask which texts are alike, we want that charge, because a text that has a little of everything is like none
+# in particular. So a **nearest-neighbour search** (in a *vector database*, say) often uses the cosine; with dot
+# products it is a *maximum inner product search*. In a *look-up* we keep the lengths, because a longer key scores
+# higher for every query that agrees with it. So training can lengthen the keys that are often worth finding. It can
+# also shorten a key such as $(9, 9, 9)$, which scores 18 here for *every* question that asks for one feature with a 2.
+# The original transformer leaves the lengths to training.
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -418,8 +420,8 @@ for width in widths:
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly *orthogonal*.
 #
-# So is 0.5 a lot? At width 2, two pairs in three go beyond 0.5 or $-0.5$. At width 64, two or three pairs in 100,000
-# do, because 0.5 is four times the typical size. So a key that agrees with a query at 0.5 stands out among thousands of
+# So is 0.5 a lot? At width 2, two pairs in three go beyond 0.5 or $-0.5$. At width 64, where 0.5 is four times the
+# typical size, two or three pairs in 100,000 do. So a key that agrees with a query at 0.5 stands out among thousands of
 # random ones.
 #
 # And the typical *dot product* of two strangers? It is a sum of $D$ products $a_i b_i$. Each has mean 0 and, because
@@ -441,9 +443,9 @@ assert 87 < np.degrees(np.arccos(typical[512])) < 88
 #
 # Where do such vectors come from? Behind them is the **distributional hypothesis**, which J. R. Firth put in one line:
 # "You shall know a word by the company it keeps". *Tea* and *coffee* stand in the same kinds of sentences, after
-# *drink* and *a cup of*. So a model that is trained on a lot of text, for example to guess a hidden word from its
-# neighbours (as one kind of *word2vec* is), ends up with similar vectors for *tea* and *coffee*, presumably because the
-# same words, such as *cup*, are often hidden near both.
+# *drink* and *a cup of*. So a model that is trained on a lot of text, for example to guess which words stand near a
+# word (as one kind of *word2vec* is), ends up with similar vectors for *tea* and *coffee*, because from both it must
+# guess nearly the same neighbours, such as *cup*.
 #
 # The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book. It
 # was trained first to imitate a larger model that guesses hidden words (**distillation**), then on pairs of sentences;
@@ -479,7 +481,8 @@ for word in ("tea", "debts", "python"):
 # Of some 21,000 words, the nearest to *tea* is *coffee*, and no label told the model which words are drinks.
 #
 # The neighbours of *debts* include *creditors* and *owed*, words that go with debts but do not mean the same. So a high
-# cosine can mean that two words are alike (*similarity*), or only that they belong together (*relatedness*).
+# cosine can mean that two words are alike (*similarity*), or only that they belong together (*relatedness*). Even
+# [opposites](#does-a-high-cosine-mean-the-same) come out near, because they stand in the same sentences.
 #
 # *Python*'s first neighbour, *panda*, may come from the library pandas; three others are words for snakes, and *import*
 # and *pip* belong to programming: the word has several senses (**polysemy**), but only one vector. Embeddings like
@@ -496,8 +499,9 @@ for word in ("tea", "debts", "python"):
 # | **tea and coffee** | **0.44** |
 # | a word and its nearest other word, median of those we tried | 0.58 |
 #
-# The second row is what the best of 21,000 reaches by chance. Tea's 0.44 is above it, but below the median in the last
-# row. So compare cosines with others from the same model.
+# The second row is what the best of 21,000 reaches by chance. That is more than $1/\sqrt{384} = 0.05$ suggests, because
+# it is the best of so many, and because word vectors do not fill all directions evenly. Tea's 0.44 is above it, but
+# below the median in the last row. So compare cosines with others from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -578,9 +582,10 @@ plt.show()
 #   1 no dot product is larger. But a look-up is for what other words can add.
 #
 # Both faults come from using one vector as query *and* as key. One learned matrix $W$ for query and key would not cure
-# them: $XW (XW)^\top$, with the words as rows of $X$, is again symmetric, and on its diagonal are squared lengths,
-# which only a longer vector can beat. So [chapter 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a
-# query and a separate key, through two learned matrices, $X W_Q (X W_K)^\top$.
+# them: $XW (XW)^\top$, with the words as rows of $X$, is again symmetric. Its diagonal holds squared lengths, so a word
+# still finds itself first, unless another vector is longer. So [chapter
+# 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two learned
+# matrices, $X W_Q (X W_K)^\top$.
 
 # %% tags=["quiz"]
 quiz.one_choice(

@@ -30,9 +30,8 @@ transformer_map(built=3)
 #
 # A hard look-up scores every key with a dot product and takes the best.
 #
-# Each key has a *value*: the key says what an entry is found by, and the value what the look-up hands over if that
-# key wins. What makes a drink findable need not be what you want to know. Here a value is a price and a number of
-# litres.
+# Each key has a *value*: the key says what an entry is found by, and the value what the look-up hands over if that key
+# wins, here a price and a number of litres.
 
 # %% tags=["nbval-check-output"]
 import numpy as np
@@ -50,15 +49,14 @@ print("scores:", scores)
 print("the best match is", drinks[best], "with price and litres", values[best])
 
 # %% [markdown]
-# Coffee wins with 6. Tea, with 5, is discarded, although it fits nearly as well: that is one fault.
+# Coffee wins, and tea is discarded, although it fits nearly as well: that is one fault.
 #
-# There is a worse fault. Turn the query slowly: the answer does not move, and then it jumps. With the query
-# $(0.01, 1, 0)$ coffee still wins, 3.03 to 3.02. With $(-0.01, 1, 0)$ tea wins. Now a machine that learns asks: "If I
-# change the query a little, does the answer get better?" With a hard look-up the answer nearly always stays the same,
-# so the machine cannot find a better query in small steps.
+# There is a worse fault. Turn the query slowly: the answer does not move, and then it jumps, from coffee with
+# $(0.01, 1, 0)$ to tea with $(-0.01, 1, 0)$. But a machine that learns asks: "If I change the query a little, does the
+# answer get better?" Here the answer nearly always stays the same, so the machine cannot find a better query in small
+# steps.
 #
-# Both faults have the same cure: give every key a *share*, and let the answer be a blend of all values. Then every
-# score counts.
+# Both faults have the same cure: give every key a *share*, and let the answer be a blend of all values.
 #
 # ## From scores to shares
 #
@@ -73,37 +71,36 @@ with np.errstate(all="ignore"):
         print(row, "->", (row / np.sum(row)).round(2))
 
 # %% [markdown]
-# In the third line the sum of the scores is 0, and a division by 0 gives no shares. In the last line, which is our
-# list, ice gets a negative share.
+# In the third line the scores sum to 0, and a division by 0 gives no shares; in the last, our list, ice gets a negative
+# share.
 #
 # The second line shows another fault: with 10 added to the scores of the first line, the winner's share falls from 0.67
 # to 0.36. But such a shift should change nothing. Give every key a fourth entry of 1, and the query a fourth entry of
 # 10: every score rises by 10, but the new entry favours no key.
 #
-# Could we subtract the lowest score first? Then only differences count, and no share is negative. But now a bad key
-# changes how two good ones share. If the lowest score is 4, scores of 6 and 5 become 2 and 1, and share 2 to 1; if it
-# is $-100$, they become 106 and 105, and share almost equally. So we ask for five things:
+# Could we subtract the lowest score first? Then only differences count and no share is negative, but a bad key changes
+# how two good ones share: if the lowest score is 4, keys with 6 and 5 share 2 to 1; if it is $-100$, they share 106 to
+# 105, almost equally. So we ask for five things:
 #
 # 1. Every share is positive.
 # 2. The shares sum to 1.
 # 3. A higher score gets a larger share.
 # 4. A common shift of all scores changes no share.
-# 5. The ratio of two shares depends on their own two scores, and on no other key.
+# 5. The ratio of two shares depends on their own two scores alone: not on other keys, nor on which two keys they are.
 #
-# Why positive, and not at least 0? A key with share 0 for a range of scores could be lost: there no small change of its
-# score changes its share, so learning gets no hint. And why must the shares sum to 1? Because equal values, however
-# many, must blend to that same value.
+# Demand 1 is there because a key with share 0 for a range of scores could be lost: there no small change of its score
+# changes its share, so learning gets no hint. Demand 2 makes equal values, however many, blend to that same value.
 #
-# Take any two keys, and shift all scores until the lower of their two scores is 0 and the higher one is their
-# difference. By demand 4 no share changes. By demand 5 the ratio depends only on these two scores, whichever keys they
-# are. In short: **the ratio of two shares depends on the difference of their scores, and on nothing else.**
+# Take any two keys, and shift all scores until the lower of the two is 0 and the higher is their difference. By demand
+# 4 no share changes, and by demand 5 the ratio depends only on these two scores, whichever keys they are. So **the
+# ratio of two shares depends on the difference of their scores, and on nothing else.**
 #
-# This settles the formula. To see why, let $f(x)$ be the ratio that belongs to the difference $x$: the share of one
-# key, divided by that of another whose score is lower by $x$.
+# This settles the formula. Let $f(x)$ be the ratio that belongs to the difference $x$: the share of one key, divided by
+# that of another whose score is lower by $x$.
 #
-# Take three keys, each 1 ahead of the next. The first gets $f(1)$ times the share of the second, and the second $f(1)$
-# times that of the third. If $f(1)$ is 3, the three share 9 to 3 to 1. The first is 2 ahead of the third and gets
-# $f(1)^2$ times its share, so $f(2) = f(1)^2$. In the same way leads of $x$ and $y$ give $f(x + y) = f(x) f(y)$.
+# Take three keys, each 1 ahead of the next, and so with $f(1)$ times its share: if $f(1)$ is 3, the three share 9 to 3
+# to 1. The first is 2 ahead of the third and gets $f(1)^2$ times its share, so $f(2) = f(1)^2$. In the same way leads
+# of $x$ and $y$ give $f(x + y) = f(x) f(y)$.
 #
 # Write $a$ for $f(1)$; it is above 1, since a higher score must get more. Then $f(3) = a^3$, and
 # $f(\tfrac12) = \sqrt a$, since $f(\tfrac12)^2 = f(1)$. The same reasoning works for every fraction, and a short step
@@ -111,8 +108,8 @@ with np.errstate(all="ignore"):
 #
 # To get such ratios, raise $a$ to the power of each score, and divide each result by their sum. Two scores $s$ and $t$
 # then have the ratio $a^s / a^t = a^{s - t}$, since the sum cancels. The shares are positive and sum to 1, like the
-# probabilities of a **distribution**. We take $a = e$, because $e^x$ is its own derivative. Another base would only
-# rescale the scores ($a^s = e^{s \ln a}$). For the scores 0, 1, 2:
+# probabilities of a **distribution**. We take $a = e$, because $e^x$ is its own derivative; another base would only
+# rescale the scores. For the scores 0, 1, 2:
 #
 # | score | $e^{\text{score}}$ | share |
 # |---|---|---|
@@ -142,19 +139,18 @@ assert np.allclose(shares_by_loop([10, 11, 12]), shares_by_loop([0, 1, 2]))
 assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 
 # %% [markdown]
-# This function is the **softmax**. The hard choice is the *argmax*. Written as shares it gives 1 to the largest score
-# and 0 to the rest (a *one-hot* vector), and the softmax is its soft form. The scores that go into the softmax are
-# also called *logits*. For a row of $S$ scores, $s_1, \dots, s_S$,
+# This function is the **softmax**: the soft form of the hard choice, the *argmax*, which, written as shares, gives 1 to
+# the largest score and 0 to the rest (a *one-hot* vector). The scores that go into it are also called *logits*. For a
+# row of $S$ scores, $s_1, \dots, s_S$,
 #
 # $$\operatorname{softmax}(s)_i = \frac{e^{s_i}}{\sum_{j=1}^{S} e^{s_j}} .$$
 #
-# In attention its results are called **weights**. Do not confuse them with the weights of a network: those are learned,
-# and these are computed afresh from the scores.
+# In attention its results are called **weights**. Unlike the weights of a network, which are learned, these are
+# computed afresh from the scores.
 #
 # If you add a number $c$ to every score, no weight changes: $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ cancels.
-# This is called **shift invariance**. With two keys the first weight is $e^{s_1} / (e^{s_1} + e^{s_2})$. Divide
-# numerator and denominator by $e^{s_1}$: with $x = s_1 - s_2$, what is left is $1 / (1 + e^{-x})$, the **sigmoid**, or
-# *logistic function*.
+# This is called **shift invariance**. With two keys and $x = s_1 - s_2$ the first weight is $1 / (1 + e^{-x})$ (divide
+# numerator and denominator by $e^{s_1}$): the **sigmoid**, or *logistic function*.
 #
 # The function below uses shift invariance and subtracts from each row its largest score, `highest`. [Break
 # it](#break-it-scores-of-a-thousand) shows why.
@@ -220,8 +216,8 @@ quiz.one_choice(
 # | train | 1 | 2.72 | 0.0049 | 40 | 0.196 |
 # | sum | | 554.70 | 1 | | 2.913 |
 #
-# A sum whose weights are not negative and sum to 1 is a **weighted average**, or *convex combination*. Each number of
-# the answer lies between the smallest and the largest number in its column of the values.
+# A sum whose weights are not negative and sum to 1 is a **weighted average**, or *convex combination*: each number of
+# the answer lies between the smallest and the largest in its column of the values.
 #
 # Now take $T$ queries at once, and $S$ keys whose values have the width $D$. The weights are a matrix $W$ of shape
 # $(T, S)$, with a row for each query, and the values a matrix $V$ of shape $(S, D)$, with a row for each key. Row $O_i$
@@ -268,14 +264,15 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
     assert drinks[(keys @ [first, 1, 0]).argmax()] == drink
 
 # %% [markdown]
-# The answer costs 2.91, a price that is not on the list: it is mostly coffee and about a quarter tea. Even the train,
-# with less than half a percent of the weight, puts 0.20 into the answer: every finite score gets some weight, apart
-# from rounding.
+# The answer costs 2.91, which is not on the list: it is mostly coffee and about a quarter tea. Even the train, with
+# less than half a percent of the weight, puts 0.20 into the answer: every finite score gets some weight, apart from
+# rounding. So a soft look-up always hands over something: it cannot answer *nothing found*, and no number of its answer
+# can lie outside the values.
 
 # %% [markdown]
 # Does the blend still jump when the query turns? Ask with $(x, 1, 0)$, let $x$ run from $-2$ to 2, and look at the
-# litres. The hard look-up jumps from the 0.1 litres of ice to the 0.3 of tea, and then to the 0.2 of coffee. The blend,
-# called *soft* in the figure, has no jumps:
+# litres. The hard look-up jumps from ice (0.1) to tea (0.3) and then to coffee (0.2); the blend, called *soft* in the
+# figure, has no jumps:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The litres of the answer against the first entry of the query, from -2 to 2. Hard: steps, 0.1 (ice) below -0.4, 0.3 (tea) up to 0, then 0.2 (coffee). Soft: a smooth curve from 0.1 up to 0.24 at 0.2 and down to 0.21."}}
 from dotformer.by_hand.similarity import similarity_matrix
@@ -297,16 +294,15 @@ axes.set(xlabel="x, in the query (x, 1, 0)", ylabel="litres", ylim=(0, 0.35))
 plt.show()
 
 # %% [markdown]
-# Scores, softmax, weighted average: together they are a **soft look-up**. Its answer has a slope at every query: the
-# look-up is **differentiable**. So queries and keys can be learned by following the slope (**gradient descent**,
-# chapter 7). A hard choice has a slope of 0, except at its jumps, where it has none. Attention is this soft look-up,
-# *soft attention*.
+# Scores, softmax, weighted average: together they are a **soft look-up**. Its answer has a slope at every query (it is
+# **differentiable**), so queries and keys can be learned by following the slope (**gradient descent**, chapter 7). A
+# hard choice has a slope of 0, and at its jumps none. Attention is this soft look-up, *soft attention*.
 #
-# Nobody buys a blended price. But attention blends word vectors. Take two vectors of length 1, at right angles, and add
-# half of each. The sum has length $\sqrt{1/2}$ and the dot product $\tfrac12$ with either, so a cosine of 0.71. An
-# unrelated vector has about 0 in a wide space. So a blend of two words is much nearer to *both* than a stranger is, and
-# sometimes near to a word that fits both. Blend 0.6 of *account* and 0.4 of *river*, in the vectors of [chapter
-# 2](02_similarity.ipynb#real-vectors). Which of its 21,000 words are nearest?
+# Nobody buys a blended price, but attention blends word vectors. Take two vectors of length 1, at right angles: the sum
+# of half of each has a cosine of 0.71 with either, where an unrelated vector has about 0 in a wide space. So a blend of
+# two words is much nearer to *both* than a stranger is, and sometimes near to a word that fits both. Blend 0.6 of
+# *account* and 0.4 of *river*, in the vectors of [chapter 2](02_similarity.ipynb#real-vectors). Which words are
+# nearest?
 
 # %% the words nearest to a blend tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize
@@ -341,13 +337,13 @@ with np.errstate(all="ignore"):
 print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 
 # %% [markdown]
-# The loop returns `nan`, "not a number". Python's `float`, which NumPy calls float64, ends near $e^{709.8}$. The power
-# $e^{1000}$ is larger, so it **overflows** to infinity, and infinity over infinity is undefined.
+# The loop returns `nan`, "not a number". Python's `float`, which NumPy calls float64, ends near $e^{709.8}$, so
+# $e^{1000}$ **overflows** to infinity, and infinity over infinity is undefined.
 #
-# The function `softmax` subtracts the largest score from all scores, which is allowed, since only differences count.
-# The largest exponential is then $e^0 = 1$, so none can overflow. The sum is at least 1, so you never divide by 0. Very
-# small exponentials may still round to 0. This is called **underflow**. In the blend it does no harm: such a weight
-# would have added next to nothing, to the blend and to the sum. Its logarithm is another matter (exercise 2).
+# The function `softmax` subtracts the largest score from all scores. The largest exponential is then $e^0 = 1$, so none
+# can overflow, and the sum is at least 1, so you never divide by 0. Very small exponentials may still round to 0
+# (**underflow**). In the blend this does no harm, since such a weight would have added next to nothing; its logarithm
+# is another matter (exercise 2).
 #
 # A score of minus infinity gets the weight 0, exactly. Chapter 4 leaves words out in this way, with a *mask*.
 
@@ -385,15 +381,12 @@ axes.set_xticks([0.1, 1, 10, 100, 1000], ["0.1", "1", "10", "100", "1000"])
 plt.show()
 
 # %% [markdown]
-# All go to one quarter, because scores divided by a large $\tau$ are all near 0. The answer is then the plain average
-# of the values. At low temperature coffee has everything, because it is 1 ahead of tea and gets $e^{1/\tau}$ times as
-# much: 2.7 times at $\tau = 1$, 22,026 times at 0.1. In general a lead of $\Delta$ makes the ratio $e^{\Delta / \tau}$.
-# So adding a number to all scores leaves the ratio alone, and dividing them by $\tau = 2$ takes its square root: 9
-# becomes 3.
+# All go to one quarter, because scores divided by a large $\tau$ are all near 0, and the answer is then the plain
+# average of the values. At low temperature coffee has everything, because it is 1 ahead of tea and gets $e^{1/\tau}$
+# times as much, 22,026 times at 0.1. In general a lead of $\Delta$ makes the ratio $e^{\Delta / \tau}$.
 #
-# As $\tau$ goes to 0, the softmax becomes the hard choice again; keys that tie for the highest score share the weight.
-# A longer query does the same as a lower temperature: its direction says what is sought, and its length says how
-# sharply.
+# As $\tau$ goes to 0, the softmax becomes the hard choice again (with ties sharing the weight). A longer query does the
+# same as a lower temperature: its direction says what is sought, and its length how sharply.
 #
 # Set the temperature yourself: where does tea come close to coffee, and where does it vanish?
 
@@ -406,9 +399,9 @@ movable.temperature(drinks, scores)
 # %% [markdown]
 # How sharp the softmax must be depends on the number of keys, because small weights add up. Suppose that one of 10,000
 # keys has the score 6, and all others have 0. At $\tau = 1$ this key gets only $e^6 / (e^6 + 9{,}999) = 0.04$ of the
-# weight, and at $\tau = 0.5$ it gets 0.94. With a lead of $m$ over $n - 1$ equal keys the weight is
-# $e^m / (e^m + n - 1)$, one half at $e^m = n - 1$, or $m = \ln(n - 1)$. So if leads do not grow with the text,
-# attention spreads out (**dilution**). To keep its weight, a key's lead must grow like $\ln n$.
+# weight, and at $\tau = 0.5$ it gets 0.94. So if leads do not grow with the number of keys, attention spreads out
+# (**dilution**). To keep its weight, a key's lead $\Delta$ over $n - 1$ equal keys must grow like $\ln n$, so that
+# $e^\Delta$ keeps pace with $n - 1$.
 
 # %% tags=["proof"]
 crowd = np.eye(1, 10_000)[0] * 6  # one key with the score 6 among 10,000
@@ -423,13 +416,13 @@ assert scores.argmax() == 1 and scores[1] - scores[0] == 1
 assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 
 # %% [markdown]
-# But a very sharp softmax has a hidden cost. To see it, ask how far the weights move.
+# But a very sharp softmax has a hidden cost.
 
 # %% [markdown]
 # ## How far do weights move?
 #
 # How much does a weight change when a score changes a little, the others held fixed? The answer is a *partial
-# derivative*. Learning in steps that are proportional to these derivatives nearly stops where all of them are nearly 0.
+# derivative*, and learning in steps proportional to these derivatives nearly stops where all are nearly 0.
 #
 # Write $Z$ for the sum of the exponentials, so that $w_i = e^{s_i} / Z$. With respect to $s_i$ the numerator has the
 # derivative $e^{s_i}$, and so has $Z$, since this is its only term that contains $s_i$. The quotient rule gives
@@ -449,9 +442,8 @@ assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 # | weight 3 | $-0.665 \cdot 0.090 = -0.060$ | $-0.665 \cdot 0.245 = -0.163$ | $0.665 \cdot (1 - 0.665) = 0.223$ |
 #
 # $J$ is symmetric, so this is also its last column, which says what the last score does to every weight. When this
-# score rises by a small amount, its own weight rises by 0.223 times that amount, and the other two fall by 0.060 and
-# 0.163 times that amount. So the total stays 1. Each row, too, sums to 0, for another reason: raise all scores by the
-# same amount, and no weight changes.
+# score rises a little, its own weight rises by 0.223 times as much, and the other two fall by 0.060 and 0.163 times as
+# much, so the total stays 1. Each row, too, sums to 0: raise all scores alike, and no weight changes.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -528,16 +520,16 @@ quiz.one_choice(
 #
 # A network starts from random numbers (its *initialisation*), chosen so that the entries of its vectors have roughly
 # size 1, and its queries and keys come from different random matrices. So the strangers of chapter 2 are a fair model
-# of the start: vectors whose entries are all independent, with mean 0 and **variance** 1. The variance is the mean
-# squared distance from the mean; if the mean is 0, it is the mean of the square.
+# of the start: vectors whose entries are all independent, with mean 0 and **variance** 1 (the mean squared distance
+# from the mean; if that is 0, the mean of the square).
 #
-# [Chapter 2](02_similarity.ipynb#how-alike-are-strangers) found how large their dot products are; here is how, step by
-# step. First take one product, $q_i k_i$. For independent numbers the mean of a product is the product of the means. So
-# $q_i k_i$ has mean 0, and its square, $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$, which is the variance.
+# [Chapter 2](02_similarity.ipynb#how-alike-are-strangers) found how large their dot products are; here is why. For
+# independent numbers the mean of a product is the product of the means. So one product, $q_i k_i$, has mean 0, and its
+# square, $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$, which is the variance.
 #
-# Now take the score, the sum of all $d_k$ products. It has mean 0, too, so its variance is the mean of its square.
-# Multiply this square out. Two different terms make a product such as $q_1 k_1 q_2 k_2$, with mean 0, since its four
-# numbers are independent. Only the squares of the $d_k$ terms remain, each with mean 1:
+# The score, the sum of all $d_k$ products, has mean 0, too, so its variance is the mean of its square. Multiply this
+# square out: two different terms make a product such as $q_1 k_1 q_2 k_2$, with mean 0, since its four numbers are
+# independent. Only the squares of the $d_k$ terms remain, each with mean 1:
 #
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
@@ -548,9 +540,9 @@ quiz.one_choice(
 # and at width 64 the standard deviation is $\sqrt{64 \cdot 2} \approx 11$. The two scores can easily differ by 10, and
 # then one key gets $e^{10}$ times the weight of the other.
 #
-# The cure is a division. Dividing the scores by $c$ divides their variance by $c^2$, so $c = \sqrt{d_k}$ leaves a
-# variance of 1 at every width. This $c$ is a temperature that the width sets. What counts is that the variance is of
-# the order of 1, and the same at every width.
+# The cure is a division. Dividing the scores by $c$ divides their variance by $c^2$, so $c = \sqrt{d_k}$, a temperature
+# that the width sets, leaves a variance of 1 at every width. What counts is that it is of the order of 1, and the same
+# at every width.
 #
 # **Predict first.** One query, ten keys, all random, undivided scores. How much weight does the luckiest of the ten
 # get at width 64? At width 1024?
@@ -577,12 +569,12 @@ for width in widths:
 # Undivided, the luckiest stranger takes 87 percent of the weight at width 64, and 97 percent at 1024. Divided by
 # $\sqrt{d_k}$, it gets about 0.3. Why not divide by $d_k$ itself? Such scores have the standard deviation
 # $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys gets about a
-# tenth. The derivatives that a query learns from shrink too, as [the next section](#what-does-saturation-cost) shows.
+# tenth.
 #
 # Could training not do the division itself, by shrinking the matrix that makes the queries? It could, but it would
-# begin from a saturated softmax. A smaller initialisation of that matrix avoids this, and one later model, T5, uses it
-# instead. With the division every matrix keeps the usual initialisation. The argument holds for the start: training
-# fits queries to keys, so their entries are no longer independent, and scores may have any size.
+# begin from a saturated softmax. A smaller initialisation of that matrix avoids this, as in one later model, T5; with
+# the division every matrix keeps the usual one. The argument holds for the start: training fits queries to keys, so
+# their entries are no longer independent, and scores may have any size.
 
 # %% tags=["proof"]
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
@@ -596,11 +588,11 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # reason as a guess: "we suspect that for large values of $d_k$, the dot products grow large in magnitude, pushing the
 # softmax function into regions where it has extremely small gradients". Let us test the suspicion.
 #
-# Call the first key the right one. Learning should then raise its weight, $w_1$, by changing the query $q$. Write $k_j$
-# for the whole vector of key $j$. Its score is $q \cdot k_j / \tau$, where $\tau$ is $\sqrt{d_k}$, or 1 without the
-# division. The derivatives of $w_1$ with respect to the entries of $q$ make a vector, the *gradient* of $w_1$. The
-# query acts on $w_1$ through all scores, and the gradient of score $j$ with respect to $q$ is $k_j / \tau$. So the
-# chain rule gives a sum over all scores, with the first row of the Jacobian:
+# Call the first key the right one: learning should raise its weight, $w_1$, by changing the query $q$. Key $j$ is a
+# vector $k_j$ with the score $q \cdot k_j / \tau$, where $\tau$ is $\sqrt{d_k}$, or 1 without the division. The
+# derivatives of $w_1$ with respect to the entries of $q$ make a vector, the *gradient* of $w_1$. The query acts on
+# $w_1$ through all scores, and score $j$ has the gradient $k_j / \tau$. So the chain rule gives a sum over all scores,
+# with the first row of the Jacobian:
 #
 # $$\frac{\partial w_1}{\partial q} = \frac1\tau \sum_j J_{1j} \, k_j = \frac{w_1}{\tau} \bigl(k_1 - \bar k\bigr), \qquad \bar k = \sum_j w_j k_j .$$
 #
@@ -638,11 +630,10 @@ panels[0].text(-5, 400, "unscaled", color=plots.RED, ha="right")
 plt.show()
 
 # %% [markdown]
-# Without the division half of the gradients are below 0.0001 at width 64, and below $10^{-18}$ at 1024. With the
-# division the median is about 0.07 at both widths. The gradient contains $1/\tau = 1/\sqrt{d_k}$, but for wider keys
-# $k_1 - \bar k$ is longer. Its squared length is a sum of $d_k$ squares, so its length grows as $\sqrt{d_k}$, and the
-# two cancel. With scores divided by $d_k$ itself, $1/\tau = 1/d_k$, so the gradient shrinks as $1/\sqrt{d_k}$: the
-# median is 0.012 at width 64 and 0.003 at 1024.
+# Without the division half of the gradients are below 0.0001 at width 64, and below $10^{-18}$ at 1024; with it the
+# median is about 0.07 at both. The gradient contains $1/\tau = 1/\sqrt{d_k}$, but the length of $k_1 - \bar k$, whose
+# square is a sum of $d_k$ squares, grows as $\sqrt{d_k}$, and the two cancel. With scores divided by $d_k$ itself,
+# $1/\tau = 1/d_k$, so the gradient shrinks as $1/\sqrt{d_k}$: the median is 0.012 at width 64 and 0.003 at 1024.
 #
 # Does a short gradient hold up learning? Let the queries move, each again with ten random keys, which stay as they are.
 # A step adds 10 times the gradient of $w_1$ to the query; the 10 is called the **learning rate**. A query succeeds if
@@ -670,9 +661,10 @@ for width, expected in ((64, 0.012), (1024, 0.003)):  # divided by d_k itself
 # The few that succeed before any step are lucky: their sharp weights happen to be on the right key.
 #
 # Could a larger learning rate make up for the missing division? Only in part: at a learning rate of a million 88
-# percent of the unscaled queries succeed at width 64, and 29 at 1024. (For scores divided by $d_k$ it can: at a
-# learning rate of 1000 all queries succeed at both widths.) [Going further](#can-a-query-still-learn) has the code, and
-# shows [when the division matters less](#when-does-it-matter-less).
+# percent of the unscaled queries succeed at width 64, and 29 at 1024. (For scores divided by $d_k$ it can: at 1000 all
+# succeed at both widths. The price is a learning rate that must grow with the width.) [Going
+# further](#can-a-query-still-learn) has the code, and shows [when the division matters
+# less](#when-does-it-matter-less).
 
 # %% [markdown]
 # ### Scaled dot-product attention

@@ -467,9 +467,11 @@ quiz.one_choice(
 # %% [markdown]
 # ### Are the four faults gone?
 #
-# - *A word finds itself first.* It need not: *bites* has a weight of 0.045 on itself.
+# - *A word finds itself first.* It need not: *bites* has a weight of 0.045 on itself. (A word that needs nothing from
+#   others can be [handed a value near zero](#what-is-the-third-matrix-for).)
 # - *It finds what is most like it.* It need not: *bites* finds what is alive.
-# - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2.
+# - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2. Weights need
+#   not be symmetric even where two scores are equal, because each row is divided by its own sum.
 # - *It hands over only its own vector.* $W_V$ chooses a part: two of *man*'s three numbers, and nothing of *bites*. So
 #   *dog* and *man*, which give *bites* a weight of 0.673, receive nothing from it. The next section shows how a word
 #   hands over what it implies.
@@ -684,10 +686,11 @@ padded_output, padded_weights = self_attention(
 print(padded_weights[1].round(3))
 
 # %% [markdown]
-# Whatever finite numbers the padding holds, no real word gives it any weight. The padding token keeps a *row* of its
-# own, because a row that may attend to nothing would make trouble ([below](#a-row-with-nothing-to-attend-to)). The row
-# means nothing, but no other word reads its output, because every layer hides the token as a key. To hide both the
-# future and the padding, combine the two masks with `&`.
+# Whatever finite numbers the padding holds, no real word gives it any weight. So a sentence must give the same output
+# in a padded batch as alone: a test that finds a padding mask that is missing or lies over the wrong axis. The padding
+# token keeps a *row* of its own, because a row that may attend to nothing would make trouble
+# ([below](#a-row-with-nothing-to-attend-to)). The row means nothing, but no other word reads its output, because every
+# layer hides the token as a key. To hide both the future and the padding, combine the two masks with `&`.
 
 # %% [markdown]
 # The first folded cell below is the checked version that later chapters import; attention is called
@@ -836,9 +839,8 @@ assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
 # Of the nouns, the verb now sees only the biter: *dog*, whose value $(1, 0)$ gets the weight 0.804, or *man*, whose
-# value $(1, 1)$ gets 0.944. But in the first layer a word still cannot tell the order *among* the words before it,
-# because they enter the same sum. So most models tell attention the positions, mask or not ([chapter
-# 5](05_position.ipynb)).
+# value $(1, 1)$ gets 0.944. But a word still cannot tell the order *among* the words before it, because they enter the
+# same sum. So most models tell attention the positions, mask or not ([chapter 5](05_position.ipynb)).
 
 # %% [markdown]
 # ## The same as a PyTorch module
@@ -914,6 +916,7 @@ assert (blank == 0).all()
 # blend, and room for one weight. Within one text $S = T$, so the time for the $T^2$ pairs is *quadratic*: it grows with
 # the square of the text's length. So does the memory if all weights are stored. For 1,000 words a head has a million
 # weights, for 2,000 four million. The projections cost $T D (2 d_k + d_v)$ multiplications, which grow only with $T$.
+# So in short texts the projections are most of the work. With $d_k = d_v$ the pairs overtake them at $T = 1.5 \, D$.
 #
 # What do you gain for this? A recurrent network reads one word after the other. In attention any word reaches in one
 # step any other that it may see, and where the whole text is known, as in training, all queries can be computed in

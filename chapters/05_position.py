@@ -9,8 +9,8 @@
 # # 5. Where does a word stand?
 #
 # "Dog bites man" is not news; "man bites dog" is. The attention of [chapter 4](04_self_attention.ipynb) cannot tell the
-# two apart. A recurrent network reads the words one after another, so order is built in. Attention reads all of them at
-# once and sums, and a sum has no order. At the end of this chapter each word carries its position, in a **positional
+# two apart. A recurrent network reads the words one after another, so order is built in; attention sums over all of
+# them at once, and a sum has no order. At the end of this chapter each word carries its position, in a **positional
 # encoding**, and the verb can tell who bites.
 #
 # You need chapter 4, and sine and cosine. It takes about 25 minutes to read, and 45 for the exercises. [Going
@@ -52,13 +52,13 @@ print("the verb receives the same from both:", same)
 assert same
 
 # %% [markdown]
-# Each score depends on what its two words *are* and not on where they stand. The weights are made of these scores, and
-# the weighted values are then summed, in whatever order. If the words are reordered, the outputs are reordered in the
-# same way: without a mask, attention is **permutation equivariant** ([chapter
-# 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)). So the order must enter elsewhere.
+# Each score depends on what its two words *are* and not on where they stand, and the weighted values are summed, in
+# whatever order. If the words are reordered, the outputs are reordered in the same way: without a mask, attention is
+# **permutation equivariant** ([chapter 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)). So the order
+# must enter elsewhere.
 #
-# One way in is through the input vectors. Give every **position** in the sentence a vector of its own, $p_t$ for
-# position $t$, counted from 0. Add it to $x_t$, the vector of the word that stands there: the model reads $x_t + p_t$.
+# One way in is through the input: give every **position** in the sentence a vector of its own, $p_t$ for position $t$,
+# counted from 0, and add it to $x_t$, the vector of the word that stands there. The model reads $x_t + p_t$.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -102,19 +102,19 @@ for t in (0, 1, 10, 100):
 
 # %% [markdown]
 # **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: the number dominates every dot
-# product. Smaller steps could stop that, but a second fault would remain.
+# product.
 #
-# Whatever the step, the model reads $x_t + t\,u$ with a fixed vector $u$, for the plain index $(1, \dots, 1)$. The key
-# is $(x_t + t\,u) W_K = x_t W_K + t\,(u W_K)$, so its score with a query $q$ gains $c\,t$. Here $c = q \cdot (u W_K)$
-# is the same for every key. If $c$ is positive, the last position gains most, because $c\,t$ grows with $t$. If $c$ is
-# negative, the first does. No other position can.
+# Smaller steps could stop that, but not this: whatever the step, the model reads $x_t + t\,u$ with a fixed vector $u$,
+# for the plain index $(1, \dots, 1)$. The key is $(x_t + t\,u) W_K = x_t W_K + t\,(u W_K)$, so its score with a query
+# $q$ gains $c\,t$. Here $c = q \cdot (u W_K)$ is the same for every key. If $c$ is positive, the last position gains
+# most, because $c\,t$ grows with $t$. If $c$ is negative, the first does. No other position can.
 #
 # **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
 # so "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in the
 # middle can gain most.
 #
-# **One-hot** tells positions apart, but makes all of them equally far apart: position 0 has the dot product 0 with
-# position 1 and with position 50. And a code of 100 columns ends at position 99.
+# **One-hot** tells positions apart, but makes all of them equally far apart (every dot product is 0), and a code of 100
+# columns ends at position 99.
 #
 # So here is the wish list:
 #
@@ -134,17 +134,16 @@ assert cosine_similarity(dog, man) < 0.5
 # ## Sines and cosines
 #
 # A clock hand grants several wishes at once. Let it have length 1 and move on with every position. The dot product of
-# two hands is the cosine of the angle between them, largest where they agree and lower on both sides. So if a query
-# points to three o'clock, the key that points there scores highest, and likewise at any other time.
+# two hands is the cosine of the angle between them, largest where they agree and lower on both sides. So whatever the
+# time a query points to, the key that points there scores highest.
 #
 # One hand is not enough. A fast hand comes round again: with a period of 6 steps, positions 1, 7 and 13 are the same. A
-# slow hand hardly moves in one step, so neighbours are nearly the same, and a score can hardly choose between them.
-# Several hands together tell the time, like those for seconds, minutes and hours: a slow hand tells 1, 7 and 13 apart
-# and keeps neighbours similar, and a fast hand tells neighbours apart.
+# slow hand hardly moves in one step, so a score can hardly choose between neighbours. Several hands together tell the
+# time, like those for seconds, minutes and hours: a slow hand tells 1, 7 and 13 apart and keeps neighbours similar, and
+# a fast hand tells neighbours apart.
 #
-# The original transformer uses such hands. Each is a pair of numbers, the sine and the cosine of an angle. Sine and
-# cosine waves are called **sinusoids**. A sine alone has the same value twice in each turn; together with the cosine it
-# tells where in the turn you are.
+# In the original transformer each hand is a pair of numbers, the sine and the cosine of an angle. Sine and cosine waves
+# are called **sinusoids**.
 #
 # A position gets $D$ numbers, as many as a word, so it has $D/2$ pairs, numbered $i = 0, 1, \dots$. In each step the
 # angle of pair $i$ grows by $\omega_i$ radians, its (angular) **frequency**; $2\pi / \omega_i$ steps are its period, or
@@ -154,9 +153,8 @@ assert cosine_similarity(dog, man) < 0.5
 #
 # The first pair turns by $\omega_0 = 1$ radian a step, and comes full circle after $2\pi \approx 6.3$ steps. Each pair
 # is slower than the one before by the factor $10000^{2/D}$. For a large $D$ the exponent of the last pair is nearly
-# $-1$, so it turns by little more than 1/10000 radian a step, with a period of nearly $2\pi \cdot 10{,}000$. Four pairs
-# reach periods of thousands of words, ten reach tens of thousands. Why the base 10,000? [Going further](#why-10000)
-# compares other bases.
+# $-1$, so its period is nearly $2\pi \cdot 10{,}000$ steps. Why the base 10,000? [Going further](#why-10000) compares
+# other bases.
 #
 # Work out $D = 4$ on paper. There are two pairs, with $\omega_0 = 1$ and $\omega_1 = 10000^{-2/4} = \frac{1}{100}$:
 #
@@ -169,13 +167,11 @@ assert cosine_similarity(dog, man) < 0.5
 # | 4 | −0.757 | −0.654 | 0.040 | 0.999 |
 # | 5 | −0.959 | 0.284 | 0.050 | 0.999 |
 #
-# Take the word $x = (1, 0, 2, 0)$. At position 0 the model reads $(1, 1, 2, 1)$, at position 2
-# $(1.909, -0.416, 2.020, 1.000)$.
+# At position 2 the model reads the word $x = (1, 0, 2, 0)$ as $(1.909, -0.416, 2.020, 1.000)$.
 #
-# Two wishes are granted already. Every entry lies between −1 and 1, so the numbers are *bounded*. And the formula takes
-# any $t$, so there is *no last* position. Besides, every encoding has the same norm, $\sqrt{D/2}$, because each pair
-# contributes $\sin^2 + \cos^2 = 1$ to the squared norm. At $D = 512$ that is 16, and [Going
-# further](#why-multiply-the-embedding-by-the-root-of-the-width) works out how much of the sum it then takes up.
+# Two wishes are granted already: every entry lies between −1 and 1, so the numbers are *bounded*, and the formula takes
+# any $t$, so there is *no last* position. Every encoding has the same norm, $\sqrt{D/2}$, because each pair adds
+# $\sin^2 + \cos^2 = 1$ to its square.
 
 
 # %% tags=["proof"]
@@ -331,8 +327,8 @@ quiz.number(
 # $$p_t \cdot p_{t+r} = \sum_i \bigl( \sin \omega_i t \, \sin \omega_i (t + r) + \cos \omega_i t \, \cos \omega_i (t + r) \bigr) = \sum_i \cos \omega_i r .$$
 #
 # Only the *distance* $r$ is left. For $D = 4$, $p_1 \cdot p_2 = \cos 1 + \cos 0.01 = 1.54$, and so is $p_4 \cdot p_5$.
-# The figure shows the waves for width 16, and the dot products of one position with those before and after it. Move the
-# position: the curve slides along and keeps its shape.
+# The figure shows the waves for width 16, and the dot products of one position with the others. Move it: the curve
+# slides along and keeps its shape.
 
 # %% tags=["plot"]
 movable.position(sinusoidal_positions(48, 16), position=12)
@@ -355,9 +351,9 @@ assert (
 )
 
 # %% [markdown]
-# The curve has its peak at the position itself and falls from there with ripples. So neighbours are *similar*, and near
-# positions are on the whole more alike than far ones. But the curve is its own mirror image: one word *before* and one
-# word *after* give the same product. The next section tells them apart.
+# The curve has its peak at the position itself and falls from there with ripples, so neighbours are *similar*, and near
+# positions on the whole more alike than far ones. But the curve is its own mirror image: one word *before* and one word
+# *after* give the same product. The next section tells them apart.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -381,9 +377,9 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# Are all positions *different*? The first pair turns by 1 radian a step, and because $\pi$ is irrational, no whole
-# number of steps makes a whole number of turns. So no two are equal. But in a narrow encoding, with $D = 4$ or 8, some
-# distant position comes very near ([Going further](#are-all-positions-different)).
+# Are all positions *different*? Yes: the first pair turns by 1 radian a step, and because $\pi$ is irrational, no whole
+# number of steps makes a whole number of turns. But in a narrow encoding, with $D = 4$ or 8, some distant position
+# comes very near ([Going further](#are-all-positions-different)).
 
 # %% [markdown]
 # ## A step is a rotation
@@ -436,9 +432,8 @@ for shift in range(-49, 50):
 # Attention can use this to look "one word back". Try it first on the encodings alone.
 #
 # Let $W_Q = R_{-1}$. A negative $r$ goes back, so the query of position $t$ is $p_t R_{-1} = p_{t-1}$. Let $W_K$ be the
-# identity, with $d_k = D$, so the keys are the encodings themselves. All keys have the same norm, so the largest cosine
-# gives the largest dot product. That cosine is 1, at the key that equals the query, $p_{t-1}$. One matrix does this for
-# all positions:
+# identity, with $d_k = D$, so the keys are the encodings themselves. All keys have the same norm, so the dot product is
+# largest where the cosine is 1, at the key that equals the query, $p_{t-1}$. One matrix does this for all positions:
 
 # %%
 look_back = 20 * rotation_matrix(-1, 32)  # the factor makes the choice sharper
@@ -467,8 +462,8 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # With $R_1$ each position looks one word ahead, with $R_{-r}$ it looks $r$ words back. So *any* position can win.
 # Before and after are told apart, because the rotation moves the peak to one side.
 #
-# All this needs pairs. With sines alone there is no matrix $R_r$, because at $t = 0$ all the sines are 0. Zero times
-# any matrix is 0, and the sines at position $r$ are not 0.
+# All this needs pairs. With sines alone there is no matrix $R_r$: at $t = 0$ all the sines are 0, and no matrix turns
+# zeros into anything else.
 #
 # If wide enough, sinusoids grant every wish:
 #
@@ -479,23 +474,20 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # | one-hot | yes | yes | yes | yes | no | no |
 # | sinusoids | yes | yes | yes | yes | yes | yes |
 #
-# Here *any can win* means by position alone. One-hot grants *same step*, because one matrix can shift every code by
-# one, and *any can win*, because a query that equals a code picks that position. *No last* says only that the formula
-# has a vector for every position. [A later section](#could-the-encoding-be-learned) asks whether a trained model can
-# use it.
+# One-hot grants *same step*, because one matrix can shift every code by one. *No last* says only that the formula has a
+# vector for every position; [a later section](#could-the-encoding-be-learned) asks whether a trained model can use it.
 #
 # ### The dog and the man
 #
-# Now add words, and the verb can tell which one stands before it. Every vector has 384 + 32 entries. A word has 384
-# numbers, its vector in the published model from [chapter 2](02_similarity.ipynb#real-vectors), and then 32 zeros. A
-# position has 384 zeros, and then 32 sines and cosines.
+# Now add words, and the verb can tell which one stands before it. Every vector has 384 + 32 entries: a word has the 384
+# numbers of its vector in the published model from [chapter 2](02_similarity.ipynb#real-vectors), then 32 zeros; a
+# position has 384 zeros, then 32 sines and cosines.
 #
 # $W_Q$ and $W_K$ ignore the words (their first 384 rows are 0) and look one word back, as above. $W_V$ ignores the
 # positions (its last 32 rows are 0), so *bites* receives words alone. Of all the model's words, which is nearest to
 # what it receives?
 #
-# In the code, multiplying by `reads_words` keeps the first 384 entries, by `reads_positions` the last 32.
-# `row_of[word]` is a word's row in `embeddings`, and `token_of[row]` leads back.
+# In the code, `row_of[word]` is a word's row in `embeddings`, and `token_of[row]` leads back.
 
 # %% word vectors, by word and by row tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize
@@ -519,7 +511,7 @@ for sentence in ("dog bites man", "man bites dog"):
     assert biter == sentence.split()[0]
 
 # %% [markdown]
-# So far words and positions had entries of their own. Now let them share the *same* 16 entries. Take the random words
+# So far words and positions had entries of their own. Now let them share the *same* 16 entries, with the random words
 # and matrices from the beginning of the chapter:
 
 # %%
@@ -535,27 +527,27 @@ assert not same
 #
 # ## Does adding destroy the word?
 #
-# After adding, the model sees only the sum. Can it be taken apart? Mostly. In a wide space two random directions are
-# nearly at right angles ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)). So word and position hardly disturb
-# each other at the start, and training can move the words away from the directions that positions use. In [an
-# experiment](#can-the-sum-be-taken-apart) one matrix recovers the word from every sum, and another the position, less
-# often.
+# After adding, the model sees only the sum, but it can be taken apart: a matrix recovers [nearly every word, and the
+# position or one beside it](#can-the-sum-be-taken-apart). In a wide space two random directions are nearly at right
+# angles ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)), so word and position hardly disturb each other at
+# the start, and training can move the words away from the directions that positions use.
 #
-# Would it not be cleaner to put word and position side by side (**concatenation**) and make the vector wider? The
-# vector goes into a projection next. Its upper rows, $W_1$, multiply the word, and its lower rows, $W_2$, the position:
+# Would it not be cleaner to put word and position side by side (**concatenation**)? In the projection that comes next,
+# the upper rows, $W_1$, multiply the word, and the lower rows, $W_2$, the position:
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
 # Adding, with $p$ as wide as $x$, gives $(x + p) W = x W + p W$, the case $W_1 = W_2$. So concatenation can do more,
-# but it makes every vector and matrix wider. In a sum, word and position share entries and one matrix. That costs
-# little if they keep to different directions and neither is much longer than the other. In the extreme, as in the 384 +
-# 32 above, a sum *is* a concatenation: $(x, 0) + (0, p) = (x, p)$.
+# but it makes every vector and matrix wider. In a sum, word and position share entries and one matrix, which costs
+# little if they keep to different directions and neither is much longer than the other ([Going
+# further](#why-multiply-the-embedding-by-the-root-of-the-width)). In the extreme, as in the 384 + 32 above, a sum *is*
+# a concatenation: $(x, 0) + (0, p) = (x, p)$.
 
 # %% [markdown]
 # ## Could the encoding be learned?
 #
-# A model could also start with a random vector for every position and train it, like the word vectors. BERT and GPT-2
-# have such **learned position embeddings**.
+# BERT and GPT-2 instead start with a random vector for every position and train it, like the word vectors: **learned
+# position embeddings**.
 #
 # Take a small task without words: every position must attend to the one before it. The encodings are the rows of a
 # matrix $E$, and the scores are $E A E^\top$, where a learned matrix $A$ takes the place of $W_Q W_K^\top$. We compare
@@ -564,8 +556,8 @@ assert not same
 # - *Sinusoids* are fixed, and $A = R_{-1}$ would solve the task.
 # - A *learned encoding* starts at random and is trained along with $A$ ([chapter 7](07_learning.ipynb) says how).
 #
-# Training uses positions 0 to 23. The test asks about positions 24 to 47. Going beyond what was trained like this is
-# called **extrapolation**. With all 48 to choose from, chance is 2 percent.
+# Training uses positions 0 to 23, the test positions 24 to 47. Going beyond what was trained like this is called
+# **extrapolation**. With all 48 to choose from, chance is 2 percent.
 #
 # **Predict first.** With each kind, what share of positions 24 to 47 give most weight to the one before?
 
@@ -642,25 +634,25 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 
 
 # %% [markdown]
-# These are means of three runs. Each kind has the best of five learning rates (how far a step goes: chapter 7), chosen
-# on positions 24 to 47, which flatters both. At positions 1 to 23, with the first 24 to choose from, both are always
-# right. At later positions the learned encoding is no better than chance: its rows there are random numbers that
-# training never changed. PyTorch's `nn.Embedding(max_length, D)` has no rows at all beyond `max_length`, the model's
-# *context length*, so a longer text raises an error.
+# At positions 1 to 23, with 24 to choose from, both are always right. At later positions the learned encoding is no
+# better than chance: its rows there are random numbers that training never changed. These are means of three runs at
+# the best of five learning rates (how far a step goes: chapter 7), chosen on positions 24 to 47, which flatters both.
+# PyTorch's `nn.Embedding(max_length, D)` has no rows at all beyond `max_length`, the model's *context length*, so a
+# longer text raises an error.
 #
 # Sinusoids may extrapolate: in our task they do at width 16 and 32, in part at 64, and hardly at 128.
 #
-# Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width. But the 24 encodings point
+# Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width, but the 24 encodings point
 # in too few directions to determine $A$. Training found another matrix, right for these, but at widths 64 and 128 wrong
 # for many later ones ([why](#why-do-wide-sinusoids-fail)).
 #
 # For a whole model, plot its error on unseen texts by position, past the trained length. If the curve rises there, the
-# model does not cope. If it stays level, show the model only the last words, as many as it was trained on. It used the
-# longer text only if this raises its error.
+# model does not cope. If it stays level, the model may have ignored the far words. So show it only the last words, as
+# many as it was trained on: only if the error rises now had it used the longer text.
 
 # %% [markdown]
-# Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
-# table 3, row E), and preferred sinusoids in the hope of longer texts.
+# Within the trained length the paper of 2017 found both nearly identical in quality (its table 3, row E), and preferred
+# sinusoids in the hope of longer texts.
 
 # %% [markdown]
 # ## Break it: one word at a time
@@ -683,8 +675,8 @@ for t in range(4):
 # Each sequence of length 1 begins at position 0, so every word gets that encoding. Nothing crashes, and training never
 # reveals the mistake, because there whole sentences are encoded at once.
 #
-# The check that finds it: **one at a time must equal all at once**. Chapter 12 applies it to a whole model. The cure
-# is to say where the word stands, which is why `sinusoidal_encoding` takes positions.
+# The check that finds it: **one at a time must equal all at once**. The cure is to say where the word stands, which is
+# why `sinusoidal_encoding` takes positions.
 
 # %%
 counted = np.stack([words[t] + sinusoidal_encoding(t, 8) for t in range(4)])
@@ -693,20 +685,20 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # %% [markdown]
 # ## Rotary positions: turning instead of adding
 #
-# Adding has a price. Take the query at position $t$ and the key at position $s$, and write $M = W_Q W_K^\top$. Their
-# score has four terms:
+# Adding has a price. With $M = W_Q W_K^\top$, the score of the query at position $t$ with the key at position $s$ has
+# four terms:
 #
 # $$(x_t + p_t) \, M \, (x_s + p_s)^\top = x_t M x_s^\top + x_t M p_s^\top + p_t M x_s^\top + p_t M p_s^\top .$$
 #
 # A phrase should usually be read alike wherever it stands, so only $t - s$ should count. But the second term can depend
-# on $s$ itself, and the third on $t$. The last, $p_t M p_s^\top$, depends on $t - s$ alone if $M$ is a rotation $R_r$,
-# but a trained $M$ need not be one.
+# on $s$ itself, the third on $t$, and the last on both. (If $M$ were a rotation $R_r$, the last would depend on $t - s$
+# alone, but a trained $M$ need not be one.)
 #
 # The sinusoidal encoding of position $t$ is a fixed vector turned by $R_t$: $p_t = p_0 R_t$, with
-# $p_0 = (0, 1, 0, 1, \dots)$. **Rotary position embedding** (RoPE) adds nothing to the words. It turns the query and
-# the key themselves, pair by pair: a query $q$ at position $t$ becomes $q R_t$, and a key $k$ at position $s$ becomes
-# $k R_s$. The angles are as before, with the width of a query, $d_k$, in place of $D$. A rotation keeps lengths, so it
-# cannot drown the word.
+# $p_0 = (0, 1, 0, 1, \dots)$. **Rotary position embedding** (RoPE) adds nothing to the words. It turns query and key
+# themselves, pair by pair: a query $q$ at position $t$ becomes $q R_t$, a key $k$ at position $s$ becomes $k R_s$. The
+# angles are as before, with the width of a query, $d_k$, in place of $D$. A rotation keeps lengths, so it cannot drown
+# the word.
 #
 # The positions enter the score by $t - s$ alone:
 #
@@ -724,8 +716,8 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # | 7, 3 | (0.657, 0.754) | (0.141, −0.990) | −0.654 |
 # | 107, 103 | (0.185, 0.983) | (0.623, −0.782) | −0.654 |
 #
-# Both scores are $\cos 4$: the vectors have length 1, so a score is the cosine of the angle between query and key, and
-# in both rows the query is turned by $7 - 3 = 107 - 103 = 4$ more.
+# Both scores are $\cos 4$: the vectors have length 1, so a score is the cosine of the angle between them, and in both
+# rows the query is turned by $7 - 3 = 107 - 103 = 4$ more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two circles, each with two arrows from the middle. On the left the query at position 7 and the key at position 3, on the right the query at 107 and the key at 103. On the right both arrows point another way, but the angle between them is the same: from the key to the query it is a clockwise turn of 4 radians, more than half a circle."}}
 figure, panels = plt.subplots(1, 2, figsize=(6, 2.9))
@@ -782,11 +774,9 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 # | what changes | the word, $x_t + p_t$ | query and key, $q R_t$ and $k R_s$ |
 # | the score depends on | the words, $t$ and $s$; $W_Q$ and $W_K$ must find the difference | the words and $t - s$ |
 # | applied | once, before the first layer; residual connections (chapter 8) carry them upwards | in every layer, so no layer relies on those below to pass positions on |
-# | all words moved by ten positions | other vectors, other scores | all $t - s$ are as before, and so are all scores |
 #
-# A key is turned by its own position only, so a model that keeps the keys of earlier words can keep them already
-# turned. Many open language models of today use rotary positions, among them Llama ([Touvron and others,
-# 2023](https://arxiv.org/abs/2302.13971)), and [chapter 19](19_modern.ipynb) builds such a model. [Going
+# Many open language models of today use rotary positions, among them Llama ([Touvron and others,
+# 2023](https://arxiv.org/abs/2302.13971)); [chapter 19](19_modern.ipynb) builds such a model. [Going
 # further](#other-ways-to-encode-the-distance) has other ways to encode the distance.
 
 # %% [markdown]
@@ -982,8 +972,6 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Six further points about the encoding.
-#
 # ### Are all positions different?
 #
 # [No two positions are equal](#similar-but-different), but does another come close to a given one? The dot product
@@ -1028,9 +1016,8 @@ assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
 # | 64 | 33% | 21% | 68% |
 # | 128 | 39% | 12% | 4% |
 #
-# So the unused directions explain part of the failure. (Nearly all that lies in them belongs to pairs with periods
-# below 1,000 words, not to the slowest.) At 32 and 64 the trained matrix does better than the confined rotation, and at
-# 128 worse.
+# So the unused directions explain part of the failure. At 32 and 64 the trained matrix does better than the confined
+# rotation, and at 128 worse.
 
 # %% tags=["proof"]
 strong, outside, zero, confined = [], [], [], []
@@ -1087,8 +1074,7 @@ plt.show()
 # The curves on the right are smoothed: each point is a mean over distances within a factor of 1.5.
 #
 # Whatever the base, the first pair has a period of $2\pi \approx 6.3$ words. From there the periods grow by one factor
-# from pair to pair, towards $2\pi$ times the base. A first pair that turned by more than $\pi$ a step could not be told
-# from a slower one turning backwards.
+# from pair to pair, towards $2\pi$ times the base.
 
 # %% mean similarity for each base tags=["hide-input"]
 left_at = {}
@@ -1108,10 +1094,9 @@ assert round(2 * np.pi * 1e4 ** (62 / 64), -3) == 47_000
 # %% [markdown]
 # Fast pairs tell near positions apart and slow pairs far ones, and both are needed. A small base has too few slow
 # pairs: with base 100 none of the similarity is left at 50 to 200 words, so 100 words away looks no nearer than 1,000.
-# Where even the longest period is much shorter than the text, every pair comes round many times, so none alone tells
-# far positions apart. A large base has too few fast ones: 10 words away, the similarity is 0.66 with 10,000 and still
-# 0.76 with a million. So near positions are a little harder to tell apart. The slowest pairs hardly move in a whole
-# text. Models for long texts accept both.
+# A large base has too few fast ones: 10 words away, the similarity is 0.66 with 10,000 and still 0.76 with a million.
+# So near positions are a little harder to tell apart. The slowest pairs hardly move in a whole text. Models for long
+# texts accept both.
 #
 # The paper of 2017 gives no reason for its 10,000. The longest period should be well beyond the text, and most pairs
 # should still move in it; a wide range of bases does both. Llama 3 uses 500,000 for its rotary positions ([Grattafiori

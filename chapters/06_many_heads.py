@@ -179,9 +179,9 @@ plt.show()
 # over 16 entries without adding to them. Which half is lost? Take $\alpha = \tfrac12$. Two nouns can be computed from
 # their sum and their difference, 8 numbers each, and the average determines only the sum. Entry by entry, sum times
 # difference is $a^2 - b^2$, which is 0 on average because the nouns have the same variance. So the two are
-# uncorrelated, and a matrix learns nothing of the difference. As the nouns are independent, the difference varies as
-# much as the sum, so exactly half is lost. For another $\alpha$ another combination of the two nouns is lost in place
-# of the difference ([the proof](#why-exactly-half)).
+# uncorrelated: knowing the sum helps no matrix to guess the difference, and the best guess is 0. As the nouns are
+# independent, the difference varies as much as the sum, so exactly half is lost. For another $\alpha$ another
+# combination of the two nouns is lost in place of the difference ([the proof](#why-exactly-half)).
 #
 # Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole.
 #
@@ -836,7 +836,8 @@ quiz.one_choice(
 # What do heads find in a real model? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2, and look at its
 # first layer, of twelve heads of width 32 ($D = 384$). The model adds two tokens that are not words, `[CLS]` before
 # each text and `[SEP]` after it. Give it three sentences, one of them *the dog that bit the man ran*. For each head,
-# average the weight on the word before, over all words but the first of each sentence.
+# average the weight on the word before, over all words but the first of each sentence. The sentences have 9 to 13
+# tokens, so equal weights would be about 0.09.
 #
 # **Predict first.** Chapter 5 wired a head that looks one word back. Does training find one, too? How large is the
 # weight on the word before, in the head where it is largest?
@@ -1243,8 +1244,9 @@ for size in (8, 12, 16):
 # Count the numbers. Two nouns of 12 are 24, and two heads hand over 16, so a third is missed. Two nouns of 16 are 32,
 # so half is missed: a tie with one head. (The extra 0.01 is chance in the draw, and the price of fitting on one sample
 # and measuring on another.) Apart from such hundredths, two heads never do worse in this test, and they gain most where
-# a few numbers of each word are enough. What narrow heads give up is in the comparing: each compares words by fewer
-# numbers ([how much](#what-if-a-head-is-too-narrow)).
+# a few numbers of each word are enough. That may be the usual case: to agree with its subject, a verb needs to know
+# *one or many?*, and not all that the subject means. What narrow heads give up is in the comparing: each compares words
+# by fewer numbers ([how much](#what-if-a-head-is-too-narrow)).
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(

@@ -53,52 +53,48 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$L = \tfrac12 \lVert o - (1, 0) \rVert^2, \qquad \frac{\partial L}{\partial o} = o - (1, 0) = (-0.045,\ 0.768) .$$
 #
-# This vector of derivatives is the **gradient** of the loss with respect to $o$. For short we call it the gradient *of*
-# $o$, and likewise below. A gradient says how fast the loss rises with each number, so to learn we step the other way.
-# For this loss the gradient of $o$ is the error itself, because the ½ cancels the 2 of the square: *the second number
-# is too large by 0.768*. The loss itself is $\tfrac12 (0.045^2 + 0.768^2) = 0.296$.
+# This vector of derivatives is the **gradient** of the loss with respect to $o$, for short the gradient *of* $o$. It
+# says how fast the loss rises with each number, so to learn we step the other way. For this loss the gradient of $o$ is
+# the error itself, because the ½ cancels the 2 of the square: *the second number is too large by 0.768*. The loss
+# itself is $\tfrac12 (0.045^2 + 0.768^2) = 0.296$.
 #
 # We know what is wrong at the output. But training can change only the **parameters**: the entries of $W_Q$, $W_K$ and
 # $W_V$, and in this first step only those of $W_Q$. So the gradient is passed back, from each result to what it was
 # made of, until it reaches them. This **backward pass**, the chain rule applied from the end to the start, is called
-# **backpropagation**. Here it has four stages: output → weights → scores → query → $W_Q$. At each stage we ask: if this
-# number rose a little, how would the loss change?
+# **backpropagation**. Here it has four stages: output → weights → scores → query → $W_Q$.
 #
-# **Predict first.** Three scores went into the softmax. Which of them should rise, which should fall, and which hardly
-# matters?
+# **Predict first.** Which of the three scores should rise, which should fall, and which hardly matters?
 #
 # ### Back through the blend
 #
-# The output is $o = \sum_j w_j v_j$. For each unit of $w_j$ the output moves by $v_j$. Each entry of this move changes
-# the loss by its size times the gradient of that entry of $o$. Together that is a dot product. An entry of $v_j$ enters
-# $o$ multiplied by $w_j$, so its gradient is $w_j$ times that of the same entry of $o$:
+# The output is $o = \sum_j w_j v_j$. For each unit of $w_j$ the output moves by $v_j$, and each entry of this move
+# changes the loss by its size times the gradient of that entry of $o$: together, a dot product. An entry of $v_j$
+# enters $o$ multiplied by $w_j$, so its gradient is $w_j$ times that of the same entry of $o$:
 #
 # $$\frac{\partial L}{\partial w_j} = \frac{\partial L}{\partial o} \cdot v_j , \qquad \frac{\partial L}{\partial v_j} = w_j \, \frac{\partial L}{\partial o} .$$
 #
-# Put in the numbers. The gradient of the weight of *dog* is $-0.045 \cdot 1 + 0.768 \cdot 0 = -0.045$, that of *bites*
-# is 0, and that of *man* is $-0.045 + 0.768 = 0.723$. More weight on *man* makes things worse.
+# The gradient of the weight of *dog* is $-0.045 \cdot 1 + 0.768 \cdot 0 = -0.045$, that of *bites* is 0, and that of
+# *man* is $-0.045 + 0.768 = 0.723$. More weight on *man* makes things worse.
 #
 # ### Back through the softmax
 #
-# First a nudge. Raise the scaled score of *man* by 0.1: the weights become 0.173, 0.042 and 0.785, and the loss rises
-# from 0.296 to 0.309, by 0.0133. For each unit of score that is about 0.13. A formula should give this number, for all
-# scores.
+# First a nudge. Raise the scaled score of *man* by 0.1, and the loss rises by 0.0133, about 0.13 for each unit of
+# score. A formula should give this number, for all scores.
 #
 # Raise one scaled score $s_i$, and *every* weight changes, as [chapter 3](03_softmax.ipynb#how-far-do-weights-move)
 # found:
 #
 # $$\frac{\partial w_i}{\partial s_i} = w_i - w_i^2 , \qquad \frac{\partial w_j}{\partial s_i} = -w_j w_i \quad (j \ne i) .$$
 #
-# In words: raise $s_i$ by a small $\delta$. Then $w_i$ gains $\delta \, w_i$, and every weight $w_j$, $w_i$ included,
-# loses $\delta \, w_i w_j$. Multiply each weight's change by that weight's gradient, and add. The gain gives the first
-# term, and what all weights lose gives the sum:
+# In words: when $s_i$ rises by a small $\delta$, the weight $w_i$ gains $\delta \, w_i$, and every weight $w_j$, $w_i$
+# included, loses $\delta \, w_i w_j$, because all are divided by a sum that has grown. Multiply each weight's change by
+# the weight's gradient, and add: the gain gives the first term, and what all weights lose gives the sum:
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
-# The sum in the last bracket is the *average* of the weights' gradients: each counts in proportion to its weight $w_j$,
-# as each value does in the blend. So a score is judged by comparison. If more weight on its key would raise the loss
-# more than average, the score's gradient is positive, and a step against it lowers the score. If less than average, the
-# score rises. Finally, the difference is multiplied by $w_i$.
+# The sum in the last bracket is the *average* of the weights' gradients: each counts in proportion to its weight $w_j$.
+# So a score is judged by comparison: if more weight on its key would raise the loss more than average, the score's
+# gradient is positive, and a step against it lowers the score; if less, the score rises.
 #
 # | | dog | bites | man |
 # |---|---|---|---|
@@ -107,9 +103,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # | less the average (0.546) | −0.592 | −0.546 | 0.176 |
 # | times the weight: gradient of the scaled score | −0.110 | −0.025 | 0.135 |
 #
-# So the score of *dog* should rise and that of *man* should fall. *Bites* hardly matters; its score should rise a
-# little, too. The three gradients sum to 0, because the same number added to all scores changes nothing. (These and all
-# later numbers are computed from unrounded ones.) The formula also says when a score gets little or no gradient:
+# So the score of *dog* should rise, that of *man* should fall, and *bites* hardly matters. The three gradients sum to
+# 0, because the same number added to all scores changes nothing. (These and all later numbers are computed from
+# unrounded ones.) The formula also says when a score gets little or no gradient:
 #
 # | case | gradient of the score | because |
 # |---|---|---|
@@ -119,8 +115,7 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # So a *saturated* row, whose weights are near 0 and 1, recovers slowly: its scores, and through them $W_Q$ and $W_K$,
 # get hardly any gradient. And if the query took the value of its best key alone (*argmax*, or *hard attention*), a
-# small change of a score would change no weight, and no gradient would reach $W_Q$ and $W_K$. The softmax makes the
-# choice soft enough to have a slope.
+# small change of a score would change no weight, and no gradient would reach $W_Q$ and $W_K$.
 #
 # ### Back to query and keys
 #
@@ -130,7 +125,7 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \sum_j \frac{\partial L}{\partial s_j} k_j , \qquad \frac{\partial L}{\partial k_j} = \frac{1}{\sqrt 2} \frac{\partial L}{\partial s_j} \, q .$$
 #
-# With the gradients of the scaled scores of *dog*, *bites* and *man*, that is
+# In numbers, for *dog*, *bites* and *man*:
 #
 # $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \, (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018) .$$
 
@@ -158,8 +153,7 @@ assert abs(d_scaled.sum()) < 1e-15
 # $$\frac{\partial L}{\partial W_Q} = x^\top \frac{\partial L}{\partial q} .$$
 #
 # Why? The entry in row $a$ and column $b$ of $W_Q$ is multiplied by $x_a$ and added to $q_b$, so its gradient is $x_a$
-# times that of $q_b$. Here $x$ is a row of 3 and the gradient a row of 2. All their products form a $3 \times 2$
-# matrix, the *outer product* of the two rows.
+# times that of $q_b$. All these products form a $3 \times 2$ matrix, the *outer product* of the two rows.
 #
 # The vector of *bites* is $(0, 1, 0)$, so its query *is* row 2 of $W_Q$, $(2, 0)$, and only this row gets a gradient:
 # $(0.113, -0.018)$. To learn, we subtract from the row its gradient times a number, the *learning rate*. We take 1:
@@ -176,16 +170,15 @@ assert abs(d_scaled.sum()) < 1e-15
 # | output | (0.955, 0.768) | (0.947, 0.750) |
 # | loss | 0.296 | 0.283 |
 #
-# Why did the score of *dog* fall, when it should rise? The keys of *dog* and *man* point the same way, $(1, 0)$ and
-# $(2, 0)$, so no query can raise one of these scores and lower the other. But only differences between scores matter,
-# and the lead of *man* shrank: its score fell by twice as much.
+# Why did the score of *dog* fall, when it should rise? Its key and that of *man* point the same way, so no query can
+# raise one score and lower the other. But only differences matter, and the lead of *man* shrank: its score fell by
+# twice as much.
 #
 # A small step changes the loss by about the dot product of gradient and step. Our step is minus the gradient times the
 # learning rate, so the loss falls by about the learning rate times the squared length of the gradient, here
 # $0.113^2 + 0.018^2 = 0.0131$. It fell by 0.0134. A large step may raise the loss, because the gradient changes on the
-# way: with a learning rate of 100 it would end at 0.50. So where a loss rises, repeat the step on the same examples
-# with a smaller learning rate. If the fall still does not match the prediction, check the sign, the update and the
-# examples.
+# way. So where a loss rises, repeat the step on the same examples with a smaller learning rate. If the fall still does
+# not match the prediction, check the sign, the update and the examples.
 #
 # [Further steps](#keep-going) with all three matrices bring the loss close to 0.
 
@@ -268,14 +261,13 @@ quiz.one_choice(
 # %% [markdown]
 # ## The backward pass, for all queries
 #
-# A layer has many queries, and they share keys, values and matrices. A change of a shared number reaches the loss
-# through every query, so its gradient is a sum over them.
+# A layer has many queries, and they share keys, values and matrices. A shared number reaches the loss through every
+# query, so its gradient is a sum over them.
 #
 # Take $T$ queries and $S$ keys. $Z$ holds the scaled scores and $A$ the weights, a row for each query and a column for
-# each key; $O$ holds the outputs, a row for each query. We write $dM$ for the gradient of a matrix $M$, of the same
-# shape. So $dK$ is a gradient, but $d_k$, $d_v$ and $D$ are the widths of keys, values and words. The sign $\circ$
-# multiplies entry by entry. $\operatorname{rowsum}$ adds up each row, and that of $A \circ dA$ is [the average from
-# above](#back-through-the-softmax), one number for each query.
+# each key; $O$ holds the outputs. We write $dM$ for the gradient of a matrix $M$, of the same shape: so $dK$ is a
+# gradient, but $d_k$ a width. The sign $\circ$ multiplies entry by entry, and $\operatorname{rowsum}$ adds up each row:
+# that of $A \circ dA$ is [the average from above](#back-through-the-softmax).
 #
 # | back through | forwards | backwards | shapes |
 # |---|---|---|---|
@@ -284,14 +276,13 @@ quiz.one_choice(
 # | scores | $Z = Q K^\top / \sqrt{d_k}$ | $dQ = dZ \, K / \sqrt{d_k}$, $\; dK = dZ^\top Q / \sqrt{d_k}$ | $(T, d_k)$, $(S, d_k)$ |
 # | matrix | $Q = X W_Q$ | $dW_Q = X^\top dQ$ | $(D, d_k)$ |
 #
-# Three products are sums over queries: $dV$ because a value reaches every output, $dK$ because every key meets every
-# query, and $dW_Q$ because all words (the rows of $X$) share $W_Q$. $W_K$ and $W_V$ work likewise. As $AV$ passes
-# $dO \, V^\top$ back to $A$, so $X W_Q$ passes $dQ \, W_Q^\top$ back to $X$. In self-attention a word is query, key and
-# value at once, so three such terms are added: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$. The layer hands
-# $dX$ to the layer below or the embedding table.
+# Three products, $dV$, $dK$ and $dW_Q$, are sums over queries (whose words are the rows of $X$), because values, keys
+# and $W_Q$ are shared. $W_K$ and $W_V$ work likewise. As $AV$ passes $dO \, V^\top$ back to $A$, so $X W_Q$ passes
+# $dQ \, W_Q^\top$ back to $X$. In self-attention a word is query, key and value at once, so the layer hands three such
+# terms to the layer below or the embedding table: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
 #
-# In code, for one sentence (`weights` is $A$, `d_scaled` is $dZ$, the gradient of the scaled scores $Z$, and `d_scores`
-# is $dZ / \sqrt{d_k}$, that of the scores before scaling):
+# In code, for one sentence (`weights` is $A$, `d_scaled` is $dZ$, and `d_scores` the gradient of the scores before
+# scaling):
 #
 # ```python
 # d_value = weights.T @ d_output  # (S, d_v)
@@ -340,8 +331,8 @@ def attention_gradients(
 # %% [markdown]
 # Is that right? One check needs no calculus: nudge one input up, then down, and divide the difference of the two losses
 # by twice the nudge. Comparing this quotient, a **central difference**, with the formula's gradient is called a
-# **gradient check**. In the code, `attend_by_hand` is the forward pass and `attention_gradients` the backward pass,
-# both from folded cells. The gradients `d_output` and `d_query` are those found on paper:
+# **gradient check**. In the code, `attend_by_hand` is the forward pass, `attention_gradients` the backward pass, and
+# `d_output` and `d_query` are the gradients found on paper:
 
 
 # %%
@@ -382,23 +373,22 @@ assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
 # %% [markdown]
 # ## Let the machine do it
 #
-# Nudging takes two forward passes for each number: 28 for our 14, over 3,000 for the next section's model. Formulas for
-# a whole transformer would fill pages. PyTorch does the work. During the **forward pass**, which computes the loss, it
-# keeps a record, the **computation graph**, of the operations on its arrays, which it calls **tensors**. On request
-# PyTorch walks this graph backwards, from one number, the loss. This is **automatic differentiation**, or *autograd*.
-# The walk costs about twice as much as the forward pass, since each matrix product has two on the way back, one for
-# either factor.
+# Nudging takes two forward passes for each number: 28 for our 14, over 3,000 for the next section's model. And formulas
+# for a whole transformer would fill pages, so PyTorch does the work. During the **forward pass**, which computes the
+# loss, it keeps a record, the **computation graph**, of the operations on its arrays, which it calls **tensors**. On
+# request PyTorch walks this graph backwards, from one number, the loss. This is **automatic differentiation**, or
+# *autograd*. The walk costs about twice as much as the forward pass, since each matrix product has two on the way back,
+# one for either factor.
 #
-# Why backwards? There is one loss and many parameters. A walk forwards carries the effect of one parameter on
-# everything that follows, so it must be repeated for each parameter. A walk back carries the effect of everything on
-# the one loss, so one walk (**reverse mode**) gives the derivatives for all parameters. Its formulas contain $A$, $V$,
-# $Q$, $K$ and $X$, so the record keeps these results of the forward pass, and training takes more memory than
-# answering.
+# Why backwards? A walk forwards carries the effect of one parameter on everything that follows, so it must be repeated
+# for each. A walk back carries the effect of everything on the one loss, so one walk (**reverse mode**) gives the
+# derivatives for all parameters. Its formulas contain $A$, $V$, $Q$, $K$ and $X$, so the record keeps these results of
+# the forward pass, and training takes more memory than answering.
 #
 # The walk starts with `loss.backward()`. Afterwards each tensor made with `requires_grad=True` has its gradient in
 # `.grad`. But `backward()` *adds* to `.grad`: it sums the gradients from all uses of the tensor, and those of earlier
 # calls. So `.grad` must be cleared before the next step: otherwise step 100 follows the sum of a hundred gradients,
-# most of them outdated. No error is raised. With a small learning rate the model may even learn; with a large one the
+# most of them outdated. No error is raised: with a small learning rate the model may even learn; with a large one the
 # steps grow until the loss is NaN, *not a number*.
 
 # %%
@@ -415,9 +405,9 @@ for formula, tensor in zip(by_formula, tensors, strict=True):
 print("the query's gradient:", query.grad[0].numpy().round(3))
 
 # %% [markdown]
-# These are the numbers found on paper. From the next section on, all models are written in PyTorch and compute in
-# float32. PyTorch calls an axis `dim`. `nn.Linear` is a matrix that can learn, plus a vector that is added, its
-# **bias**. Both are parameters, so they have `requires_grad=True`.
+# These are the numbers found on paper. From here on, all models are written in PyTorch, in float32. PyTorch calls an
+# axis `dim`. `nn.Linear` is a matrix plus a vector that is added, its **bias**; both are parameters, so they have
+# `requires_grad=True`.
 
 # %% [markdown]
 # ## Learning to look things up
@@ -431,7 +421,7 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 # eight names, a 1 among the last ten which digit. A question has a name and no digit. The layer has a single head.
 # Queries come from the questions, keys and values from the note. After it, one linear map turns what each question
 # received into ten **logits**, one for each digit, whose softmax gives the model's probabilities. (`draw` makes random
-# notes and `as_vectors` turns them into vectors.)
+# notes, `as_vectors` their vectors.)
 
 # %% notes and questions as vectors tags=["hide-input"]
 from torch import nn
@@ -455,8 +445,8 @@ def draw(count, generator):
 
 
 # %% [markdown]
-# The layer is [chapter 6's](06_many_heads.ipynb#the-same-as-a-pytorch-module) `MultiHeadAttention`; the next two
-# folded cells hold the version that all models of the book use.
+# The layer is [chapter 6's](06_many_heads.ipynb#the-same-as-a-pytorch-module) `MultiHeadAttention`, in the version that
+# all models of the book use (folded).
 
 # %% tags=["hide-input", "export"] module="attention"
 import math
@@ -610,8 +600,8 @@ class NoteModel(nn.Module):
 # %% [markdown]
 # The loss is the **cross-entropy**, or *negative log-likelihood*: minus the natural logarithm of the probability that
 # the model gave to the right digit. It is 0 for a model that was certain and right, and grows without bound as that
-# probability goes to 0: a probability of 0.9 costs 0.11, one of 0.1 costs 2.30. The share of right answers would not
-# do: a small change of a parameter almost never changes it, so its gradient is 0 nearly everywhere.
+# probability goes to 0: 0.9 costs 0.11, and 0.1 costs 2.30. The share of right answers would not do: a small change of
+# a parameter almost never changes it, so its gradient is 0 nearly everywhere.
 #
 # Training repeats four steps:
 #
@@ -621,7 +611,7 @@ class NoteModel(nn.Module):
 # 4. subtract from every parameter its gradient times the learning rate, here 1.
 #
 # The optimizer takes the fourth step. Ours is `SGD`, *stochastic gradient descent*: each step follows one random batch.
-# Chapter 11 has better ones. A learning rate of 1 is large: with a few seeds the steps grow until the loss is NaN.
+# A learning rate of 1 is large: with a few seeds the steps grow until the loss is NaN.
 #
 # `F.cross_entropy` takes logits and applies the softmax itself; `flatten` makes one list of the eighty questions. One
 # step:
@@ -647,8 +637,7 @@ print(f"loss of the first batch: {loss:.2f}")
 #
 # Now `train`, in the folded cell, repeats this step a thousand times on a new model, each time with sixteen new notes.
 # There are more than five million notes, and training shows only these 16,000, so the layer cannot remember answers: it
-# must find out *how* to look. Now and then we look at the attention weights for the note of Ada to Eve, `shown` in the
-# code.
+# must find out *how* to look.
 
 # %% the training loop, and the note that we watch tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -683,12 +672,12 @@ model = new_model()
 losses, frames = train(model, 1000, watch=steps)
 
 # %% [markdown]
-# **Predict first.** The layer is told only which digits are right. Which comes first: looking at the right name, or a
-# falling loss? And when all answers are right, how large is the weight on the right name?
+# **Predict first.** Which comes first: looking at the right name, or a falling loss? And when all answers are right,
+# how large is the weight on the right name?
 #
-# Then move through the steps below. Each frame shows the attention weights, with a row for each question and a column
-# for each token, in the same order, so the right name is on the diagonal. The layer cannot use that: it has no
-# positions.
+# Then move through the steps below. Each frame shows the attention weights for the note of Ada to Eve (`shown` in the
+# code), with questions as rows and tokens as columns in the same order, so the right name is on the diagonal. The layer
+# cannot use that: it has no positions.
 
 
 # %% tags=["plot"]
@@ -721,7 +710,7 @@ for step in (0, 80, 100, 120, 140, 1000):
 # So the loss falls first. Why? [A score rises](#back-through-the-softmax) if more weight on its key would lower the
 # loss more than the average. At first $W_V$ and the linear maps after the blend are random, so chance decides whether a
 # digit's value raises that digit's logit. More weight on the right entry then helps with some digits and not with
-# others. So the entry's score rises in one note, falls in the next, and on average hardly moves.
+# others, so on average its score hardly moves.
 #
 # 1. *Values.* $W_V$ and the output can learn without a look-up. With even weights a question receives the mean of five
 #    values. That says which digits are in the note, but not which one was asked for: enough to bet on these instead of
@@ -737,10 +726,9 @@ for step in (0, 80, 100, 120, 140, 1000):
 # After 1,000 steps the weight on the right name is near two thirds, while all answers are right. A weight is not a
 # probability of being right: the linear maps after the blend make a clear answer out of a mixture in which one digit is
 # the strongest. The weight hardly grows from there, because [the gradient at a logit](#where-does-the-gradient-begin)
-# is the predicted probability, less 1 for the right digit. Once the answers are right and certain, it is nearly 0 at
-# all ten.
+# is the predicted probability, less 1 for the right digit: once the answers are right and certain, nearly 0 at all ten.
 #
-# Was that luck? Here is that run beside two from other seeds, each tested on 2,000 new notes:
+# Was that luck? Here is that run beside those of the next two seeds, each tested on 2,000 new notes:
 
 # %% three seeds, tested on 2,000 new notes tags=["hide-input"]
 print("seed   right answers   right name has most weight   mean weight on it")
@@ -766,11 +754,12 @@ assert any(bad for rate, bad in overflowed if rate == 1)
 assert not any(bad for rate, bad in overflowed if rate < 1)
 
 # %% [markdown]
-# No: all three models answer every question, and in all three the right name gets about two thirds of the weight.
+# No: all three models answer every question, with about two thirds of the weight on the right name. (With a few other
+# seeds the loss becomes NaN, because the learning rate is so large.)
 #
-# What did training make of $W_Q$ and $W_K$? In the first of the three models, look at the first eight rows and columns
-# of $W_Q W_K^\top / \sqrt{18}$, those of the names. They are, without biases and digits, the scaled scores of names
-# that ask (rows) with names as keys (columns):
+# What did training make of $W_Q$ and $W_K$? In the first of the three models, the first eight rows and columns of
+# $W_Q W_K^\top / \sqrt{18}$ are, without biases and digits, the scaled scores of names that ask (rows) with names as
+# keys (columns):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight scaled scores of names with names, after training. The diagonal is between 1.7 and 2; all other entries are between minus 0.7 and 0.1. So each name finds itself."}}
 with torch.no_grad():
@@ -812,10 +801,9 @@ for name, parameter in model.named_parameters():
     print(f"{name:22} {tuple(parameter.shape)}")
 
 # %% [markdown]
-# Not one is an attention weight. Attention weights are computed for each note, like the scores and the blend. No shape
-# in the list has a 5 in it, so the same parameters fit notes of any length. But with eight entries the same lead of 2.1
-# leaves the right name only $e^{2.1} / (e^{2.1} + 7) = 0.54$. (In the list, `weight` is PyTorch's name for the matrix
-# of an `nn.Linear`. It is stored transposed, one row for each *output*.)
+# Not one is an attention weight, because attention weights are computed for each note. No shape in the list has a 5 in
+# it, so the same parameters fit notes of any length. (In the list, `weight` is PyTorch's name for the matrix of an
+# `nn.Linear`, stored transposed, one row for each *output*.)
 
 # %% tags=["proof"]
 fresh = new_model()
@@ -852,8 +840,7 @@ quiz.one_choice(
 # ## Break it: a cut in the record
 #
 # Suppose the scores get no gradient. `weights.detach()` sees to that: it gives the same numbers without their record, a
-# *stop-gradient*. That is harmless for a drawing, because no loss is computed from it. Inside the model it cuts the way
-# back: values and output still learn, the scores do not.
+# *stop-gradient*. So the way back is cut: values and output still learn, the scores do not.
 
 
 # %%
@@ -1135,18 +1122,18 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# The error of a wrong answer is passed back by the chain rule. Each value gets its share in proportion to its weight.
-# What a score gets depends on its weight, and on how the gradient of that weight compares with the average. A little of
-# what arrives at the matrices is subtracted from them. Nobody labels attention. The matrices learn from the answers,
-# and the weights are computed from these matrices again for every input.
+# The error of a wrong answer is passed back by the chain rule. Each value gets its share in proportion to its weight;
+# what a score gets depends on its weight, and on how that weight's gradient compares with the average. A little of what
+# arrives at the matrices is subtracted from them. Nobody labels attention: the matrices learn from the answers, and the
+# weights are computed from them for every input.
 #
 # **Sources.** Backpropagation: [Rumelhart, Hinton and Williams (1986)](https://doi.org/10.1038/323533a0). Attention
 # trained by nothing but the task: [Bahdanau, Cho and Bengio (2015)](https://arxiv.org/abs/1409.0473). Autograd in
 # PyTorch: [Paszke and others (2019)](https://arxiv.org/abs/1912.01703). Checking the first loss: [Karpathy's recipe
 # (2019)](https://karpathy.github.io/2019/04/25/recipe/).
 #
-# **Next.** One layer learns. [Chapter 8](08_encoder.ipynb) stacks many. Residual connections and norms let words and
-# gradients pass through all of them, and a small network works on what attention has found.
+# **Next.** [Chapter 8](08_encoder.ipynb) stacks many layers. Residual connections and norms let words and gradients
+# pass through all of them, and a small network works on what attention has found.
 
 # %% [markdown]
 # ## Going further
@@ -1159,9 +1146,10 @@ verdict
 # With even weights the model [with the cut](#break-it-a-cut-in-the-record) sees each digit's share of the note, but not
 # whose digit it is. If it gave each digit its share as the probability, the loss would be $\ln 5 = 1.61$ when the five
 # digits differ, and 1.35 on average, since digits often repeat. Our linear maps cannot do that: they make logits in
-# proportion to the shares, at best about 8.2 times the share. If the five differ, their logits are $8.2/5 = 1.64$, all
-# others 0, and the absent digits get $1/(1 + e^{1.64}) = 0.16$. Steeper logits would leave less, but bet too much on a
-# digit that occurs twice. Averaged over many notes the loss is 1.58.
+# proportion to the shares. The average loss is lowest at about 8.2 times the share. If the five differ, their logits
+# are $8.2/5 = 1.64$, the five others are 0, and these absent digits get $5/(5 + 5 \, e^{1.64}) = 0.16$ together.
+# Steeper logits would leave less, but bet too much on a digit that occurs twice. Averaged over many notes the loss is
+# 1.58.
 
 # %% tags=["proof"]
 _, many = draw(40_000, torch.Generator().manual_seed(0))

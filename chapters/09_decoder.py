@@ -580,6 +580,7 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 # - *padding*: padding is added after the question. No logit of a real position may move.
 # - *source*: the question is replaced by another. Some logit must move.
 # - *finite*: every logit of a real position is a number. A position that may attend to nothing gets NaN in this code.
+#   (Let it attend to itself, or replace the NaN by 0, as the book's module does.)
 #
 # All run after `model.train()` and after `model.eval()`, because a mask may be missing in one of them, with a model
 # built without dropout, which would move the logits by chance.
@@ -819,8 +820,8 @@ assert share_right(wide, unseen) > 0.95
 # ## One question, followed to its answer
 #
 # Take *Hi, how are you?* again, and follow head 1 of the cross-attention in decoder layer 2 ($d_k = 8$) for one query,
-# that of `<bos>`, where the first word must be predicted. As `<bos>` sees only itself, it depends on the question
-# through what layer 1 fetched.
+# that of `<bos>`, where the first word must be predicted. As `<bos>` sees only itself, this query depends on the
+# question only through what the cross-attention of layer 1 has fetched.
 
 # %% one head's weights and blend, and the logits tags=["hide-input"]
 hello, right = batch(["Hi , how are you ?"]), batch(["<bos> I am fine <eos>"])
@@ -1953,7 +1954,8 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 # *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *Weights times mask* removes the
 # later words' weights, but their scores stay in the denominator. So the rest sums to less than 1 ([chapter
 # 4](04_self_attention.ipynb#why-minus-infinity)). What is missing depends on the later words' scores, and presumably
-# says something about the next word.
+# says something about the next word. *Scaled scores times mask* gives each hidden word the score 0, so the later words'
+# values stay in the blend.
 #
 # **One sees the future outside training.** The mask *in training only* is off after `model.eval()`, so *forced* and
 # *writing* both run without it. Writing uses only the last row, which may see every word anyway. But now layer 1 mixes
@@ -1966,7 +1968,8 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 # because the residual connection carries the word itself upwards.
 #
 # In the code on one screen, and in `nn.MultiheadAttention` as it is called by default, the softmax of such a row is
-# 0/0, which is NaN, so that the first loss shows this mistake, and *turned around*, too.
+# 0/0, which is NaN. So there the first loss shows this mistake, and *turned around*, too, where the last row has no
+# word after it.
 #
 # A causal mask *on cross-attention* lets row $t$ attend only to the question's words 0 to $t$. Most answers are right
 # all the same, presumably because the encoder, which sees the whole question, has carried what is needed to the first

@@ -13,7 +13,7 @@
 # decides what a model sees. One of our tokenizers cuts *Straßenbahnhaltestelle*, German for *tram stop*, into
 # *Straßenbahn | halt | estelle*, and 12345, after a space, into *12 | 3 | 4 | 5*. Such cuts hide letters and misalign
 # digits, which is thought to be one reason why models count letters and add numbers badly. You also see how a typed
-# text can act as a command, and how sentences of different lengths become one batch.
+# text can act as a command, and how sentences become a batch.
 #
 # You need some Python and almost no mathematics. It takes about 29 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes.
@@ -30,13 +30,13 @@ transformer_map(built=10)
 # %% [markdown]
 # ## Words are too many, letters too few
 #
-# A *token* is a piece of text that a model treats as one unit, and knows only by its number, the **token ID**. For
-# each number there is a row in the table of embeddings. All tokens of a model together are its **vocabulary**. What
-# should be a token? The two obvious answers each have a price.
+# A *token* is a piece of text that a model treats as one unit, and knows only by its number, the **token ID**, which
+# picks its row in the table of embeddings. All tokens of a model together are its **vocabulary**. What should be a
+# token? The two obvious answers each have a price.
 #
-# **An ID for each word.** Our test words are German numbers, since German writes each as one word: 21 is
-# *einundzwanzig*, one-and-twenty. Of the numbers from 0 to 9,999, written as words, 500 drawn at random serve as new
-# words, `unseen`. The other 9,500 make the vocabulary, `seen`.
+# **An ID for each word.** Our test words are the numbers from 0 to 9,999 in German, which writes each as one word: 21
+# is *einundzwanzig*, one-and-twenty. Of these, 500 drawn at random serve as new words, `unseen`; the other 9,500 make
+# the vocabulary, `seen`.
 
 # %% number words, seen and unseen tags=["hide-input"]
 import numpy as np
@@ -53,14 +53,13 @@ print(
 assert not known & set(unseen)
 
 # %% [markdown]
-# The 500 are **out of vocabulary**, although nothing in them is new: *sechsunddreißig* is one of them, and *sechs*,
-# *und*, *dreißig* all occur inside the 9,500. Models with such a vocabulary have one token, `<unk>`, for all unknown
-# words, so the word itself is lost. And words are many: at 512 numbers each, a million word forms would fill an
-# embedding table with half a billion numbers.
+# The 500 are **out of vocabulary**, although nothing in them is new: one is *sechsunddreißig*, and *sechs*, *und*,
+# *dreißig* all occur inside the 9,500. Models with such a vocabulary have one token, `<unk>`, for all unknown words, so
+# the word itself is lost. And words are many: at 512 numbers each, a million word forms would fill an embedding table
+# with half a billion numbers.
 #
-# **An ID for each letter.** These words have only 21 different letters, so 21 IDs are enough. But texts become long:
-# our words now have 32 tokens on average, ordinary English words about five, and the work of attention grows with the
-# square of the length.
+# **An ID for each letter.** Now 21 IDs are enough. But texts become long: our words have 32 tokens on average (ordinary
+# English words about five), and the work of attention grows with the square of the length.
 #
 # We want tokens between the two: **subwords**, so that a frequent word is one token and a rare one is several.
 #
@@ -69,7 +68,7 @@ assert not known & set(unseen)
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters; while we merge, the units
 # are called **symbols**. Count all pairs of neighbouring symbols inside words, and join the most frequent pair into one
 # new symbol. Repeat. The most frequent pair nearly always saves most, because a merge makes the text one symbol shorter
-# wherever its pair occurs. (The exception is a run such as *aaa*, which counts as two pairs but allows only one merge.)
+# wherever its pair occurs (except in a run such as *aaa*, which has two pairs and room for one merge).
 #
 # Take four words and their counts:
 #
@@ -112,18 +111,18 @@ for step in range(1, 5):
 # %% [markdown]
 # *Steam* is cut into *s team*, though it has nothing to do with a team: the method knows only what is frequent.
 #
-# To encode a *new* word, apply the merges in the order in which they were learnt. Take *seat*, which begins as *s e a
-# t*. The first merge, *e a*, gives *s ea t*. The second, *t ea*, does not fit, because here the *t* comes after *ea*.
-# Nor does the third, *tea m*. The fourth, *ea t*, gives *s eat*.
+# To encode a *new* word, apply the merges in the order in which they were learnt. Take *seat*. The first merge, *e a*,
+# gives *s ea t*. The second, *t ea*, does not fit, because here the *t* comes after *ea*, nor does the third. The
+# fourth, *ea t*, gives *s eat*.
 #
 # *Seat* never occurred in the text, but *s* and *eat* did. That is the advantage over whole words: a new word usually
 # consists of subwords whose embeddings have been learnt.
 #
-# The order of the merges matters. In *seateam* the first merge leaves *s ea t ea m*. Now *ea t* and *t ea* both want
-# the same *t*. The merge *t ea* was learnt first and gives *s ea tea m*; then *tea m* gives *s ea team*. If you always
-# took the longest token that fits, from the left, you would get *s eat ea m*. But the order of learning does not always
-# give the fewest tokens. In *eateat* the first merge leaves *ea t ea t*, and *t ea* then gives *ea tea t*. *Eat eat*
-# would do, but the method is **greedy**: it never takes a merge back.
+# The order of the merges matters. In *seateam* the first merge leaves *s ea t ea m*, where *ea t* and *t ea* both want
+# the same *t*. The merge *t ea* was learnt first, so you get *s ea tea m*, and then *s ea team*. The longest token that
+# fits, always from the left, would give *s eat ea m*. But the order of learning does not always give the fewest tokens.
+# It cuts *eateat* into *ea tea t*, where *eat eat* would do, because the method is **greedy**: it never takes a merge
+# back.
 #
 # Keep to the order of learning all the same, because the model's training text was cut by it. If you cut new text in
 # another way, nothing fails, but the model sees cuts that it has hardly ever seen.
@@ -152,8 +151,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## Bytes, so that nothing is unknown
 #
-# If we start with letters, a letter that the training text did not have is still unknown. So start with **bytes**,
-# numbers from 0 to 255. Every text is stored as bytes, usually in the encoding UTF-8:
+# If we start with letters, a letter missing from the training text is still unknown. So start with **bytes**, numbers
+# from 0 to 255. Every text is stored as bytes, usually in the encoding UTF-8:
 
 # %% tags=["nbval-check-output"]
 for text in ("tea", "Zoë", "茶", "🙂"):
@@ -162,10 +161,10 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # %% [markdown]
 # An English letter takes one byte, *ë* two, 茶, the Chinese character for *tea*, three, and the emoji four. With bytes
 # as the first 256 symbols (**byte-level BPE**) every text that UTF-8 can write survives the round trip to tokens and
-# back. Tokens need not survive the reverse trip: *s ea t* decode to *seat*, which the four merges encode as *s eat*.
+# back.
 #
-# Two texts that look the same can have different tokens, since Unicode can write *é* as one character or as *e* and an
-# accent. Some tokenizers *normalise* texts first, and cannot give them back byte for byte.
+# Two texts that look the same can have different tokens, since Unicode can write *é* in two ways. Some tokenizers
+# *normalise* texts first, and cannot give them back byte for byte.
 #
 # ### Before any merge, cut into words
 #
@@ -173,8 +172,8 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # *dog!* could each become a token, and each would have to learn *dog* for itself. So the text is first cut into words,
 # which is called **pre-tokenization**.
 #
-# The cut must keep the spaces. Without them, *now here* and *nowhere* could both be *now | here*. Each space goes with
-# the word after it, so that a frequent word and its space can become one token.
+# The cut must keep the spaces, or *now here* and *nowhere* could both be *now | here*. Each space goes with the word
+# after it, so that both can become one token.
 #
 # The pattern below is that of GPT-2 without its rule for English contractions. At each point of the text, try the
 # parts from top to bottom; the first that matches takes as many characters as it can (*␣* is a space):
@@ -187,8 +186,8 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | `\s+(?!\S)` | a run of white space; if a visible character follows, all but the last of the run | *a␣␣b* is cut into *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
 #
-# In the fourth part `(?!\S)`, a *negative lookahead*, forbids the run to end before a visible character. So it stops
-# one character earlier, and the next word keeps its space.
+# In the fourth part `(?!\S)`, a *negative lookahead*, forbids the run to end before a visible character. So the run
+# gives its last space back, and the next word keeps it.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -240,8 +239,8 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 #
 # ### Learning the merges
 #
-# Learning is what you did by hand, now on bytes. Stop after a chosen number of merges, and keep them in order. With the
-# pattern of the pre-tokenization they are all that encoding needs.
+# Learn as you did by hand, now on bytes. Stop after a chosen number of merges, and keep them in order: with the pattern
+# of the pre-tokenization they are all that encoding needs.
 
 # %% tags=["export"] module="tokens"
 from collections.abc import Iterable, Sequence
@@ -347,12 +346,12 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # %% [markdown]
 # ### Two numberings
 #
-# Besides bytes and merges, a tokenizer has **special tokens**, which stand for no text: `<pad>` for padding, and
-# `<bos>` and `<eos>` for the beginning and the end of a sequence. In our tokenizer only the program can insert them, by
-# their numbers. Whoever types `<eos>` gets ordinary tokens.
+# Besides bytes and merges, a tokenizer has **special tokens**, which stand for no text: `<pad>` for padding, `<bos>`
+# for a model to begin from, before there is a first token, and `<eos>`, with which it says that its text ends. In our
+# tokenizer only the program can insert them, by their numbers.
 #
-# The merges are learnt from bytes alone and know nothing of special tokens. So they use *symbol numbers*, which begin
-# with the bytes. The model also needs IDs for the special tokens, so it gets *token IDs*, which begin with those:
+# The merges know nothing of special tokens, so they use *symbol numbers*, which begin with the bytes. The model needs
+# the special tokens too, so its *token IDs* begin with those:
 #
 # | | symbol | token ID |
 # |---|---|---|
@@ -360,7 +359,7 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # | bytes | 0 to 255 | 3 to 258 |
 # | merges | from 256 on | from 259 on |
 #
-# With the four merges from above *eat* is symbol 259. Its ID is 262, because three special tokens come first.
+# With our four merges *eat* is symbol 259, and its ID is 262, because three special tokens come first.
 #
 # One special token more would shift the IDs of all bytes and merges. A trained model knows a token only by its ID, so
 # choose the special tokens before training. The model cannot use another tokenizer: 262 would be another piece of text.
@@ -372,11 +371,10 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 #
 # The heart is `_merge`. The *rank* of a pair says how early it was learnt, 0 for the first. `_merge` takes, again and
 # again, the learnt pair of lowest rank in the word, until there is none. This gives the result of going through all
-# merges in order, because the ranks only rise: every learnt pair that a merge makes holds its new symbol and so came
-# later. Going by rank is faster, because a word has few pairs and there are thousands of merges. In *seat* only *e a*
-# is a learnt pair, of rank 0, so the word becomes *s ea t*. Now only *ea t* is one, of rank 3, so it becomes *s eat*,
-# which holds no learnt pair. That is two rounds, not four merges. `_cache` keeps results, because frequent words come
-# back.
+# merges in order. A learnt pair that appears only after a merge holds the symbol which that merge has made, so it was
+# learnt later and has a higher rank: nothing is missed by never going back. In *seat* only *e a* is a learnt pair, of
+# rank 0, so the word becomes *s ea t*. Now *ea t*, of rank 3, is one, and the word becomes *s eat*. That is two rounds
+# instead of four merges, and a large tokenizer has thousands of merges.
 
 # %% tags=["export"] module="tokens"
 from pathlib import Path
@@ -508,8 +506,8 @@ for name, y, height, units, sizes in rows:
 plt.show()
 
 # %% [markdown]
-# The space is a token of its own, because our four words stood alone. A tokenizer that is trained on running text would
-# learn *␣eat*. Python writes the two bytes of *ë* as `\xc3` and `\xab`.
+# The space is a token of its own, because our four words stood alone; on running text a tokenizer would learn *␣eat*.
+# Python writes the two bytes of *ë* as `\xc3` and `\xab`.
 #
 # A single token may be part of a character, so a program that prints tokens as they are generated must wait until a
 # character is complete (exercise 1).
@@ -605,7 +603,7 @@ plt.show()
 # %% [markdown]
 # ### What a model does not see
 #
-# Several weaknesses of language models are easier to understand once you see that the model receives token IDs and not
+# Several weaknesses of language models are easier to understand once you see that the model receives token IDs, not
 # letters. With a vocabulary of 32,000:
 
 # %% five texts, cut tags=["hide-input"]
@@ -639,15 +637,13 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # embedding table.
 #
 # Second, later tokens tend to be rarer, because each merge takes the most frequent pair that is left: by hand the
-# counts were 12, 9, 5, 3. So later merges also shorten texts less. (An early token can become rare, too, if later
-# merges swallow it.) We call a token *rare* if the training text uses it fewer than 100 times. Rare tokens stay
-# **undertrained**, because their rows are seldom looked up, so few examples train them. In large models some tokens
-# that were frequent in the tokenizer's training text, and hardly occurred in the model's, cause odd answers (*glitch
-# tokens*).
+# counts were 12, 9, 5, 3. So later merges also shorten texts less. We call a token *rare* if the training text uses it
+# fewer than 100 times. Rare tokens stay **undertrained**, because few examples look up their rows and so train them. In
+# large models some tokens cause odd answers (*glitch tokens*): they were frequent in the tokenizer's training text, and
+# hardly occurred in that of the model.
 #
-# **Fertility**, the average number of tokens per word, says how much shorter texts become. Here it is, on captions that
-# were not used to learn the merges. A word is what stands between two spaces, so *tea.* is one word and at least two
-# tokens.
+# **Fertility**, the average number of tokens per word, says how much shorter texts become. Here it is on held-out
+# captions. A word is what stands between two spaces, so *tea.* is one word and at least two tokens.
 
 # %% tokens per word, and rare tokens tags=["hide-input"]
 print("            tokens per word                 share of merged")
@@ -664,9 +660,9 @@ for row in captions["sizes"]:
 # are rare.
 #
 # French was absent from the training text, so fewer merges fit. From a vocabulary of 2,000 on, it needs about twice as
-# many tokens per word as English. That means twice the computation or more, and half as many words in the model's
-# **context window**, the tokens that it can read at once. The tokenizers of large models have read many languages
-# unequally, and those that they saw least tend to cost most.
+# many tokens per word as English: twice the computation or more, and half as many words in the model's **context
+# window**, the tokens that it can read at once. Large models have this problem too: languages that their tokenizers saw
+# least tend to cost most.
 #
 # Which size is best? In [our trials](#which-vocabulary-is-best) with vocabularies from 300 to 16,000, the largest
 # predicted held-out text best. In translation, though, Sennrich and Zhang found that small vocabularies help small
@@ -677,8 +673,7 @@ for row in captions["sizes"]:
 #
 # Whatever the size, split the data first and learn the merges from training text alone, because they are fitted to
 # their text like parameters. Otherwise the test text is cut into fewer tokens than other new text, and no longer stands
-# for it. (The loss need not look better, because a token that occurs in the test text alone is never a training
-# target.)
+# for it.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -729,8 +724,8 @@ quiz.number(
 # %% [markdown]
 # ## Break it: text that acts as a command
 #
-# Suppose that `encode` looks for `<eos>` in the text and turns it into the special token. That is convenient, because
-# you can write special tokens into training texts by hand. Then somebody types one.
+# Suppose that `encode` turns `<eos>` in a text into the special token. That is convenient for training texts written by
+# hand. Then somebody types one.
 
 
 # %%
@@ -777,23 +772,20 @@ assert convenient.decode(convenient.encode(message)) != message
 # %% [markdown]
 # ## Batches with little padding
 #
-# Each sentence is now a list of token IDs, and these lists differ in length. A batch of them is one tensor, so they are
-# filled up to the longest with `<pad>`. Sentences of 2, 3 and 7 tokens make $3 \cdot 7 = 21$ tokens, of which 9, or 43
-# percent, are padding.
+# Each sentence is now a list of token IDs. A batch is one tensor, so its lists are filled up to the longest with
+# `<pad>`. Sentences of 2, 3 and 7 tokens make $3 \cdot 7 = 21$ tokens, of which 9, or 43 percent, are padding.
 #
 # The padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding.
-# Without it padding would take a share of the softmax and mix meaningless vectors into the outputs of real tokens, so a
-# sentence's outputs would depend on its batch. The mask is `tokens != pad_id`, which is safe because no text is ever
-# encoded as `<pad>`. The loss is the sum over the real tokens, divided by their number. Counting `<pad>` would make it
-# look better, because `<pad>` is the easiest token to predict. To test mask and loss, add more padding, with dropout
-# off: the outputs at real tokens and the loss must stay the same, up to rounding.
+# Without it padding would take a share of the softmax, so a sentence's outputs would depend on its batch. The mask is
+# `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`. The loss is the mean over the real
+# tokens alone. Counting `<pad>` would make it look better, because it is the easiest token to predict. To test mask and
+# loss, add more padding, with dropout off: the outputs at real tokens and the loss must stay the same, up to rounding.
 #
 # Padding takes as much computation as any token. **Bucketing** reduces this waste: sort the sentences by length, and
-# fill the batches in this order. For a pair of source and target, the longer of the two counts. The price is that a
-# batch is no longer a random sample of all lengths.
+# fill the batches in this order. The price is that a batch is no longer a random sample of all lengths.
 #
-# We also limit each batch by its tokens, because memory and time follow them: 20 sentences of 5 tokens are 100, and 20
-# of 127 are 2,540. The size of a batch is its number of sentences times the length of the longest, so padding counts.
+# We also limit each batch by its tokens, because memory and time follow them. Padding counts: the size of a batch is
+# its number of sentences times the length of the longest.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -839,7 +831,7 @@ def token_batches(
 
 
 # %% [markdown]
-# Now try it on 2,000 texts, each of 1 to 19 numbers in words, all counts equally likely:
+# Now try it on 2,000 texts, each of 1 to 19 numbers in words:
 
 # %% the share of padding, at random and by length tags=["hide-input"]
 import torch
@@ -1134,8 +1126,8 @@ verdict
 # ## In one breath
 #
 # Words are too many and letters too few, so start with bytes and merge the most frequent pair, again and again. What is
-# frequent becomes a token, what is rare falls into parts, nothing is unknown, and what the training text lacked costs
-# more tokens. Sentences of similar length share a batch, so that little of the work is padding.
+# frequent becomes a token, what is rare falls into parts, and nothing is unknown. Sentences of similar length share a
+# batch, so that little of the work is padding.
 #
 # **Sources.** Byte-pair encoding for translation, which began with letters: [Sennrich, Haddow and Birch
 # (2016)](https://arxiv.org/abs/1508.07909), after a compression method by [Gage
@@ -1176,9 +1168,8 @@ verdict
 # captions, and it was trained with three seeds (`python -m benchmarks.vocabulary`). The bits are those of a third set,
 # 2,000 captions that no model has read.
 #
-# A larger vocabulary also means more parameters, since each token has a row in the embedding table. Here these rows
-# serve as the output matrix, too. To separate the two effects, one more model has a small vocabulary, and wider layers
-# instead.
+# A larger vocabulary also means more parameters, since each token has a row in the embedding table. To separate the two
+# effects, one more model has a small vocabulary, and wider layers instead.
 
 # %% bits per byte for each vocabulary tags=["hide-input"]
 trials = measured("vocabulary")
@@ -1235,10 +1226,9 @@ assert 2.8 < seconds[16_000] / seconds[2000] < 3.5
 #
 # **WordPiece**, which BERT uses, is usually described as follows: it merges the pair whose count is highest *when
 # divided by the product of the counts of its two parts*, and cuts a new word from the left, taking each time the
-# longest known subword that fits. Does the way of cutting matter? Our own merges, with 8,000 tokens, cut 1,741 words of
-# the test text into several tokens. If you cut these words from the left with the same tokens, 36 percent come out
-# differently: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug*
-# from the left.
+# longest known subword that fits. Our own merges, with 8,000 tokens, cut 1,741 words of the test text into several
+# tokens. If you cut these words from the left with the same tokens, 36 percent come out differently: *Baufahrzeug*, a
+# construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug* from the left.
 #
 # **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords
 # and drops those whose removal lowers the likelihood of the training text least. A new word gets its most probable

@@ -164,8 +164,9 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # even the empty sentence could win. ([When does the search stop?](#when-does-beam-search-stop))
 #
 # What does a beam cost? With a beam of $K$ and $V$ words, each step runs $K$ rows through the model and ranks $K V$
-# continuations. With $\alpha = 0$ a beam of 1 is greedy decoding; one that drops nothing is **exhaustive search**, over
-# all $V^n$ sentences of $n$ words.
+# continuations. With $\alpha = 0$ a beam of 1 is greedy decoding (otherwise a live hypothesis, which goes on where
+# greedy decoding would have ended, may win); one that drops nothing is **exhaustive search**, over all $V^n$ sentences
+# of $n$ words.
 
 # %% [markdown]
 # ## Should one search harder?
@@ -183,13 +184,13 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # sentence is bad. A search error can hide a model error. Suppose that at the first step `<eos>` is only the 40th
 # likeliest token:
 #
-# - A beam of 4 never sets the empty sentence aside, and writes the translation.
-# - A beam of 100 does set it aside, and with $\alpha = 0$ its 0.001 wins against the translation's 0.0006.
+# - A beam of 4 never gets to the empty sentence, and writes the translation.
+# - A beam of 100 does keep it as finished, and with $\alpha = 0$ its 0.001 wins against the translation's 0.0006.
 #
 # So a better search can make worse translations, as [Koehn and Knowles (2017)](https://arxiv.org/abs/1706.03872) found.
-# This was later called the *beam search curse*. The length penalty repairs our example (and would up to 119 such
-# tokens): with $\alpha = 0.6$ the translation has $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty
-# sentence only $\ln 0.001 / \text{lp}(1) = -6.9$.
+# This was later called the *beam search curse*. The length penalty repairs our example: with $\alpha = 0.6$ the
+# translation has $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence only
+# $\ln 0.001 / \text{lp}(1) = -6.9$.
 
 # %% tags=["proof"]
 assert round(0.7**21, 4) == 0.0006
@@ -700,7 +701,8 @@ for options in (
 # draw may take a wrong one. (The � is a byte that is no whole character.) Every option brings the share nearer to that
 # of greedy decoding. So where only one answer is right, a single draw is a poor way to find it.
 #
-# **Minimum Bayes risk decoding** therefore draws many translations and takes the one that is most like all the others.
+# **Minimum Bayes risk decoding** draws many translations and takes the one that is most like all the others, so that a
+# single odd sentence hardly wins.
 #
 # After training with label smoothing, unfiltered draws are worse still
 # ([why](#why-are-draws-after-label-smoothing-so-poor)).
@@ -849,8 +851,9 @@ class KVAttention:
 
 
 # %% [markdown]
-# For each decoder layer `KVCache` has two such objects: one for self-attention, which starts with no tokens, `memory[:,
-# :0]`, and grows with the target, and one for cross-attention, which holds the memory.
+# For each decoder layer `KVCache` has two such objects: one for self-attention, which starts with no tokens (`memory[:,
+# :0]`, an empty slice, has the right shape) and grows with the target, and one for cross-attention, which holds the
+# memory.
 
 
 # %% tags=["export"] module="generation"
@@ -899,7 +902,8 @@ class KVCache:
 
 # %% [markdown]
 # `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-module-that-the-book-uses) for one token:
-# `layer.self_attention_add_norm(x, f)` adds `f(x)`, and here `f` is the method that remembers.
+# `layer.self_attention_add_norm(x, f)` adds `f(x)` to `x`, with the norm where the layer has it, and here `f` is the
+# method that remembers.
 #
 # **Which masks does a step need?**
 #
@@ -1087,12 +1091,12 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # arithmetic ([why](#why-one-sentence-is-slow)). If the model reads five tokens in one pass, its parameters are still
 # loaded only once. **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses that.
 # A small **draft model** with the same vocabulary writes a few tokens ahead, say four. Then the large model reads five
-# tokens in one pass, under a causal mask: the newest of the text, which it has written but not yet read, and the four
-# drafted ones. Each of the five rows of logits says what it would write next.
+# tokens in one pass, under a causal mask: the last of the text, which no pass has read yet, and the four drafted ones.
+# Each of the five rows of logits says what it would write next.
 #
 # With greedy decoding, drafted tokens are accepted as long as each is the large model's choice. The first that is not
-# is replaced by that choice, and those after it are dropped. So the text is, but for rounding, what the large model
-# would have written alone.
+# is replaced by that choice, and those after it are dropped (a cache must forget them, too). So the text is, but for
+# rounding, what the large model would have written alone.
 #
 # Say that the draft model has written *elf tausend acht hundert*:
 #
