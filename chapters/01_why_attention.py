@@ -729,8 +729,9 @@ plt.show()
 # small change of a score would change nothing, and the gradient could not tell where to look instead.
 #
 # But is $c$ not one small vector again? Yes, but there is a new $c$ for each word that is written, another blend of all
-# the states, so no single state has to hold everything. Looking back helped where the old network failed: trained on
-# sentences of up to 50 words, the network of 2014 got no worse on sentences of 50 words and more.
+# the states, so no single state has to hold everything. And each source word is one step away from it, for what it says
+# and for the gradient on its way back. Looking back helped where the old network failed: trained on sentences of up to
+# 50 words, the network of 2014 got no worse on sentences of 50 words and more.
 #
 # ## The transformer: no state at all
 #

@@ -1009,7 +1009,7 @@ print("the row of 'tea', reshaped:  ", wrong[5].round(2))
 # %% [markdown]
 # No error, the same shape, numbers of a believable size. But `reshape` keeps the numbers in reading order and cuts them
 # into new rows, so that a "key" is now made of numbers from different words. One number gives it away: the last, tea's
-# likeness to itself, which is not 1.
+# likeness to itself, which is not 1. (Vectors that were scaled along the wrong axis give themselves away there, too.)
 #
 # Where the same vectors are queries and keys, the matrix must be symmetric, and with vectors of length 1 its diagonal
 # must be ones. When queries and keys differ, neither test applies. Then compare one entry with the definition: entry

@@ -54,8 +54,9 @@ assert same
 # %% [markdown]
 # Each score depends on what its two words *are* and not on where they stand, and the weighted values are summed, in
 # whatever order. If the words are reordered, the outputs are reordered in the same way: without a mask, attention is
-# **permutation equivariant** ([chapter 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)). So the order
-# must enter elsewhere.
+# **permutation equivariant** ([chapter 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)). So is a whole
+# encoder, which otherwise works on each word alone. (A test for a model that has forgotten its positions, with dropout
+# off: shuffle the words, and see whether its outputs are merely shuffled.) So the order must enter elsewhere.
 #
 # One way in is through the input: give every **position** in the sentence a vector of its own, $p_t$ for position $t$,
 # counted from 0, and add it to $x_t$, the vector of the word that stands there. The model reads $x_t + p_t$.

@@ -1911,7 +1911,8 @@ assert all(loss is None for loss in deep["no norm, small init"][1]["losses"])
 # that has grown with the depth, and divides the gradients by its size. With post-norm the stream never grows, so the
 # gradients of the last layers' feed-forward networks start larger. Measured here, in twelve layers, that of the last
 # $W_2$ has a length of 0.41 with post-norm and 0.10 with pre-norm. So, they argue, full steps at once go wrong: the
-# loss rises, or stays where it is, and does not recover.
+# loss rises, or stays where it is, and does not recover. After the warm-up, they find, these gradients are smaller, so
+# the learning rate may be large.
 
 
 # %% tags=["proof"]

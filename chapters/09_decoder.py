@@ -1968,8 +1968,9 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 # because the residual connection carries the word itself upwards.
 #
 # In the code on one screen, and in `nn.MultiheadAttention` as it is called by default, the softmax of such a row is
-# 0/0, which is NaN. So there the first loss shows this mistake, and *turned around*, too, where the last row has no
-# word after it.
+# 0/0, which is NaN. It spreads: in the next layer to all rows, because even a weight of 0 times NaN is NaN, and through
+# the loss to every gradient. So there the first loss shows this mistake, and *turned around*, too, where the last row
+# has no word after it.
 #
 # A causal mask *on cross-attention* lets row $t$ attend only to the question's words 0 to $t$. Most answers are right
 # all the same, presumably because the encoder, which sees the whole question, has carried what is needed to the first
