@@ -88,8 +88,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # A real state is a vector. The function that computes the new state from the old one and the word is called a **cell**.
 # The plain cell mixes the word $x$ and the state $h$ with two matrices, and squeezes the result between −1 and 1.
-# Without the squeeze the state would be a weighted sum with a term for each word, so *not* could not change the term of
-# *good*, the word after it. The new state is $h'$:
+# Without the squeeze the state would be a sum with one term for each word, the word times fixed matrices. In *not good*
+# the term of *good* would be the same with *not* as without it. The new state is $h'$:
 #
 # $$h' = \tanh(x W_x + h W_h + b) .$$
 #
@@ -361,8 +361,9 @@ assert 0.55 < np.median(largest) < 0.65
 # | plain, orthogonal $W_h$ | 1 | times the slope, some 0.8 | 0.8 |
 # | LSTM, gate open | 0.95 | and more on the path through $h$ | about 0.97 |
 #
-# The sum inside an LSTM's forget gate is spread around 0, so the gate stands about half open, $\sigma(0) = \frac12$,
-# and the path through $h$ adds the rest ([derived](#three-explanations)).
+# The sum inside an LSTM's forget gate is spread around 0, so the gate stands about half open, $\sigma(0) = \frac12$. A
+# change of $c$ also changes $h$, and $h$ enters the next gates and so the next $c$: this *path through $h$* adds the
+# rest ([derived](#three-explanations)).
 #
 # An orthogonal $W_h$ keeps every length, so only the slope of $\tanh$ is left, and that is below 1 wherever the state
 # is not 0.
@@ -376,9 +377,10 @@ assert 0.55 < np.median(largest) < 0.65
 #
 # A matrix multiplies the length of a vector at most by its largest **singular value**. If it is below 1 for $W_h$, the
 # gradient must vanish, because the slope of $\tanh$ is never above 1: with 0.9, at most $0.9^{100} \approx 0.00003$ of
-# a change is left after 100 steps. If it is above 1, as in the plain cell here, the gradient may vanish all the same,
-# because what one step lengthens the next ones shorten. Over many steps with the same matrix its *eigenvalues* decide,
-# and here the largest has a size of about 0.6, much like the 0.58 of a typical step.
+# a change is left after 100 steps. It can be above 1, as in the plain cell here, and the gradient vanish all the same,
+# because only changes in special directions are lengthened, and the next steps shorten them. Its largest *eigenvalue*
+# says how fast a matrix shrinks a vector that is multiplied by it again and again: here it is about 0.6 in size, close
+# to the 0.58 of a typical change. The slope of $\tanh$ comes on top.
 #
 # Where each step multiplies by more than 1, the gradient grows instead: 50 factors of 1.1 make 117. This is the
 # **exploding gradient**. In training the loss suddenly leaps up or becomes NaN (*not a number*), and the length of the
@@ -469,16 +471,18 @@ for name in names:
 
 # %% [markdown]
 # At most 24. Take a state of one number, such as $x_1 + x_2$. It explains half the variance of $x_1$ and half that of
-# $x_2$, so it recalls 1 in all. Whatever a single number mixes, its $R^2$ add up to at most 1. A matrix can make 24
-# numbers uncorrelated, and then their $R^2$ add up, to at most 24 ([proof](#why-not-more-than-24)).
+# $x_2$, which together counts as one number recalled. Whatever a single number mixes, its $R^2$ add up to at most 1. An
+# invertible matrix can turn the 24 numbers of the state into 24 uncorrelated ones, and nothing is lost. What
+# uncorrelated numbers explain adds up, and each has at most 1 to give, so together they recall at most 24
+# ([proof](#why-not-more-than-24)).
 #
 # Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more: 21. It
 # spreads nearly the same memory over more words: less of the latest two words, more of older ones.
 #
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
-# a third. Its $c$ is largely a sum in which old words fade slowly. Each word moves this sum but explains little of it,
-# because the others move it, too. With PyTorch's initialisation the LSTM recalls only 14 of 48 in all
-# ([why](#why-only-14-of-48)).
+# a third. Its $c$ is largely a sum in which old words fade slowly, so dozens of words are still in it. Each moves the
+# sum, but explains only a small share of it, because the others move it nearly as much. With PyTorch's initialisation
+# the LSTM recalls only 14 of 48 in all ([why](#why-only-14-of-48)).
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.
@@ -718,7 +722,7 @@ plt.show()
 #
 # 1. scores each $h_j$ with its state $s$, which gives the weights and $c$;
 # 2. computes its next state from $s$, $c$ and the word that it wrote last;
-# 3. writes the next word from that next state, $c$ and that last word.
+# 3. writes the next word from the new state, $c$ and the word written before.
 #
 # The next state is the new $s$, so the scores change and the decoder looks elsewhere, mostly at the source words that
 # it is about to translate. Such a pairing of words is an **alignment** ([chapter 13](13_alignment.ipynb)).
@@ -729,9 +733,9 @@ plt.show()
 # small change of a score would change nothing, and the gradient could not tell where to look instead.
 #
 # But is $c$ not one small vector again? Yes, but there is a new $c$ for each word that is written, another blend of all
-# the states, so no single state has to hold everything. And each source word is one step away from it, for what it says
-# and for the gradient on its way back. Looking back helped where the old network failed: trained on sentences of up to
-# 50 words, the network of 2014 got no worse on sentences of 50 words and more.
+# the states, so no single state has to hold everything. And each source word is one step away from it, both for what it
+# says and for the gradient that comes back. Looking back helped where the old network failed: trained on sentences of
+# up to 50 words, the network of 2014 got no worse on sentences of 50 words and more.
 #
 # ## The transformer: no state at all
 #
@@ -771,11 +775,11 @@ plt.show()
 # each side, so it needs $n - 1$ of them. To multiply a word by a $d \times d$ matrix takes $d^2$ multiplications. A
 # plain cell has two such matrices, this convolution three, one for each word that it sees, and attention four.
 # Attention also works on each of the $n^2$ pairs of words: to compare the two takes $d$ multiplications, and to
-# multiply one vector by its weight $d$ more. So its work is **quadratic** in $n$. Without the four matrices, the pairs
-# cost $2 n^2 d$, which is less than a plain cell's $2 n d^2$ as long as $n < d$.
+# multiply one vector by its weight $d$ more. So its work is **quadratic** in $n$. The pairs alone would cost $2 n^2 d$,
+# less than a plain cell's $2 n d^2$ as long as $n < d$: this is the comparison in the paper.
 #
-# Attention needs one layer and no waiting. In return it does *more* work than a plain cell, at any length, because it
-# has four matrices, not two. An LSTM has eight, so attention exceeds its work only from $n = 2d$ on: at the original
+# Attention needs one layer and no waiting. The price is work: with its four matrices, not two, it does *more* than a
+# plain cell at any length. An LSTM has eight, so attention exceeds its work only from $n = 2d$ on: at the original
 # transformer's width, 512, from about a thousand words ([counted below](#how-much-work-is-it)).
 #
 # What attention saves in training is the *waiting*: a plain cell or an LSTM needs $h_{t-1}$ before it can compute

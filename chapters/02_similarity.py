@@ -196,7 +196,7 @@ print("tea and coffee ", dot(tea, coffee))
 
 # %% [markdown]
 # Coffee, 15 against 13, because it has the same *drink* and a larger *warm*. The dot product measures two things at
-# once, what a vector says and how loudly.
+# once: how far two vectors say the same, and how loudly they say it.
 #
 # ## Direction and length
 #
@@ -343,12 +343,12 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # The cosine divides by the key's whole length, so $(9, 9, 9)$ pays for features that nobody asked for. The dot product
 # charges nothing for them.
 #
-# Where we ask which texts are alike, we want that charge, because a text that has a little of everything is like none
-# in particular. So a **nearest-neighbour search** (in a *vector database*, say) often uses the cosine; with dot
-# products it is a *maximum inner product search*. In a *look-up* we keep the lengths, because a longer key scores
-# higher for every query that agrees with it. So training can lengthen the keys that are often worth finding. It can
-# also shorten a key such as $(9, 9, 9)$, which scores 18 here for *every* question that asks for one feature with a 2.
-# The original transformer leaves the lengths to training.
+# Where we ask which texts are alike, we want that charge, because a text about everything is like none in particular.
+# So a **nearest-neighbour search** (in a *vector database*, say) often uses the cosine; with dot products it is a
+# *maximum inner product search*. In a *look-up* we keep the lengths, because training can then use them. It can
+# lengthen the keys that are often worth finding. And it can shorten a key such as $(9, 9, 9)$, which would otherwise
+# score 18 for *every* question that asks for one feature with a 2. The original transformer leaves the lengths to
+# training.
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -420,14 +420,14 @@ for width in widths:
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly *orthogonal*.
 #
-# So is 0.5 a lot? At width 2, two pairs in three go beyond 0.5 or $-0.5$. At width 64, where 0.5 is four times the
-# typical size, two or three pairs in 100,000 do. So a key that agrees with a query at 0.5 stands out among thousands of
-# random ones.
+# So is 0.5 high? At width 2, two pairs in three have a cosine above 0.5 or below $-0.5$. At width 64, where 0.5 is four
+# times the typical size, two or three pairs in 100,000 do. So a key whose cosine with a query is 0.5 stands out among
+# thousands of random ones.
 #
-# And the typical *dot product* of two strangers? It is a sum of $D$ products $a_i b_i$. Each has mean 0 and, because
-# its factors are independent, variance $1 \cdot 1$. The products are independent, too, so their variances add up to
-# $D$, and the typical size is $\sqrt D$ (not $D$, because positive and negative products mostly cancel). Chapter 3 will
-# divide scores by this $\sqrt D$.
+# And the typical *dot product* of two strangers? It is a sum of $D$ products $a_i b_i$. Each has mean 0, so its
+# variance is the mean of $a_i^2 b_i^2$. Because the factors are independent, this is the product of their mean squares,
+# $1 \cdot 1$. The products are independent, too, so their variances add up to $D$, and the typical size is $\sqrt D$
+# (not $D$, because positive and negative products mostly cancel). Chapter 3 will divide scores by this $\sqrt D$.
 
 # %% tags=["proof"]
 assert all(abs(typical[width] * width**0.5 - 1) < 0.03 for width in widths)
@@ -495,13 +495,14 @@ for word in ("tea", "debts", "python"):
 # | | cosine |
 # |---|---|
 # | two words drawn at random, typically | 0.07 |
-# | a random vector with the words' mean and covariance, and its nearest word | about 0.29 |
+# | a stand-in without meaning (random, with the words' mean and covariance), and its nearest word | about 0.29 |
 # | **tea and coffee** | **0.44** |
 # | a word and its nearest other word, median of those we tried | 0.58 |
 #
 # The second row is what the best of 21,000 reaches by chance. That is more than $1/\sqrt{384} = 0.05$ suggests, because
-# it is the best of so many, and because word vectors do not fill all directions evenly. Tea's 0.44 is above it, but
-# below the median in the last row. So compare cosines with others from the same model.
+# it is the best of so many, and because word vectors do not fill all directions evenly. Tea's 0.44 is above it, so it
+# is no accident, but below the median in the last row, so it is nothing special. A cosine is high or low only among
+# others from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -535,7 +536,8 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 #
 # As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. In code it is one fast
 # call, `queries @ keys.T`. Forget the `.T`, and the shapes do not fit, unless $S = D$: then the product runs, and is
-# wrong. The function below allows further axes in front (a batch).
+# wrong. The function below allows further axes in front (a batch). There `.T` would reverse all axes, so it swaps only
+# the last two.
 
 
 # %% tags=["export"] module="by_hand.similarity"

@@ -89,7 +89,8 @@ with np.errstate(all="ignore"):
 # 5. The ratio of two shares depends on their own two scores alone: not on other keys, nor on which two keys they are.
 #
 # Demand 1 is there because a key with share 0 for a range of scores could be lost: there no small change of its score
-# changes its share, so learning gets no hint. Demand 2 makes equal values, however many, blend to that same value.
+# changes its share, so learning gets no hint. Because of demand 2, equal values, however many, blend to that same
+# value.
 #
 # Take any two keys, and shift all scores until the lower of the two is 0 and the higher is their difference. By demand
 # 4 no share changes, and by demand 5 the ratio depends only on these two scores, whichever keys they are. So **the
@@ -98,13 +99,13 @@ with np.errstate(all="ignore"):
 # This settles the formula. Let $f(x)$ be the ratio that belongs to the difference $x$: the share of one key, divided by
 # that of another whose score is lower by $x$.
 #
-# Take three keys, each 1 ahead of the next, and so with $f(1)$ times its share: if $f(1)$ is 3, the three share 9 to 3
-# to 1. The first is 2 ahead of the third and gets $f(1)^2$ times its share, so $f(2) = f(1)^2$. In the same way leads
-# of $x$ and $y$ give $f(x + y) = f(x) f(y)$.
+# Take three keys: the first scores 1 more than the second, and the second 1 more than the third. So each gets $f(1)$
+# times the share of the next: if $f(1)$ is 3, the three share 9 to 3 to 1. The first is 2 ahead of the third and gets
+# $f(1)^2$ times its share, so $f(2) = f(1)^2$. In the same way leads of $x$ and $y$ give $f(x + y) = f(x) f(y)$.
 #
 # Write $a$ for $f(1)$; it is above 1, since a higher score must get more. Then $f(3) = a^3$, and
-# $f(\tfrac12) = \sqrt a$, since $f(\tfrac12)^2 = f(1)$. The same reasoning works for every fraction, and a short step
-# more for every other $x$ ([Going further](#why-only-powers)): $f(x) = a^x$ for all differences.
+# $f(\tfrac12) = \sqrt a$, since $f(\tfrac12)^2 = f(1)$. The same reasoning works for every fraction, and one more short
+# step covers every other $x$ ([Going further](#why-only-powers)): $f(x) = a^x$ for all differences.
 #
 # To get such ratios, raise $a$ to the power of each score, and divide each result by their sum. Two scores $s$ and $t$
 # then have the ratio $a^s / a^t = a^{s - t}$, since the sum cancels. The shares are positive and sum to 1, like the
@@ -296,13 +297,14 @@ plt.show()
 # %% [markdown]
 # Scores, softmax, weighted average: together they are a **soft look-up**. Its answer has a slope at every query (it is
 # **differentiable**), so queries and keys can be learned by following the slope (**gradient descent**, chapter 7). A
-# hard choice has a slope of 0, and at its jumps none. Attention is this soft look-up, *soft attention*.
+# hard choice has a slope of 0 everywhere but at its jumps, where it has none. Attention is this soft look-up, *soft
+# attention*.
 #
 # Nobody buys a blended price, but attention blends word vectors. Take two vectors of length 1, at right angles: the sum
-# of half of each has a cosine of 0.71 with either, where an unrelated vector has about 0 in a wide space. So a blend of
-# two words is much nearer to *both* than a stranger is, and sometimes near to a word that fits both. Blend 0.6 of
-# *account* and 0.4 of *river*, in the vectors of [chapter 2](02_similarity.ipynb#real-vectors). Which words are
-# nearest?
+# of half of each has a cosine of 0.71 with either. In a wide space a vector that is unrelated to them has about 0 with
+# either. So a blend is much nearer to *both* its words than an unrelated word is, and sometimes near to a word that
+# fits both. Blend 0.6 of *account* and 0.4 of *river*, in the vectors of [chapter 2](02_similarity.ipynb#real-vectors).
+# Which words are nearest?
 
 # %% the words nearest to a blend tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize
@@ -342,7 +344,7 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 #
 # The function `softmax` subtracts the largest score from all scores. The largest exponential is then $e^0 = 1$, so none
 # can overflow, and the sum is at least 1, so you never divide by 0. Very small exponentials may still round to 0
-# (**underflow**). In the blend this does no harm, since such a weight would have added next to nothing; its logarithm
+# (**underflow**). To the answer this does no harm, since such a weight would have added next to nothing; its logarithm
 # is another matter (exercise 2).
 #
 # A score of minus infinity gets the weight 0, exactly. Chapter 4 leaves words out in this way, with a *mask*.
@@ -425,7 +427,8 @@ assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 # derivative*, and learning in steps proportional to these derivatives nearly stops where all are nearly 0.
 #
 # Write $Z$ for the sum of the exponentials, so that $w_i = e^{s_i} / Z$. With respect to $s_i$ the numerator has the
-# derivative $e^{s_i}$, and so has $Z$, since this is its only term that contains $s_i$. The quotient rule gives
+# derivative $e^{s_i}$. So has $Z$, since $e^{s_i}$ is the only one of its terms that contains $s_i$. The quotient rule
+# gives
 #
 # $$\frac{\partial w_i}{\partial s_i} = \frac{e^{s_i} Z - e^{s_i} e^{s_i}}{Z^2} = \frac{e^{s_i}}{Z} \cdot \frac{Z - e^{s_i}}{Z} = w_i (1 - w_i) .$$
 #
@@ -519,9 +522,10 @@ quiz.one_choice(
 # So how large are the scores at the start?
 #
 # A network starts from random numbers (its *initialisation*), chosen so that the entries of its vectors have roughly
-# size 1, and its queries and keys come from different random matrices. So the strangers of chapter 2 are a fair model
-# of the start: vectors whose entries are all independent, with mean 0 and **variance** 1 (the mean squared distance
-# from the mean; if that is 0, the mean of the square).
+# size 1, and its queries and keys come from different random matrices, so that even a word's own query and key are
+# unrelated. So we model the start by the strangers of chapter 2, a simplification: vectors whose entries are all
+# independent, with mean 0 and **variance** 1 (the mean squared distance from the mean; if that is 0, the mean of the
+# square).
 #
 # [Chapter 2](02_similarity.ipynb#how-alike-are-strangers) found how large their dot products are; here is why. For
 # independent numbers the mean of a product is the product of the means. So one product, $q_i k_i$, has mean 0, and its
@@ -572,9 +576,9 @@ for width in widths:
 # tenth.
 #
 # Could training not do the division itself, by shrinking the matrix that makes the queries? It could, but it would
-# begin from a saturated softmax. A smaller initialisation of that matrix avoids this, as in one later model, T5; with
-# the division every matrix keeps the usual one. The argument holds for the start: training fits queries to keys, so
-# their entries are no longer independent, and scores may have any size.
+# begin from a saturated softmax. One later model, T5, avoids this by starting the query matrix with smaller numbers.
+# With the division no matrix needs a special initialisation. The argument holds for the start: training fits queries to
+# keys, so their entries are no longer independent, and scores may have any size.
 
 # %% tags=["proof"]
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
@@ -661,10 +665,9 @@ for width, expected in ((64, 0.012), (1024, 0.003)):  # divided by d_k itself
 # The few that succeed before any step are lucky: their sharp weights happen to be on the right key.
 #
 # Could a larger learning rate make up for the missing division? Only in part: at a learning rate of a million 88
-# percent of the unscaled queries succeed at width 64, and 29 at 1024. (For scores divided by $d_k$ it can: at 1000 all
-# succeed at both widths. The price is a learning rate that must grow with the width.) [Going
-# further](#can-a-query-still-learn) has the code, and shows [when the division matters
-# less](#when-does-it-matter-less).
+# percent of the unscaled queries succeed at width 64, and 29 at 1024. (For scores divided by $d_k$ a larger learning
+# rate does make up for it: with 1000 all queries succeed at both widths.) [Going further](#can-a-query-still-learn) has
+# the code, and shows [when the division matters less](#when-does-it-matter-less).
 
 # %% [markdown]
 # ### Scaled dot-product attention

@@ -188,7 +188,8 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 #
 # Other weights would hardly help, because they blend the same vectors. A matrix can: one that turns the vector of
 # *import* into [the vector of what it implies](#and-python). This chapter adds three matrices, the same for every word,
-# which training can change: two decide which words are chosen, and the third what these hand over.
+# which training can change: one for what a word hands over, and two for how words are chosen, which has faults of its
+# own.
 #
 # ## Queries, keys and values
 #
@@ -224,12 +225,12 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 # *alive*, is it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries
 # and keys have two numbers, *alive* and *action*, and values have two, *alive* and *human*. So $D = 3$ and
 # $d_k = d_v = 2$. A matrix has a row for each entry of the word, and the product adds up the rows for which the word
-# has a 1. So *bites* asks with row 2 of $W_Q$: 2 for *alive* and 0 for *action*.
+# has a 1. So *bites*, whose only 1 is its second number, asks with row 2 of $W_Q$.
 #
 # Now choose the three matrices.
 #
 # - $W_Q$: an action asks for something alive, and a living thing asks for an action. Both ask with a 2, so that the
-#   choice is clear.
+#   choice is clear: row 2 is $(2, 0)$, 2 for *alive* and 0 for *action*.
 # - $W_K$: a living thing can be found by *alive*, and an action by *action*. Being human (row 3) adds another 1 to
 #   *alive*, so *bites* prefers *man*, whose key has a 2, to *dog*.
 # - $W_V$: the value says whether a word is alive and whether it is human. About an action it says nothing.
@@ -473,8 +474,8 @@ quiz.one_choice(
 # - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2. Weights need
 #   not be symmetric even where two scores are equal, because each row is divided by its own sum.
 # - *It hands over only its own vector.* $W_V$ chooses a part: two of *man*'s three numbers, and nothing of *bites*. So
-#   *dog* and *man*, which give *bites* a weight of 0.673, receive nothing from it. The next section shows how a word
-#   hands over what it implies.
+#   *dog* and *man*, which give *bites* a weight of 0.673, receive nothing from it: with a third number its value could
+#   say *is an action*. The next section shows how a word hands over what it implies.
 #
 # The first three are gone because a score now compares two different things: what one word asks, and what the other can
 # be found by. One matrix for both would keep the [symmetry](#why-two-matrices-and-not-their-product), and often [the
@@ -490,16 +491,17 @@ quiz.one_choice(
 #
 # So choose the three matrices like this:
 #
-# - $W_Q$, an outer product, turns *python* into the query *import* + *snake* − *python*. The first two parts ask for
-#   words like *import* or *snake*. The third lowers the score of *python* most, because its cosine with itself is 1.
+# - $W_Q$ is the outer product of *python* and *import* + *snake* − *python*, and so turns *python* into this sum, its
+#   query. The first two parts ask for words like *import* or *snake*. The third lowers the score of *python* most,
+#   because its cosine with itself is 1.
 # - $W_K$ is the identity: a word is found by its own vector.
 # - $W_V$ is the sum of two outer products. One turns *import* into *programming*, the other *snake* into *animal*. Each
 #   hardly disturbs the other, because *import* and *snake* have a cosine near 0.
 #
-# Here $d_k = D = 384$, because $W_K$ is the identity. In the code the query has two extra factors: $\sqrt{384}$ undoes
-# the division by $\sqrt{d_k}$, because word vectors of length 1 have small scores already, and the 10 replaces the
-# temperature of 0.1. What *python* receives is again added to its own vector, and the output shows this sum's cosine
-# with *programming* and *animal*.
+# Here $d_k = D = 384$, because $W_K$ is the identity. In the code the query is multiplied by $10 \sqrt{384}$. The root
+# undoes the division by $\sqrt{d_k}$, which is not needed because word vectors of length 1 have small scores already;
+# the 10 replaces the temperature of 0.1. What *python* receives is again added to its own vector, and the output shows
+# this sum's cosine with *programming* and *animal*.
 
 
 # %%
@@ -666,7 +668,7 @@ print("weights", causal_weights.round(3), sep="\n")
 before, _ = self_attention(small, w_q, w_k, w_v, mask=causal)
 for t in range(3):
     changed = small.copy()
-    changed[t] += 1  # all its numbers: a special change may move nothing
+    changed[t] += 1  # all its numbers: changing one might happen to move nothing
     after, _ = self_attention(changed, w_q, w_k, w_v, mask=causal)
     moved = ~np.isclose(before, after).all(axis=1)
     print(f"{small_tokens[t]:5} changed, outputs moved: {moved}")
@@ -686,11 +688,12 @@ padded_output, padded_weights = self_attention(
 print(padded_weights[1].round(3))
 
 # %% [markdown]
-# Whatever finite numbers the padding holds, no real word gives it any weight. So a sentence must give the same output
-# in a padded batch as alone: a test that finds a padding mask that is missing or lies over the wrong axis. The padding
-# token keeps a *row* of its own, because a row that may attend to nothing would make trouble
-# ([below](#a-row-with-nothing-to-attend-to)). The row means nothing, but no other word reads its output, because every
-# layer hides the token as a key. To hide both the future and the padding, combine the two masks with `&`.
+# Whatever finite numbers the padding holds, no real word gives it any weight. So the words of a sentence must get the
+# same outputs in a padded batch as alone, up to rounding. To test this is to find a padding mask that is missing, or on
+# the wrong axis. The padding token still asks, and so has a row of weights, because a row with nothing to attend to
+# would cause trouble ([below](#a-row-with-nothing-to-attend-to)). Its output means nothing. That does no harm, because
+# in later layers, too, the mask hides the token as a key. To hide both the future and the padding, combine the two
+# masks with `&`.
 
 # %% [markdown]
 # The first folded cell below is the checked version that later chapters import; attention is called
@@ -839,8 +842,9 @@ assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
 # Of the nouns, the verb now sees only the biter: *dog*, whose value $(1, 0)$ gets the weight 0.804, or *man*, whose
-# value $(1, 1)$ gets 0.944. But a word still cannot tell the order *among* the words before it, because they enter the
-# same sum. So most models tell attention the positions, mask or not ([chapter 5](05_position.ipynb)).
+# value $(1, 1)$ gets 0.944. But within one layer a word still cannot tell the order *among* the words before it,
+# because they enter the same sum. So most models give attention the positions, with or without a mask ([chapter
+# 5](05_position.ipynb)).
 
 # %% [markdown]
 # ## The same as a PyTorch module

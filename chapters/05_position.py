@@ -55,8 +55,9 @@ assert same
 # Each score depends on what its two words *are* and not on where they stand, and the weighted values are summed, in
 # whatever order. If the words are reordered, the outputs are reordered in the same way: without a mask, attention is
 # **permutation equivariant** ([chapter 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)). So is a whole
-# encoder, which otherwise works on each word alone. (A test for a model that has forgotten its positions, with dropout
-# off: shuffle the words, and see whether its outputs are merely shuffled.) So the order must enter elsewhere.
+# encoder ([chapter 8](08_encoder.ipynb)), because apart from attention it works on each word alone. This gives a test
+# for a model in which the positions were forgotten: shuffle the words, and see whether the outputs are merely shuffled.
+# So the order must enter elsewhere.
 #
 # One way in is through the input: give every **position** in the sentence a vector of its own, $p_t$ for position $t$,
 # counted from 0, and add it to $x_t$, the vector of the word that stands there. The model reads $x_t + p_t$.
@@ -105,10 +106,10 @@ for t in (0, 1, 10, 100):
 # **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: the number dominates every dot
 # product.
 #
-# Smaller steps could stop that, but not this: whatever the step, the model reads $x_t + t\,u$ with a fixed vector $u$,
-# for the plain index $(1, \dots, 1)$. The key is $(x_t + t\,u) W_K = x_t W_K + t\,(u W_K)$, so its score with a query
-# $q$ gains $c\,t$. Here $c = q \cdot (u W_K)$ is the same for every key. If $c$ is positive, the last position gains
-# most, because $c\,t$ grows with $t$. If $c$ is negative, the first does. No other position can.
+# Smaller steps would cure that, but there is a second fault. Whatever the step, the model reads $x_t + t\,u$ with a
+# fixed vector $u$ (for the plain index, $u = (1, \dots, 1)$). The key is $(x_t + t\,u) W_K = x_t W_K + t\,(u W_K)$, so
+# its score with a query $q$ gains $c\,t$. Here $c = q \cdot (u W_K)$ is the same for every key. If $c$ is positive, the
+# last position gains most, because $c\,t$ grows with $t$. If $c$ is negative, the first does. No other position can.
 #
 # **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
 # so "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in the
@@ -135,8 +136,8 @@ assert cosine_similarity(dog, man) < 0.5
 # ## Sines and cosines
 #
 # A clock hand grants several wishes at once. Let it have length 1 and move on with every position. The dot product of
-# two hands is the cosine of the angle between them, largest where they agree and lower on both sides. So whatever the
-# time a query points to, the key that points there scores highest.
+# two hands is the cosine of the angle between them, largest where they agree and lower on both sides. So whatever time
+# a query points to, the key that points there scores highest.
 #
 # One hand is not enough. A fast hand comes round again: with a period of 6 steps, positions 1, 7 and 13 are the same. A
 # slow hand hardly moves in one step, so a score can hardly choose between neighbours. Several hands together tell the
@@ -528,10 +529,11 @@ assert not same
 #
 # ## Does adding destroy the word?
 #
-# After adding, the model sees only the sum, but it can be taken apart: a matrix recovers [nearly every word, and the
-# position or one beside it](#can-the-sum-be-taken-apart). In a wide space two random directions are nearly at right
-# angles ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)), so word and position hardly disturb each other at
-# the start, and training can move the words away from the directions that positions use.
+# After adding, the model sees only the sum, but it can be taken apart: a matrix [recovers nearly every
+# word](#can-the-sum-be-taken-apart), and in a wide space nearly always the position or one beside it. In a wide space
+# two random directions are nearly at right angles ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)), so word
+# and position hardly disturb each other at the start, and training can move the words away from the directions that
+# positions use.
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**)? In the projection that comes next,
 # the upper rows, $W_1$, multiply the word, and the lower rows, $W_2$, the position:
@@ -643,13 +645,14 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 #
 # Sinusoids may extrapolate: in our task they do at width 16 and 32, in part at 64, and hardly at 128.
 #
-# Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width, but the 24 encodings point
-# in too few directions to determine $A$. Training found another matrix, right for these, but at widths 64 and 128 wrong
-# for many later ones ([why](#why-do-wide-sinusoids-fail)).
+# Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width. But from width 32 on the 24
+# encodings point in too few directions to determine $A$, and training found another matrix, right for these. At 64 and
+# 128 more of each later encoding lies outside those directions, which explains [part of the
+# failure](#why-do-wide-sinusoids-fail).
 #
 # For a whole model, plot its error on unseen texts by position, past the trained length. If the curve rises there, the
-# model does not cope. If it stays level, the model may have ignored the far words. So show it only the last words, as
-# many as it was trained on: only if the error rises now had it used the longer text.
+# model does not cope. If it stays level, the model may have ignored the far words. To find out, cut each text down to
+# its last words, as many as in training. If the error rises, the model had used the words that you cut off.
 
 # %% [markdown]
 # Within the trained length the paper of 2017 found both nearly identical in quality (its table 3, row E), and preferred
@@ -698,8 +701,8 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # The sinusoidal encoding of position $t$ is a fixed vector turned by $R_t$: $p_t = p_0 R_t$, with
 # $p_0 = (0, 1, 0, 1, \dots)$. **Rotary position embedding** (RoPE) adds nothing to the words. It turns query and key
 # themselves, pair by pair: a query $q$ at position $t$ becomes $q R_t$, a key $k$ at position $s$ becomes $k R_s$. The
-# angles are as before, with the width of a query, $d_k$, in place of $D$. A rotation keeps lengths, so it cannot drown
-# the word.
+# angles are as before, with the width of a query, $d_k$, in place of $D$. A rotation keeps lengths, so no score can
+# grow with the position.
 #
 # The positions enter the score by $t - s$ alone:
 #

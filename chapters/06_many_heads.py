@@ -11,10 +11,10 @@
 # *Dog bites man.* To know who bit whom, the verb needs both nouns, kept apart. One *head*, as in chapter 4, has one row
 # of weights for the verb, and so gives it one average of the words. But in general two words cannot be recovered from
 # one average. Let each word be a number: with equal weights, 1 and 5 give 3, and so do 2 and 4. A second average, with
-# the weights $\tfrac23$ and $\tfrac13$, is $\tfrac73$ for 1 and 5 but $\tfrac83$ for 2 and 4. Only one pair has both
-# averages. **Multi-head attention** computes several averages side by side, each with weights of its own. This chapter
-# builds it by hand and as a [PyTorch module](#the-same-as-a-pytorch-module), measures [what a single head
-# loses](#would-one-head-do), asks why heads become different, and inspects those of a published model.
+# the weights $\tfrac23$ and $\tfrac13$, is $\tfrac73$ for 1 and 5 but $\tfrac83$ for 2 and 4. Only the pair 1 and 5 has
+# both the averages 3 and $\tfrac73$. **Multi-head attention** computes several averages side by side, each with weights
+# of its own. This chapter builds it by hand and as a [PyTorch module](#the-same-as-a-pytorch-module), measures [what a
+# single head loses](#would-one-head-do), asks why heads become different, and inspects those of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
 # takes about 25 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 7 more
@@ -116,18 +116,18 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # and both nouns must be worked out from this average alone.
 #
 # How much does one average lose? We try to read both nouns back from what the verb receives. A word has $D = 16$
-# numbers, of which a noun fills 8. So two nouns are 16 numbers, and the verb receives 16: would they fit? We draw two
-# thousand pairs of nouns, whose entries are independent normal numbers with mean 0, and set the attention weights
-# ourselves:
+# numbers. Every noun fills the same 8 of them, and the others are 0. So two nouns are 16 numbers, and the verb receives
+# 16: would they fit? We draw two thousand pairs of nouns, whose entries are independent normal numbers with mean 0, and
+# set the attention weights ourselves:
 #
 # - *One head* averages the nouns with $\alpha$ and $1 - \alpha$, and multiplies by a random $W_V$ of shape (16, 16). We
 #   vary $\alpha$.
 # - *Two heads*: one has all of its weight on the first noun, the other on the last. Each has a random $W_V$ of shape
 #   (16, 8).
 #
-# On the first thousand pairs we fit one more matrix, which leads from the 16 numbers received to the 16 of both nouns,
-# by **least squares**: it makes the squared error as small as possible. On the other thousand pairs we divide its
-# squared error by that of guessing zero. This is the share missed: 0 is perfect.
+# On the first thousand pairs we fit one more matrix, which maps the 16 numbers received to the 16 of both nouns, by
+# **least squares**: it makes the squared error as small as possible. On the other thousand pairs we divide its squared
+# error by that of guessing zero. This is the share missed: 0 is perfect.
 #
 # **Predict first.** What share of the nouns does the fitted matrix miss, given one head's average?
 #
@@ -179,9 +179,11 @@ plt.show()
 # over 16 entries without adding to them. Which half is lost? Take $\alpha = \tfrac12$. Two nouns can be computed from
 # their sum and their difference, 8 numbers each, and the average determines only the sum. Entry by entry, sum times
 # difference is $a^2 - b^2$, which is 0 on average because the nouns have the same variance. So the two are
-# uncorrelated: knowing the sum helps no matrix to guess the difference, and the best guess is 0. As the nouns are
-# independent, the difference varies as much as the sum, so exactly half is lost. For another $\alpha$ another
-# combination of the two nouns is lost in place of the difference ([the proof](#why-exactly-half)).
+# uncorrelated: no matrix can predict the difference from the sum, and the best guess is 0. Since $a = \tfrac12 (s + d)$
+# and $b = \tfrac12 (s - d)$ with the sum $s$ and the difference $d$, the squared entries of both nouns add up to
+# $\tfrac12 (s^2 + d^2)$, and the part with $d$ is missed. As the nouns are independent, $d$ varies as much as $s$:
+# exactly half is lost. For another $\alpha$ another combination of the two nouns is lost in place of the difference
+# ([the proof](#why-exactly-half)).
 #
 # Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole.
 #
@@ -226,10 +228,10 @@ plt.show()
 # The product $W_V^{(h)} W_O^{(h)}$ has the shape $(D, D)$, but squeezes a word into $d_k$ numbers on the way (its
 # *rank* is at most $d_k$).
 #
-# Head $h$ adds its attention weights times $X W_V^{(h)} W_O^{(h)}$. If all heads had the same weights, these could be
-# factored out, leaving one wide head with the matrix $\sum_h W_V^{(h)} W_O^{(h)}$. So several heads gain only where
-# their weights differ. And since a sum has no order, two heads can be exchanged together with their rows of $W_O$, so
-# *head 3* means something in one trained model only.
+# Let $A^{(h)}$ be the attention weights of head $h$, $(T, T)$. It adds $A^{(h)} X W_V^{(h)} W_O^{(h)}$. If all heads
+# had the same weights $A$, their sum would be $A X \sum_h W_V^{(h)} W_O^{(h)}$: one wide head. So several heads gain
+# only where their attention weights differ. And since a sum has no order, two heads can be exchanged together with
+# their rows of $W_O$, so *head 3* means something in one trained model only.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -294,8 +296,8 @@ for y, sentence, name in (
 plt.show()
 
 # %% [markdown]
-# The sum is positive where the dog only bites, negative where it is only bitten, and 0 where it does both. Neither head
-# by itself tells all three sentences apart. Their sum does.
+# The sum is positive where the dog only bites, negative where it is only bitten, and, in the third sentence, 0 where it
+# does both. Neither head by itself tells all three sentences apart. Their sum does.
 #
 # Unlike the models of an ensemble, heads are not averaged: each head's own rows of $W_O$ set how much it adds to each
 # number.
@@ -419,8 +421,9 @@ assert np.allclose(received[0], together)
 
 # %% [markdown]
 # Attention works on the last two axes: queries times keys gives $(B, H, T, T)$, one matrix of scores for each head of
-# each sentence. So it treats heads as it treats the sentences of a batch: each by itself. Here is a batch on its way,
-# with one word of one sentence:
+# each sentence. So it treats heads as it treats the sentences of a batch: each by itself. Here is what happens to a
+# batch at each step; we print one word of one sentence. Code and printout count from 0, so *head 1* is here the second
+# head.
 
 # %% tags=["nbval-check-output"]
 y = np.arange(96).reshape(2, 6, 8)  # say x @ w_v: 2 sentences, 6 words, width 8
@@ -438,14 +441,13 @@ print("merged   ", merged.shape, "     word 2:", merged[0, 2])
 assert np.allclose(merged[0, 2], y[0].mean(axis=0))
 
 # %% [markdown]
-# (The printout counts from 0.) All weights are equal, so the merged row is the mean of the six rows: it starts with 20,
-# the mean of 0, 8, …, 40.
+# All weights are equal, so the merged row is the mean of the six rows: it starts with 20, the mean of 0, 8, …, 40.
 #
 # Without the swap, reshaping from $(B, T, D)$ straight to $(B, H, T, d_k)$ gives the same shape and no error, but the
-# wrong numbers. A reshape leaves the numbers in their order, all of word 1, then all of word 2, and only cuts this row
-# into $H$ runs. Take two words, $(1, 2, 3, 4)$ and $(5, 6, 7, 8)$, and two heads. Head 1 should get $(1, 2)$ and
-# $(5, 6)$. Instead it gets $(1, 2)$ and $(3, 4)$, and takes the second half of word 1 for word 2. The way back has [the
-# same trap](#break-it-merged-without-the-swap).
+# wrong numbers. A reshape leaves all numbers of the sentence in one long line, first those of word 1, then those of
+# word 2, and only cuts this line into $H$ runs. Take two words, $(1, 2, 3, 4)$ and $(5, 6, 7, 8)$, and two heads. Head
+# 1 should get $(1, 2)$ and $(5, 6)$. Instead it gets $(1, 2)$ and $(3, 4)$, and takes the second half of word 1 for
+# word 2. The way back has [the same trap](#break-it-merged-without-the-swap).
 #
 # The example with the dog is no good test of such code. Confusing $H$ and $d_k$ would pass, because both are 2 there,
 # and so would forgetting $W_O$, which is the identity. Test with sizes that all differ and a random $W_O$, against a
@@ -797,11 +799,12 @@ print(f"{'two, equal but W_O':20} {parted:5.2f}")
 assert parted < 0.005
 
 # %% [markdown]
-# One head misses about 42 percent ([why less than half?](#could-one-head-escape-by-other-means)). Two heads that start
-# equal miss as much. Two that start at random miss nothing. In all three runs of the latter, each from another random
-# start, or *seed*, one head gives its largest weight to the first noun, the other to the last. The weights need not be
-# 1, because two different averages are two equations for two unknowns. The last row of the output, trained once, is for
-# the quiz below.
+# One head misses about 42 percent. That is less than half, because its weights are no longer set by us but computed
+# from the nouns, which lets about one number more through ([how](#could-one-head-escape-by-other-means)). Two heads
+# that start equal miss as much. Two that start at random miss nothing. In all three of these runs, each from a
+# different random start (*seed*), one head gives its largest weight to the first noun, the other to the last. The
+# weights need not be 1, because two different averages are two equations for two unknowns. The last row of the output,
+# trained once, is for the quiz below.
 #
 # The two heads start from different random matrices, and each is corrected through its own rows of $W_O$, so training
 # corrects them differently. Presumably a head lowers the error more by bringing what is still missing than by repeating

@@ -67,9 +67,10 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the blend
 #
-# The output is $o = \sum_j w_j v_j$. For each unit of $w_j$ the output moves by $v_j$, and each entry of this move
-# changes the loss by its size times the gradient of that entry of $o$: together, a dot product. An entry of $v_j$
-# enters $o$ multiplied by $w_j$, so its gradient is $w_j$ times that of the same entry of $o$:
+# The output is $o = \sum_j w_j v_j$. Raise $w_j$ by a small $\delta$, and the output moves by $\delta \, v_j$. Each
+# entry of this move, times the gradient of that entry of $o$, is a change of the loss; their sum is a dot product. And
+# an entry of $v_j$ is multiplied by $w_j$ on its way into $o$, so its gradient is $w_j$ times the gradient of that
+# entry of $o$:
 #
 # $$\frac{\partial L}{\partial w_j} = \frac{\partial L}{\partial o} \cdot v_j , \qquad \frac{\partial L}{\partial v_j} = w_j \, \frac{\partial L}{\partial o} .$$
 #
@@ -177,8 +178,9 @@ assert abs(d_scaled.sum()) < 1e-15
 # A small step changes the loss by about the dot product of gradient and step. Our step is minus the gradient times the
 # learning rate, so the loss falls by about the learning rate times the squared length of the gradient, here
 # $0.113^2 + 0.018^2 = 0.0131$. It fell by 0.0134. A large step may raise the loss, because the gradient changes on the
-# way. So where a loss rises, repeat the step on the same examples with a smaller learning rate. If the fall still does
-# not match the prediction, check the sign, the update and the examples.
+# way. This gives a test for any training code: if the loss rises, repeat the step on the same examples with a much
+# smaller learning rate. If the fall is then not about the learning rate times the squared length of the gradient, the
+# sign, the update or the gradient is wrong.
 #
 # [Further steps](#keep-going) with all three matrices bring the loss close to 0.
 
@@ -366,9 +368,9 @@ assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
 # %% [markdown]
 # The gradients of all 14 numbers in query, keys and values agree to within $10^{-10}$, where the largest is about 0.6.
 # In a model whose gradients have other sizes, compare the difference with the size of the gradient, and add a small
-# absolute tolerance for those that are 0. Both losses must be of the same function: switch dropout off, and keep the
-# batch. Check in 64-bit floats, as here: [32 bits are too few](#how-small-a-step-in-a-gradient-check). PyTorch's own
-# check is `torch.autograd.gradcheck`.
+# absolute tolerance for those that are 0. Both losses must be of the same function: use the same examples, and switch
+# off all that is random, such as dropout. Check in 64-bit floats, as here: [32 bits are too
+# few](#how-small-a-step-in-a-gradient-check). PyTorch's own check is `torch.autograd.gradcheck`.
 
 # %% [markdown]
 # ## Let the machine do it
@@ -377,8 +379,8 @@ assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
 # for a whole transformer would fill pages, so PyTorch does the work. During the **forward pass**, which computes the
 # loss, it keeps a record, the **computation graph**, of the operations on its arrays, which it calls **tensors**. On
 # request PyTorch walks this graph backwards, from one number, the loss. This is **automatic differentiation**, or
-# *autograd*. The walk costs about twice as much as the forward pass, since each matrix product has two on the way back,
-# one for either factor.
+# *autograd*. The walk costs about twice as much as the forward pass, since each matrix product needs two on the way
+# back, one for each factor.
 #
 # Why backwards? A walk forwards carries the effect of one parameter on everything that follows, so it must be repeated
 # for each. A walk back carries the effect of everything on the one loss, so one walk (**reverse mode**) gives the
@@ -636,8 +638,8 @@ print(f"loss of the first batch: {loss:.2f}")
 # chance.
 #
 # Now `train`, in the folded cell, repeats this step a thousand times on a new model, each time with sixteen new notes.
-# There are more than five million notes, and training shows only these 16,000, so the layer cannot remember answers: it
-# must find out *how* to look.
+# There are more than five million notes, and training shows only these 16,000, each once, so remembering answers would
+# not help: the layer must find out *how* to look.
 
 # %% the training loop, and the note that we watch tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -709,8 +711,8 @@ for step in (0, 80, 100, 120, 140, 1000):
 #
 # So the loss falls first. Why? [A score rises](#back-through-the-softmax) if more weight on its key would lower the
 # loss more than the average. At first $W_V$ and the linear maps after the blend are random, so chance decides whether a
-# digit's value raises that digit's logit. More weight on the right entry then helps with some digits and not with
-# others, so on average its score hardly moves.
+# digit's value raises that digit's logit. More weight on the right entry then helps with some digits and hurts with
+# others. A name's digit changes from note to note, but $W_Q$ and $W_K$ are shared, so these pushes nearly cancel.
 #
 # 1. *Values.* $W_V$ and the output can learn without a look-up. With even weights a question receives the mean of five
 #    values. That says which digits are in the note, but not which one was asked for: enough to bet on these instead of
@@ -718,15 +720,16 @@ for step in (0, 80, 100, 120, 140, 1000):
 # 2. *Look-up.* Now the value of *Cleo 1* raises the logit of 1. For the question *Cleo?* more weight on this entry
 #    helps more than the average, so its score rises. An entry that happens to share the digit gains, too, but only the
 #    right name gains in every note, and its gains add up in $W_Q$ and $W_K$.
-# 3. *Suddenly.* The look-up grows faster the further it has grown, presumably because the gradient of a query is made
-#    of keys, and that of a key of queries: each speeds up the other. With $W_K$ *frozen* (not trained), the weight on
-#    the right name is only 0.4 after 400 steps. [Going further](#which-half-waits-for-which) asks which delays which,
-#    values or look-up.
+# 3. *Suddenly.* The look-up grows faster the further it has grown, presumably because the gradient of a query is a sum
+#    of keys, and that of a key a sum of queries: as the keys come to differ, the queries learn faster, and the reverse.
+#    With $W_K$ *frozen* (not trained), the weight on the right name is only 0.4 after 400 steps. [Going
+#    further](#which-half-waits-for-which) asks which delays which, values or look-up.
 #
 # After 1,000 steps the weight on the right name is near two thirds, while all answers are right. A weight is not a
 # probability of being right: the linear maps after the blend make a clear answer out of a mixture in which one digit is
 # the strongest. The weight hardly grows from there, because [the gradient at a logit](#where-does-the-gradient-begin)
-# is the predicted probability, less 1 for the right digit: once the answers are right and certain, nearly 0 at all ten.
+# is the predicted probability, minus 1 if the digit is the right one. Once the answers are right and certain, it is
+# nearly 0 at all ten.
 #
 # Was that luck? Here is that run beside those of the next two seeds, each tested on 2,000 new notes:
 
@@ -754,8 +757,8 @@ assert any(bad for rate, bad in overflowed if rate == 1)
 assert not any(bad for rate, bad in overflowed if rate < 1)
 
 # %% [markdown]
-# No: all three models answer every question, with about two thirds of the weight on the right name. (With a few other
-# seeds the loss becomes NaN, because the learning rate is so large.)
+# Where training does not diverge, no: all three models answer every question, with about two thirds of the weight on
+# the right name. (With a few other seeds the loss becomes NaN, because the learning rate is so large.)
 #
 # What did training make of $W_Q$ and $W_K$? In the first of the three models, the first eight rows and columns of
 # $W_Q W_K^\top / \sqrt{18}$ are, without biases and digits, the scaled scores of names that ask (rows) with names as
@@ -802,8 +805,8 @@ for name, parameter in model.named_parameters():
 
 # %% [markdown]
 # Not one is an attention weight, because attention weights are computed for each note. No shape in the list has a 5 in
-# it, so the same parameters fit notes of any length. (In the list, `weight` is PyTorch's name for the matrix of an
-# `nn.Linear`, stored transposed, one row for each *output*.)
+# it, so the same parameters can be applied to notes of any length. (In the list, `weight` is PyTorch's name for the
+# matrix of an `nn.Linear`, stored transposed, one row for each *output*.)
 
 # %% tags=["proof"]
 fresh = new_model()
@@ -921,8 +924,8 @@ assert all(
 )
 
 # %% [markdown]
-# Of these four, the bias $b$ of $W_K$ proves nothing. It adds $q \cdot b$, the same number, to all scores of a query
-# $q$, which changes no weight, so its true gradient is always 0.
+# Of these four, the bias $b$ of $W_K$ is no evidence of a cut: its gradient is 0 in a healthy model, too, up to
+# rounding, because it adds the same number, $q \cdot b$, to all scores of a query $q$, which changes no weight.
 #
 # So three checks come before a long training. Each takes seconds:
 #

@@ -365,8 +365,8 @@ plt.show()
 # x = norm_ff(x + feed_forward(x))
 # ```
 #
-# Self-attention comes first, because otherwise the first layer's queries to the memory would each depend on a single
-# word.
+# Self-attention comes first. One reason may be that otherwise the first layer's queries to the memory would each depend
+# on a single word.
 #
 
 
@@ -475,7 +475,8 @@ print(tuple(layer(answer, see_past, memory, nothing_hidden).shape))
 # %% [markdown]
 # Of the model, read the last method first: `forward` encodes the source into the memory, then decodes the target.
 # `encode` and `decode` make the masks and call `stack`, which looks up embeddings, adds positions and runs the layers.
-# `__init__` ends with Glorot's starting values, as in chapter 8.
+# `__init__` ends with Glorot's starting values, as in chapter 8, and smaller ones for the embeddings, for a reason that
+# follows the code.
 
 
 # %%
@@ -525,14 +526,14 @@ class OneScreen(nn.Module):
 # %% [markdown]
 # The linear map in the drawing, elsewhere the *LM head*, is the target's embedding matrix, used a second time: a
 # token's logit is the dot product of its embedding with the decoder's final vector. This **weight tying** saves a
-# matrix of $V \times D$. A final vector comes out of a norm, so its entries start with size 1, and those of the
-# embeddings with $1 / \sqrt D$, so that a logit, a sum of $D$ products of random sign, has size 1, too. On the way in,
-# `stack` multiplies the embeddings by $\sqrt D$, as in [chapter 8](08_encoder.ipynb#from-token-numbers-to-vectors), to
-# about the size of the positions.
+# matrix of $V \times D$. A final vector comes out of a norm, so its entries start with size 1; those of the embeddings
+# start with $1 / \sqrt D$. A sum of $D$ products of random sign grows like $\sqrt D$, so a logit has size
+# $\sqrt D \cdot 1 / \sqrt D = 1$, too. On the way in, `stack` multiplies the embeddings by $\sqrt D$, as in [chapter
+# 8](08_encoder.ipynb#from-token-numbers-to-vectors), to about the size of the positions.
 #
 # Try the model before any training, at the paper's size but with a small vocabulary and random tokens. The logits
 # should have the shape $(B, T, V)$, and the first loss should be about $\ln V + \frac12$, because equal logits would
-# cost $\ln V$, and a standard deviation near 1 costs half a unit more ([chapter
+# cost $\ln V$, and logits with a standard deviation near 1 cost half a unit more ([chapter
 # 7](07_learning.ipynb#the-first-number-to-look-at)).
 
 # %%
@@ -582,8 +583,8 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 # - *finite*: every logit of a real position is a number. A position that may attend to nothing gets NaN in this code.
 #   (Let it attend to itself, or replace the NaN by 0, as the book's module does.)
 #
-# All run after `model.train()` and after `model.eval()`, because a mask may be missing in one of them, with a model
-# built without dropout, which would move the logits by chance.
+# All run in both modes, after `model.train()` and after `model.eval()`, because a mask may be missing in one of them.
+# The model is built without dropout, which would move the logits by chance.
 
 
 # %%
@@ -618,8 +619,9 @@ fresh = OneScreen(32, d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
 check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 
 # %% [markdown]
-# The leak test does not notice targets that are not shifted, nor a mask that hides too much. And it tries a single cut,
-# after the third word: if position 5 saw position 6, nothing before the cut would move. Try other values of `cut`, too.
+# The leak test does not notice targets that are not shifted, because it never sees what is wanted, nor a mask that
+# hides too much, because then nothing leaks. And it tries a single cut, after the third word: if position 5 saw
+# position 6, nothing before the cut would move. Try other values of `cut`, too.
 #
 # ## A model that has learnt to answer
 #
@@ -677,9 +679,10 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # %% [markdown]
 # ### What is given, and what is wanted
 #
-# The decoder receives `answers[:, :-1]`, the rows without their last token, and must predict the wanted words,
-# `answers[:, 1:]`, the rows without their first: **next-token prediction**. So it is given the correct words, *shifted
-# right*, even where it would have written others: that is **teacher forcing**.
+# The decoder receives `answers[:, :-1]`, the rows without their last token (in a shorter answer that is padding; its
+# `<eos>` stays in, but nothing is wanted there), and must predict the wanted words, `answers[:, 1:]`, the rows without
+# their first: **next-token prediction**. So it is given the correct words, *shifted right*, even where it would have
+# written others: that is **teacher forcing**.
 #
 # Say that the softmax gives the wanted words the probabilities 0.5 (*I*), 0.8 (*am*), 0.9 (*fine*) and 1 (`<eos>`),
 # each given the question and the words before it. By the chain rule of probability, their product, 0.36, is the
@@ -1157,8 +1160,8 @@ assert difference < 1e-4
 check(model, questions[::41], answers[::41, :-1])
 
 # %% [markdown]
-# It also agrees with `nn.Transformer`, given the same parameters and a final norm on each stack, in both orders of
-# norms:
+# It also agrees with `nn.Transformer` in both orders of norms. PyTorch's model ends each stack in one more norm, so the
+# book's module gets one, too, and both have the same parameters:
 
 # %% compare with nn.Transformer tags=["hide-input"]
 from dataclasses import replace
@@ -1263,8 +1266,9 @@ assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 # learnt to copy it from there. That works for held-out answers, too, so loss and accuracy look perfect. When the model
 # writes, the next input is not there yet.
 #
-# So a low loss says little about the masks, and even good answers do not say enough: of the models with [nine wrong
-# masks](#nine-wrong-masks), two answer nearly everything correctly. `check` finds most of the nine.
+# So a low loss says little about the masks, and even good answers do not say enough: of [nine kinds of wrong
+# mask](#nine-wrong-masks), each tried in models of its own, two still give nearly only right answers. `check` finds
+# most of the nine.
 #
 # ### What to check, and in which order
 #

@@ -187,7 +187,8 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | `\s+` | white space that is left | a line break before a word |
 #
 # In the fourth part `(?!\S)`, a *negative lookahead*, forbids the run to end before a visible character. So the run
-# gives its last space back, and the next word keeps it.
+# gives its last space back, and the next word keeps it. A line break that is given back, or stands alone, fits no word:
+# the fifth part takes it.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -371,10 +372,10 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 #
 # The heart is `_merge`. The *rank* of a pair says how early it was learnt, 0 for the first. `_merge` takes, again and
 # again, the learnt pair of lowest rank in the word, until there is none. This gives the result of going through all
-# merges in order. A learnt pair that appears only after a merge holds the symbol which that merge has made, so it was
-# learnt later and has a higher rank: nothing is missed by never going back. In *seat* only *e a* is a learnt pair, of
-# rank 0, so the word becomes *s ea t*. Now *ea t*, of rank 3, is one, and the word becomes *s eat*. That is two rounds
-# instead of four merges, and a large tokenizer has thousands of merges.
+# merges in order. Going through the list never returns to an earlier merge. Nor does `_merge` have to, because a merge
+# brings only pairs with its new symbol into the word; these were learnt later, so they have higher ranks. In *seat*
+# only *e a* is a learnt pair, of rank 0, so the word becomes *s ea t*. Now *ea t*, of rank 3, is one, and the word
+# becomes *s eat*. That is two rounds instead of four merges, and a large tokenizer has thousands of merges.
 
 # %% tags=["export"] module="tokens"
 from pathlib import Path
@@ -622,8 +623,8 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # - *Arithmetic.* 12345 begins with the token *12*, because no merge joins *12* to *3*. (Captions have few numbers, so
 #   *34* and *45* were not worth a merge.) Another number may be cut elsewhere, so the digits of two numbers need not
 #   line up. Many newer tokenizers therefore cut numbers into single digits or groups of three. Groups line up only if
-#   counted from the right, where the units stand: *12 | 345*. The price: more tokens for each number, and with groups
-#   about 1,000 tokens to learn.
+#   counted from the right, where the units stand: *12 | 345*. The price: with single digits more tokens for each
+#   number, with groups about 1,000 tokens to learn.
 # - *Case and spaces.* The words *␣tea*, *tea* and *␣TEA* share no token, so the model must learn that they are similar.
 #   And a *prompt*, the text that a model is to continue, should not end with a space: the next word usually brings its
 #   own.
@@ -655,21 +656,22 @@ for row in captions["sizes"]:
     print(f"{row['vocab_size']:10,}  {words}{row['rare']:19.0%}")
 
 # %% [markdown]
-# From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third of their length; from 8,000
-# to 32,000 they lose a tenth of it at most. The last column shows the price: at 32,000, 98 percent of the merged tokens
-# are rare.
+# From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third of their length; going on
+# from 8,000 to 32,000 makes them shorter by a further tenth at most. The last column shows the price: at 32,000, 98
+# percent of the merged tokens are rare.
 #
 # French was absent from the training text, so fewer merges fit. From a vocabulary of 2,000 on, it needs about twice as
 # many tokens per word as English: twice the computation or more, and half as many words in the model's **context
 # window**, the tokens that it can read at once. Large models have this problem too: languages that their tokenizers saw
 # least tend to cost most.
 #
-# Which size is best? In [our trials](#which-vocabulary-is-best) with vocabularies from 300 to 16,000, the largest
-# predicted held-out text best. In translation, though, Sennrich and Zhang found that small vocabularies help small
-# corpora. So try a few sizes, and compare the models by what they cost and by their loss on held-out text, taken per
-# byte: a loss per token cannot be compared between vocabularies ([why](#which-vocabulary-is-best)). The original
-# transformer had 37,000 tokens for English and German together; today's models often have 100,000 or more, and can
-# afford it, because a token's count grows with the training text.
+# Which size is best? Rare tokens alone do not tell. In [our trials](#which-vocabulary-is-best) with vocabularies from
+# 300 to 16,000, the largest predicted held-out text best, although nearly all of its merged tokens are rare. In
+# translation, though, Sennrich and Zhang found that small vocabularies help small corpora. So try a few sizes, and
+# compare the models by what they cost and by their loss on held-out text, taken per byte: a loss per token cannot be
+# compared between vocabularies ([why](#which-vocabulary-is-best)). The original transformer had 37,000 tokens for
+# English and German together; today's models often have 100,000 or more, and can afford it, because a token's count
+# grows with the training text.
 #
 # Whatever the size, split the data first and learn the merges from training text alone, because they are fitted to
 # their text like parameters. Otherwise the test text is cut into fewer tokens than other new text, and no longer stands
@@ -765,9 +767,9 @@ assert convenient.decode(convenient.encode(message)) != message
 # Tests on ordinary texts do not find this fault. So encode a text that contains `<eos>`, and check that no special
 # token comes out.
 #
-# Libraries differ. Hugging Face's tokenizers recognise special tokens in a text unless told otherwise
-# (`encode_special_tokens`); tiktoken raises an error unless told (`allowed_special`, `disallowed_special`). Know what
-# yours does before you hand it what users type.
+# Libraries differ. Hugging Face's tokenizers recognise special tokens in a text, unless you set `encode_special_tokens
+# = True`, which takes them for ordinary text; tiktoken raises an error, unless you say what to do (`allowed_special`,
+# `disallowed_special`). Know what yours does before you hand it what users type.
 
 # %% [markdown]
 # ## Batches with little padding
@@ -776,15 +778,16 @@ assert convenient.decode(convenient.encode(message)) != message
 # `<pad>`. Sentences of 2, 3 and 7 tokens make $3 \cdot 7 = 21$ tokens, of which 9, or 43 percent, are padding.
 #
 # The padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding.
-# Without it padding would take a share of the softmax, so a sentence's outputs would depend on its batch. The mask is
-# `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`. The loss is the mean over the real
-# tokens alone. Counting `<pad>` would make it look better, because it is the easiest token to predict. To test mask and
-# loss, add more padding, with dropout off: the outputs at real tokens and the loss must stay the same, up to rounding.
+# Without it padding would take a share of the softmax in the encoder, so a sentence's outputs would depend on its
+# batch. The mask is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`. The loss is the mean
+# over the real tokens alone. Counting `<pad>` would make it look better, because it is the easiest token to predict. To
+# test mask and loss, add more padding, with dropout off: the outputs at real tokens and the loss must stay the same, up
+# to rounding.
 #
 # Padding takes as much computation as any token. **Bucketing** reduces this waste: sort the sentences by length, and
 # fill the batches in this order. The price is that a batch is no longer a random sample of all lengths.
 #
-# We also limit each batch by its tokens, because memory and time follow them. Padding counts: the size of a batch is
+# We also limit each batch by its tokens, because memory and time grow with them. Padding counts: the size of a batch is
 # its number of sentences times the length of the longest.
 
 # %% tags=["export"] module="tokens"
@@ -863,8 +866,9 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# Sorting by length saves nearly all of the padding. The order of the batches is random, or the model would get all
-# short sentences first. Here are sixteen of the texts in batches of four:
+# Sorting by length saves nearly all of the padding. (With the limit by tokens, batches of short texts hold more texts,
+# and so more different lengths.) The order of the batches is random, or the model would get all short sentences first.
+# Here are sixteen of the texts in batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: about as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)

@@ -195,7 +195,7 @@ quiz.number(
 #
 # Three numbers measure a model on **held-out** sentences, those that it was not trained on:
 #
-# - The *loss*, in nats per token, is what training minimises.
+# - The *loss*, in nats per token, is that of the last section (training will add [smoothing](#label-smoothing)).
 # - The *accuracy* is the share of positions at which the right token scores highest.
 # - *Exact*, or **exact match**, is the share of sentences that are right from beginning to end.
 #
@@ -394,8 +394,8 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# Single tokens come right first: at step 100 most are right, but less than half of the whole numbers, since one wrong
-# token makes a whole number wrong. In the end all 500 test numbers are right. This is what the model writes for the
+# Single tokens come right first: at step 100 most are right, but fewer than half of the complete numbers, since one
+# wrong token makes a number wrong. In the end all 500 test numbers are right. This is what the model writes for the
 # validation number *eleven thousand seven hundred and eighty nine*.
 
 # %% what it writes for the watched number tags=["hide-input"]
@@ -425,9 +425,9 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # $$-(0.925 \ln 0.7 + 3 \cdot 0.025 \ln 0.1) = 0.330 + 0.173 = 0.503$$
 #
 # The smoothed loss is smallest where each $p_i$ equals $q_i$, and even there it is [above
-# 0](#how-small-can-a-smoothed-loss-become). So a model trained on it learns to give each right token about 0.9, and its
-# plain loss, which `evaluate` measures, is then about $-\ln 0.9 = 0.105$. That is why the run above ends near 0.11, and
-# not near 0.
+# 0](#how-small-can-a-smoothed-loss-become). So with 334 tokens a model trained on it learns to give each right token
+# about 0.9, and its plain loss, which `evaluate` measures, is then about $-\ln 0.9 = 0.105$. That is why the run above
+# ends near 0.11, and not near 0.
 
 # %% [markdown]
 # ## How large a step?
@@ -441,7 +441,8 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # thousand times as much. Its learning rate should be 0.000001, a million times smaller, although the model is the same.
 #
 # So no single learning rate suits all parameters. Adam divides the size of the gradient out. In the example it makes
-# both gradients $-1$, so it needs the learning rates 1 and 0.001, a thousand apart instead of a million.
+# both gradients $-1$, so it needs the learning rates 1 and 0.001, a thousand apart instead of a million. What is left
+# is how far each parameter should move, and in a network that differs far less than the gradients do.
 #
 # ### Adam
 #
@@ -457,9 +458,10 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # How far back do $m$ and $v$ look? In $m$ a gradient that is $k$ steps old has the weight $(1 - \beta_1) \, \beta_1^k$:
 # with $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on. The latest $1 / (1 - \beta_1) = 10$ gradients have about two
 # thirds of the weight, $1 - 0.9^{10} = 0.65$. In $v$, with the transformer paper's $\beta_2 = 0.98$, the latest 50 have
-# that share. $v$ looks further back, because the usual size should not depend on a few batches. Above all it must not
-# forget much faster than $m$: if $\sqrt{\beta_2}$ were below $\beta_1$, then after one huge gradient $\sqrt v$ would
-# fall faster than $m$, and the steps become too long.
+# that share. $v$ looks further back, because the usual size should not depend on a few batches. Nor must it forget
+# much faster than $m$. Each step shrinks what one huge gradient has left in $m$ by $\beta_1$, and in $\sqrt v$ by
+# $\sqrt{\beta_2}$. If $\sqrt{\beta_2}$ were smaller, $m$ would soon be divided by too little, and the steps would
+# become too long.
 #
 # But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$. After $n$ steps all
 # weights sum to only $(1 - \beta)(1 + \beta + \dots + \beta^{n-1}) = 1 - \beta^n$. So $m$ and $v$ are each divided by
@@ -507,8 +509,9 @@ assert np.allclose(adam.state[parameter]["exp_avg"], 0.091)
 # ### Warm-up and schedule
 #
 # Early in a run $m$ and $v$ rest on only a few batches, so Adam's steps can be wrong in direction and length, and
-# overshoot. The remedy is *warm-up*: the learning rate begins near 0 and grows. Later the learning rate should shrink
-# again, because a model that keeps jumping by the same distance does not settle. The paper's **schedule** does both:
+# overshoot. This is one reason for *warm-up*: the learning rate begins near 0 and grows. Later the learning rate should
+# shrink again, because a model that keeps jumping by the same distance does not settle. The paper's **schedule** does
+# both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
@@ -594,7 +597,8 @@ plt.show()
 #
 # Warm-up protects the beginning of a run, and **gradient clipping** protects every step. Now and then an odd sentence
 # gives a huge gradient, and in plain gradient descent one such step can undo many good ones. Adam bounds that one step,
-# but [the steps after it suffer](#why-clip-if-adam-divides-the-size-out).
+# but the steps after it suffer: the huge gradient stays in $m$, which keeps pushing its way, and longer still in $v$,
+# which makes later steps too short ([in numbers](#why-clip-if-adam-divides-the-size-out)).
 #
 # To clip, take all gradients of the model as one long vector. If its norm, the *global norm*, exceeds a limit, scale
 # the vector down to that limit, in the same direction: with limit 1, the vector $(3, 4)$ of norm 5 becomes
@@ -667,9 +671,9 @@ plt.show()
 
 # %% [markdown]
 # What you see on the left is **overfitting**. After some 150 steps the training loss is near 0: the model has memorised
-# these 150 numbers. From there it mostly becomes surer, also of its mistakes: wrong guesses of validation tokens have a
-# mean probability of 0.80 at step 150 and 0.88 at the end. That leaves less for the right token, so the validation loss
-# turns upwards while the training loss still falls: the sign to look for.
+# these 150 numbers. From there it mostly becomes surer, also of its mistakes: where its likeliest token is wrong, it
+# gives that token a mean probability of 0.80 at step 150 and 0.88 at the end. That leaves less for the right token, so
+# the validation loss turns upwards while the training loss still falls: the sign to look for.
 #
 # To be right on new numbers is to **generalise**, and this model does so on only 42.5 percent. (The distance between
 # training and validation loss is the *generalisation gap*.) Anything meant to prevent overfitting is called
@@ -698,7 +702,7 @@ for name in ("none", "weight decay 1"):
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
 #   keep the parameters that had the lowest loss. That treats the symptom: in row *none* the loss is then lower than at
-#   the end, but no more numbers are right. So if right answers matter, keep the model with the most of them.
+#   the end, but not more numbers are right. So if right answers matter, keep the model that gets most numbers right.
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
 #   the right panel of the figure: both losses fall together, and the gain is fifty percentage points. Here it is done
 #   by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`).
@@ -773,9 +777,9 @@ assert doubting[-1] < doubting.min() + 0.001  # it turns upwards no more
 # ### Break it: the mean of means
 #
 # May we take the mean of the batches' mean losses? Take two sentences, with 3 and 9 targets, first as one batch and
-# then as two. Combine the two in two ways: divide each summed loss by 12, the number of all targets, and add; or take
-# the mean of the two mean losses. *Away* is the distance from the large batch's gradient, divided by that gradient's
-# length.
+# then as two. Combine the losses of the two small batches in one of two ways: divide each summed loss by 12, the number
+# of all targets, and add; or take the mean of their mean losses. *Away* is how far the gradient of the combined loss is
+# from that of the large batch, divided by the length of the latter.
 
 # %% two batches, and two ways to divide tags=["hide-input"]
 torch.manual_seed(0)
@@ -1043,7 +1047,7 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 # 2. The optimiser state: Adam's two means for every parameter, and the number of the step.
 # 3. The state of the random number generator (the **RNG state**), since dropout draws from it; on a GPU, that of the
 #    GPU's generator too.
-# 4. How far the run is in the data, its *position*: which epoch, and how many of its batches are done.
+# 4. How far the run has got in the data, its *position*: which epoch, and how many of its batches are done.
 # 5. The history: without its lowest validation loss so far, a run that keeps the best model could overwrite it. (The
 #    example below keeps training losses only.)
 #

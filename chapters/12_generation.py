@@ -151,8 +151,8 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
 # This is **length normalisation**. A negative sum divided by a larger number comes closer to 0, so the penalty, in
-# spite of its name, favours *long* hypotheses, a larger $\alpha$ more so. With $\alpha = 0$ the penalty is 1. The
-# original transformer takes $\alpha = 0.6$.
+# spite of its name, favours *long* hypotheses, the more so the larger $\alpha$ is. With $\alpha = 0$ the penalty is 1.
+# The original transformer takes $\alpha = 0.6$.
 #
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
@@ -164,9 +164,9 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # even the empty sentence could win. ([When does the search stop?](#when-does-beam-search-stop))
 #
 # What does a beam cost? With a beam of $K$ and $V$ words, each step runs $K$ rows through the model and ranks $K V$
-# continuations. With $\alpha = 0$ a beam of 1 is greedy decoding (otherwise a live hypothesis, which goes on where
-# greedy decoding would have ended, may win); one that drops nothing is **exhaustive search**, over all $V^n$ sentences
-# of $n$ words.
+# continuations. With $\alpha = 0$ a beam of 1 is greedy decoding. (With $\alpha > 0$ the search goes on after its first
+# ending, and a longer sentence may overtake it.) A beam so wide that nothing is dropped is **exhaustive search**, over
+# all $V^n$ sentences of $n$ words.
 
 # %% [markdown]
 # ## Should one search harder?
@@ -202,7 +202,7 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # %% [markdown]
 # ## One loop for every model
 #
-# A transformer writes many sentences at once, one a row. Where the loop of [chapter
+# A transformer writes many sentences at once, one per row. Where the loop of [chapter
 # 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer) always took the best token, a function `choose` now turns
 # logits $(B, V)$ into tokens $(B)$: argmax for greedy decoding, a draw for sampling.
 #
@@ -317,8 +317,9 @@ class Recompute:
 # `beam_search`, folded, does for a batch what the short beam search above did for one sentence, with the length
 # penalty. To the model each hypothesis is a row, and after each step `select` gets the rows that the kept ones came
 # from. In the example *the tea* comes from row 1, *the*, and *a cup* from row 0, *a*, so `select([1, 0])` swaps the
-# rows. Without it the model would read *tea* after *a*, and nothing would crash. A number added to all logits of a row
-# leaves its probabilities unchanged, so beam search compares rows by their log-probabilities, not by logits.
+# rows. Without it the model would read *tea* after *a*, and nothing would crash. Beam search also compares different
+# rows. Adding a number to all logits of a row leaves its probabilities unchanged, so a higher logit in one row means
+# nothing against another row's. Log-probabilities can be compared.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -555,9 +556,9 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # A translation is tied closely to its source, and a narrow beam with a length penalty usually finds a good one. A story
 # can go on in thousands of ways, and the likeliest is not the one that you want to read. [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
-# over and over (**degeneration**). There are two reasons:
+# over and over (**degeneration**). Two things speak against searching for the likeliest story:
 #
-# 1. With each repetition the model found the next one likelier.
+# 1. Repetition feeds itself: with each repetition the model found the next one likelier.
 # 2. The likeliest text is not a typical one. Toss a coin that shows heads with probability 0.6. The likeliest run of a
 #    hundred tosses is all heads, and nobody ever sees it.
 #
@@ -595,9 +596,9 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # 0.5 two are enough. So the order matters: the code applies temperature, then top-k, then top-p.
 #
 # The code leaves min-p out. [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose it for high
-# temperatures: the flatter the probabilities, the more unlikely words top-p lets in, whereas min-p moves with the
-# likeliest one. Their claim that its texts are better than those of top-p is disputed ([Schaeffer and others,
-# 2025](https://arxiv.org/abs/2506.13681)).
+# temperatures: the flatter the probabilities, the further into the tail top-p must go to collect its share $p$, whereas
+# min-p still drops every word that is far less likely than the likeliest. Their claim that its texts are better than
+# those of top-p is disputed ([Schaeffer and others, 2025](https://arxiv.org/abs/2506.13681)).
 
 # %% tags=["proof"]
 assert round(1 - 0.95**20, 2) == 0.64
@@ -702,7 +703,7 @@ for options in (
 # of greedy decoding. So where only one answer is right, a single draw is a poor way to find it.
 #
 # **Minimum Bayes risk decoding** draws many translations and takes the one that is most like all the others, so that a
-# single odd sentence hardly wins.
+# single odd sentence rarely wins.
 #
 # After training with label smoothing, unfiltered draws are worse still
 # ([why](#why-are-draws-after-label-smoothing-so-poor)).
@@ -893,7 +894,7 @@ class KVCache:
     def select(self, rows: Int[Tensor, " M"]) -> None:
         """Keep these rows, in this order; one may occur several times."""
         before, self.sentences = self.sentences, self.sentences[rows.cpu()]
-        # hypotheses of one source share its memory: nothing to copy
+        # rows of one source have equal memories: nothing to copy
         moved = not torch.equal(before, self.sentences)
         rows = rows.to(self.model.output.weight.device)
         for attention in self.target + (self.source if moved else []):
@@ -1082,7 +1083,7 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
 # Only the first step is right, and nothing crashes. Training does not use the cache, so its loss would not show the
-# mistake; only the check does.
+# mistake; the check does at once.
 
 # %% [markdown]
 # ## Several tokens for the price of one
@@ -1091,8 +1092,8 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # arithmetic ([why](#why-one-sentence-is-slow)). If the model reads five tokens in one pass, its parameters are still
 # loaded only once. **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses that.
 # A small **draft model** with the same vocabulary writes a few tokens ahead, say four. Then the large model reads five
-# tokens in one pass, under a causal mask: the last of the text, which no pass has read yet, and the four drafted ones.
-# Each of the five rows of logits says what it would write next.
+# tokens in one pass, under a causal mask: the last token of the text, which it has chosen but not yet read (its cache
+# holds those before), and the four drafted ones. Each of the five rows of logits says what it would write next.
 #
 # With greedy decoding, drafted tokens are accepted as long as each is the large model's choice. The first that is not
 # is replaced by that choice, and those after it are dropped (a cache must forget them, too). So the text is, but for

@@ -247,7 +247,7 @@ class KVCache:
     def select(self, rows: Int[Tensor, " M"]) -> None:
         """Keep these rows, in this order; one may occur several times."""
         before, self.sentences = self.sentences, self.sentences[rows.cpu()]
-        # hypotheses of one source share its memory: nothing to copy
+        # rows of one source have equal memories: nothing to copy
         moved = not torch.equal(before, self.sentences)
         rows = rows.to(self.model.output.weight.device)
         for attention in self.target + (self.source if moved else []):
