@@ -363,7 +363,7 @@ assert 0.55 < np.median(largest) < 0.65
 #
 # The sum inside an LSTM's forget gate is spread around 0, so the gate stands about half open, $\sigma(0) = \frac12$. A
 # change of $c$ also changes $h$, and $h$ enters the next gates and so the next $c$: this *path through $h$* adds the
-# rest ([derived](#three-explanations)).
+# rest ([measured](#three-explanations)).
 #
 # An orthogonal $W_h$ keeps every length, so only the slope of $\tanh$ is left, and that is below 1 wherever the state
 # is not 0.
@@ -377,14 +377,14 @@ assert 0.55 < np.median(largest) < 0.65
 #
 # A matrix multiplies the length of a vector at most by its largest **singular value**. If it is below 1 for $W_h$, the
 # gradient must vanish, because the slope of $\tanh$ is never above 1: with 0.9, at most $0.9^{100} \approx 0.00003$ of
-# a change is left after 100 steps. It can be above 1, as in the plain cell here, and the gradient vanish all the same,
-# because only changes in special directions are lengthened, and the next steps shorten them. Its largest *eigenvalue*
-# says how fast a matrix shrinks a vector that is multiplied by it again and again: here it is about 0.6 in size, close
-# to the 0.58 of a typical change. The slope of $\tanh$ comes on top.
+# a change is left after 100 steps. In the plain cell here it is above 1, and the gradient vanishes all the same,
+# because only changes in special directions are lengthened, and the next steps shorten them. The largest *eigenvalue*
+# of a matrix says how fast repeated multiplication by this matrix shrinks a vector: for $W_h$ it is about 0.6 in size,
+# close to the 0.58 of a typical change. The slope of $\tanh$ shrinks the change further.
 #
 # Where each step multiplies by more than 1, the gradient grows instead: 50 factors of 1.1 make 117. This is the
-# **exploding gradient**. In training the loss suddenly leaps up or becomes NaN (*not a number*), and the length of the
-# gradient shows why. **Clipping** helps: a gradient that is too long is made shorter ([chapter
+# **exploding gradient**. In training the loss can then suddenly leap up or become NaN (*not a number*), and the length
+# of the gradient shows why. **Clipping** helps: a gradient that is too long is made shorter ([chapter
 # 11](11_training.ipynb#clipping)). But no rescaling helps a gradient that vanishes, because the far words' share of it
 # stays as small as it was.
 
@@ -481,8 +481,9 @@ for name in names:
 #
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
 # a third. Its $c$ is largely a sum in which old words fade slowly, so dozens of words are still in it. Each moves the
-# sum, but explains only a small share of it, because the others move it nearly as much. With PyTorch's initialisation
-# the LSTM recalls only 14 of 48 in all ([why](#why-only-14-of-48)).
+# sum, but explains only a small share of it, because so many others move it, too. (Most of the 82 percent of the latest
+# word comes from $h$, because that word affects how far the gate $o$ opens.) With PyTorch's initialisation the LSTM
+# recalls only 14 of 48 in all ([why](#why-only-14-of-48)).
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.
@@ -672,8 +673,8 @@ quiz.one_choice(
 # The bottleneck hurt in translation. A network for translation had two parts and was called an *encoder-decoder* or
 # **sequence-to-sequence** network (*seq2seq*). A recurrent **encoder** read the source sentence, and a recurrent
 # **decoder** wrote the translation. From the source the decoder got only the encoder's last state, so everything had to
-# fit into one vector before the first word was written. And translations did get worse with the length of the sentence
-# ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)).
+# fit into one vector before the first word was written. A longer sentence has more to fit in, and translations did get
+# worse with its length ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)).
 #
 #
 #
@@ -722,7 +723,7 @@ plt.show()
 #
 # 1. scores each $h_j$ with its state $s$, which gives the weights and $c$;
 # 2. computes its next state from $s$, $c$ and the word that it wrote last;
-# 3. writes the next word from the new state, $c$ and the word written before.
+# 3. writes the next word from that next state, $c$ and the same last word.
 #
 # The next state is the new $s$, so the scores change and the decoder looks elsewhere, mostly at the source words that
 # it is about to translate. Such a pairing of words is an **alignment** ([chapter 13](13_alignment.ipynb)).
@@ -733,9 +734,9 @@ plt.show()
 # small change of a score would change nothing, and the gradient could not tell where to look instead.
 #
 # But is $c$ not one small vector again? Yes, but there is a new $c$ for each word that is written, another blend of all
-# the states, so no single state has to hold everything. And each source word is one step away from it, both for what it
-# says and for the gradient that comes back. Looking back helped where the old network failed: trained on sentences of
-# up to 50 words, the network of 2014 got no worse on sentences of 50 words and more.
+# the states, so no single state has to hold everything. And each $h_j$ is one step away from $c$, both for what it
+# hands over and for the gradient that comes back. Looking back helped where the old network failed: trained on
+# sentences of up to 50 words, the network of 2014 got no worse on sentences of 50 words and more.
 #
 # ## The transformer: no state at all
 #
@@ -771,16 +772,19 @@ plt.show()
 # | convolution over a word and its two neighbours | $3 n d^2$ | 1 | $n - 1$ layers | all words, $n \, d$ |
 # | attention, with its four matrices | $4 n d^2 + 2 n^2 d$ | 1 | 1 | all words, $n \, d$ |
 #
-# Work and steps are those of one layer. The path may need several: a layer of the convolution reaches only one word to
-# each side, so it needs $n - 1$ of them. To multiply a word by a $d \times d$ matrix takes $d^2$ multiplications. A
-# plain cell has two such matrices, this convolution three, one for each word that it sees, and attention four.
-# Attention also works on each of the $n^2$ pairs of words: to compare the two takes $d$ multiplications, and to
-# multiply one vector by its weight $d$ more. So its work is **quadratic** in $n$. The pairs alone would cost $2 n^2 d$,
-# less than a plain cell's $2 n d^2$ as long as $n < d$: this is the comparison in the paper.
+# Work and steps are those of one layer; the paper itself counts a little differently ([how](#how-much-work-is-it)). The
+# path may need several layers: one layer of the convolution reaches only one word to each side, so the path from the
+# first word to the last takes $n - 1$. To multiply a word by a $d \times d$ matrix takes $d^2$ multiplications. A plain
+# cell has two such matrices, this convolution three, one for each word that it sees, and attention four (chapters 4 and
+# 6 introduce them). Attention also works on each of the $n^2$ pairs of words: to compare the two takes $d$
+# multiplications, and to multiply one vector by its weight $d$ more. So its work is **quadratic** in $n$. The pairs
+# alone would cost $2 n^2 d$, less than a plain cell's $2 n d^2$ as long as $n < d$: this is the comparison in the
+# paper.
 #
 # Attention needs one layer and no waiting. The price is work: with its four matrices, not two, it does *more* than a
-# plain cell at any length. An LSTM has eight, so attention exceeds its work only from $n = 2d$ on: at the original
-# transformer's width, 512, from about a thousand words ([counted below](#how-much-work-is-it)).
+# plain cell at any length. An LSTM has eight. Attention exceeds its work only where the pairs, $2 n^2 d$, outweigh the
+# LSTM's four further matrices, $4 n d^2$: beyond $n = 2d$, at the original transformer's width, 512, about a thousand
+# words ([counted below](#how-much-work-is-it)).
 #
 # What attention saves in training is the *waiting*: a plain cell or an LSTM needs $h_{t-1}$ before it can compute
 # $h_t$. Waiting is slow on a GPU, because its thousands of units work side by side, and one step, with one word of each
@@ -984,11 +988,10 @@ verdict
 # of independent terms add up, and a factor enters as its square, so the variance is $\|\delta\|^2 / (3H)$, as used
 # above.
 #
-# The LSTM keeps more than its forget gate lets through, since a change in $c$ also travels on a second path: from $c$
-# through the output $h$ to the next gates. With the gate open it keeps about 0.97 per step (0.96 from 1 to 5 steps
-# back, 0.985 from 20 to 40: slower than exponential). Cut the second path, and 0.95 is left. With PyTorch's
-# initialisation it keeps about 0.63, and without the second path 0.55. That is still a little more than $\frac12$,
-# because the gates differ, and those that are further open keep more.
+# The LSTM keeps more than its forget gate lets through, because of the path through $h$. With the gate open it keeps
+# about 0.97 per step (0.96 from 1 to 5 steps back, 0.985 from 20 to 40: slower than exponential). Cut that path, and
+# 0.95 is left. With PyTorch's initialisation it keeps about 0.63, and without that path 0.55. That is still a little
+# more than $\frac12$, because the gates differ, and those that are further open keep more.
 #
 # The slope of $\tanh$ is 0.86 in the plain cell, but some 0.8 in the orthogonal one. The states of the orthogonal one
 # are larger, and the $\tanh$ is flatter there.

@@ -381,10 +381,10 @@ quiz.number(
 # %% [markdown]
 # ## How alike are strangers?
 #
-# In the original transformer the vector of a word has 512 entries, and queries and keys have 64. Is a cosine of 0.5 a
-# lot there? That depends on how alike two vectors are by accident. So take strangers: every entry is drawn
-# independently from a normal distribution with mean 0 and variance 1. For 10,000 pairs of each width, the code below
-# prints the *typical size* of the cosine, the root of the mean of its square (**RMS**).
+# In the original transformer the vector of a word has 512 entries, and the queries and keys, which chapter 4 makes from
+# words, have 64. Is a cosine of 0.5 a lot there? That depends on how alike two vectors are by accident. So take
+# strangers: every entry is drawn independently from a normal distribution with mean 0 and variance 1. For 10,000 pairs
+# of each width, the code below prints the *typical size* of the cosine, the root of the mean of its square (**RMS**).
 #
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
@@ -443,15 +443,16 @@ assert 87 < np.degrees(np.arccos(typical[512])) < 88
 #
 # Where do such vectors come from? Behind them is the **distributional hypothesis**, which J. R. Firth put in one line:
 # "You shall know a word by the company it keeps". *Tea* and *coffee* stand in the same kinds of sentences, after
-# *drink* and *a cup of*. So a model that is trained on a lot of text, for example to guess which words stand near a
-# word (as one kind of *word2vec* is), ends up with similar vectors for *tea* and *coffee*, because from both it must
-# guess nearly the same neighbours, such as *cup*.
+# *drink* and *a cup of*. Now suppose that a model is trained on a lot of text, for example to guess which words stand
+# near a word (as one kind of *word2vec* is). It ends up with similar vectors for *tea* and *coffee*, because from both
+# it must guess nearly the same neighbours, such as *cup*.
 #
 # The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book. It
-# was trained first to imitate a larger model that guesses hidden words (**distillation**), then on pairs of sentences;
-# [chapter 15](15_pretrained.ipynb) runs all of it. We need only its first part, the **embedding table**: 30,522 rows of
-# 384 learned numbers. Each row is the *embedding* of one **token**, which is a word, part of a word or a character.
-# Looking up a word means picking its row; multiplying its one-hot vector by the embedding table does the same.
+# was trained first to imitate a larger model that guesses words that were hidden in a text (**distillation**), then on
+# pairs of sentences; [chapter 15](15_pretrained.ipynb) runs all of it. We need only its first part, the **embedding
+# table**: 30,522 rows of 384 learned numbers. Each row is the *embedding* of one **token**, which is a word, part of a
+# word or a character. Looking up a word means picking its row; multiplying its one-hot vector by the embedding table
+# does the same.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -482,7 +483,8 @@ for word in ("tea", "debts", "python"):
 #
 # The neighbours of *debts* include *creditors* and *owed*, words that go with debts but do not mean the same. So a high
 # cosine can mean that two words are alike (*similarity*), or only that they belong together (*relatedness*). Even
-# [opposites](#does-a-high-cosine-mean-the-same) come out near, because they stand in the same sentences.
+# [opposites](#does-a-high-cosine-mean-the-same) can come out near, because they can stand in the same kinds of
+# sentences.
 #
 # *Python*'s first neighbour, *panda*, may come from the library pandas; three others are words for snakes, and *import*
 # and *pip* belong to programming: the word has several senses (**polysemy**), but only one vector. Embeddings like
@@ -500,9 +502,9 @@ for word in ("tea", "debts", "python"):
 # | a word and its nearest other word, median of those we tried | 0.58 |
 #
 # The second row is what the best of 21,000 reaches by chance. That is more than $1/\sqrt{384} = 0.05$ suggests, because
-# it is the best of so many, and because word vectors do not fill all directions evenly. Tea's 0.44 is above it, so it
-# is no accident, but below the median in the last row, so it is nothing special. A cosine is high or low only among
-# others from the same model.
+# it is the best of so many, and because word vectors do not fill all directions evenly. Tea's 0.44 is well above it, so
+# it is hardly an accident, but it is below the median in the last row, so it is nothing special. A cosine is high or
+# low only among others from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -536,8 +538,8 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 #
 # As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. In code it is one fast
 # call, `queries @ keys.T`. Forget the `.T`, and the shapes do not fit, unless $S = D$: then the product runs, and is
-# wrong. The function below allows further axes in front (a batch). There `.T` would reverse all axes, so it swaps only
-# the last two.
+# wrong. The function below allows further axes in front (a batch). There `.T` would reverse all axes, so the function
+# swaps only the last two.
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -584,10 +586,10 @@ plt.show()
 #   1 no dot product is larger. But a look-up is for what other words can add.
 #
 # Both faults come from using one vector as query *and* as key. One learned matrix $W$ for query and key would not cure
-# them: $XW (XW)^\top$, with the words as rows of $X$, is again symmetric. Its diagonal holds squared lengths, so a word
-# still finds itself first, unless another vector is longer. So [chapter
-# 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two learned
-# matrices, $X W_Q (X W_K)^\top$.
+# them: $XW (XW)^\top$, with the words as rows of $X$, is again symmetric. Its diagonal holds squared lengths, and no
+# dot product exceeds the product of the two lengths, so a word can find another before itself only if that one is
+# longer. So [chapter 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key,
+# through two learned matrices, $X W_Q (X W_K)^\top$.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -841,9 +843,8 @@ verdict
 #
 # ### How high is high?
 #
-# *Coffee* is the nearest of some 21,000 words to *tea*, and the best of so many is high even by chance. So compare with
-# vectors that mean nothing, drawn at random with the mean and the covariance of the word vectors, and find the nearest
-# word of each.
+# To learn what the best of 21,000 reaches by chance, take vectors that mean nothing: draw them at random, with the mean
+# and the covariance of the word vectors, and find the nearest word of each.
 
 # %% nearest words of 300 random vectors tags=["hide-input"]
 rng = np.random.default_rng(0)
@@ -1011,7 +1012,8 @@ print("the row of 'tea', reshaped:  ", wrong[5].round(2))
 # %% [markdown]
 # No error, the same shape, numbers of a believable size. But `reshape` keeps the numbers in reading order and cuts them
 # into new rows, so that a "key" is now made of numbers from different words. One number gives it away: the last, tea's
-# likeness to itself, which is not 1. (Vectors that were scaled along the wrong axis give themselves away there, too.)
+# likeness to itself, which is not 1. (Vectors that were scaled along the wrong axis show in a word's likeness to
+# itself, too.)
 #
 # Where the same vectors are queries and keys, the matrix must be symmetric, and with vectors of length 1 its diagonal
 # must be ones. When queries and keys differ, neither test applies. Then compare one entry with the definition: entry

@@ -31,7 +31,7 @@ transformer_map(built=3)
 # A hard look-up scores every key with a dot product and takes the best.
 #
 # Each key has a *value*: the key says what an entry is found by, and the value what the look-up hands over if that key
-# wins, here a price and a number of litres.
+# wins. Here a value is a price and a number of litres.
 
 # %% tags=["nbval-check-output"]
 import numpy as np
@@ -86,15 +86,16 @@ with np.errstate(all="ignore"):
 # 2. The shares sum to 1.
 # 3. A higher score gets a larger share.
 # 4. A common shift of all scores changes no share.
-# 5. The ratio of two shares depends on their own two scores alone: not on other keys, nor on which two keys they are.
+# 5. The ratio of two shares depends on their own two scores alone: not on other keys, nor on which two keys the shares
+#    belong to.
 #
 # Demand 1 is there because a key with share 0 for a range of scores could be lost: there no small change of its score
 # changes its share, so learning gets no hint. Because of demand 2, equal values, however many, blend to that same
 # value.
 #
-# Take any two keys, and shift all scores until the lower of the two is 0 and the higher is their difference. By demand
-# 4 no share changes, and by demand 5 the ratio depends only on these two scores, whichever keys they are. So **the
-# ratio of two shares depends on the difference of their scores, and on nothing else.**
+# Take any two keys, and shift all scores until the lower of their two scores is 0 and the higher is their difference.
+# By demand 4 no share changes, and by demand 5 the ratio depends only on these two scores, whichever keys they are. So
+# **the ratio of two shares depends on the difference of their scores, and on nothing else.**
 #
 # This settles the formula. Let $f(x)$ be the ratio that belongs to the difference $x$: the share of one key, divided by
 # that of another whose score is lower by $x$.
@@ -140,9 +141,9 @@ assert np.allclose(shares_by_loop([10, 11, 12]), shares_by_loop([0, 1, 2]))
 assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 
 # %% [markdown]
-# This function is the **softmax**: the soft form of the hard choice, the *argmax*, which, written as shares, gives 1 to
-# the largest score and 0 to the rest (a *one-hot* vector). The scores that go into it are also called *logits*. For a
-# row of $S$ scores, $s_1, \dots, s_S$,
+# This function is the **softmax**, the soft form of the hard choice. The hard choice is the *argmax*: written as
+# shares, it gives 1 to the largest score and 0 to the rest (a *one-hot* vector). The scores that go into it are also
+# called *logits*. For a row of $S$ scores, $s_1, \dots, s_S$,
 #
 # $$\operatorname{softmax}(s)_i = \frac{e^{s_i}}{\sum_{j=1}^{S} e^{s_j}} .$$
 #
@@ -150,8 +151,9 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 # computed afresh from the scores.
 #
 # If you add a number $c$ to every score, no weight changes: $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ cancels.
-# This is called **shift invariance**. With two keys and $x = s_1 - s_2$ the first weight is $1 / (1 + e^{-x})$ (divide
-# numerator and denominator by $e^{s_1}$): the **sigmoid**, or *logistic function*.
+# This is called **shift invariance**. With two keys the first weight is $e^{s_1} / (e^{s_1} + e^{s_2})$. Divide
+# numerator and denominator by $e^{s_1}$: with $x = s_1 - s_2$ this is $1 / (1 + e^{-x})$, the **sigmoid**, or *logistic
+# function*.
 #
 # The function below uses shift invariance and subtracts from each row its largest score, `highest`. [Break
 # it](#break-it-scores-of-a-thousand) shows why.
@@ -267,8 +269,7 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 # %% [markdown]
 # The answer costs 2.91, which is not on the list: it is mostly coffee and about a quarter tea. Even the train, with
 # less than half a percent of the weight, puts 0.20 into the answer: every finite score gets some weight, apart from
-# rounding. So a soft look-up always hands over something: it cannot answer *nothing found*, and no number of its answer
-# can lie outside the values.
+# rounding. So a soft look-up always hands over something: it cannot answer *nothing found*.
 
 # %% [markdown]
 # Does the blend still jump when the query turns? Ask with $(x, 1, 0)$, let $x$ run from $-2$ to 2, and look at the
@@ -300,11 +301,11 @@ plt.show()
 # hard choice has a slope of 0 everywhere but at its jumps, where it has none. Attention is this soft look-up, *soft
 # attention*.
 #
-# Nobody buys a blended price, but attention blends word vectors. Take two vectors of length 1, at right angles: the sum
-# of half of each has a cosine of 0.71 with either. In a wide space a vector that is unrelated to them has about 0 with
-# either. So a blend is much nearer to *both* its words than an unrelated word is, and sometimes near to a word that
-# fits both. Blend 0.6 of *account* and 0.4 of *river*, in the vectors of [chapter 2](02_similarity.ipynb#real-vectors).
-# Which words are nearest?
+# Nobody buys a blended price, but attention blends word vectors. Take two vectors of length 1, at right angles, and add
+# half of each: the sum has length $\sqrt{1/2}$ and the dot product $\tfrac12$ with either, so a cosine of 0.71. In a
+# wide space an unrelated vector has a cosine of about 0 with both. So a blend is much nearer to *both* its words than
+# an unrelated word is, and sometimes near to a word that fits both. Blend 0.6 of *account* and 0.4 of *river*, in the
+# vectors of [chapter 2](02_similarity.ipynb#real-vectors). Which words are nearest?
 
 # %% the words nearest to a blend tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize
@@ -522,10 +523,10 @@ quiz.one_choice(
 # So how large are the scores at the start?
 #
 # A network starts from random numbers (its *initialisation*), chosen so that the entries of its vectors have roughly
-# size 1, and its queries and keys come from different random matrices, so that even a word's own query and key are
-# unrelated. So we model the start by the strangers of chapter 2, a simplification: vectors whose entries are all
-# independent, with mean 0 and **variance** 1 (the mean squared distance from the mean; if that is 0, the mean of the
-# square).
+# size 1. Its queries and keys come from different random matrices, and thus even a word's own query and key are
+# unrelated. As a simplification, take the strangers of chapter 2 for the start: vectors whose entries are all
+# independent, with mean 0 and **variance** 1. The variance is the mean squared distance from the mean; if the mean is
+# 0, it is the mean of the square.
 #
 # [Chapter 2](02_similarity.ipynb#how-alike-are-strangers) found how large their dot products are; here is why. For
 # independent numbers the mean of a product is the product of the means. So one product, $q_i k_i$, has mean 0, and its
@@ -545,8 +546,8 @@ quiz.one_choice(
 # then one key gets $e^{10}$ times the weight of the other.
 #
 # The cure is a division. Dividing the scores by $c$ divides their variance by $c^2$, so $c = \sqrt{d_k}$, a temperature
-# that the width sets, leaves a variance of 1 at every width. What counts is that it is of the order of 1, and the same
-# at every width.
+# that the width sets, leaves a variance of 1 at every width. What counts is that the variance is of the order of 1, and
+# the same at every width.
 #
 # **Predict first.** One query, ten keys, all random, undivided scores. How much weight does the luckiest of the ten
 # get at width 64? At width 1024?
@@ -577,8 +578,8 @@ for width in widths:
 #
 # Could training not do the division itself, by shrinking the matrix that makes the queries? It could, but it would
 # begin from a saturated softmax. One later model, T5, avoids this by starting the query matrix with smaller numbers.
-# With the division no matrix needs a special initialisation. The argument holds for the start: training fits queries to
-# keys, so their entries are no longer independent, and scores may have any size.
+# With the division this matrix keeps the usual initialisation. The argument holds for the start: training fits queries
+# to keys, so their entries are no longer independent, and scores may have any size.
 
 # %% tags=["proof"]
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
@@ -666,8 +667,8 @@ for width, expected in ((64, 0.012), (1024, 0.003)):  # divided by d_k itself
 #
 # Could a larger learning rate make up for the missing division? Only in part: at a learning rate of a million 88
 # percent of the unscaled queries succeed at width 64, and 29 at 1024. (For scores divided by $d_k$ a larger learning
-# rate does make up for it: with 1000 all queries succeed at both widths.) [Going further](#can-a-query-still-learn) has
-# the code, and shows [when the division matters less](#when-does-it-matter-less).
+# rate is enough: with 1000 all queries succeed at both widths.) [Going further](#can-a-query-still-learn) has the code,
+# and shows [when the division matters less](#when-does-it-matter-less).
 
 # %% [markdown]
 # ### Scaled dot-product attention

@@ -33,8 +33,8 @@ transformer_map(built=4)
 #
 # What a model reads is cut into **tokens**; in this chapter each token is a word or a punctuation mark. The vectors of
 # the words, called *embeddings*, are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors).
-# They are scaled to length 1, so the scores are cosines, divided by a temperature of 0.1 because otherwise their small
-# differences would hardly count. Here are the weights that *python* gives in its two sentences:
+# They are scaled to length 1, so the scores are cosines. These are divided by a temperature of 0.1, because otherwise
+# their small differences would hardly count. Here are the weights that *python* gives in its two sentences:
 
 # %% the weights that python gives in two sentences tags=["hide-input"]
 import numpy as np
@@ -186,10 +186,10 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 # *Python* has moved towards *imports* in one sentence and *serpent* in the other, but no nearer to *pip* or
 # *programming*, because it has received the word *import* and not what *import* implies.
 #
-# Other weights would hardly help, because they blend the same vectors. A matrix can: one that turns the vector of
-# *import* into [the vector of what it implies](#and-python). This chapter adds three matrices, the same for every word,
-# which training can change: one for what a word hands over, and two for how words are chosen, which has faults of its
-# own.
+# Other weights would hardly help, because they blend the same vectors, and none of these holds what *import* implies. A
+# matrix can: one that turns the vector of *import* into [the vector of what it implies](#and-python). This chapter adds
+# three matrices, the same for every word, which training can change. One decides what a word hands over. The other two
+# decide which words are chosen, because so far the choice has faults of its own.
 #
 # ## Queries, keys and values
 #
@@ -230,7 +230,7 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 # Now choose the three matrices.
 #
 # - $W_Q$: an action asks for something alive, and a living thing asks for an action. Both ask with a 2, so that the
-#   choice is clear: row 2 is $(2, 0)$, 2 for *alive* and 0 for *action*.
+#   choice is clear. The columns are *alive* and *action*, so the row of an action, row 2, is $(2, 0)$.
 # - $W_K$: a living thing can be found by *alive*, and an action by *action*. Being human (row 3) adds another 1 to
 #   *alive*, so *bites* prefers *man*, whose key has a 2, to *dog*.
 # - $W_V$: the value says whether a word is alive and whether it is human. About an action it says nothing.
@@ -474,8 +474,8 @@ quiz.one_choice(
 # - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2. Weights need
 #   not be symmetric even where two scores are equal, because each row is divided by its own sum.
 # - *It hands over only its own vector.* $W_V$ chooses a part: two of *man*'s three numbers, and nothing of *bites*. So
-#   *dog* and *man*, which give *bites* a weight of 0.673, receive nothing from it: with a third number its value could
-#   say *is an action*. The next section shows how a word hands over what it implies.
+#   *dog* and *man*, which give *bites* a weight of 0.673, receive nothing from it. With a third number, though, its
+#   value could say *is an action*. The next section shows how a word hands over what it implies.
 #
 # The first three are gone because a score now compares two different things: what one word asks, and what the other can
 # be found by. One matrix for both would keep the [symmetry](#why-two-matrices-and-not-their-product), and often [the
@@ -689,11 +689,11 @@ print(padded_weights[1].round(3))
 
 # %% [markdown]
 # Whatever finite numbers the padding holds, no real word gives it any weight. So the words of a sentence must get the
-# same outputs in a padded batch as alone, up to rounding. To test this is to find a padding mask that is missing, or on
-# the wrong axis. The padding token still asks, and so has a row of weights, because a row with nothing to attend to
-# would cause trouble ([below](#a-row-with-nothing-to-attend-to)). Its output means nothing. That does no harm, because
-# in later layers, too, the mask hides the token as a key. To hide both the future and the padding, combine the two
-# masks with `&`.
+# same outputs in a padded batch as alone, up to rounding. A test of this finds a padding mask that is missing, or on
+# the wrong axis. The padding token still asks: the mask does not hide its row, because a row with nothing to attend to
+# would cause trouble ([below](#a-row-with-nothing-to-attend-to)). The padding token's output means nothing, but no
+# other word reads it, because in later layers, too, the mask hides the token as a key. Where outputs or losses are
+# averaged, leave the token out. To hide both the future and the padding, combine the two masks with `&`.
 
 # %% [markdown]
 # The first folded cell below is the checked version that later chapters import; attention is called
@@ -842,8 +842,8 @@ assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
 # Of the nouns, the verb now sees only the biter: *dog*, whose value $(1, 0)$ gets the weight 0.804, or *man*, whose
-# value $(1, 1)$ gets 0.944. But within one layer a word still cannot tell the order *among* the words before it,
-# because they enter the same sum. So most models give attention the positions, with or without a mask ([chapter
+# value $(1, 1)$ gets 0.944. But in the first layer a word still cannot tell the order *among* the words before it,
+# because they enter the same sum. So most models tell attention the positions, with or without a mask ([chapter
 # 5](05_position.ipynb)).
 
 # %% [markdown]
@@ -1453,7 +1453,7 @@ for name, version in versions.items():
 # %% [markdown]
 # Shape and shuffle catch nothing. The sum catches the wrong axis: there the columns sum to 1 and the rows do not, so an
 # output is no average of the values any more. Leaving queries out catches it, too, because there each weight depends on
-# the other queries; and it catches the root of the number of queries, because that number changes.
+# the other queries. The same check catches the root of the number of queries, because that number changes.
 #
 # No division at all passes every check but the last: its weights are positive, sum to 1 and move with the words. Only
 # known numbers or independent code, such as the loop, detect it here.

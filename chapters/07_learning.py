@@ -68,9 +68,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # ### Back through the blend
 #
 # The output is $o = \sum_j w_j v_j$. Raise $w_j$ by a small $\delta$, and the output moves by $\delta \, v_j$. Each
-# entry of this move, times the gradient of that entry of $o$, is a change of the loss; their sum is a dot product. And
-# an entry of $v_j$ is multiplied by $w_j$ on its way into $o$, so its gradient is $w_j$ times the gradient of that
-# entry of $o$:
+# entry of this move, times the gradient of the same entry of $o$, is a change of the loss; their sum is $\delta$ times
+# a dot product. And an entry of $v_j$ is multiplied by $w_j$ on its way into $o$, so its gradient is $w_j$ times the
+# gradient of that entry of $o$:
 #
 # $$\frac{\partial L}{\partial w_j} = \frac{\partial L}{\partial o} \cdot v_j , \qquad \frac{\partial L}{\partial v_j} = w_j \, \frac{\partial L}{\partial o} .$$
 #
@@ -89,7 +89,7 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # In words: when $s_i$ rises by a small $\delta$, the weight $w_i$ gains $\delta \, w_i$, and every weight $w_j$, $w_i$
 # included, loses $\delta \, w_i w_j$, because all are divided by a sum that has grown. Multiply each weight's change by
-# the weight's gradient, and add: the gain gives the first term, and what all weights lose gives the sum:
+# the weight's gradient, and add. The gain gives the first term, and what all weights lose gives the sum:
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
@@ -154,7 +154,8 @@ assert abs(d_scaled.sum()) < 1e-15
 # $$\frac{\partial L}{\partial W_Q} = x^\top \frac{\partial L}{\partial q} .$$
 #
 # Why? The entry in row $a$ and column $b$ of $W_Q$ is multiplied by $x_a$ and added to $q_b$, so its gradient is $x_a$
-# times that of $q_b$. All these products form a $3 \times 2$ matrix, the *outer product* of the two rows.
+# times that of $q_b$. All these products form a $3 \times 2$ matrix, the *outer product* of two rows: $x$, with 3
+# entries, and the gradient of $q$, with 2.
 #
 # The vector of *bites* is $(0, 1, 0)$, so its query *is* row 2 of $W_Q$, $(2, 0)$, and only this row gets a gradient:
 # $(0.113, -0.018)$. To learn, we subtract from the row its gradient times a number, the *learning rate*. We take 1:
@@ -178,9 +179,9 @@ assert abs(d_scaled.sum()) < 1e-15
 # A small step changes the loss by about the dot product of gradient and step. Our step is minus the gradient times the
 # learning rate, so the loss falls by about the learning rate times the squared length of the gradient, here
 # $0.113^2 + 0.018^2 = 0.0131$. It fell by 0.0134. A large step may raise the loss, because the gradient changes on the
-# way. This gives a test for any training code: if the loss rises, repeat the step on the same examples with a much
-# smaller learning rate. If the fall is then not about the learning rate times the squared length of the gradient, the
-# sign, the update or the gradient is wrong.
+# way. The prediction gives a test for any code that takes such plain steps: if the loss rises, repeat the step on the
+# same examples with a much smaller learning rate. If the fall is then not about the learning rate times the squared
+# length of the gradient, the sign, the update or the gradient is wrong.
 #
 # [Further steps](#keep-going) with all three matrices bring the loss close to 0.
 
@@ -280,8 +281,8 @@ quiz.one_choice(
 #
 # Three products, $dV$, $dK$ and $dW_Q$, are sums over queries (whose words are the rows of $X$), because values, keys
 # and $W_Q$ are shared. $W_K$ and $W_V$ work likewise. As $AV$ passes $dO \, V^\top$ back to $A$, so $X W_Q$ passes
-# $dQ \, W_Q^\top$ back to $X$. In self-attention a word is query, key and value at once, so the layer hands three such
-# terms to the layer below or the embedding table: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
+# $dQ \, W_Q^\top$ back to $X$. In self-attention a word is query, key and value at once, so the layer hands the sum of
+# three such terms to the layer below or the embedding table: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
 #
 # In code, for one sentence (`weights` is $A$, `d_scaled` is $dZ$, and `d_scores` the gradient of the scores before
 # scaling):
@@ -390,7 +391,7 @@ assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
 # The walk starts with `loss.backward()`. Afterwards each tensor made with `requires_grad=True` has its gradient in
 # `.grad`. But `backward()` *adds* to `.grad`: it sums the gradients from all uses of the tensor, and those of earlier
 # calls. So `.grad` must be cleared before the next step: otherwise step 100 follows the sum of a hundred gradients,
-# most of them outdated. No error is raised: with a small learning rate the model may even learn; with a large one the
+# most of them outdated. No error is raised. With a small learning rate the model may even learn; with a large one the
 # steps grow until the loss is NaN, *not a number*.
 
 # %%
@@ -408,7 +409,7 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 
 # %% [markdown]
 # These are the numbers found on paper. From here on, all models are written in PyTorch, in float32. PyTorch calls an
-# axis `dim`. `nn.Linear` is a matrix plus a vector that is added, its **bias**; both are parameters, so they have
+# axis `dim`. `nn.Linear` multiplies by a matrix and adds a vector, its **bias**; both are parameters, so they have
 # `requires_grad=True`.
 
 # %% [markdown]
@@ -602,8 +603,8 @@ class NoteModel(nn.Module):
 # %% [markdown]
 # The loss is the **cross-entropy**, or *negative log-likelihood*: minus the natural logarithm of the probability that
 # the model gave to the right digit. It is 0 for a model that was certain and right, and grows without bound as that
-# probability goes to 0: 0.9 costs 0.11, and 0.1 costs 2.30. The share of right answers would not do: a small change of
-# a parameter almost never changes it, so its gradient is 0 nearly everywhere.
+# probability goes to 0: a probability of 0.9 costs 0.11, and one of 0.1 costs 2.30. The share of right answers would
+# not do: a small change of a parameter almost never changes it, so its gradient is 0 nearly everywhere.
 #
 # Training repeats four steps:
 #
@@ -638,8 +639,8 @@ print(f"loss of the first batch: {loss:.2f}")
 # chance.
 #
 # Now `train`, in the folded cell, repeats this step a thousand times on a new model, each time with sixteen new notes.
-# There are more than five million notes, and training shows only these 16,000, each once, so remembering answers would
-# not help: the layer must find out *how* to look.
+# There are more than five million notes, and training shows only these 16,000, nearly all of them once, so remembering
+# answers would not help: the layer must find out *how* to look.
 
 # %% the training loop, and the note that we watch tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -712,7 +713,8 @@ for step in (0, 80, 100, 120, 140, 1000):
 # So the loss falls first. Why? [A score rises](#back-through-the-softmax) if more weight on its key would lower the
 # loss more than the average. At first $W_V$ and the linear maps after the blend are random, so chance decides whether a
 # digit's value raises that digit's logit. More weight on the right entry then helps with some digits and hurts with
-# others. A name's digit changes from note to note, but $W_Q$ and $W_K$ are shared, so these pushes nearly cancel.
+# others, so its score is pushed up in one note and down in another. A name's digit changes from note to note, but all
+# notes share $W_Q$ and $W_K$, so these pushes nearly cancel.
 #
 # 1. *Values.* $W_V$ and the output can learn without a look-up. With even weights a question receives the mean of five
 #    values. That says which digits are in the note, but not which one was asked for: enough to bet on these instead of
@@ -757,8 +759,8 @@ assert any(bad for rate, bad in overflowed if rate == 1)
 assert not any(bad for rate, bad in overflowed if rate < 1)
 
 # %% [markdown]
-# Where training does not diverge, no: all three models answer every question, with about two thirds of the weight on
-# the right name. (With a few other seeds the loss becomes NaN, because the learning rate is so large.)
+# Not in these runs: all three models answer every question, with about two thirds of the weight on the right name.
+# (With the few seeds whose loss becomes NaN, there is nothing to test.)
 #
 # What did training make of $W_Q$ and $W_K$? In the first of the three models, the first eight rows and columns of
 # $W_Q W_K^\top / \sqrt{18}$ are, without biases and digits, the scaled scores of names that ask (rows) with names as
@@ -1128,7 +1130,7 @@ verdict
 # The error of a wrong answer is passed back by the chain rule. Each value gets its share in proportion to its weight;
 # what a score gets depends on its weight, and on how that weight's gradient compares with the average. A little of what
 # arrives at the matrices is subtracted from them. Nobody labels attention: the matrices learn from the answers, and the
-# weights are computed from them for every input.
+# weights are computed from these matrices for every input.
 #
 # **Sources.** Backpropagation: [Rumelhart, Hinton and Williams (1986)](https://doi.org/10.1038/323533a0). Attention
 # trained by nothing but the task: [Bahdanau, Cho and Bengio (2015)](https://arxiv.org/abs/1409.0473). Autograd in

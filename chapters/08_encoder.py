@@ -411,12 +411,14 @@ plt.show()
 # %% [markdown]
 # Follow the thick line, the stream. With post-norm it passes through every norm, and so does the gradient on its way
 # back: no path is a plain $I$ any more. With pre-norm the stream passes only through additions, so that path is there.
-# But the additions can make it grow, so a pre-norm stack ends in a **final norm**, after the last layer.
+# But the additions can make the stream grow, and nothing normalises it, so a pre-norm stack ends in a **final norm**,
+# after the last layer.
 #
 # Choose pre-norm, unless you reproduce the paper: in our deep stacks it [learns quickly](#does-training-agree) even
 # from initial weights with which post-norm is slow. A [warm-up](#does-it-need-warm-up), a learning rate that grows from
 # nearly 0, may help post-norm. One explanation: every norm on the way back divides the gradient by a $\sigma$ above 1,
-# so the last layers start with the largest gradients, and full steps at once can go wrong.
+# so the feed-forward networks of the last layers start with larger gradients than those below, and full steps at once
+# can go wrong. (For $W_Q$ it is [the other way round](#how-do-size-and-gradient-change-with-the-layer).)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -519,7 +521,8 @@ ours.norm1, ours.norm2 = ours.norm2, ours.norm1
 assert (ours(x, real[:, None, None]) - expected)[real].abs().max() > 0.3
 
 # %% [markdown]
-# The two agree, so the wiring is right. Five things are easily missed when you compare your own:
+# Both hand the same numbers to the same PyTorch functions, and the results agree, so the wiring is right. Five things
+# are easily missed when you compare your own:
 #
 # - **`batch_first=True`**. Otherwise PyTorch takes the first axis for the positions.
 # - **`eval()`**, for both, or dropout makes each run different.
@@ -1148,9 +1151,9 @@ show_stacks(
 #
 # With Glorot's weights, *added* and post-norm only delay the collapse. Only with pre-norm does the share stay above a
 # tenth. Once words are mostly alike, attention returns nearly the same vector to all of them, so their common part
-# grows, and their own parts hardly do. How fast depends on how large that vector is beside the stream. With *added* it
-# is about as large, because attention reads the grown stream; with post-norm, too, because both have a size of about 1.
-# With pre-norm only the stream grows, so the vector becomes smaller and smaller beside it.
+# grows, and their own parts hardly do. How fast the own share falls depends on how large that vector is beside the
+# stream. With *added* it is about as large, because attention reads the grown stream; with post-norm, too, because both
+# have a size of about 1. With pre-norm only the stream grows, so the vector becomes smaller and smaller beside it.
 #
 # Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $w$
 # to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
@@ -1165,14 +1168,14 @@ show_stacks(
 # - **Pre-norm.** What a layer adds does not grow with the stream, because attention reads a normalised copy and, before
 #   training, returns a vector of about size 1 at most. Suppose that each of $n$ layers adds one vector, the same for
 #   all words, and that these vectors and the word are independent and of size 1. Their squares add, so the stream has
-#   the size $\sqrt{1 + n}$. The word's own part still has size 1, which is $1 / \sqrt{1 + n}$ of it: after 24 layers
-#   0.2, and measured 0.27 ([in numbers](#how-fast-do-words-become-alike)). The price is that the upper layers change
-#   the stream less and less.
+#   the size $\sqrt{1 + n}$. The word's own part still has size 1, so its share is $1 / \sqrt{1 + n}$: 0.2 after 24
+#   layers. Measured, it is 0.27 ([in numbers](#how-fast-do-words-become-alike)). The price is that the upper layers
+#   change the stream less and less.
 # - **A small initialisation** of the matrices that write into the stream, $W_O$ and $W_2$. GPT-2 divides them by the
 #   root of the number of sublayers, so that each sublayer adds little at first: 24 independent additions of size
 #   $1/\sqrt{24}$ make a sum of size 1, not more than the word itself. By the same estimate that leaves an own share of
-#   at least $1/\sqrt 2 = 0.7$. Measured, it is above 0.9 for *added*, post-norm and pre-norm after 24 layers,
-#   presumably because averages of words that still differ are shorter than 1.
+#   about $1/\sqrt 2 = 0.7$. Measured, it is above 0.9 for *added*, post-norm and pre-norm after 24 layers, presumably
+#   because averages of words that still differ are shorter than 1.
 #
 #
 
@@ -1717,9 +1720,9 @@ verdict
 #
 # A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward
 # network works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a
-# few layers; the adding alone only delays that. Norms keep what a sublayer receives within bounds. Our deep stacks
-# learned quickly only where, before training, each word still had much of its own at the top: put the norm first, or
-# start small. After a few layers a position holds more than its word.
+# few layers; with Glorot's weights the adding alone only delays that. Norms keep what a sublayer receives within
+# bounds. Our deep stacks learned quickly only where, before training, each word still had much of its own at the top:
+# put the norm first, or start small. After a few layers a position holds more than its word.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
 # connections: [He and others (2015)](https://arxiv.org/abs/1512.03385). Layer norm: [Ba, Kiros and Hinton
@@ -1797,11 +1800,11 @@ assert (
 # Compare the size of what attention adds with that of the stream, in the [deep
 # stacks](#what-goes-wrong-in-a-deep-stack).
 #
-# - **Attention alone** adds nothing: it returns averages. Own parts point in random directions, so averaging shrinks
-#   them, in the first layer from size $\sqrt{15/16} = 0.97$ (the average of 16 random words has a 16th of their mean
-#   square) to 0.27. Averaging leaves the common part, 0.26, so both parts are about equal now. The vectors are less
-#   than half as long, so the scores are smaller and the weights nearly even. So the second layer shrinks the own parts
-#   thirty times.
+# - **Attention alone** adds nothing: it returns averages. The average of 16 random words has a 16th of their mean
+#   square, so the own parts begin at size $\sqrt{15/16} = 0.97$. They point in random directions, so averaging shrinks
+#   them, in the first layer to 0.27. Averaging leaves the common part, 0.26, so both parts are about equal now. The
+#   vectors are less than half as long, so the scores are smaller and the weights nearly even. So the second layer
+#   shrinks the own parts thirty times.
 # - **Post-norm** scales every sum back to size 1, so once words are mostly alike, what is added next is about as large
 #   as the stream. Write a word as $c + w$, what is common and what is its own. Attention adds a common vector $a$,
 #   about as long as $c$, and in a random direction, since the matrices are random. Lengths at right angles add by

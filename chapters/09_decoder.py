@@ -11,9 +11,9 @@
 # *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. To write the answer, the
 # transformer of 2017 has a second stack, the **decoder**, which attends to the question and to its own words so far.
 # Together they are an **encoder-decoder**, or *sequence-to-sequence*, model. In training the decoder is given the right
-# answer, and a mask hides each *next* word, which it must predict. Would you notice if the mask were missing? You will
-# take it out and see. By the end of this chapter the transformer of the paper is complete, in under eighty lines of
-# code.
+# answer, and must predict each *next* word, which a mask hides from it. Would you notice if the mask were missing? You
+# will take it out and see. By the end of this chapter the transformer of the paper is complete, in under eighty lines
+# of code.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
 # 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 29 minutes to read, and 50 for the
@@ -475,8 +475,8 @@ print(tuple(layer(answer, see_past, memory, nothing_hidden).shape))
 # %% [markdown]
 # Of the model, read the last method first: `forward` encodes the source into the memory, then decodes the target.
 # `encode` and `decode` make the masks and call `stack`, which looks up embeddings, adds positions and runs the layers.
-# `__init__` ends with Glorot's starting values, as in chapter 8, and smaller ones for the embeddings, for a reason that
-# follows the code.
+# `__init__` ends with the starting values: Glorot's (`xavier_uniform_`), as in chapter 8, and others for the
+# embeddings, for a reason that follows the code.
 
 
 # %%
@@ -562,7 +562,7 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 # %% [markdown]
 # A feed-forward network has about $8 D^2$ parameters, an attention $4 D^2$. So an encoder layer has $12 D^2 = 3.1$
 # million, a decoder layer, with two attentions, $16 D^2 = 4.2$ million. Six of each make 44 million, and the embedding
-# tables add one. (The paper's attention has no biases, and one embedding matrix serves both sides.)
+# tables add one. (In the paper the attention has no biases, and one embedding matrix serves both sides.)
 #
 # ## The leak test
 #
@@ -581,10 +581,10 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 # - *padding*: padding is added after the question. No logit of a real position may move.
 # - *source*: the question is replaced by another. Some logit must move.
 # - *finite*: every logit of a real position is a number. A position that may attend to nothing gets NaN in this code.
-#   (Let it attend to itself, or replace the NaN by 0, as the book's module does.)
+#   (Let it attend to itself, or give it weights of 0, as the book's module does.)
 #
 # All run in both modes, after `model.train()` and after `model.eval()`, because a mask may be missing in one of them.
-# The model is built without dropout, which would move the logits by chance.
+# The model must be built without dropout, which would move the logits by chance.
 
 
 # %%
@@ -634,7 +634,8 @@ check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 # | *are you fine?* and the same with *tired, happy, cold, late* | *yes, I am* |
 # | *why are you tired?* and the same with *happy, cold, late* | *who says I am tired?* and so on |
 #
-# A fifth of the questions is held out, *Hi, how are you?* among them. The folded cell makes all `pairs`.
+# A fifth of the questions is held out, *Hi, how are you?* among them. The folded cell makes `pairs`, all questions with
+# their answers.
 
 # %% all questions and answers tags=["hide-input"]
 REPLIES = {"you": "I am", "we": "you are", "they": "they are"}
@@ -679,10 +680,10 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # %% [markdown]
 # ### What is given, and what is wanted
 #
-# The decoder receives `answers[:, :-1]`, the rows without their last token (in a shorter answer that is padding; its
-# `<eos>` stays in, but nothing is wanted there), and must predict the wanted words, `answers[:, 1:]`, the rows without
-# their first: **next-token prediction**. So it is given the correct words, *shifted right*, even where it would have
-# written others: that is **teacher forcing**.
+# The decoder receives `answers[:, :-1]`, the rows without their last token, and must predict the wanted words,
+# `answers[:, 1:]`, the rows without their first: **next-token prediction**. (In a shorter answer the last token is
+# padding. Its `<eos>` stays in, but nothing is wanted there.) So the decoder is given the wanted words, *shifted right*
+# by one, even where it would have written others: that is **teacher forcing**.
 #
 # Say that the softmax gives the wanted words the probabilities 0.5 (*I*), 0.8 (*am*), 0.9 (*fine*) and 1 (`<eos>`),
 # each given the question and the words before it. By the chain rule of probability, their product, 0.36, is the
@@ -726,8 +727,9 @@ def generate(model, asked, longest=8):
 # Now the decoder receives its own words, and after its first mistake it must go on from a wrong beginning, which
 # training never showed: **exposure bias**.
 #
-# `share_right` lets a model write, and counts the answers that are right in every word up to their first `<eos>`, where
-# `words` cuts them off. `hold_out`, folded, draws the rows that are held out.
+# `share_right` lets a model write, and counts the answers that are right in every word. The loop stops only when all
+# answers have ended, so `words` cuts each off at its first `<eos>`. `hold_out`, folded, draws the rows that are held
+# out.
 
 
 # %%
@@ -1267,8 +1269,7 @@ assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 # writes, the next input is not there yet.
 #
 # So a low loss says little about the masks, and even good answers do not say enough: of [nine kinds of wrong
-# mask](#nine-wrong-masks), each tried in models of its own, two still give nearly only right answers. `check` finds
-# most of the nine.
+# mask](#nine-wrong-masks), two leave nearly all answers right. `check` finds most of the nine.
 #
 # ### What to check, and in which order
 #
@@ -1592,8 +1593,8 @@ verdict
 # ### A decoder-only model that answers
 #
 # Here is a small GPT: one stack, a causal mask, and *pre-norm*, with a norm at the top (positions and ReLU are those of
-# 2017). It takes `Attention`, `sinusoids`, and the data with their split from [the model on one
-# screen](#all-of-it-on-one-screen):
+# 2017). It takes `Attention` and `sinusoids` from [the model on one screen](#all-of-it-on-one-screen), and the data
+# with their split from [its training](#a-model-that-has-learnt-to-answer):
 
 
 # %%
@@ -1973,8 +1974,8 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 #
 # In the code on one screen, and in `nn.MultiheadAttention` as it is called by default, the softmax of such a row is
 # 0/0, which is NaN. It spreads: in the next layer to all rows, because even a weight of 0 times NaN is NaN, and through
-# the loss to every gradient. So there the first loss shows this mistake, and *turned around*, too, where the last row
-# has no word after it.
+# the loss to nearly every gradient. So there the first loss shows this mistake, and *turned around*, too, where the
+# last row has no word after it.
 #
 # A causal mask *on cross-attention* lets row $t$ attend only to the question's words 0 to $t$. Most answers are right
 # all the same, presumably because the encoder, which sees the whole question, has carried what is needed to the first

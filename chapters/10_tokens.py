@@ -58,8 +58,9 @@ assert not known & set(unseen)
 # the word itself is lost. And words are many: at 512 numbers each, a million word forms would fill an embedding table
 # with half a billion numbers.
 #
-# **An ID for each letter.** Now 21 IDs are enough. But texts become long: our words have 32 tokens on average (ordinary
-# English words about five), and the work of attention grows with the square of the length.
+# **An ID for each letter.** These words have only 21 different letters, so 21 IDs are enough. But texts become long:
+# our words have 32 tokens on average (ordinary English words about five), and the work of attention grows with the
+# square of the length.
 #
 # We want tokens between the two: **subwords**, so that a frequent word is one token and a rare one is several.
 #
@@ -112,17 +113,17 @@ for step in range(1, 5):
 # *Steam* is cut into *s team*, though it has nothing to do with a team: the method knows only what is frequent.
 #
 # To encode a *new* word, apply the merges in the order in which they were learnt. Take *seat*. The first merge, *e a*,
-# gives *s ea t*. The second, *t ea*, does not fit, because here the *t* comes after *ea*, nor does the third. The
-# fourth, *ea t*, gives *s eat*.
+# gives *s ea t*. The second, *t ea*, does not fit, because here the *t* comes after *ea*. Nor does the third, *tea m*.
+# The fourth, *ea t*, gives *s eat*.
 #
 # *Seat* never occurred in the text, but *s* and *eat* did. That is the advantage over whole words: a new word usually
 # consists of subwords whose embeddings have been learnt.
 #
 # The order of the merges matters. In *seateam* the first merge leaves *s ea t ea m*, where *ea t* and *t ea* both want
-# the same *t*. The merge *t ea* was learnt first, so you get *s ea tea m*, and then *s ea team*. The longest token that
-# fits, always from the left, would give *s eat ea m*. But the order of learning does not always give the fewest tokens.
-# It cuts *eateat* into *ea tea t*, where *eat eat* would do, because the method is **greedy**: it never takes a merge
-# back.
+# the same *t*. The merge *t ea* was learnt first, so you get *s ea tea m*, and then *s ea team*. If you always took the
+# longest token that fits, from the left, you would get *s eat ea m*. But the order of learning does not always give the
+# fewest tokens. It cuts *eateat* into *ea tea t*, where *eat eat* would do, because the method is **greedy**: it never
+# takes a merge back.
 #
 # Keep to the order of learning all the same, because the model's training text was cut by it. If you cut new text in
 # another way, nothing fails, but the model sees cuts that it has hardly ever seen.
@@ -173,7 +174,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # which is called **pre-tokenization**.
 #
 # The cut must keep the spaces, or *now here* and *nowhere* could both be *now | here*. Each space goes with the word
-# after it, so that both can become one token.
+# after it, so that a frequent word and its space can become one token.
 #
 # The pattern below is that of GPT-2 without its rule for English contractions. At each point of the text, try the
 # parts from top to bottom; the first that matches takes as many characters as it can (*␣* is a space):
@@ -348,8 +349,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # ### Two numberings
 #
 # Besides bytes and merges, a tokenizer has **special tokens**, which stand for no text: `<pad>` for padding, `<bos>`
-# for a model to begin from, before there is a first token, and `<eos>`, with which it says that its text ends. In our
-# tokenizer only the program can insert them, by their numbers.
+# for the beginning, from which a model starts to write, and `<eos>` for the end. In our tokenizer only the program can
+# insert them, by their numbers.
 #
 # The merges know nothing of special tokens, so they use *symbol numbers*, which begin with the bytes. The model needs
 # the special tokens too, so its *token IDs* begin with those:
@@ -375,7 +376,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # merges in order. Going through the list never returns to an earlier merge. Nor does `_merge` have to, because a merge
 # brings only pairs with its new symbol into the word; these were learnt later, so they have higher ranks. In *seat*
 # only *e a* is a learnt pair, of rank 0, so the word becomes *s ea t*. Now *ea t*, of rank 3, is one, and the word
-# becomes *s eat*. That is two rounds instead of four merges, and a large tokenizer has thousands of merges.
+# becomes *s eat*. That is two rounds instead of four merges, and a large tokenizer has thousands of merges. `_cache`
+# keeps results, because frequent words come back.
 
 # %% tags=["export"] module="tokens"
 from pathlib import Path
@@ -639,9 +641,9 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 #
 # Second, later tokens tend to be rarer, because each merge takes the most frequent pair that is left: by hand the
 # counts were 12, 9, 5, 3. So later merges also shorten texts less. We call a token *rare* if the training text uses it
-# fewer than 100 times. Rare tokens stay **undertrained**, because few examples look up their rows and so train them. In
-# large models some tokens cause odd answers (*glitch tokens*): they were frequent in the tokenizer's training text, and
-# hardly occurred in that of the model.
+# fewer than 100 times. Rare tokens stay **undertrained**, because their rows are seldom looked up, so few examples
+# train them. In large models some tokens cause odd answers (*glitch tokens*): they were frequent in the tokenizer's
+# training text, and hardly occurred in that of the model.
 #
 # **Fertility**, the average number of tokens per word, says how much shorter texts become. Here it is on held-out
 # captions. A word is what stands between two spaces, so *tea.* is one word and at least two tokens.
@@ -727,7 +729,7 @@ quiz.number(
 # ## Break it: text that acts as a command
 #
 # Suppose that `encode` turns `<eos>` in a text into the special token. That is convenient for training texts written by
-# hand. Then somebody types one.
+# hand. Then somebody types `<eos>` into a message.
 
 
 # %%
@@ -774,15 +776,16 @@ assert convenient.decode(convenient.encode(message)) != message
 # %% [markdown]
 # ## Batches with little padding
 #
-# Each sentence is now a list of token IDs. A batch is one tensor, so its lists are filled up to the longest with
-# `<pad>`. Sentences of 2, 3 and 7 tokens make $3 \cdot 7 = 21$ tokens, of which 9, or 43 percent, are padding.
+# Each sentence is now a list of token IDs, and these lists differ in length. A batch is one tensor, so its lists are
+# filled up to the longest with `<pad>`. Sentences of 2, 3 and 7 tokens make $3 \cdot 7 = 21$ tokens, of which 9, or 43
+# percent, are padding.
 #
 # The padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding.
-# Without it padding would take a share of the softmax in the encoder, so a sentence's outputs would depend on its
-# batch. The mask is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`. The loss is the mean
-# over the real tokens alone. Counting `<pad>` would make it look better, because it is the easiest token to predict. To
-# test mask and loss, add more padding, with dropout off: the outputs at real tokens and the loss must stay the same, up
-# to rounding.
+# Without it padding would take a share of the softmax, in the encoder and in cross-attention, so a sentence's outputs
+# would depend on its batch. The mask is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
+# The loss is the mean over the real tokens alone. Counting `<pad>` would make it look better, because it is the easiest
+# token to predict. To test mask and loss, add more padding, with dropout off: the outputs at real tokens and the loss
+# must stay the same, up to rounding.
 #
 # Padding takes as much computation as any token. **Bucketing** reduces this waste: sort the sentences by length, and
 # fill the batches in this order. The price is that a batch is no longer a random sample of all lengths.
@@ -866,9 +869,9 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# Sorting by length saves nearly all of the padding. (With the limit by tokens, batches of short texts hold more texts,
-# and so more different lengths.) The order of the batches is random, or the model would get all short sentences first.
-# Here are sixteen of the texts in batches of four:
+# Sorting by length saves nearly all of the padding. (The limit by tokens leaves 2 percent instead of 1, because its
+# batches of short texts hold more texts, and so more different lengths.) The order of the batches is random, or the
+# model would get all short sentences first. Here are sixteen of the texts in batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: about as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)
@@ -1230,9 +1233,10 @@ assert 2.8 < seconds[16_000] / seconds[2000] < 3.5
 #
 # **WordPiece**, which BERT uses, is usually described as follows: it merges the pair whose count is highest *when
 # divided by the product of the counts of its two parts*, and cuts a new word from the left, taking each time the
-# longest known subword that fits. Our own merges, with 8,000 tokens, cut 1,741 words of the test text into several
-# tokens. If you cut these words from the left with the same tokens, 36 percent come out differently: *Baufahrzeug*, a
-# construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug* from the left.
+# longest known subword that fits. The way of cutting matters: our own merges, with 8,000 tokens, cut 1,741 words of the
+# test text into several tokens. If you cut these words from the left with the same tokens, 36 percent come out
+# differently: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug*
+# from the left.
 #
 # **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords
 # and drops those whose removal lowers the likelihood of the training text least. A new word gets its most probable

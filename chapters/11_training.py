@@ -299,9 +299,9 @@ batches = partial(pair_batches, train_pairs, max_tokens=1024)  # of an epoch
 validate = partial(evaluate, batches=list(pair_batches(validation_pairs)))
 
 # %% [markdown]
-# The training takes six hundred steps, or three epochs: in the code below, `islice` takes that many batches, each a
-# source and a target, from the endless stream `data`. Every 50 steps `watch` validates the model, and lets it write one
-# of the validation numbers.
+# The training takes six hundred steps, or three epochs. In the code below, `islice` takes 600 batches from the endless
+# stream `data`, each a source and a target, padded with 0. Every 50 steps `watch` validates the model, and lets it
+# write one of the validation numbers.
 #
 # Four parts of the loop are explained after the run: label smoothing; the optimiser, Adam; the learning rate, which
 # rises to its peak, 0.003, in 100 steps, and then falls to 0 in a straight line; and clipping.
@@ -442,7 +442,7 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 #
 # So no single learning rate suits all parameters. Adam divides the size of the gradient out. In the example it makes
 # both gradients $-1$, so it needs the learning rates 1 and 0.001, a thousand apart instead of a million. What is left
-# is how far each parameter should move, and in a network that differs far less than the gradients do.
+# is the difference in how far each should move, 1 and 0.001.
 #
 # ### Adam
 #
@@ -458,10 +458,10 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # How far back do $m$ and $v$ look? In $m$ a gradient that is $k$ steps old has the weight $(1 - \beta_1) \, \beta_1^k$:
 # with $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on. The latest $1 / (1 - \beta_1) = 10$ gradients have about two
 # thirds of the weight, $1 - 0.9^{10} = 0.65$. In $v$, with the transformer paper's $\beta_2 = 0.98$, the latest 50 have
-# that share. $v$ looks further back, because the usual size should not depend on a few batches. Nor must it forget
-# much faster than $m$. Each step shrinks what one huge gradient has left in $m$ by $\beta_1$, and in $\sqrt v$ by
-# $\sqrt{\beta_2}$. If $\sqrt{\beta_2}$ were smaller, $m$ would soon be divided by too little, and the steps would
-# become too long.
+# that share. The mean $v$ looks further back, because the usual size should not depend on a few batches. And $v$ must
+# not forget much faster than $m$: each step multiplies what one huge gradient has left in $m$ by $\beta_1$, and in
+# $\sqrt v$ by $\sqrt{\beta_2}$. If $\sqrt{\beta_2}$ were smaller than $\beta_1$, $m$ would soon be divided by too
+# little, and the steps would become too long.
 #
 # But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$. After $n$ steps all
 # weights sum to only $(1 - \beta)(1 + \beta + \dots + \beta^{n-1}) = 1 - \beta^n$. So $m$ and $v$ are each divided by
@@ -597,8 +597,8 @@ plt.show()
 #
 # Warm-up protects the beginning of a run, and **gradient clipping** protects every step. Now and then an odd sentence
 # gives a huge gradient, and in plain gradient descent one such step can undo many good ones. Adam bounds that one step,
-# but the steps after it suffer: the huge gradient stays in $m$, which keeps pushing its way, and longer still in $v$,
-# which makes later steps too short ([in numbers](#why-clip-if-adam-divides-the-size-out)).
+# but [the steps after it suffer](#why-clip-if-adam-divides-the-size-out). In $m$ the huge gradient keeps pushing in its
+# own direction. In $v$ it stays longer still, and makes later steps too short.
 #
 # To clip, take all gradients of the model as one long vector. If its norm, the *global norm*, exceeds a limit, scale
 # the vector down to that limit, in the same direction: with limit 1, the vector $(3, 4)$ of norm 5 becomes
@@ -637,9 +637,9 @@ plt.show()
 # %% [markdown]
 # ## When a model overfits
 #
-# First the data. What if there are only 150 numbers instead of 20,000? Then 600 steps are 300 epochs and no longer
-# three. We tried that with the recipe of [the loop](#a-loop-that-learns), but without label smoothing, one of the
-# remedies to be compared (`python -m benchmarks.overfitting`, ten minutes).
+# First the data. What if there are only 150 numbers instead of 20,000? Then an epoch has only two batches, and 600
+# steps are 300 epochs instead of three. We tried that with the recipe of [the loop](#a-loop-that-learns), but without
+# label smoothing, one of the remedies to be compared (`python -m benchmarks.overfitting`, ten minutes).
 #
 # The figure shows training and validation loss, three seeds each, with a dot at the lowest validation loss. On the left
 # is this recipe, on the right the same with a remedy, **weight decay** $\lambda = 1$: each step also shrinks every
@@ -702,18 +702,19 @@ for name in ("none", "weight decay 1"):
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
 #   keep the parameters that had the lowest loss. That treats the symptom: in row *none* the loss is then lower than at
-#   the end, but not more numbers are right. So if right answers matter, keep the model that gets most numbers right.
+#   the end, but the share of right numbers is not higher. So if right answers matter, keep the model that gets the most
+#   numbers right.
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
 #   the right panel of the figure: both losses fall together, and the gain is fifty percentage points. Here it is done
 #   by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`).
 # - **Dropout** zeroes entries of the activations at random, so that the model cannot rely on any single one.
 # - **Label smoothing** does not clearly change how much is right, but the model is less sure of its mistakes: at the
-#   end its wrong guesses have a probability of 0.61 instead of 0.88. So its plain loss does not turn upwards.
+#   end a wrong likeliest token has a mean probability of 0.61 instead of 0.88. So its plain loss does not turn upwards.
 #
-# Weight decay 1, weight decay 3 and dropout 0.1 get about the same share of the validation numbers right, so the lower
+# Weight decay 1, weight decay 3 and dropout 0.1 get about the same share of the validation numbers right, so the lowest
 # loss decides: we take weight decay 1. (Decay 3 has five times its loss, probably because it keeps the logits so small
-# that the model is unsure even where it is right.) On the untouched test numbers it gets 91.5 percent right, against
-# 38.1 without a remedy.
+# that the model is unsure even where it is right.) On the untouched test numbers decay 1 gets 91.5 percent right,
+# against 38.1 without a remedy.
 #
 # More data helps most: with 20,000 numbers none of this was needed. Large language models read most of their text about
 # once, so they hardly overfit, and usually go without dropout and label smoothing.
@@ -777,9 +778,9 @@ assert doubting[-1] < doubting.min() + 0.001  # it turns upwards no more
 # ### Break it: the mean of means
 #
 # May we take the mean of the batches' mean losses? Take two sentences, with 3 and 9 targets, first as one batch and
-# then as two. Combine the losses of the two small batches in one of two ways: divide each summed loss by 12, the number
-# of all targets, and add; or take the mean of their mean losses. *Away* is how far the gradient of the combined loss is
-# from that of the large batch, divided by the length of the latter.
+# then as two. Combine the losses of the two small batches in two ways: divide each summed loss by 12, the number of all
+# targets, and add; or take the mean of the two mean losses. *Away* is how far the gradient of the combined loss is from
+# the large batch's gradient, divided by the length of the large batch's.
 
 # %% two batches, and two ways to divide tags=["hide-input"]
 torch.manual_seed(0)
@@ -1177,9 +1178,9 @@ assert all(torch.equal(one, other) for one, other in both)
 # %% [markdown]
 # ### Break it: the parameters are enough
 #
-# Suppose that you keep the parameters and nothing else. Then the warm-up comes a second time, and the data start from
-# the beginning. Even if you set the step and the position in the data by hand, Adam's state is lost, and no warm-up
-# protects the first steps.
+# Suppose that you keep the parameters and nothing else. Then the steps count from 1 again, so the warm-up comes a
+# second time, and the data start from the beginning. Even if you set the step and the position in the data by hand,
+# Adam's state is lost, and no warm-up protects the first steps.
 #
 # **Predict first.** Take a run of 600 steps, without dropout, that at step 190 gets more than nine in ten of the
 # validation numbers right. What will one step with a new Adam change?
@@ -1230,8 +1231,8 @@ assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 # direction?](#a-new-adam-length-or-direction)
 
 # %% [markdown]
-# Losing the RNG state or the position may not show in the curve at all: only the comparison with a run that never
-# stopped finds it.
+# Losing the RNG state or the position may not show in the curve at all: dropout draws other numbers, or some sentences
+# are read twice. Only the comparison with a run that never stopped finds that.
 
 # %% [markdown]
 # ## Exercises

@@ -164,9 +164,9 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # even the empty sentence could win. ([When does the search stop?](#when-does-beam-search-stop))
 #
 # What does a beam cost? With a beam of $K$ and $V$ words, each step runs $K$ rows through the model and ranks $K V$
-# continuations. With $\alpha = 0$ a beam of 1 is greedy decoding. (With $\alpha > 0$ the search goes on after its first
-# ending, and a longer sentence may overtake it.) A beam so wide that nothing is dropped is **exhaustive search**, over
-# all $V^n$ sentences of $n$ words.
+# continuations. With $\alpha = 0$ a beam of 1 is greedy decoding. (With $\alpha > 0$ the search may go on after its
+# first ending, and a longer sentence may overtake that one.) A beam so wide that nothing is dropped is **exhaustive
+# search**, over all $V^n$ sentences of $n$ words.
 
 # %% [markdown]
 # ## Should one search harder?
@@ -194,8 +194,7 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 
 # %% tags=["proof"]
 assert round(0.7**21, 4) == 0.0006
-whole = [n * math.log(0.7) / ((5 + n) / 6) ** 0.6 for n in (119, 120)]
-assert whole[0] > math.log(0.001) > whole[1]
+
 assert round(math.log(0.001), 1) == -6.9
 assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 
@@ -787,7 +786,7 @@ plt.show()
 
 # %% [markdown]
 # Each triangle is one head's attention scores, one query per row. Dark cells are computed at that step: without a cache
-# $t(t+1)/2$ at step $t$ (masked ones not counted), with a cache $t$. For $n$ tokens these add up to:
+# $t(t+1)/2$ at step $t$ (masked ones not counted), with a cache $t$. For $n$ tokens, all steps together compute:
 #
 # | | without a cache | with a cache |
 # |---|---|---|
@@ -852,8 +851,8 @@ class KVAttention:
 
 
 # %% [markdown]
-# For each decoder layer `KVCache` has two such objects: one for self-attention, which starts with no tokens (`memory[:,
-# :0]`, an empty slice, has the right shape) and grows with the target, and one for cross-attention, which holds the
+# For each decoder layer `KVCache` has two such objects. The one for self-attention starts with no tokens, from
+# `memory[:, :0]`, an empty slice of the right shape, and grows with the target. The one for cross-attention holds the
 # memory.
 
 
@@ -902,9 +901,9 @@ class KVCache:
 
 
 # %% [markdown]
-# `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-module-that-the-book-uses) for one token:
-# `layer.self_attention_add_norm(x, f)` adds `f(x)` to `x`, with the norm where the layer has it, and here `f` is the
-# method that remembers.
+# `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-module-that-the-book-uses) for one token. A layer
+# takes its attention as a function: `layer.self_attention_add_norm(x, f)` adds `f(x)` to `x`, with a norm before or
+# after. Here `f` is the method that remembers.
 #
 # **Which masks does a step need?**
 #
@@ -1083,7 +1082,7 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
 # Only the first step is right, and nothing crashes. Training does not use the cache, so its loss would not show the
-# mistake; the check does at once.
+# mistake; the check does, from its second step on.
 
 # %% [markdown]
 # ## Several tokens for the price of one
@@ -1092,12 +1091,13 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # arithmetic ([why](#why-one-sentence-is-slow)). If the model reads five tokens in one pass, its parameters are still
 # loaded only once. **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses that.
 # A small **draft model** with the same vocabulary writes a few tokens ahead, say four. Then the large model reads five
-# tokens in one pass, under a causal mask: the last token of the text, which it has chosen but not yet read (its cache
-# holds those before), and the four drafted ones. Each of the five rows of logits says what it would write next.
+# tokens in one pass, under a causal mask: the newest token of the text, which it has chosen but not yet read (its cache
+# holds the tokens before), and the four drafted ones. Each of the five rows of logits says what it would write next.
 #
 # With greedy decoding, drafted tokens are accepted as long as each is the large model's choice. The first that is not
-# is replaced by that choice, and those after it are dropped (a cache must forget them, too). So the text is, but for
-# rounding, what the large model would have written alone.
+# is replaced by that choice, and those after it are dropped. (A cache must forget the replaced token and all dropped
+# ones.) So every token written is the large model's choice, and the text is, but for rounding, what it would have
+# written alone.
 #
 # Say that the draft model has written *elf tausend acht hundert*:
 #
@@ -1541,8 +1541,9 @@ assert draft_right < 0.8 * forced[0]
 
 # %% [markdown]
 # The same tokens come out, in fewer than a third as many passes of the large model. But before each of these come four
-# passes of the draft model, and each takes half to four fifths of a large one's time, depending on the run. That makes
-# 3 to 4.2 large passes for 3.3 tokens: little gain, or a loss. The draft model must be far cheaper than the large one.
+# passes of the draft model, and each takes half to four fifths of a large one's time, depending on the run: presumably
+# starting operations takes most of it. That makes 3 to 4.2 large passes for 3.3 tokens: little gain, or a loss. The
+# draft model must be far cheaper than the large one.
 #
 # ### How many tokens does a pass give?
 #
