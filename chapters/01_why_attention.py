@@ -89,7 +89,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # A real state is a vector. The function that computes the new state from the old one and the word is called a **cell**.
 # The plain cell mixes the word $x$ and the state $h$ with two matrices, and squeezes the result between −1 and 1.
 # Without the squeeze the state would be a sum with one term for each word, the word times fixed matrices. In *not good*
-# the term of *good* would be the same with *not* as without it. The new state is $h'$:
+# the term of *good* would be the same with *not* as without it. The slope of $\tanh$ makes its effect depend on the
+# state. The new state is $h'$:
 #
 # $$h' = \tanh(x W_x + h W_h + b) .$$
 #
@@ -313,12 +314,13 @@ for name in names:
 
 # %% [markdown]
 # Less than a ten-thousandth. The LSTM keeps about 30 times as much, still below a ten-thousandth. A sentence has about
-# twenty words, so at its end its first word would have almost no effect.
+# twenty words, so at its end its first word would have almost no effect in such an untrained network.
 #
 # Why so little? Look at one factor of the chain. It multiplies a small change $\delta$ of the old state by $W_h$, and
 # then each entry by the slope of $\tanh$. The slope is $1 - \tanh^2$, here $1 - h'^2$.
 #
-# First the matrix. Because its entries have the variance $1/(3H)$, the squared entries of $\delta W_h$ average
+# First the matrix. Its entries, uniform up to $\pm 1/\sqrt H$, have the variance $1/(3H)$, a third of the squared
+# bound. An entry of $\delta W_h$ adds up such entries, weighted by $\delta$, so its square averages
 # $\|\delta\|^2 / (3H)$ ([derived](#three-explanations)). All $H$ together make $\|\delta\|^2 / 3$, so a typical change
 # shrinks to about $1/\sqrt 3 = 0.58$ of its length.
 #
@@ -340,13 +342,14 @@ assert abs(slope - 0.86) < 0.02 and abs(shrinks - 0.58) < 0.02
 gated = (influence["LSTM"][20] / influence["LSTM"][5]) ** (1 / 15)
 assert 0.55 < gated < 0.7
 assert abs(a_step - 0.52) < 0.01
-largest = [  # eigenvalues of W_h
-    np.abs(
-        np.linalg.eigvals(network("plain", np.random.default_rng(seed))[1][1])
-    ).max()
-    for seed in range(8)
-]
+by_seed = [network("plain", np.random.default_rng(n))[1][1] for n in range(8)]
+largest = [np.abs(np.linalg.eigvals(w_h)).max() for w_h in by_seed]
 assert 0.55 < np.median(largest) < 0.65
+once, twice = (
+    [np.linalg.norm(np.linalg.matrix_power(w_h, n), ord=2) for w_h in by_seed]
+    for n in (1, 2)  # the largest singular values
+)
+assert np.median(once) > 1 > max(twice)
 
 # %% [markdown]
 # The measured 0.52, between 5 and 20 back, is close to that. A constant factor for each step is **exponential** fading:
@@ -377,10 +380,10 @@ assert 0.55 < np.median(largest) < 0.65
 #
 # A matrix multiplies the length of a vector at most by its largest **singular value**. If it is below 1 for $W_h$, the
 # gradient must vanish, because the slope of $\tanh$ is never above 1: with 0.9, at most $0.9^{100} \approx 0.00003$ of
-# a change is left after 100 steps. In the plain cell here it is above 1, and the gradient vanishes all the same,
-# because only changes in special directions are lengthened, and the next steps shorten them. The largest *eigenvalue*
-# of a matrix says how fast repeated multiplication by this matrix shrinks a vector: for $W_h$ it is about 0.6 in size,
-# close to the 0.58 of a typical change. The slope of $\tanh$ shrinks the change further.
+# a change is left after 100 steps. In the plain cell here it is a little above 1, and the gradient vanishes all the
+# same, because a direction that one step lengthens is shortened by the next. In the long run the shrinking per step is
+# the size of the largest *eigenvalue*: for $W_h$ about 0.6, close to the 0.58 of a typical change. The slope of $\tanh$
+# shrinks the change further.
 #
 # Where each step multiplies by more than 1, the gradient grows instead: 50 factors of 1.1 make 117. This is the
 # **exploding gradient**. In training the loss can then suddenly leap up or become NaN (*not a number*), and the length
@@ -471,10 +474,10 @@ for name in names:
 
 # %% [markdown]
 # At most 24. Take a state of one number, such as $x_1 + x_2$. It explains half the variance of $x_1$ and half that of
-# $x_2$, which together counts as one number recalled. Whatever a single number mixes, its $R^2$ add up to at most 1. An
-# invertible matrix can turn the 24 numbers of the state into 24 uncorrelated ones, and nothing is lost. What
-# uncorrelated numbers explain adds up, and each has at most 1 to give, so together they recall at most 24
-# ([proof](#why-not-more-than-24)).
+# $x_2$, which together counts as one number recalled. Whatever a single number mixes, its $R^2$ add up to at most 1,
+# because correlation is mutual: it explains as much of each $x$ as that $x$ explains of it. An invertible matrix can
+# turn the 24 numbers of the state into 24 uncorrelated ones, and nothing is lost. What uncorrelated numbers explain
+# adds up, and each has at most 1 to give, so together they recall at most 24 ([proof](#why-not-more-than-24)).
 #
 # Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more: 21. It
 # spreads nearly the same memory over more words: less of the latest two words, more of older ones.
@@ -482,8 +485,8 @@ for name in names:
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
 # a third. Its $c$ is largely a sum in which old words fade slowly, so dozens of words are still in it. Each moves the
 # sum, but explains only a small share of it, because so many others move it, too. (Most of the 82 percent of the latest
-# word comes from $h$, because that word affects how far the gate $o$ opens.) With PyTorch's initialisation the LSTM
-# recalls only 14 of 48 in all ([why](#why-only-14-of-48)).
+# word comes from $h = o \odot \tanh c$, because that word moves $o$, while $\tanh c$ hardly varies from text to text.)
+# With PyTorch's initialisation the LSTM recalls only 14 of 48 in all ([why](#why-only-14-of-48)).
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.
@@ -778,8 +781,8 @@ plt.show()
 # cell has two such matrices, this convolution three, one for each word that it sees, and attention four (chapters 4 and
 # 6 introduce them). Attention also works on each of the $n^2$ pairs of words: to compare the two takes $d$
 # multiplications, and to multiply one vector by its weight $d$ more. So its work is **quadratic** in $n$. The pairs
-# alone would cost $2 n^2 d$, less than a plain cell's $2 n d^2$ as long as $n < d$: this is the comparison in the
-# paper.
+# alone would cost $2 n^2 d$, less than a plain cell's $2 n d^2$ as long as $n < d$: this is what the paper compares,
+# without the four matrices.
 #
 # Attention needs one layer and no waiting. The price is work: with its four matrices, not two, it does *more* than a
 # plain cell at any length. An LSTM has eight. Attention exceeds its work only where the pairs, $2 n^2 d$, outweigh the

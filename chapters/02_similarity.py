@@ -96,9 +96,9 @@ assert [*asked.values()][:4] == [0, 6, 0, 3]
 
 # %% [markdown]
 # In attention the question is called the *query*; here it is $(0, 2, 0)$. A word is compared through its **key**; for
-# *debts* that is $(0, 3, 0)$. What the word hands over is its **value**. Here every key gets a score, and the value of
-# the best key comes back; attention returns a blend of all values, with more of those whose keys score higher (chapters
-# 3 and 4). This chapter is about the comparison of query and key.
+# *debts* that is $(0, 3, 0)$. What the word hands over is its **value**. In this look-up every key gets a score, and
+# the value of the best key comes back, say the word *debts* itself; attention returns a blend of all values, with more
+# of those whose keys score higher (chapters 3 and 4). This chapter is about the comparison of query and key.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -421,8 +421,8 @@ for width in widths:
 # vectors are almost at right angles**, or nearly *orthogonal*.
 #
 # So is 0.5 high? At width 2, two pairs in three have a cosine above 0.5 or below $-0.5$. At width 64, where 0.5 is four
-# times the typical size, two or three pairs in 100,000 do. So a key whose cosine with a query is 0.5 stands out among
-# thousands of random ones.
+# times the typical size, two or three pairs in 100,000 do (fewer than the six of a normal distribution, because no
+# cosine exceeds 1). So a key whose cosine with a query is 0.5 stands out among thousands of random ones.
 #
 # And the typical *dot product* of two strangers? It is a sum of $D$ products $a_i b_i$. Each has mean 0, so its
 # variance is the mean of $a_i^2 b_i^2$. Because the factors are independent, this is the product of their mean squares,
@@ -497,7 +497,7 @@ for word in ("tea", "debts", "python"):
 # | | cosine |
 # |---|---|
 # | two words drawn at random, typically | 0.07 |
-# | a stand-in without meaning (random, with the words' mean and covariance), and its nearest word | about 0.29 |
+# | a random vector with the mean and covariance of the word vectors, and the word nearest to it | about 0.29 |
 # | **tea and coffee** | **0.44** |
 # | a word and its nearest other word, median of those we tried | 0.58 |
 #
@@ -586,8 +586,8 @@ plt.show()
 #   1 no dot product is larger. But a look-up is for what other words can add.
 #
 # Both faults come from using one vector as query *and* as key. One learned matrix $W$ for query and key would not cure
-# them: $XW (XW)^\top$, with the words as rows of $X$, is again symmetric. Its diagonal holds squared lengths, and no
-# dot product exceeds the product of the two lengths, so a word can find another before itself only if that one is
+# them: $XW (XW)^\top$, with the words as rows of $X$, is again symmetric. Its diagonal still holds squared lengths,
+# $\|a\|^2$. Since $a \cdot b \le \|a\| \, \|b\|$, the word $a$ can find another word $b$ before itself only if $b$ is
 # longer. So [chapter 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key,
 # through two learned matrices, $X W_Q (X W_K)^\top$.
 

@@ -90,8 +90,8 @@ with np.errstate(all="ignore"):
 #    belong to.
 #
 # Demand 1 is there because a key with share 0 for a range of scores could be lost: there no small change of its score
-# changes its share, so learning gets no hint. Because of demand 2, equal values, however many, blend to that same
-# value.
+# changes its share, so learning gets no hint. Demand 2 keeps a blend on the scale of the values: if every value is 5,
+# the shares times 5 add up to 5.
 #
 # Take any two keys, and shift all scores until the lower of their two scores is 0 and the higher is their difference.
 # By demand 4 no share changes, and by demand 5 the ratio depends only on these two scores, whichever keys they are. So
@@ -326,8 +326,8 @@ assert (
 )
 
 # %% [markdown]
-# After the two words and their plurals comes *bank*, which is nearer to the blend than to *account* (0.31) or to
-# *river* (0.25). We chose the pair and the shares; for most pairs nothing so neat appears.
+# After the two words and their plurals comes *bank*, nearer to the blend than all other words. (To *account* alone its
+# cosine is 0.31, to *river* 0.25.) We chose the pair and the shares; for most pairs nothing so neat appears.
 
 # %% [markdown]
 # ## Break it: scores of a thousand
@@ -447,7 +447,7 @@ assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 #
 # $J$ is symmetric, so this is also its last column, which says what the last score does to every weight. When this
 # score rises a little, its own weight rises by 0.223 times as much, and the other two fall by 0.060 and 0.163 times as
-# much, so the total stays 1. Each row, too, sums to 0: raise all scores alike, and no weight changes.
+# much, so the column sums to 0. So does each row: raise all scores alike, and no weight changes.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -481,12 +481,12 @@ for j in range(3):
 
 # %% [markdown]
 # When are these derivatives small? On the diagonal, $w_i (1 - w_i)$ is largest at $w_i = 0.5$, where it is 0.25, and
-# vanishes at 0 and 1. Off the diagonal $w_i w_j$ is small where one weight is near 1, because all others are then
-# near 0. With the weights 0.99, 0.005 and 0.005 no entry of $J$ is larger than 0.01 in absolute value. **A softmax that
-# is sure of itself has stopped listening**: nudge its scores, and the weights hardly move. A softmax that gives one key
-# nearly all the weight is called **saturated**. To find such softmaxes in a model, look at the largest weight of each
-# row (or at its perplexity, [exercise 1](#exercises), which is then near 1), and at the spread of its scores; but after
-# training a sharp row may well be right.
+# vanishes at 0 and 1. Off the diagonal $w_i w_j$ is small where one weight is near 1 and all others are near 0. With
+# the weights 0.99, 0.005 and 0.005 no entry of $J$ is larger than 0.01 in absolute value. **A softmax that is sure of
+# itself has stopped listening**: nudge its scores, and the weights hardly move. A softmax that gives one key nearly all
+# the weight is called **saturated**. To find such softmaxes in a model, look at the largest weight of each row and at
+# the spread of its scores. ([Exercise 1](#exercises) has another measure, the *perplexity*.) After training a sharp row
+# may well be right.
 
 # %% tags=["proof"]
 sure = np.array([0.99, 0.005, 0.005])
@@ -523,10 +523,10 @@ quiz.one_choice(
 # So how large are the scores at the start?
 #
 # A network starts from random numbers (its *initialisation*), chosen so that the entries of its vectors have roughly
-# size 1. Its queries and keys come from different random matrices, and thus even a word's own query and key are
-# unrelated. As a simplification, take the strangers of chapter 2 for the start: vectors whose entries are all
-# independent, with mean 0 and **variance** 1. The variance is the mean squared distance from the mean; if the mean is
-# 0, it is the mean of the square.
+# size 1. Its queries and keys are word vectors multiplied by different random matrices (chapter 4), and thus even a
+# word's own query and key are unrelated. As a simplification, take the strangers of chapter 2 for the start: vectors
+# whose entries are all independent, with mean 0 and **variance** 1. The variance is the mean squared distance from the
+# mean; if the mean is 0, it is the mean of the square.
 #
 # [Chapter 2](02_similarity.ipynb#how-alike-are-strangers) found how large their dot products are; here is why. For
 # independent numbers the mean of a product is the product of the means. So one product, $q_i k_i$, has mean 0, and its
@@ -546,8 +546,9 @@ quiz.one_choice(
 # then one key gets $e^{10}$ times the weight of the other.
 #
 # The cure is a division. Dividing the scores by $c$ divides their variance by $c^2$, so $c = \sqrt{d_k}$, a temperature
-# that the width sets, leaves a variance of 1 at every width. What counts is that the variance is of the order of 1, and
-# the same at every width.
+# that the width sets, leaves a variance of 1 at every width. Two scores then typically differ by $\sqrt 2$, and one key
+# gets about 4 times the weight of the other. What counts is that the variance is of the order of 1, and the same at
+# every width.
 #
 # **Predict first.** One query, ten keys, all random, undivided scores. How much weight does the luckiest of the ten
 # get at width 64? At width 1024?
@@ -636,13 +637,15 @@ plt.show()
 
 # %% [markdown]
 # Without the division half of the gradients are below 0.0001 at width 64, and below $10^{-18}$ at 1024; with it the
-# median is about 0.07 at both. The gradient contains $1/\tau = 1/\sqrt{d_k}$, but the length of $k_1 - \bar k$, whose
-# square is a sum of $d_k$ squares, grows as $\sqrt{d_k}$, and the two cancel. With scores divided by $d_k$ itself,
-# $1/\tau = 1/d_k$, so the gradient shrinks as $1/\sqrt{d_k}$: the median is 0.012 at width 64 and 0.003 at 1024.
+# median is about 0.07 at both. Of the gradient's three factors, $w_1$ is about the same at every width, because the
+# scaled scores are. $1/\tau$ is $1/\sqrt{d_k}$, but the length of $k_1 - \bar k$, whose square is a sum of $d_k$
+# squares, grows as $\sqrt{d_k}$, and the two cancel. With scores divided by $d_k$ itself, $1/\tau = 1/d_k$, so the
+# gradient shrinks as $1/\sqrt{d_k}$: the median is 0.012 at width 64 and 0.003 at 1024.
 #
 # Does a short gradient hold up learning? Let the queries move, each again with ten random keys, which stay as they are.
 # A step adds 10 times the gradient of $w_1$ to the query; the 10 is called the **learning rate**. A query succeeds if
-# its right key has more than 0.9 of the weight. This many succeed before the first step, and after 100 steps:
+# its right key has more than 0.9 of the weight. This many succeed before the first step, and after 100 steps (of 500
+# queries, so a few points are chance):
 #
 # | | width 64, before | after | width 1024, before | after |
 # |---|---|---|---|---|

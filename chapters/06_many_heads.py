@@ -121,8 +121,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # 16: would they fit? We draw two thousand pairs of nouns, whose entries are independent normal numbers with mean 0, and
 # set the attention weights ourselves:
 #
-# - *One head* averages the nouns with $\alpha$ and $1 - \alpha$, and multiplies by a random $W_V$ of shape (16, 16). We
-#   vary $\alpha$.
+# - *One head* averages the nouns with $\alpha$ and $1 - \alpha$, and multiplies by a random $W_V$ of shape (16, 16).
+#   (To multiply first gives the same, because $W_V$ is linear.) We vary $\alpha$.
 # - *Two heads*: one has all of its weight on the first noun, the other on the last. Each has a random $W_V$ of shape
 #   (16, 8).
 #
@@ -181,10 +181,10 @@ plt.show()
 # their sum and their difference, 8 numbers each, and the average determines only the sum. Entry by entry, sum times
 # difference is $a^2 - b^2$, which is 0 on average because the nouns have the same variance. So the two are
 # uncorrelated: no matrix can predict the difference from the sum, and the best guess is 0. Call the sum $s$ and the
-# difference $d$. Then $a = \tfrac12 (s + d)$ and $b = \tfrac12 (s - d)$. So in each entry
-# $a^2 + b^2 = \tfrac12 (s^2 + d^2)$, and the part with $d$ is missed. As the nouns are independent, $d$ varies as much
-# as $s$: exactly half is lost. For another $\alpha$ another combination of the two nouns is lost in place of the
-# difference ([the proof](#why-exactly-half)).
+# difference $d$. Then $a = \tfrac12 (s + d)$ and $b = \tfrac12 (s - d)$. With 0 in place of $d$ the errors are
+# $\tfrac12 d$ and $-\tfrac12 d$. Their squares make $\tfrac12 d^2$, out of $a^2 + b^2 = \tfrac12 (s^2 + d^2)$ in each
+# entry. As the nouns are independent, $d$ varies as much as $s$: exactly half is lost. For another $\alpha$ another
+# combination of the two nouns is lost in place of the difference ([the proof](#why-exactly-half)).
 #
 # Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole.
 #
@@ -231,8 +231,9 @@ plt.show()
 #
 # Let $A^{(h)}$ be the attention weights of head $h$, $(T, T)$. The head adds $A^{(h)} X W_V^{(h)} W_O^{(h)}$. If all
 # heads had the same attention weights $A$, all heads together would add $A X \sum_h W_V^{(h)} W_O^{(h)}$: one wide
-# head. So several heads gain only where their attention weights differ. And since a sum has no order, two heads can be
-# exchanged together with their rows of $W_O$, so *head 3* means something in one trained model only.
+# head, whose $W_V$ is all the $W_V^{(h)}$ side by side. So several heads gain only where their attention weights
+# differ. And since a sum has no order, two heads can be exchanged together with their rows of $W_O$, so *head 3* means
+# something in one trained model only.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -423,8 +424,8 @@ assert np.allclose(received[0], together)
 # %% [markdown]
 # Attention works on the last two axes: queries times keys gives $(B, H, T, T)$, one matrix of scores for each head of
 # each sentence. So it treats heads as it treats the sentences of a batch: each by itself. Here is what happens to a
-# batch at each step; we print one word of one sentence. Code and printout count from 0: there *head 1* is the second
-# head, and *word 2* the third word. The text counts from 1.
+# batch at each step; we print one word of one sentence. This printout counts from 0: its *head 1* is the second head,
+# and its *word 2* the third word. Everywhere else we count from 1.
 
 # %% tags=["nbval-check-output"]
 y = np.arange(96).reshape(2, 6, 8)  # say x @ w_v: 2 sentences, 6 words, width 8
@@ -801,17 +802,19 @@ assert parted < 0.005
 
 # %% [markdown]
 # One head misses about 42 percent. That is less than half, because its weights are no longer set by us but computed
-# from the nouns, which lets about one number more through ([how](#could-one-head-escape-by-other-means)). Two heads
-# that start equal miss as much. Two that start at random miss nothing. In all three runs of two random heads, each from
-# a different random start (*seed*), one head gives its largest weight to the first noun, the other to the last. The
-# weights need not be 1, because two different averages are two equations for two unknowns. The last row of the output,
-# trained once, is for the quiz below.
+# from the nouns, which lets about one number of the 12 more through, and $\tfrac5{12}$ is 0.42
+# ([how](#could-one-head-escape-by-other-means)). Two heads that start equal miss as much. Two that start at random miss
+# nothing. In all three runs of two random heads, each from a different random start (*seed*), one head gives its
+# largest weight to the first noun, the other to the last. The weights need not be 1: two different averages, if their
+# weights are nearly the same in every sentence, are two equations for two unknowns. The last row of the output, trained
+# once, is for the quiz below.
 #
-# The two heads start from different random matrices, and each is corrected through its own rows of $W_O$, so training
-# corrects them differently. Presumably a head lowers the error more by bringing what is still missing than by repeating
-# what the other brings, so the difference can grow. Two heads that start equal write the same through equal rows, so
-# they get equal corrections and stay equal. Different starts break this *symmetry*, and a task that one average cannot
-# solve rewards drifting apart. Where one average would do, nothing forces heads to differ.
+# The two heads start from different random matrices, and each is corrected through its own rows of $W_O$, because these
+# say which of the output's errors a change in the head would alter. So training corrects them differently. Presumably a
+# head lowers the error more by bringing what is still missing than by repeating what the other brings, so the
+# difference can grow. Two heads that start equal write the same through equal rows, so they get equal corrections and
+# stay equal. Different starts break this *symmetry*, and a task that one average cannot solve rewards drifting apart.
+# Where one average would do, nothing forces heads to differ.
 
 # %% tags=["quiz"]
 quiz.one_choice(

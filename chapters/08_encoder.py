@@ -310,9 +310,9 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 # $$\operatorname{LayerNorm}(x) = \gamma \circ \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
 # Mean $\mu$ and variance $\sigma^2$ are those of the vector $x$. A small $\epsilon$ guards against dividing by 0. A
-# step of $x$ along $(1, \dots, 1)$, a shift, or along $x - \mu$, a stretch, leaves the result as it is, so the
-# derivative in these directions is 0. On the way back the norm therefore removes these parts of the gradient, and it
-# divides the rest by $\sigma$ ([exercise 3](#exercise-3-back-through-the-norm)).
+# step of $x$ along $(1, \dots, 1)$, a shift, or along $x - \mu$, a stretch, leaves the result as it is, and so the
+# loss, too: the gradient at $x$ has no part in these directions. On the way back the norm removes them from the
+# gradient that arrives, and divides the rest by $\sigma$ ([exercise 3](#exercise-3-back-through-the-norm)).
 #
 # The vectors $\gamma$ (the *gain*) and $\beta$ (the *bias*), of width $D$, are trained and start at 1 and 0. They let
 # training stretch and shift single entries again.
@@ -416,9 +416,8 @@ plt.show()
 #
 # Choose pre-norm, unless you reproduce the paper: in our deep stacks it [learns quickly](#does-training-agree) even
 # from initial weights with which post-norm is slow. A [warm-up](#does-it-need-warm-up), a learning rate that grows from
-# nearly 0, may help post-norm. One explanation: every norm on the way back divides the gradient by a $\sigma$ above 1,
-# so the feed-forward networks of the last layers start with larger gradients than those below, and full steps at once
-# can go wrong. (For $W_Q$ it is [the other way round](#how-do-size-and-gradient-change-with-the-layer).)
+# nearly 0, may help post-norm. One explanation is that the feed-forward networks of its last layers start with larger
+# gradients than with pre-norm, so that full steps at once can go wrong.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -442,8 +441,8 @@ quiz.one_choice(
 #
 # Here is the layer as a module, in both orders. The attention is [chapter 7's](07_learning.ipynb), which returns a
 # pair: the result, and the weights if asked for. One thing is new: what a sublayer returns passes through **dropout**.
-# While a model trains, dropout sets a random share of the numbers to 0, so that nothing after it can rely on a single
-# one, and enlarges the others to make up for it. Outside training it does nothing.
+# While a model trains, dropout sets each number to 0 with a small probability, so that nothing after it can rely on a
+# single one, and enlarges the others to make up for it. Outside training it does nothing.
 
 # %%
 from dotformer.attention import MultiHeadAttention
@@ -1006,9 +1005,9 @@ for without in (None, *PARTS):
 #   of its own. After three layers the averages of averages are [nearly alike](#words-become-alike): training has little
 #   to start from.
 # - The residual connection around the feed-forward network, and the **norms**, are not needed here.
-# - Without the **feed-forward** networks even *add* is 98 to 99 percent right. Attention is linear only for given
-#   weights, which depend on the words, and norms are not linear either, so three layers of both can almost add two
-#   digits. [One layer cannot, in 600 steps](#can-one-layer-add-without-a-feed-forward-network).
+# - Without the **feed-forward** networks even *add* is 98 to 99 percent right. Attention is linear only while its
+#   weights are held fixed, but they change with the words. Norms are not linear either, so three layers of both can
+#   almost add two digits. [One layer cannot, in 600 steps](#can-one-layer-add-without-a-feed-forward-network).
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1151,15 +1150,16 @@ show_stacks(
 #
 # With Glorot's weights, *added* and post-norm only delay the collapse. Only with pre-norm does the share stay above a
 # tenth. Once words are mostly alike, attention returns nearly the same vector to all of them, so their common part
-# grows, and their own parts hardly do. How fast the own share falls depends on how large that vector is beside the
-# stream. With *added* it is about as large, because attention reads the grown stream; with post-norm, too, because both
-# have a size of about 1. With pre-norm only the stream grows, so the vector becomes smaller and smaller beside it.
+# grows, and their own parts hardly do. How fast the own share falls depends on the size of what attention returns,
+# beside that of the stream. With *added* the two are about equal, because attention reads the grown stream, and with
+# post-norm because both are about 1. With pre-norm attention reads a normalised copy: only the stream grows, and what
+# is returned becomes smaller and smaller beside it.
 #
 # Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $w$
 # to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
 # weights, so it gets no gradient. In the high layers with attention alone and with post-norm, words nearly agree, and
 # $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer). These layers may learn only slowly where to
-# look, if at all.
+# look, if at all. (Not so with *added*: there the share falls, but the own parts themselves do not shrink.)
 #
 # ### What helps
 #

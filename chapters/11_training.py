@@ -254,7 +254,7 @@ def evaluate(
 #
 # The model is a small version of the paper's: post-norm, two layers on each side, four heads, width 64, and at first
 # without dropout. An **epoch** is one pass through the data. `batches(epoch)` draws its batches, of at most 1,024
-# tokens a side with padding, in an order that depends only on the seed and the number of the epoch.
+# tokens on each side, padding included, in an order that depends only on the seed and the number of the epoch.
 
 # %% tags=["hide-input", "export"] module="training"
 from dotformer.tokens import pad_batch, token_batches
@@ -424,10 +424,10 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 #
 # $$-(0.925 \ln 0.7 + 3 \cdot 0.025 \ln 0.1) = 0.330 + 0.173 = 0.503$$
 #
-# The smoothed loss is smallest where each $p_i$ equals $q_i$, and even there it is [above
-# 0](#how-small-can-a-smoothed-loss-become). So with 334 tokens a model trained on it learns to give each right token
-# about 0.9, and its plain loss, which `evaluate` measures, is then about $-\ln 0.9 = 0.105$. That is why the run above
-# ends near 0.11, and not near 0.
+# The smoothed loss is smallest where each $p_i$ equals $q_i$ (its gradient at the logits is $p - q$, which is 0 only
+# there), and even there it is [above 0](#how-small-can-a-smoothed-loss-become). So with 334 tokens a model trained on
+# it learns to give each right token about 0.9, and its plain loss, which `evaluate` measures, is then about
+# $-\ln 0.9 = 0.105$. That is why the run above ends near 0.11, and not near 0.
 
 # %% [markdown]
 # ## How large a step?
@@ -440,9 +440,10 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # $\theta = 1000 \, \varphi$: it should move by only 0.001, but its gradient is $-1000$, because $\theta$ changes a
 # thousand times as much. Its learning rate should be 0.000001, a million times smaller, although the model is the same.
 #
-# So no single learning rate suits all parameters. Adam divides the size of the gradient out. In the example it makes
-# both gradients $-1$, so it needs the learning rates 1 and 0.001, a thousand apart instead of a million. What is left
-# is the difference in how far each should move, 1 and 0.001.
+# So a learning rate that suits one parameter can be far too large or too small for another. Adam divides the size of
+# the gradient out. In the example it makes both gradients $-1$, so it needs the learning rates 1 and 0.001, a thousand
+# apart instead of a million. What is left is the difference in how far each should move, 1 and 0.001; within one model
+# that usually differs less, so that one learning rate can do.
 #
 # ### Adam
 #
@@ -459,8 +460,8 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # with $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on. The latest $1 / (1 - \beta_1) = 10$ gradients have about two
 # thirds of the weight, $1 - 0.9^{10} = 0.65$. In $v$, with the transformer paper's $\beta_2 = 0.98$, the latest 50 have
 # that share. The mean $v$ looks further back, because the usual size should not depend on a few batches. And $v$ must
-# not forget much faster than $m$: each step multiplies what one huge gradient has left in $m$ by $\beta_1$, and in
-# $\sqrt v$ by $\sqrt{\beta_2}$. If $\sqrt{\beta_2}$ were smaller than $\beta_1$, $m$ would soon be divided by too
+# not forget much faster than $m$: after one huge gradient its trace in $m$ shrinks by $\beta_1 = 0.9$ a step, and
+# that in $\sqrt v$ by $\sqrt{\beta_2} = 0.99$. Were the second factor the smaller, $m$ would soon be divided by too
 # little, and the steps would become too long.
 #
 # But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$. After $n$ steps all
@@ -717,7 +718,8 @@ for name in ("none", "weight decay 1"):
 # against 38.1 without a remedy.
 #
 # More data helps most: with 20,000 numbers none of this was needed. Large language models read most of their text about
-# once, so they hardly overfit, and usually go without dropout and label smoothing.
+# once, so they hardly overfit, and usually go without dropout and label smoothing (though not without some weight
+# decay).
 
 # %% tags=["proof"]
 by_seed = {
@@ -1049,8 +1051,8 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 # 3. The state of the random number generator (the **RNG state**), since dropout draws from it; on a GPU, that of the
 #    GPU's generator too.
 # 4. How far the run has got in the data, its *position*: which epoch, and how many of its batches are done.
-# 5. The history: without its lowest validation loss so far, a run that keeps the best model could overwrite it. (The
-#    example below keeps training losses only.)
+# 5. The history: a run that keeps the best model must know its lowest validation loss so far, or it could overwrite
+#    that model with a worse one. (The example below keeps training losses only.)
 #
 # The learning rate and the order of the sentences are not on the list, because both can be computed again: the one from
 # the number of the step, here the length of the history, the other from the seed and the number of the epoch.

@@ -164,9 +164,9 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # even the empty sentence could win. ([When does the search stop?](#when-does-beam-search-stop))
 #
 # What does a beam cost? With a beam of $K$ and $V$ words, each step runs $K$ rows through the model and ranks $K V$
-# continuations. With $\alpha = 0$ a beam of 1 is greedy decoding. (With $\alpha > 0$ the search may go on after its
-# first ending, and a longer sentence may overtake that one.) A beam so wide that nothing is dropped is **exhaustive
-# search**, over all $V^n$ sentences of $n$ words.
+# continuations. With $\alpha = 0$ a beam of 1 is greedy decoding: it can stop at its first ending, since a longer
+# sentence never has a higher sum. (With $\alpha > 0$ the search may go on, and a longer sentence may overtake that
+# one.) A beam so wide that nothing is dropped is **exhaustive search**, over all $V^n$ sentences of $n$ words.
 
 # %% [markdown]
 # ## Should one search harder?
@@ -516,7 +516,8 @@ assert np.allclose(
 #
 # Is a wrong output the fault of the search or of the model? If the right sentence scores higher than the one that was
 # written, the search has failed. If not, a better search cannot help, since the model prefers a wrong one. Here are an
-# output of the first model that the beam repairs, and one that it breaks:
+# output of the first model that the beam repairs, and one that it breaks, each with the beam's two best hypotheses and
+# their scores, penalty included:
 
 
 # %% one repaired by beam search, one broken tags=["hide-input"]
@@ -590,9 +591,9 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # | top-p, $p = 0.8$ | 0.556 | 0.278 | 0.167 | 0 | 0 |
 # | min-p, 0.4 (here 0.4 · 0.5 = 0.2) | 0.667 | 0.333 | 0 | 0 | 0 |
 #
-# Temperature 0.5 doubles the logits, which squares the probabilities, because $e^{2x} = (e^x)^2$, before they are
-# divided by their sum. Top-p with $p = 0.8$ needs three words, because $0.5 + 0.25$ is not enough; after temperature
-# 0.5 two are enough. So the order matters: the code applies temperature, then top-k, then top-p.
+# Temperature 0.5 doubles the logits. Because $e^{2x} = (e^x)^2$, that squares the model's probabilities, and the
+# squares are then divided by their sum. Top-p with $p = 0.8$ needs three words, because $0.5 + 0.25$ is not enough;
+# after temperature 0.5 two are enough. So the order matters: the code applies temperature, then top-k, then top-p.
 #
 # The code leaves min-p out. [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose it for high
 # temperatures: the flatter the probabilities, the further into the tail top-p must go to collect its share $p$, whereas
@@ -853,7 +854,7 @@ class KVAttention:
 # %% [markdown]
 # For each decoder layer `KVCache` has two such objects. The one for self-attention starts with no tokens, from
 # `memory[:, :0]`, an empty slice of the right shape, and grows with the target. The one for cross-attention holds the
-# memory.
+# memory, with the source's padding mask, and never grows.
 
 
 # %% tags=["export"] module="generation"
@@ -1112,7 +1113,8 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # That makes three tokens from one pass. But drafting costs time, too, and for our small models there is [little gain,
 # or a loss](#does-a-small-draft-model-pay).
 #
-# With sampling, drafted tokens are accepted or replaced at random, so that each is distributed as if the large model
+# With sampling, a drafted token to which the large model gives the probability $p$ and the small one $q$ is kept with
+# probability $\min(1, p/q)$, and else redrawn in such a way that what is written is distributed as if the large model
 # had drawn it ([why](#why-does-speculative-sampling-change-nothing)). So a poor draft model costs only speed ([how
 # much?](#how-many-tokens-does-a-pass-give)). With many sentences at once the device is busy already, and the gain
 # shrinks or is lost.

@@ -277,7 +277,8 @@ plt.show()
 #
 # The green squares are parts of a transformer:
 #
-# - Softmax, layer norm and Adam do a few FLOPs for each number.
+# - Softmax, layer norm and Adam do a few FLOPs for each number. (A point can lie above the line, as Adam may here: the
+#   line is drawn by the speed of a copy, and other work can reach more.)
 # - Generating one token multiplies a matrix by a *vector*. That is 2 FLOPs for each 4-byte entry of the matrix, half a
 #   FLOP per byte, and [in 16 bits one](12_generation.ipynb#why-one-sentence-is-slow).
 # - The projection of $T$ tokens does $2 T D^2$ FLOPs and moves $2 T D + D^2$ numbers, because the matrix is read once
@@ -947,8 +948,9 @@ def measure(
 
 # %% [markdown]
 # Here are five rungs, live, each alone: the median of seven steps with its quartiles, and the memory. The last column
-# is the distance of a rung's gradient from the first rung's, as a share of the norm of the first. A processor without
-# instructions for bf16, such as the one that wove this page, is slower with it.
+# is the distance of a rung's gradient from the first rung's, as a share of the norm of the first. On a processor
+# without instructions for bf16 it can be many times slower; the one that wove this page may have them: compare the last
+# row with the first.
 
 # %% five rungs, one at a time tags=["hide-input"]
 from dotformer.support.benchmark import climb
@@ -1511,17 +1513,19 @@ assert str(device) != "cpu" or borders[2] - borders[1] > borders[1]
 # A projection by a matrix of 512 rows and columns does $2 \cdot 512^2$ FLOPs for a token, and moves at least its 512
 # numbers in and 512 numbers out, 2,048 bytes. With many tokens, beside which the matrix hardly counts, that is 256
 # FLOPs per byte. So a projection is compute-bound on this GPU, and so are the feed-forward network and the output
-# matrix, which do more FLOPs per byte. Nearly all else (norms, sums, activation functions, attention between short
-# sentences, the loss, the update) does fewer than 180, and is memory-bound.
+# matrix, which do more FLOPs per byte. Nearly all else (norms, sums, activation functions, attention in short
+# sentences, the loss, the update) does fewer than 180 FLOPs per byte, and is memory-bound.
 #
-# Kernels run one after another. So on the roofline a step takes the time of its products at the peak, plus the time of
-# all other bytes at full bandwidth. `python -m benchmarks.traffic` counts these bytes for the recorded step. PyTorch's
-# compiler says what each kernel that it has made for the layers reads and writes; the rest is counted operator by
-# operator. The loss reads the logits once on the way forward and once on the way back, when it also writes their
+# Kernels run one after another, and each takes the longer of its two times. So on the roofline a step takes the time of
+# its products at the peak, plus the time in which all that is not a product moves its bytes at full bandwidth. `python
+# -m benchmarks.traffic` counts these bytes for the recorded step. PyTorch's compiler says what each kernel that it has
+# made for the layers reads and writes; what is outside of them is counted operator by operator. The loss alone is
+# counted by hand: it reads the logits once on the way forward and once on the way back, when it also writes their
 # gradient. This is an estimate and not a strict limit: it is counted on a CPU, where the compiler may fuse a little
 # differently, and what is still in the GPU's cache costs less.
 #
-# **Predict first.** The products take 13 ms at the peak. How many ms does the rest add?
+# **Predict first.** Without those of attention, which is memory-bound, the products take 12.5 ms at the peak. How many
+# ms does the rest add?
 
 # %% a whole step under the roofline tags=["hide-input"]
 from dataclasses import replace
@@ -1583,10 +1587,10 @@ for d in (512, 1024, 4096):
 
 # %% [markdown]
 # The rest adds nearly as much again. So if every kernel lay on the roofline, a step of this width could use about half
-# of the peak, before any launch and any waiting. Most of these bytes belong to norms, sums and activations, although the
-# compiler has fused them. (Kernels that do more at once would move fewer.) With the width, the bytes of tokens grow in
-# proportion, and the FLOPs of products with the square. So a wide model has its limit nearer to the peak: some 85
-# percent at width 4,096.
+# of the peak, before any launch and any waiting. Most of the bytes in the list belong to norms, sums and activations,
+# although the compiler has fused them. (Kernels that do more at once would move fewer.) With the width, the bytes of
+# tokens grow in proportion, and the FLOPs of products with the square. So a wide model has its limit nearer to the
+# peak: some 85 percent at width 4,096.
 #
 # Real kernels stay below the roofline. On the left are some that were timed alone on the H200, in 16 bits. On the right
 # is the MFU of a recorded step, over the pairs in a batch.
@@ -1621,7 +1625,7 @@ plots.measured_on(measured("throughput-cuda"))
 plt.show()
 
 # %% [markdown]
-# The MFU ends at 35 percent, at 1.4 million tokens a second. That is a share of the peak measured on this GPU. The
+# The MFU ends at 35 percent, at 1.4 million tokens a second. This MFU is a share of the peak measured on this GPU. The
 # usual basis is the peak that the maker gives ([Chowdhery and others, 2022](https://arxiv.org/abs/2204.02311)), here
 # 989 TFLOP/s; of that the steps of 400 and 1,600 pairs reach 25 and 27 percent.
 #
@@ -1630,10 +1634,12 @@ plt.show()
 # A recorded step of 400 pairs on the H200 takes 40 ms. (On an earlier day, on another host, it took the same time,
 # while the launched rungs measured there took 8 to 37 percent less than those above.) The profiler has listed the
 # twelve kernels that take the most time. Those for the loss, attention and copies are in the right column below, each
-# with all its launches. The copies probably belong to the logits that were cut off: their gradient is written into a
-# wider tensor. The list does not hold all products. So for projections and the feed-forward network the right column
-# borrows the speeds of the figure, 67 and 86 percent of the peak, which were measured forward and with more tokens.
-# What was not timed stays on the roofline, and so does one kernel of sums.
+# with all its launches. The copies probably come from the padded vocabulary: the gradient of the logits that were kept
+# is written into a tensor that is as wide as before the cut. The list does not hold all products. So for projections
+# and the feed-forward network the right column borrows the speeds of the figure, 67 and 86 percent of the peak, which
+# were measured forward and with more tokens. All other rows stay on the roofline. The layer norm of the figure reaches
+# only a quarter of the bandwidth, but it is a kernel of its own, and in this step norms are fused with their
+# neighbours, so its speed is not borrowed. One kernel of sums is in the list, but its bytes are not counted apart.
 
 # %% the roofline, and what was timed tags=["hide-input"]
 print(on_gpu["accelerator"], on_gpu["date"])
@@ -1677,7 +1683,7 @@ print(f"timed, but products at the peak: MFU {mfu(flops, least | timed):.1%}")
 assert [round(recorded[n]) for n in (64, 256, 400)] == [11, 28, 40]
 hours = [4 * ms["float32"], ms["CUDA graph"]]
 assert [round(each / 36, 1) for each in hours] == [9.4, 1.1]
-assert 12.4 < least["products"] < 13.5 and round(ridge["intensity"]) == 180
+assert round(least["products"], 1) == 12.5 and round(ridge["intensity"]) == 180
 assert [round(mfu(flops, each), 2) for each in columns] == [0.52, 0.37]
 assert round(sum(columns[1].values())) == 35
 assert round(mfu(flops, least | timed), 3) == 0.398
@@ -1694,11 +1700,11 @@ assert round(timed["loss"] + timed["gradient of cut logits"]) == 7
 assert counted["pairs"] == 400 and counted["flops"] == flops
 
 # %% [markdown]
-# Loss, attention and copies take two to four times their time on the roofline. With what was timed, a step takes about
-# 35 ms at least, an MFU of 37 percent. Even with every product at the peak it would be 39.8 percent. So with these
-# kernels 40 percent is hardly in reach for a model of this width. (The width is not the only reason: 7 of the 35 ms are
-# the loss and the copies, which depend on the vocabulary.) Between 35 and the measured 40 ms are gaps, bytes that we
-# did not count, and slower kernels.
+# Loss, attention and copies take two to four times their time on the roofline. With the right column, a step takes
+# about 35 ms by this estimate, an MFU of 37 percent. Even with every product at the peak it would be 39.8 percent. So
+# with these kernels 40 percent is hardly in reach for a model of this width. (The width is not the only reason: 7 of
+# the 35 ms are the loss and the copies, which depend on the vocabulary.) Between 35 and the measured 40 ms are gaps,
+# bytes that we did not count, and slower kernels.
 
 # %% [markdown]
 # ### A trainer that does not wait
@@ -2137,7 +2143,7 @@ for one, other in zip(whole[2:], chunked[2:], strict=True):
     assert (one - other).abs().max() < 1e-5 * one.abs().max()
 
 # %% [markdown]
-# The gradients are the same, with a third of the memory, in about the same time or a little more. Computed all
+# The gradients are the same, with a third of the memory. Which way is faster changes from run to run. Computed all
 # together, three of the four arrays of logits and gradients exist at once. In chunks, nearly all of the memory is two
 # arrays as large as the output matrix, for the gradient of that matrix. These do not grow with the targets.
 #
