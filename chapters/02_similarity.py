@@ -586,10 +586,10 @@ plt.show()
 #   1 no dot product is larger. But a look-up is for what other words can add.
 #
 # Both faults come from using one vector as query *and* as key. One learned matrix $W$ for query and key would not cure
-# them: $XW (XW)^\top$, with the words as rows of $X$, is again symmetric. Its diagonal still holds squared lengths,
-# $\|a\|^2$. Since $a \cdot b \le \|a\| \, \|b\|$, the word $a$ can find another word $b$ before itself only if $b$ is
-# longer. So [chapter 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key,
-# through two learned matrices, $X W_Q (X W_K)^\top$.
+# them: $XW (XW)^\top$, with the words as rows of $X$, is again symmetric. Its diagonal still holds squared lengths, now
+# of the rows of $XW$. For two rows $a \cdot b \le \|a\| \, \|b\|$, so the word with row $a$ can find another, with row
+# $b$, before itself only if $b$ is longer. So [chapter 4](04_self_attention.ipynb#queries-keys-and-values) gives each
+# word a query and a separate key, through two learned matrices, $X W_Q (X W_K)^\top$.
 
 # %% tags=["quiz"]
 quiz.one_choice(

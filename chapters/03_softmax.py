@@ -644,8 +644,8 @@ plt.show()
 #
 # Does a short gradient hold up learning? Let the queries move, each again with ten random keys, which stay as they are.
 # A step adds 10 times the gradient of $w_1$ to the query; the 10 is called the **learning rate**. A query succeeds if
-# its right key has more than 0.9 of the weight. This many succeed before the first step, and after 100 steps (of 500
-# queries, so a few points are chance):
+# its right key has more than 0.9 of the weight. This many succeed before the first step, and after 100 steps. (The
+# shares after 100 steps are of 500 queries, so a few points are chance.)
 #
 # | | width 64, before | after | width 1024, before | after |
 # |---|---|---|---|---|

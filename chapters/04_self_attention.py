@@ -440,9 +440,10 @@ assert np.allclose(context, attention_by_loop(q, k, v))
 # Because `swapaxes` swaps only the last two axes, a whole batch of $B$ sentences can go through `attention` at once:
 # queries $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$.
 #
-# Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**. A fully connected layer over a whole sentence
-# learns fixed numbers for each pair of positions; a head computes its weights afresh for each sentence. The head has
-# $D (2 d_k + d_v)$ parameters, whatever $T$ is, so the same head fits every length.
+# Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**. Join the vectors of a sentence into one long
+# vector and multiply it by a matrix: this *fully connected layer* learns fixed numbers for each pair of positions. A
+# head computes its weights afresh for each sentence. The head has $D (2 d_k + d_v)$ parameters, whatever $T$ is, so the
+# same head fits every length.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -492,8 +493,9 @@ quiz.one_choice(
 # So choose the three matrices like this:
 #
 # - $W_Q$ is the outer product of *python* and *import* + *snake* − *python*, and so turns *python* into this sum, its
-#   query. The first two parts ask for words like *import* or *snake*. The third lowers the score of *python* most,
-#   because its cosine with itself is 1.
+#   query. Since a word is found by its own vector (next line), the first two parts ask for words like *import* or
+#   *snake*. The third subtracts from each score the word's cosine with *python*, which is largest, 1, for *python*
+#   itself.
 # - $W_K$ is the identity: a word is found by its own vector.
 # - $W_V$ is the sum of two outer products. One turns *import* into *programming*, the other *snake* into *animal*. Each
 #   hardly disturbs the other, because *import* and *snake* have a cosine near 0.
@@ -693,7 +695,7 @@ print(padded_weights[1].round(3))
 # the wrong axis. The padding token still asks: the mask does not hide its row, because a row with nothing to attend to
 # would cause trouble ([below](#a-row-with-nothing-to-attend-to)). The padding token's output means nothing, but no
 # other word reads it, because in later layers, too, the mask hides the token as a key. Where outputs or losses are
-# averaged, leave the token out. To hide both the future and the padding, combine the two masks with `&`.
+# averaged, leave the token out. To hide both the future and the padding at the end, combine the two masks with `&`.
 
 # %% [markdown]
 # The first folded cell below is the checked version that later chapters import; attention is called
@@ -773,9 +775,9 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # divides them still contains the hidden word's exponential. So under a causal mask the future leaks: *bites* gives
 # *dog* 0.187 in *dog bites man*, but 0.446 if the last word is a second *dog*. With minus infinity it is 0.804 in both.
 #
-# Divided by their sum (fourth line), these weights agree with the first line, because the $\sum_j e^{s_j}$ under each
-# weight cancels. But where a hidden score is far larger, the visible words' weights are already rounded to 0, and
-# dividing by their sum is 0/0.
+# Divided by their sum (fourth line), these weights agree with the first line, because all were divided by the same sum
+# of exponentials, which cancels. But where a hidden score is far larger, the visible words' weights are already rounded
+# to 0, and dividing by their sum is 0/0.
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -842,9 +844,9 @@ assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
 # Of the nouns, the verb now sees only the biter: *dog*, whose value $(1, 0)$ gets the weight 0.804, or *man*, whose
-# value $(1, 1)$ gets 0.944. But in the first layer a word still cannot tell the order *among* the words before it,
-# because they enter the same sum. So most models tell attention the positions, with or without a mask ([chapter
-# 5](05_position.ipynb)).
+# value $(1, 1)$ gets 0.944. But a word still cannot tell the order *among* the words before it, because they enter the
+# same sum. (Where attention is stacked in layers, this holds for the first.) So most models tell attention the
+# positions, with or without a mask ([chapter 5](05_position.ipynb)).
 
 # %% [markdown]
 # ## The same as a PyTorch module
@@ -920,7 +922,8 @@ assert (blank == 0).all()
 # blend, and room for one weight. Within one text $S = T$, so the time for the $T^2$ pairs is *quadratic*: it grows with
 # the square of the text's length. So does the memory if all weights are stored. For 1,000 words a head has a million
 # weights, for 2,000 four million. The projections cost $T D (2 d_k + d_v)$ multiplications, which grow only with $T$.
-# So in short texts the projections are most of the work. With $d_k = d_v$ the pairs overtake them at $T = 1.5 \, D$.
+# So in short texts the projections are most of the work. With $d_k = d_v$ the pairs take $2 T^2 d_k$ multiplications
+# and the projections $3 T D d_k$: the pairs overtake them at $T = 1.5 \, D$.
 #
 # What do you gain for this? A recurrent network reads one word after the other. In attention any word reaches in one
 # step any other that it may see, and where the whole text is known, as in training, all queries can be computed in

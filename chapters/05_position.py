@@ -56,8 +56,8 @@ assert same
 # whatever order. If the words are reordered, the outputs are reordered in the same way: without a mask, attention is
 # **permutation equivariant** ([chapter 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)). So is a whole
 # encoder without positions ([chapter 8](08_encoder.ipynb)), because apart from attention it works on each word alone.
-# So the order must enter elsewhere. (This gives a test for a model in which the positions were forgotten: shuffle the
-# words, and see whether the outputs are merely shuffled.)
+# So the order must enter elsewhere. (Equivariance also gives a test for a model in which the positions were forgotten:
+# shuffle the words, and see whether the outputs are merely shuffled.)
 #
 # One way in is through the input: give every **position** in the sentence a vector of its own, $p_t$ for position $t$,
 # counted from 0, and add it to $x_t$, the vector of the word that stands there. The model reads $x_t + p_t$.
@@ -124,7 +124,7 @@ for t in (0, 1, 10, 100):
 # 1. every position is *different*;
 # 2. the numbers are *bounded*, so that a late position does not drown its word;
 # 3. a step of one looks *the same everywhere*, in texts of any length: one fixed operation takes every position to the
-#    next. It adds a number, or it multiplies by a matrix such as $W_Q$ can learn;
+#    next. Adding a number is such an operation, and so is multiplying by a matrix, which $W_Q$ can learn;
 # 4. *any* position can be the one that scores highest, not only the first or the last;
 # 5. neighbouring positions are *similar*, so that what is learned at one nearly holds at the next;
 # 6. there is *no last* position.
@@ -468,7 +468,7 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # All this needs pairs. With sines alone there is no matrix $R_r$: at $t = 0$ all the sines are 0, and no matrix turns
 # zeros into anything else.
 #
-# If wide enough, sinusoids grant every wish:
+# Sinusoids grant every wish (in a narrow encoding *different* only just):
 #
 # | | 1 different | 2 bounded | 3 same step | 4 any can win | 5 similar | 6 no last |
 # |---|---|---|---|---|---|---|
@@ -531,9 +531,9 @@ assert not same
 #
 # ## Does adding destroy the word?
 #
-# After adding, the model sees only the sum, but it can be taken apart: one matrix [recovers the
-# word](#can-the-sum-be-taken-apart), and in a wide space another recovers nearly always the position or one beside it.
-# In a wide space two random directions are nearly at right angles ([chapter
+# After adding, the model sees only the sum, but it can be taken apart. One matrix [recovers the
+# word](#can-the-sum-be-taken-apart). In a wide space another recovers the position, and is nearly always right or off
+# by one. In a wide space two random directions are nearly at right angles ([chapter
 # 2](02_similarity.ipynb#how-alike-are-strangers)), so word and position hardly disturb each other at the start, and
 # training can move the words away from the directions that positions use.
 #
@@ -647,14 +647,16 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 #
 # Sinusoids may extrapolate: in our task they do at width 16 and 32, in part at 64, and hardly at 128.
 #
-# Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width. But at each of these widths
-# the 24 encodings point in too few directions to determine $A$, and training found another matrix, right for these. At
-# 64 and 128 a larger part of the later encodings lies outside those directions than at 16 and 32, which explains [part
-# of the failure](#why-do-wide-sinusoids-fail).
+# Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width. But in 24 steps the slow
+# pairs hardly move, so that even at width 16 the encodings point in only about 8 clearly different directions. That
+# does not determine $A$, and training found another matrix, right for these. At 64 and 128 a larger part of the later
+# encodings lies outside those directions than at 16 and 32, which explains [part of the
+# failure](#why-do-wide-sinusoids-fail).
 #
 # For a whole model, plot its error on unseen texts by position, past the trained length. If the curve rises there, the
-# model does not cope. If it stays level, the model may have ignored the far words. To find out, cut each text down to
-# its last words, as many as in training. If the error rises, the model had used the words that you cut off.
+# model does not cope. If it stays level, the model may have ignored the far words. To find out, measure the error at
+# the same last word again, with each text cut down to its last words, as many as in training. If it rises, the model
+# had used the words that you cut off.
 
 # %% [markdown]
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
@@ -773,7 +775,7 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 # rotations meet, and only their difference is left. A value would meet no second rotation, so what a word hands over
 # would depend on where it stands. Therefore values are not turned.
 #
-# Sinusoids encode the position itself (absolute), rotary positions only the distance (relative):
+# Sinusoids encode the position itself (absolute), rotary positions only the difference $t - s$ (relative):
 #
 # | | sinusoids: **absolute** | rotary: **relative** |
 # |---|---|---|

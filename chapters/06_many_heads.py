@@ -424,8 +424,8 @@ assert np.allclose(received[0], together)
 # %% [markdown]
 # Attention works on the last two axes: queries times keys gives $(B, H, T, T)$, one matrix of scores for each head of
 # each sentence. So it treats heads as it treats the sentences of a batch: each by itself. Here is what happens to a
-# batch at each step; we print one word of one sentence. This printout counts from 0: its *head 1* is the second head,
-# and its *word 2* the third word. Everywhere else we count from 1.
+# batch at each step; we print one word of one sentence. This printout counts from 0, as Python does: its *head 1* is
+# the second head, and its *word 2* the third word. The text counts from 1, unless it says otherwise.
 
 # %% tags=["nbval-check-output"]
 y = np.arange(96).reshape(2, 6, 8)  # say x @ w_v: 2 sentences, 6 words, width 8
@@ -802,8 +802,8 @@ assert parted < 0.005
 
 # %% [markdown]
 # One head misses about 42 percent. That is less than half, because its weights are no longer set by us but computed
-# from the nouns, which lets about one number of the 12 more through, and $\tfrac5{12}$ is 0.42
-# ([how](#could-one-head-escape-by-other-means)). Two heads that start equal miss as much. Two that start at random miss
+# from the nouns. So about one more of the 12 numbers gets through ([how](#could-one-head-escape-by-other-means)): 5 are
+# missed instead of 6, and $\tfrac5{12}$ is 0.42. Two heads that start equal miss as much. Two that start at random miss
 # nothing. In all three runs of two random heads, each from a different random start (*seed*), one head gives its
 # largest weight to the first noun, the other to the last. The weights need not be 1: two different averages, if their
 # weights are nearly the same in every sentence, are two equations for two unknowns. The last row of the output, trained

@@ -67,10 +67,10 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the blend
 #
-# The output is $o = \sum_j w_j v_j$. Raise $w_j$ by a small $\delta$, and the output moves by $\delta \, v_j$. Each
-# entry of this move, times the gradient of the same entry of $o$, is a change of the loss; their sum is $\delta$ times
-# a dot product. And an entry of $v_j$ is multiplied by $w_j$ on its way into $o$, so its gradient is $w_j$ times the
-# gradient of that entry of $o$:
+# The output is $o = \sum_j w_j v_j$. Raise $w_j$ by a small $\delta$, and the output moves by $\delta \, v_j$. Multiply
+# each entry of this move by the gradient of the same entry of $o$, and add: the loss changes by $\delta$ times the dot
+# product of $v_j$ and the gradient of $o$. And an entry of $v_j$ is multiplied by $w_j$ on its way into $o$, so its
+# gradient is $w_j$ times the gradient of that entry of $o$:
 #
 # $$\frac{\partial L}{\partial w_j} = \frac{\partial L}{\partial o} \cdot v_j , \qquad \frac{\partial L}{\partial v_j} = w_j \, \frac{\partial L}{\partial o} .$$
 #
@@ -111,7 +111,7 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # | case | gradient of the score | because |
 # |---|---|---|
 # | a key with hardly any weight | nearly 0 | the factor $w_i$ |
-# | a key with nearly all the weight | nearly 0 | the average is nearly its own gradient |
+# | a key with nearly all the weight | nearly 0 | the average is nearly the gradient of this one weight |
 # | all values are equal | 0 | no gradient differs from the average |
 #
 # So a *saturated* row, whose weights are near 0 and 1, recovers slowly: its scores, and through them $W_Q$ and $W_K$,
@@ -269,8 +269,9 @@ quiz.one_choice(
 #
 # Take $T$ queries and $S$ keys. $Z$ holds the scaled scores and $A$ the weights, a row for each query and a column for
 # each key; $O$ holds the outputs. We write $dM$ for the gradient of a matrix $M$, of the same shape: so $dK$ is a
-# gradient, but $d_k$ a width. The sign $\circ$ multiplies entry by entry, and $\operatorname{rowsum}$ adds up each row:
-# that of $A \circ dA$ is [the average from above](#back-through-the-softmax).
+# gradient, but $d_k$ a width. The sign $\circ$ multiplies entry by entry, and $\operatorname{rowsum}$ adds up each row
+# to one number: for $A \circ dA$, [the average from above](#back-through-the-softmax), which is subtracted from every
+# entry of its row.
 #
 # | back through | forwards | backwards | shapes |
 # |---|---|---|---|
@@ -723,9 +724,9 @@ for step in (0, 80, 100, 120, 140, 1000):
 #    helps more than the average, so its score rises. An entry that happens to share the digit gains, too, but only the
 #    right name gains in every note, and its gains add up in $W_Q$ and $W_K$.
 # 3. *Suddenly.* The look-up grows faster the further it has grown, presumably because the gradient of a query is a sum
-#    of keys, and that of a key a sum of queries: as the keys come to differ, the queries learn faster, and the reverse.
-#    With $W_K$ *frozen* (not trained), the weight on the right name is only 0.4 after 400 steps. [Going
-#    further](#which-half-waits-for-which) asks which delays which, values or look-up.
+#    of keys, with factors that add up to 0: only differences between keys count, and at first these are small. As they
+#    grow, the queries learn faster, and the reverse. With $W_K$ *frozen* (not trained), the weight on the right name is
+#    only 0.4 after 400 steps. [Going further](#which-half-waits-for-which) asks which delays which, values or look-up.
 #
 # After 1,000 steps the weight on the right name is near two thirds, while all answers are right. A weight is not a
 # probability of being right: the linear maps after the blend make a clear answer out of a mixture in which one digit is
@@ -759,12 +760,12 @@ assert any(bad for rate, bad in overflowed if rate == 1)
 assert not any(bad for rate, bad in overflowed if rate < 1)
 
 # %% [markdown]
-# Not in these runs: all three models answer every question, with about two thirds of the weight on the right name.
-# (With the few seeds whose loss becomes NaN, there is nothing to test.)
+# It seems not: all three models answer every question, with about two thirds of the weight on the right name. (Only
+# with a few other seeds, as said above, does the loss become NaN.)
 #
-# What did training make of $W_Q$ and $W_K$? In the first of the three models, the first eight rows and columns of
-# $W_Q W_K^\top / \sqrt{18}$ are, without biases and digits, the scaled scores of names that ask (rows) with names as
-# keys (columns):
+# What did training make of $W_Q$ and $W_K$? A name is a single 1, so its query and key are rows of $W_Q$ and $W_K$. In
+# the first of the three models, the first eight rows and columns of $W_Q W_K^\top / \sqrt{18}$ are thus, without biases
+# and digits, the scaled scores of names that ask (rows) with names as keys (columns):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight scaled scores of names with names, after training. The diagonal is between 1.7 and 2; all other entries are between minus 0.7 and 0.1. So each name finds itself."}}
 with torch.no_grad():
@@ -845,7 +846,8 @@ quiz.one_choice(
 # ## Break it: a cut in the record
 #
 # Suppose the scores get no gradient. `weights.detach()` sees to that: it gives the same numbers without their record, a
-# *stop-gradient*. So the way back is cut: values and output still learn, the scores do not.
+# *stop-gradient*. So the way back is cut: values and output still learn, the scores do not. (`new_model()` is the whole
+# model.)
 
 
 # %%
@@ -934,8 +936,8 @@ assert all(
 # | check | it should | if not |
 # |---|---|---|
 # | the first loss | be near $\ln V$, where $V$ is the number of possible answers; for ten digits 2.30, and ours was 2.33 | [what a higher or a lower one means](#the-first-number-to-look-at) |
-# | the gradient of every parameter | be there, and not 0, except for that bias | a cut, or a part that nothing uses; at the first step also [matrices of zeros](#what-if-matrices-start-at-zero) |
-# | one small step, the same batch again | lower the loss by about the learning rate times the squared length of the gradient | [the sign, the update or the learning rate](#back-to-the-matrix-and-one-step) |
+# | the gradient of every matrix and bias | be there, and not be 0 in all its entries, except for that bias | a cut, or a part that nothing uses; at the first step also [matrices of zeros](#what-if-matrices-start-at-zero) |
+# | one small plain step (SGD), the same batch again | lower the loss by about the learning rate times the squared length of the gradient | [the sign, the update or the learning rate](#back-to-the-matrix-and-one-step) |
 
 # %% [markdown]
 # ## Exercises

@@ -560,17 +560,18 @@ with torch.no_grad():
 assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 
 # %% [markdown]
-# A feed-forward network has about $8 D^2$ parameters, an attention $4 D^2$. So an encoder layer has $12 D^2 = 3.1$
-# million, a decoder layer, with two attentions, $16 D^2 = 4.2$ million. Six of each make 44 million, and the embedding
-# tables add one. (In the paper the attention has no biases, and one embedding matrix serves both sides.)
+# A feed-forward network with $d_\text{ff} = 4 D$ has about $8 D^2$ parameters, an attention $4 D^2$. So an encoder
+# layer has $12 D^2 = 3.1$ million, a decoder layer, with two attentions, $16 D^2 = 4.2$ million. Six of each make 44
+# million, and the embedding tables add one. (In the paper the attention has no biases, and one embedding matrix serves
+# both sides.)
 #
 # ## The leak test
 #
 # Shapes and a first loss do not tell whether a mask shows too much. The causal mask must ensure one property: *no
 # position sees its future*, not even by a detour through a lower layer. It does: in layer 1, row $t$ is made of words 0
-# to $t$ alone, and in each further layer of rows 0 to $t$ of the layer below, none of which holds a later word. Nothing
-# else moves a word between rows: norms and feed-forward networks work on each row alone, and the memory contains no
-# word of the answer.
+# to $t$ alone. In each further layer, row $t$ is made of rows 0 to $t$ of the layer below, and none of these holds a
+# later word. Nothing else moves a word between rows: norms and feed-forward networks work on each row alone, and the
+# memory contains no word of the answer.
 #
 # This property has a test of its own, the **leak test**: change later words, and the earlier logits must not move. A
 # fresh model and random token numbers, none of them 0, will do. The function `check` runs the leak test and three
@@ -583,8 +584,9 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 # - *finite*: every logit of a real position is a number. A position that may attend to nothing gets NaN in this code.
 #   (Let it attend to itself, or give it weights of 0, as the book's module does.)
 #
-# All run in both modes, after `model.train()` and after `model.eval()`, because a mask may be missing in one of them.
-# The model must be built without dropout, which would move the logits by chance.
+# All run in both modes, after `model.train()` and after `model.eval()`, because some code computes attention in another
+# way when it does not train, and a mask may be missing there. The model must be built without dropout, which would move
+# the logits by chance.
 
 
 # %%
@@ -681,9 +683,10 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # ### What is given, and what is wanted
 #
 # The decoder receives `answers[:, :-1]`, the rows without their last token, and must predict the wanted words,
-# `answers[:, 1:]`, the rows without their first: **next-token prediction**. (In a shorter answer the last token is
-# padding. Its `<eos>` stays in, but nothing is wanted there.) So the decoder is given the wanted words, *shifted right*
-# by one, even where it would have written others: that is **teacher forcing**.
+# `answers[:, 1:]`, the rows without their first: **next-token prediction**. (In a shorter answer the token that is cut
+# off is padding. The `<eos>` stays among the inputs, but the wanted token at its position is padding, which the loss
+# will skip.) So the decoder is given the wanted words, *shifted right* by one, even where it would have written others:
+# that is **teacher forcing**.
 #
 # Say that the softmax gives the wanted words the probabilities 0.5 (*I*), 0.8 (*am*), 0.9 (*fine*) and 1 (`<eos>`),
 # each given the question and the words before it. By the chain rule of probability, their product, 0.36, is the
@@ -727,9 +730,9 @@ def generate(model, asked, longest=8):
 # Now the decoder receives its own words, and after its first mistake it must go on from a wrong beginning, which
 # training never showed: **exposure bias**.
 #
-# `share_right` lets a model write, and counts the answers that are right in every word. The loop stops only when all
-# answers have ended, so `words` cuts each off at its first `<eos>`. `hold_out`, folded, draws the rows that are held
-# out.
+# `share_right` lets a model write, and counts the answers that are right in every word. The loop goes on until all
+# answers have ended, or the limit is reached, so `words` cuts each off at its first `<eos>`. `hold_out`, folded, draws
+# the rows that are held out.
 
 
 # %%
@@ -915,8 +918,8 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # ## Does training run token by token?
 #
 # No, only writing does. Send `<bos>` and the words that the model has written through the decoder in one pass. With the
-# causal mask, row $t$ of its logits depends on tokens 0 to $t$ alone, so it should equal the last row of the pass of
-# writing that received only these:
+# causal mask, row $t$ of its logits depends on tokens 0 to $t$ alone. When the model wrote, one pass received only
+# these tokens, and its last row should be the same:
 
 # %% one pass beside four tags=["hide-input"]
 with torch.no_grad():
@@ -1162,8 +1165,8 @@ assert difference < 1e-4
 check(model, questions[::41], answers[::41, :-1])
 
 # %% [markdown]
-# It also agrees with `nn.Transformer` in both orders of norms. PyTorch's model ends each stack in one more norm, so the
-# book's module gets one, too, and both have the same parameters:
+# It also agrees with `nn.Transformer` in both orders of norms. PyTorch's model ends each stack in one more norm, which
+# `OneScreen` has not. So for this comparison the book's module gets one, too, and both have the same parameters:
 
 # %% compare with nn.Transformer tags=["hide-input"]
 from dataclasses import replace

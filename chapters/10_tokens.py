@@ -188,8 +188,8 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | `\s+` | white space that is left | a line break before a word |
 #
 # In the fourth part `(?!\S)`, a *negative lookahead*, forbids the run to end before a visible character. So the run
-# gives its last space back, and the next word keeps it. A line break that is given back, or stands alone, fits no word:
-# the fifth part takes it.
+# gives its last space back, and the next word keeps it. Parts 1 to 3 can begin with a space, but not with a line break:
+# one that is given back, or stands alone before a word, is left to the fifth part.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -372,12 +372,11 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # bytes of each token ID (none for a special token), and `decode` joins them.
 #
 # The heart is `_merge`. The *rank* of a pair says how early it was learnt, 0 for the first. `_merge` takes, again and
-# again, the learnt pair of lowest rank in the word, until there is none. This gives the result of going through all
-# merges in order. Going through the list never returns to an earlier merge. Nor does `_merge` have to, because a merge
-# brings only pairs with its new symbol into the word; these were learnt later, so they have higher ranks. In *seat*
-# only *e a* is a learnt pair, of rank 0, so the word becomes *s ea t*. Now *ea t*, of rank 3, is one, and the word
-# becomes *s eat*. That is two rounds instead of four merges, and a large tokenizer has thousands of merges. `_cache`
-# keeps results, because frequent words come back.
+# again, the learnt pair of lowest rank in the word, until there is none. This gives the same result as going through
+# all merges in order, because the ranks that it takes only rise: a merge brings only pairs with its new symbol into the
+# word, and these were learnt later. In *seat* only *e a* is a learnt pair, of rank 0, so the word becomes *s ea t*. Now
+# *ea t*, of rank 3, is one, and the word becomes *s eat*. That is two rounds instead of four merges, and a large
+# tokenizer has thousands of merges. `_cache` keeps results, because frequent words come back.
 
 # %% tags=["export"] module="tokens"
 from pathlib import Path
@@ -628,22 +627,23 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 #   counted from the right, where the units stand: *12 | 345*. The price: with single digits more tokens for each
 #   number, with groups about 1,000 tokens to learn.
 # - *Case and spaces.* The words *␣tea*, *tea* and *␣TEA* share no token, so the model must learn that they are similar.
-#   And a *prompt*, the text that a model is to continue, should not end with a space: the next word usually brings its
-#   own.
+#   And a *prompt*, the text that a model is to continue, should not end with a space: the model hardly ever saw one cut
+#   off from the next word, which usually brings its own.
 #
 # ### How many merges?
 #
 # Each merge makes texts shorter, so the layers have fewer positions to compute. But it has two prices.
 #
 # First, it adds a row to the embedding table, which must be learnt, and one logit at every position. With 512 numbers
-# in a row, 32,000 more tokens cost 16.4 million parameters, and twice as many where the output layer does not share the
-# embedding table.
+# in a row, 32,000 more tokens cost 16.4 million parameters, and as many again for each further table, such as an output
+# layer of its own.
 #
 # Second, later tokens tend to be rarer, because each merge takes the most frequent pair that is left: by hand the
-# counts were 12, 9, 5, 3. So later merges also shorten texts less. We call a token *rare* if the training text uses it
-# fewer than 100 times. Rare tokens stay **undertrained**, because their rows are seldom looked up, so few examples
-# train them. In large models some tokens cause odd answers (*glitch tokens*): they were frequent in the tokenizer's
-# training text, and hardly occurred in that of the model.
+# counts were 12, 9, 5, 3. It also takes uses from its parts: *ea* ends with none. So later merges also shorten texts
+# less. We call a token *rare* if the training text uses it fewer than 100 times. Rare tokens stay **undertrained**,
+# because their rows are seldom looked up, so few examples train them. In large models some tokens cause odd answers
+# (*glitch tokens*). Most were probably frequent in the tokenizer's training text and hardly occurred in that of the
+# model.
 #
 # **Fertility**, the average number of tokens per word, says how much shorter texts become. Here it is on held-out
 # captions. A word is what stands between two spaces, so *tea.* is one word and at least two tokens.
@@ -671,9 +671,9 @@ for row in captions["sizes"]:
 # 300 to 16,000, the largest predicted held-out text best, although nearly all of its merged tokens are rare. In
 # translation, though, Sennrich and Zhang found that small vocabularies help small corpora. So try a few sizes, and
 # compare the models by what they cost and by their loss on held-out text, taken per byte: a loss per token cannot be
-# compared between vocabularies ([why](#which-vocabulary-is-best)). The original transformer had 37,000 tokens for
-# English and German together; today's models often have 100,000 or more, and can afford it, because a token's count
-# grows with the training text.
+# compared between vocabularies, because longer tokens are fewer, and each is harder to predict
+# ([more](#which-vocabulary-is-best)). The original transformer had 37,000 tokens for English and German together;
+# today's models often have 100,000 or more, and can afford it, because a token's count grows with the training text.
 #
 # Whatever the size, split the data first and learn the merges from training text alone, because they are fitted to
 # their text like parameters. Otherwise the test text is cut into fewer tokens than other new text, and no longer stands
@@ -770,8 +770,8 @@ assert convenient.decode(convenient.encode(message)) != message
 # token comes out.
 #
 # Libraries differ. Hugging Face's tokenizers recognise special tokens in a text, unless you set `encode_special_tokens
-# = True`, which takes them for ordinary text; tiktoken raises an error, unless you say what to do (`allowed_special`,
-# `disallowed_special`). Know what yours does before you hand it what users type.
+# = True`, which in spite of its name encodes them like any other text; tiktoken raises an error, unless you say what to
+# do (`allowed_special`, `disallowed_special`). Know what yours does before you hand it what users type.
 
 # %% [markdown]
 # ## Batches with little padding

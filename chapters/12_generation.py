@@ -164,9 +164,10 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # even the empty sentence could win. ([When does the search stop?](#when-does-beam-search-stop))
 #
 # What does a beam cost? With a beam of $K$ and $V$ words, each step runs $K$ rows through the model and ranks $K V$
-# continuations. With $\alpha = 0$ a beam of 1 is greedy decoding: it can stop at its first ending, since a longer
-# sentence never has a higher sum. (With $\alpha > 0$ the search may go on, and a longer sentence may overtake that
-# one.) A beam so wide that nothing is dropped is **exhaustive search**, over all $V^n$ sentences of $n$ words.
+# continuations. With $\alpha = 0$ a beam of 1 is greedy decoding: it can stop at its first ending, since that was the
+# best of its step, and the sum of what is still live can only fall. (With $\alpha > 0$ the search may go on, and a
+# longer sentence may overtake that one.) A beam so wide that nothing is dropped is **exhaustive search**, over all
+# $V^n$ sentences of $n$ words.
 
 # %% [markdown]
 # ## Should one search harder?

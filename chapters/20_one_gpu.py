@@ -948,9 +948,9 @@ def measure(
 
 # %% [markdown]
 # Here are five rungs, live, each alone: the median of seven steps with its quartiles, and the memory. The last column
-# is the distance of a rung's gradient from the first rung's, as a share of the norm of the first. On a processor
-# without instructions for bf16 it can be many times slower; the one that wove this page may have them: compare the last
-# row with the first.
+# is the distance of a rung's gradient from the first rung's, as a share of the norm of the first. The last rung, bf16,
+# can be many times slower on a processor without instructions for it. The one that wove this page may have them:
+# compare the last row with the first.
 
 # %% five rungs, one at a time tags=["hide-input"]
 from dotformer.support.benchmark import climb
@@ -1517,15 +1517,15 @@ assert str(device) != "cpu" or borders[2] - borders[1] > borders[1]
 # sentences, the loss, the update) does fewer than 180 FLOPs per byte, and is memory-bound.
 #
 # Kernels run one after another, and each takes the longer of its two times. So on the roofline a step takes the time of
-# its products at the peak, plus the time in which all that is not a product moves its bytes at full bandwidth. `python
-# -m benchmarks.traffic` counts these bytes for the recorded step. PyTorch's compiler says what each kernel that it has
-# made for the layers reads and writes; what is outside of them is counted operator by operator. The loss alone is
-# counted by hand: it reads the logits once on the way forward and once on the way back, when it also writes their
-# gradient. This is an estimate and not a strict limit: it is counted on a CPU, where the compiler may fuse a little
-# differently, and what is still in the GPU's cache costs less.
+# its products at the peak, plus the time in which all else moves its bytes at full bandwidth. (Attention, memory-bound
+# here, counts as a whole among all else, with its products.) `python -m benchmarks.traffic` counts these bytes for the
+# recorded step. PyTorch's compiler says what each kernel that it has made for the layers reads and writes; what is
+# outside of them is counted operator by operator. The loss alone is counted by hand: it reads the logits once on the
+# way forward and once on the way back, when it also writes their gradient. This is an estimate and not a strict limit:
+# it is counted on a CPU, where the compiler may fuse a little differently, and what is still in the GPU's cache costs
+# less.
 #
-# **Predict first.** Without those of attention, which is memory-bound, the products take 12.5 ms at the peak. How many
-# ms does the rest add?
+# **Predict first.** The products outside attention take 12.5 ms at the peak. How many ms does all else add?
 
 # %% a whole step under the roofline tags=["hide-input"]
 from dataclasses import replace
@@ -1639,7 +1639,8 @@ plt.show()
 # and the feed-forward network the right column borrows the speeds of the figure, 67 and 86 percent of the peak, which
 # were measured forward and with more tokens. All other rows stay on the roofline. The layer norm of the figure reaches
 # only a quarter of the bandwidth, but it is a kernel of its own, and in this step norms are fused with their
-# neighbours, so its speed is not borrowed. One kernel of sums is in the list, but its bytes are not counted apart.
+# neighbours, so its speed is not borrowed. Nor is that of one kernel of sums, which is in the list, but whose bytes are
+# not counted apart.
 
 # %% the roofline, and what was timed tags=["hide-input"]
 print(on_gpu["accelerator"], on_gpu["date"])
