@@ -635,8 +635,8 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # Each merge makes texts shorter, so the layers have fewer positions to compute. But it has two prices.
 #
 # First, it adds a row to the embedding table, which must be learnt, and one logit at every position. With 512 numbers
-# in a row, 32,000 more tokens cost 16.4 million parameters, and as many again for each further table, such as an output
-# layer of its own.
+# in a row, 32,000 more tokens cost 16.4 million parameters, and as many again for each further matrix of this shape,
+# such as an output layer of its own.
 #
 # Second, later tokens tend to be rarer, because each merge takes the most frequent pair that is left: by hand the
 # counts were 12, 9, 5, 3. It also takes uses from its parts: *ea* ends with none. So later merges also shorten texts
