@@ -1518,12 +1518,13 @@ assert str(device) != "cpu" or borders[2] - borders[1] > borders[1]
 #
 # Kernels run one after another, and each takes the longer of its two times. So on the roofline a step takes the time of
 # its products at the peak, plus the time in which all else moves its bytes at full bandwidth. (Attention, memory-bound
-# here, counts as a whole among all else, with its products.) `python -m benchmarks.traffic` counts these bytes for the
-# recorded step. PyTorch's compiler says what each kernel that it has made for the layers reads and writes; what is
-# outside of them is counted operator by operator. The loss alone is counted by hand: it reads the logits once on the
-# way forward and once on the way back, when it also writes their gradient. This is an estimate and not a strict limit:
-# it is counted on a CPU, where the compiler may fuse a little differently, and what is still in the GPU's cache costs
-# less.
+# here, counts as a whole among all else, with its products.)
+#
+# `python -m benchmarks.traffic` counts these bytes for the recorded step. PyTorch's compiler says what each kernel that
+# it has made for the layers reads and writes; what is outside of them is counted operator by operator. The loss alone
+# is counted by hand: it reads the logits once on the way forward and once on the way back, when it also writes their
+# gradient. This is an estimate and not a strict limit: it is counted on a CPU, where the compiler may fuse a little
+# differently, and what is still in the GPU's cache costs less.
 #
 # **Predict first.** The products outside attention take 12.5 ms at the peak. How many ms does all else add?
 
