@@ -90,7 +90,7 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # The plain cell mixes the word $x$ and the state $h$ with two matrices, and squeezes the result between −1 and 1.
 # Without the squeeze the state would be a sum with one term for each word, the word times fixed matrices. In *not good*
 # the term of *good* would be the same with *not* as without it. The squeeze, the function $\tanh$, is steep near 0 and
-# flat far from it, so with it the effect of *good* depends on the state. The new state is $h'$:
+# flat far from 0, so with it the effect of *good* depends on the state. The new state is $h'$:
 #
 # $$h' = \tanh(x W_x + h W_h + b) .$$
 #
@@ -474,9 +474,9 @@ for name in names:
 
 # %% [markdown]
 # At most 24. Take a state of one number, such as $x_1 + x_2$. It explains half the variance of $x_1$ and half that of
-# $x_2$, which together counts as one number recalled. Whatever a single number mixes, its $R^2$ add up to at most 1,
-# because correlation is mutual: it explains as much of each $x$ as that $x$ explains of it, and independent $x$
-# together explain at most all of it. An invertible matrix can turn the 24 numbers of the state into 24 uncorrelated
+# $x_2$, which together counts as one number recalled. Whatever a single number mixes, its $R^2$ add up to at most 1.
+# For correlation is mutual: the number explains as much of each $x$ as that $x$ explains of the number, and independent
+# $x$ together explain at most all of it. An invertible matrix can turn the 24 numbers of the state into 24 uncorrelated
 # ones, and nothing is lost. What uncorrelated numbers explain adds up, and each has at most 1 to give, so together they
 # recall at most 24 ([proof](#why-not-more-than-24)).
 #
@@ -486,9 +486,9 @@ for name in names:
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
 # a third. Its $c$ is largely a sum in which old words fade slowly, so dozens of words are still in it. Each moves the
 # sum, but explains only a small share of it, because so many others move it, too. (Most of the 82 percent of the latest
-# word comes from $h = o \odot \tanh c$, because that word moves $o$, and an entry of $\tanh c$ mostly has the same sign
-# in all texts, so that $o$ moves $h$ the same way.) With PyTorch's initialisation the LSTM recalls only 14 of 48 in all
-# ([why](#why-only-14-of-48)).
+# word comes from $h = o \odot \tanh c$, because that word moves $o$, and most entries of $\tanh c$ have the same sign
+# in nearly all texts, so that $o$ moves $h$ the same way.) With PyTorch's initialisation the LSTM recalls only 14 of 48
+# in all ([why](#why-only-14-of-48)).
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.

@@ -493,9 +493,8 @@ quiz.one_choice(
 # So choose the three matrices like this:
 #
 # - $W_Q$ is the outer product of *python* and *import* + *snake* − *python*, and so turns *python* into this sum, its
-#   query. Since a word is found by its own vector (next line), the first two parts ask for words like *import* or
-#   *snake*. The third subtracts from each score the word's cosine with *python*, which is largest, 1, for *python*
-#   itself.
+#   query. With the keys of the next line, the first two parts ask for words like *import* or *snake*. The third
+#   subtracts from each score the word's cosine with *python*, which is largest, 1, for *python* itself.
 # - $W_K$ is the identity: a word is found by its own vector.
 # - $W_V$ is the sum of two outer products. One turns *import* into *programming*, the other *snake* into *animal*. Each
 #   hardly disturbs the other, because *import* and *snake* have a cosine near 0.
@@ -845,7 +844,7 @@ assert masked[1].round(3).tolist() == [0.944, 0.944]
 # %% [markdown]
 # Of the nouns, the verb now sees only the biter: *dog*, whose value $(1, 0)$ gets the weight 0.804, or *man*, whose
 # value $(1, 1)$ gets 0.944. But a word still cannot tell the order *among* the words before it, because they enter the
-# same sum. (Where attention is stacked in layers, this holds for the first.) So most models tell attention the
+# same sum. (Where attention is stacked in layers, this holds only for the first.) So most models tell attention the
 # positions, with or without a mask ([chapter 5](05_position.ipynb)).
 
 # %% [markdown]

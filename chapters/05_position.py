@@ -533,7 +533,7 @@ assert not same
 #
 # After adding, the model sees only the sum, but it can be taken apart. One matrix [recovers the
 # word](#can-the-sum-be-taken-apart). In a wide space another recovers the position, and is nearly always right or off
-# by one. In a wide space two random directions are nearly at right angles ([chapter
+# by one. Two random directions of such a space are nearly at right angles ([chapter
 # 2](02_similarity.ipynb#how-alike-are-strangers)), so word and position hardly disturb each other at the start, and
 # training can move the words away from the directions that positions use.
 #
@@ -648,15 +648,15 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # Sinusoids may extrapolate: in our task they do at width 16 and 32, in part at 64, and hardly at 128.
 #
 # Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width. But in 24 steps the slow
-# pairs hardly move, so that even at width 16 the encodings point in only about 8 clearly different directions. That
-# does not determine $A$, and training found another matrix, right for these. At 64 and 128 a larger part of the later
-# encodings lies outside those directions than at 16 and 32, which explains [part of the
-# failure](#why-do-wide-sinusoids-fail).
+# pairs hardly move, so the encodings point in only 8 clearly different directions at width 16, and in 12 at width 128.
+# These are too few to determine $A$, and training found another matrix, right for the 24 encodings. At 64 and 128 a
+# larger part of the later encodings lies outside the directions of the 24 than at 16 and 32, which explains [part of
+# the failure](#why-do-wide-sinusoids-fail).
 #
 # For a whole model, plot its error on unseen texts by position, past the trained length. If the curve rises there, the
 # model does not cope. If it stays level, the model may have ignored the far words. To find out, measure the error at
-# the same last word again, with each text cut down to its last words, as many as in training. If it rises, the model
-# had used the words that you cut off.
+# the last word of each text twice: with the whole text, and with the text cut down to its last words, as many as in
+# training. If the error is larger after the cut, the model had used the words that you cut off.
 
 # %% [markdown]
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its

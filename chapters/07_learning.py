@@ -270,8 +270,8 @@ quiz.one_choice(
 # Take $T$ queries and $S$ keys. $Z$ holds the scaled scores and $A$ the weights, a row for each query and a column for
 # each key; $O$ holds the outputs. We write $dM$ for the gradient of a matrix $M$, of the same shape: so $dK$ is a
 # gradient, but $d_k$ a width. The sign $\circ$ multiplies entry by entry, and $\operatorname{rowsum}$ adds up each row
-# to one number: for $A \circ dA$, [the average from above](#back-through-the-softmax), which is subtracted from every
-# entry of its row.
+# to one number: for $A \circ dA$, [the average from above](#back-through-the-softmax). It is subtracted from every
+# entry in the same row of $dA$.
 #
 # | back through | forwards | backwards | shapes |
 # |---|---|---|---|
@@ -725,8 +725,9 @@ for step in (0, 80, 100, 120, 140, 1000):
 #    right name gains in every note, and its gains add up in $W_Q$ and $W_K$.
 # 3. *Suddenly.* The look-up grows faster the further it has grown, presumably because the gradient of a query is a sum
 #    of keys, with factors that add up to 0: only differences between keys count, and at first these are small. As they
-#    grow, the queries learn faster, and the reverse. With $W_K$ *frozen* (not trained), the weight on the right name is
-#    only 0.4 after 400 steps. [Going further](#which-half-waits-for-which) asks which delays which, values or look-up.
+#    grow, the queries learn faster. And the reverse: the gradient of a key is a sum of queries, so as these grow, the
+#    keys learn faster. With $W_K$ *frozen* (not trained), the weight on the right name is only 0.4 after 400 steps.
+#    [Going further](#which-half-waits-for-which) asks which delays which, values or look-up.
 #
 # After 1,000 steps the weight on the right name is near two thirds, while all answers are right. A weight is not a
 # probability of being right: the linear maps after the blend make a clear answer out of a mixture in which one digit is

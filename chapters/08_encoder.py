@@ -1159,8 +1159,8 @@ show_stacks(
 # to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
 # weights, so it gets no gradient. In the high layers with attention alone and with post-norm, words nearly agree, and
 # $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer). These layers may learn only slowly where to
-# look, if at all. (With *added* $W_Q$ does get a gradient, because the own parts do not shrink, though their share
-# does. It has [another fault](#does-training-agree).)
+# look, if at all. (With *added*, $W_Q$ does get a gradient, because the own parts do not shrink, though their share
+# does. That stack has [another fault](#does-training-agree).)
 #
 # ### What helps
 #

@@ -1165,8 +1165,9 @@ assert difference < 1e-4
 check(model, questions[::41], answers[::41, :-1])
 
 # %% [markdown]
-# It also agrees with `nn.Transformer` in both orders of norms. PyTorch's model ends each stack in one more norm, which
-# `OneScreen` has not. So for this comparison the book's module gets one, too, and both have the same parameters:
+# It also agrees with `nn.Transformer` in both orders of norms. PyTorch's model ends each stack in one more norm, in
+# both orders. The book's module does so only with pre-norm. So for this comparison it gets one with post-norm, too, and
+# both have the same parameters:
 
 # %% compare with nn.Transformer tags=["hide-input"]
 from dataclasses import replace

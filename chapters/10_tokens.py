@@ -636,14 +636,14 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 #
 # First, it adds a row to the embedding table, which must be learnt, and one logit at every position. With 512 numbers
 # in a row, 32,000 more tokens cost 16.4 million parameters, and as many again for each further matrix of this shape,
-# such as an output layer of its own.
+# such as that of an output layer which does not share the embedding table.
 #
 # Second, later tokens tend to be rarer, because each merge takes the most frequent pair that is left: by hand the
-# counts were 12, 9, 5, 3. It also takes uses from its parts: *ea* ends with none. So later merges also shorten texts
-# less. We call a token *rare* if the training text uses it fewer than 100 times. Rare tokens stay **undertrained**,
-# because their rows are seldom looked up, so few examples train them. In large models some tokens cause odd answers
-# (*glitch tokens*). Most were probably frequent in the tokenizer's training text and hardly occurred in that of the
-# model.
+# counts were 12, 9, 5, 3. So later merges also shorten texts less. (An early token can become rare, too, because a
+# merge takes uses from its parts: *ea* ends with none.) We call a token *rare* if the training text uses it fewer than
+# 100 times. Rare tokens stay **undertrained**, because their rows are seldom looked up, so few examples train them. In
+# large models some tokens cause odd answers (*glitch tokens*). Most were probably frequent in the tokenizer's training
+# text and hardly occurred in that of the model.
 #
 # **Fertility**, the average number of tokens per word, says how much shorter texts become. Here it is on held-out
 # captions. A word is what stands between two spaces, so *tea.* is one word and at least two tokens.
@@ -670,7 +670,7 @@ for row in captions["sizes"]:
 # Which size is best? Rare tokens alone do not tell. In [our trials](#which-vocabulary-is-best) with vocabularies from
 # 300 to 16,000, the largest predicted held-out text best, although nearly all of its merged tokens are rare. In
 # translation, though, Sennrich and Zhang found that small vocabularies help small corpora. So try a few sizes, and
-# compare the models by what they cost and by their loss on held-out text, taken per byte: a loss per token cannot be
+# compare the models by what they cost and by their loss on held-out text, taken per byte. A loss per token cannot be
 # compared between vocabularies, because longer tokens are fewer, and each is harder to predict
 # ([more](#which-vocabulary-is-best)). The original transformer had 37,000 tokens for English and German together;
 # today's models often have 100,000 or more, and can afford it, because a token's count grows with the training text.

@@ -460,9 +460,9 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # with $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on. The latest $1 / (1 - \beta_1) = 10$ gradients have about two
 # thirds of the weight, $1 - 0.9^{10} = 0.65$. In $v$, with the transformer paper's $\beta_2 = 0.98$, the latest 50 have
 # that share. The mean $v$ looks further back, because the usual size should not depend on a few batches. And $v$ must
-# not forget much faster than $m$: after one huge gradient each step multiplies its trace in $m$ by $\beta_1 = 0.9$,
-# and that in $\sqrt v$ by $\sqrt{\beta_2} = 0.99$. Were the second factor the smaller, $m$ would soon be divided by
-# too little, and the steps would become too long.
+# not forget much faster than $m$: after one huge gradient, each further step multiplies this gradient's trace in $m$
+# by $\beta_1 = 0.9$, and that in $\sqrt v$ by $\sqrt{\beta_2} = 0.99$. Were the second factor the smaller, $m$ would
+# soon be divided by too little, and the steps would become too long.
 #
 # But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$. After $n$ steps all
 # weights sum to only $(1 - \beta)(1 + \beta + \dots + \beta^{n-1}) = 1 - \beta^n$. So $m$ and $v$ are each divided by

@@ -1640,8 +1640,8 @@ plt.show()
 # and the feed-forward network the right column borrows the speeds of the figure, 67 and 86 percent of the peak, which
 # were measured forward and with more tokens. All other rows stay on the roofline. The layer norm of the figure reaches
 # only a quarter of the bandwidth, but it is a kernel of its own, and in this step norms are fused with their
-# neighbours, so its speed is not borrowed. Nor is that of one kernel of sums, which is in the list, but whose bytes are
-# not counted apart.
+# neighbours, so its speed is not borrowed. One kernel of sums is in the list, too, but its time is not in the right
+# column, because its bytes are not counted apart.
 
 # %% the roofline, and what was timed tags=["hide-input"]
 print(on_gpu["accelerator"], on_gpu["date"])
