@@ -320,9 +320,9 @@ for name in names:
 # then each entry by the slope of $\tanh$. The slope is $1 - \tanh^2$, here $1 - h'^2$.
 #
 # First the matrix. Its entries, uniform up to $\pm 1/\sqrt H$, have the variance $1/(3H)$, a third of the squared
-# bound. An entry of $\delta W_h$ adds up such entries, weighted by $\delta$, so its square averages
-# $\|\delta\|^2 / (3H)$ ([derived](#three-explanations)). All $H$ together make $\|\delta\|^2 / 3$, so a typical change
-# shrinks to about $1/\sqrt 3 = 0.58$ of its length.
+# bound. An entry of $\delta W_h$ adds up such entries, weighted by $\delta$. They are independent, so their variances
+# add, and its square averages $\|\delta\|^2 / (3H)$ ([derived](#three-explanations)). All $H$ together make
+# $\|\delta\|^2 / 3$, so a typical change shrinks to about $1/\sqrt 3 = 0.58$ of its length.
 #
 # Then the slope: it is 0.86 on average. Together they make 0.50 a step. Measured:
 
@@ -381,9 +381,9 @@ assert np.median(once) > 1 > max(twice)
 # A matrix multiplies the length of a vector at most by its largest **singular value**. If it is below 1 for $W_h$, the
 # gradient must vanish, because the slope of $\tanh$ is never above 1: with 0.9, at most $0.9^{100} \approx 0.00003$ of
 # a change is left after 100 steps. In the plain cell here it is a little above 1, and the gradient vanishes all the
-# same, because a direction that one step lengthens is shortened by the next. In the long run the shrinking per step is
-# the size of the largest *eigenvalue*: for $W_h$ about 0.6, close to the 0.58 of a typical change. The slope of $\tanh$
-# shrinks the change further.
+# same, because a vector that $W_h$ lengthens comes out in another direction, in which the next step shortens it. Over
+# many multiplications by $W_h$ the factor per step tends to the size of its largest *eigenvalue*, about 0.6, close to
+# the 0.58 of a typical change. The slope of $\tanh$ shrinks the change further.
 #
 # Where each step multiplies by more than 1, the gradient grows instead: 50 factors of 1.1 make 117. This is the
 # **exploding gradient**. In training the loss can then suddenly leap up or become NaN (*not a number*), and the length
@@ -477,8 +477,9 @@ for name in names:
 # $x_2$, which together counts as one number recalled. Whatever a single number mixes, its $R^2$ add up to at most 1.
 # For correlation is mutual: the number explains as much of each $x$ as that $x$ explains of the number, and independent
 # $x$ together explain at most all of it. An invertible matrix can turn the 24 numbers of the state into 24 uncorrelated
-# ones, and nothing is lost. What uncorrelated numbers explain adds up, and each has at most 1 to give, so together they
-# recall at most 24 ([proof](#why-not-more-than-24)).
+# ones, from which a linear fit predicts exactly the same. From uncorrelated numbers, the $R^2$ of each $x$ is the sum
+# of their single ones. Over all $x$ each number contributes at most 1, so together they recall at most 24
+# ([proof](#why-not-more-than-24)).
 #
 # Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more: 21. It
 # spreads nearly the same memory over more words: less of the latest two words, more of older ones.
@@ -486,9 +487,9 @@ for name in names:
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
 # a third. Its $c$ is largely a sum in which old words fade slowly, so dozens of words are still in it. Each moves the
 # sum, but explains only a small share of it, because so many others move it, too. (Most of the 82 percent of the latest
-# word comes from $h = o \odot \tanh c$, because that word moves $o$, and most entries of $\tanh c$ have the same sign
-# in nearly all texts, so that $o$ moves $h$ the same way.) With PyTorch's initialisation the LSTM recalls only 14 of 48
-# in all ([why](#why-only-14-of-48)).
+# word comes from $h = o \odot \tanh c$. Most entries of $\tanh c$ have one sign in nearly all texts, presumably because
+# the bias of $g$ piles up in $c$. So when the latest word moves $o$, it moves $h$ in a predictable direction.) With
+# PyTorch's initialisation the LSTM recalls only 14 of 48 in all ([why](#why-only-14-of-48)).
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.
@@ -691,9 +692,9 @@ quiz.one_choice(
 #
 # $$\alpha_j = \frac{e^{r_j}}{\sum_k e^{r_k}}, \qquad c = \sum_{j} \alpha_j \, h_j .$$
 #
-# The encoder reads in both directions (a **bidirectional** network), so each $h_j$ depends on the words on both sides
-# of word $j$. In the figure the source sentence is *the dog bites him*, and the decoder is about to write *beißt*,
-# German for *bites*. A thicker arrow is a larger weight:
+# The encoder is **bidirectional**: two recurrent networks read the sentence, one from each end, and $h_j$ joins their
+# states at word $j$, so it depends on the words on both sides. In the figure the source sentence is *the dog bites
+# him*, and the decoder is about to write *beißt*, German for *bites*. A thicker arrow is a larger weight:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The network of 2014. Below, four encoder states, h1 to h4, one for each word of the source sentence, with arrows between neighbours in both directions. Above them the decoder's state s, which asks. From each h an arrow leads to the context vector c, the weighted sum; the one from bites is thick, the others are thin. Both c and s lead to the next state, which writes the word beißt."}}
 drawing = Diagram(6.8, 3.0)

@@ -343,12 +343,12 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # The cosine divides by the key's whole length, so $(9, 9, 9)$ pays for features that nobody asked for. The dot product
 # charges nothing for them.
 #
-# Where we ask which texts are alike, we want that charge, because a text about everything is like none in particular.
-# So a **nearest-neighbour search** (in a *vector database*, say) often uses the cosine; with dot products it is a
-# *maximum inner product search*. In a *look-up* we keep the lengths, because training can then use them. It can
-# lengthen the keys that are often worth finding. And it can shorten a key such as $(9, 9, 9)$, which would otherwise
-# score 18 for *every* question that asks for one feature with a 2. The original transformer leaves the lengths to
-# training.
+# Where we ask which texts are alike, we want the charge that the cosine makes, because a text about everything is like
+# none in particular. So a **nearest-neighbour search** (in a *vector database*, say) often uses the cosine; with dot
+# products it is a *maximum inner product search*. In a *look-up* we keep the lengths, because training can then use
+# them. It can lengthen the keys that are often worth finding. And it can shorten a key such as $(9, 9, 9)$, which would
+# otherwise score 18 for *every* question that asks for one feature with a 2. The original transformer leaves the
+# lengths to training.
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -461,7 +461,7 @@ from dotformer.support.published import minilm_embeddings
 
 row_of, table = minilm_embeddings()  # row of each token, (30522, 384)
 table = normalize(table)
-# three or more letters, from the beginning of a word
+# three or more letters; tokens from inside a word start with ##
 known = sorted(word for word in row_of if word.isalpha() and len(word) > 2)
 rows = table[[row_of[word] for word in known]]  # (about 21,000, 384)
 
@@ -497,7 +497,7 @@ for word in ("tea", "debts", "python"):
 # | | cosine |
 # |---|---|
 # | two words drawn at random, typically | 0.07 |
-# | a random vector with the mean and covariance of the word vectors, and the word nearest to it | about 0.29 |
+# | a made-up word (a random vector with the mean and covariance of the word vectors), and the real word nearest to it | about 0.29 |
 # | **tea and coffee** | **0.44** |
 # | a word and its nearest other word, median of those we tried | 0.58 |
 #
@@ -587,9 +587,10 @@ plt.show()
 #
 # Both faults come from using one vector as query *and* as key. One learned matrix $W$ for query and key would not cure
 # them: $XW (XW)^\top$, with the words as rows of $X$, is again symmetric. Its diagonal still holds squared lengths, now
-# of the rows of $XW$. For two rows $a \cdot b \le \|a\| \, \|b\|$, so the word with row $a$ can find another, with row
-# $b$, before itself only if $b$ is longer. So [chapter 4](04_self_attention.ipynb#queries-keys-and-values) gives each
-# word a query and a separate key, through two learned matrices, $X W_Q (X W_K)^\top$.
+# of the rows of $XW$. The word with row $a$ finds another, with row $b$, before itself if $a \cdot b > \|a\|^2$. Since
+# $a \cdot b \le \|a\| \, \|b\|$, that needs a longer $b$. So [chapter
+# 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two learned
+# matrices, $X W_Q (X W_K)^\top$.
 
 # %% tags=["quiz"]
 quiz.one_choice(

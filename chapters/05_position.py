@@ -124,7 +124,8 @@ for t in (0, 1, 10, 100):
 # 1. every position is *different*;
 # 2. the numbers are *bounded*, so that a late position does not drown its word;
 # 3. a step of one looks *the same everywhere*, in texts of any length: one fixed operation takes every position to the
-#    next. Adding a number is such an operation, and so is multiplying by a matrix, which $W_Q$ can learn;
+#    next. It may add a number, or multiply by a matrix (then $W_Q$ can learn it, and a query can ask for the next
+#    position);
 # 4. *any* position can be the one that scores highest, not only the first or the last;
 # 5. neighbouring positions are *similar*, so that what is learned at one nearly holds at the next;
 # 6. there is *no last* position.
@@ -491,7 +492,7 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # positions (its last 32 rows are 0), so *bites* receives words alone. Of all the model's words, which is nearest to
 # what it receives?
 #
-# In the code, `row_of[word]` is a word's row in `embeddings`, and `token_of[row]` leads back.
+# In the code, `row_of[word]` is a word's row in `embeddings` (of length 1), and `token_of[row]` leads back.
 
 # %% word vectors, by word and by row tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize
@@ -648,10 +649,10 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # Sinusoids may extrapolate: in our task they do at width 16 and 32, in part at 64, and hardly at 128.
 #
 # Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width. But in 24 steps the slow
-# pairs hardly move, so the encodings point in only 8 clearly different directions at width 16, and in 12 at width 128.
-# These are too few to determine $A$, and training found another matrix, right for the 24 encodings. At 64 and 128 a
-# larger part of the later encodings lies outside the directions of the 24 than at 16 and 32, which explains [part of
-# the failure](#why-do-wide-sinusoids-fail).
+# pairs hardly move, so the 24 encodings practically fill only some 8 of the 16 dimensions at width 16, and 12 of the
+# 128 at width 128. What $A$ does in the remaining dimensions is not settled at any width, and training found another
+# matrix than $R_{-1}$, right for the 24. At 64 and 128 a larger part of the later encodings lies in those remaining
+# dimensions than at 16 and 32, which explains [part of the failure](#why-do-wide-sinusoids-fail).
 #
 # For a whole model, plot its error on unseen texts by position, past the trained length. If the curve rises there, the
 # model does not cope. If it stays level, the model may have ignored the far words. To find out, measure the error at

@@ -309,10 +309,11 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 #
 # $$\operatorname{LayerNorm}(x) = \gamma \circ \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
-# Mean $\mu$ and variance $\sigma^2$ are those of the vector $x$. A small $\epsilon$ guards against dividing by 0. A
-# step of $x$ along $(1, \dots, 1)$, a shift, or along $x - \mu$, a stretch, leaves the result as it is, and so the
-# loss, too: the gradient at $x$ has no part in these directions. On the way back the norm removes them from the
-# gradient that arrives, and divides the rest by $\sigma$ ([exercise 3](#exercise-3-back-through-the-norm)).
+# Mean $\mu$ and variance $\sigma^2$ are those of the vector $x$. A small $\epsilon$ guards against dividing by 0. Shift
+# $x$, a step along $(1, \dots, 1)$, or stretch it, a step along $x - \mu$: the result stays the same, and so does the
+# loss. So the gradient at $x$ has no part in these two directions. On the way back the norm multiplies the gradient
+# that arrives by $\gamma$, removes them, and divides the rest by $\sigma$ ([exercise
+# 3](#exercise-3-back-through-the-norm)).
 #
 # The vectors $\gamma$ (the *gain*) and $\beta$ (the *bias*), of width $D$, are trained and start at 1 and 0. They let
 # training stretch and shift single entries again.
@@ -1149,18 +1150,18 @@ show_stacks(
 # rank 1: all its rows are multiples of one.
 #
 # With Glorot's weights, *added* and post-norm only delay the collapse. Only with pre-norm does the share stay above a
-# tenth. Once words are mostly alike, attention returns nearly the same vector to all of them, so their common part
-# grows, and their own parts hardly do. How fast the own share falls depends on the size of what attention returns,
-# beside that of the stream. With *added* the two are about equal, because attention reads the grown stream, and with
-# post-norm because both are about 1. With pre-norm attention reads a normalised copy: only the stream grows, and what
-# is returned becomes smaller and smaller beside it.
+# tenth over these 24 layers. Once words are mostly alike, attention returns nearly the same vector to all of them, so
+# their common part grows, and their own parts hardly do. How fast the own share falls depends on the size of what
+# attention returns, beside that of the stream. With *added* the two are about equal, because attention reads the grown
+# stream, and with post-norm because both are about 1: every layer cuts the share by a similar factor. With pre-norm
+# attention reads a normalised copy: only the stream grows, and what is returned becomes smaller and smaller beside it.
 #
 # Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $w$
 # to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
 # weights, so it gets no gradient. In the high layers with attention alone and with post-norm, words nearly agree, and
 # $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer). These layers may learn only slowly where to
-# look, if at all. (With *added*, $W_Q$ does get a gradient, because the own parts do not shrink, though their share
-# does. That stack has [another fault](#does-training-agree).)
+# look, if at all. (With *added*, $W_Q$ does get a gradient: what counts is how far two values are apart, and without a
+# norm that does not shrink, though the share does. That stack has [another fault](#does-training-agree).)
 #
 # ### What helps
 #
@@ -1316,11 +1317,11 @@ print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 # but not stuck: at the learning rate that was best for 600 steps it learns after some 2,200 to 2,600. And the norm's
 # position is not all that matters, since with smaller initial weights post-norm is quick.
 #
-# What do the two quick stacks share? *Before* training, their own share after the twelfth layer is above 0.4. In the
-# other two it is at most 0.03: words are alike before anything is learned. For post-norm this may be why it is slow:
-# where words are alike, $W_Q$ gets hardly any gradient. *No norm* has another fault: its [numbers
-# explode](#how-do-size-and-gradient-change-with-the-layer). Four stacks do not prove a cause, but [three
-# more](#three-more-deep-stacks) fit the pattern.
+# What do the two quick stacks share? *Before* training, their own share after the twelfth layer is above 0.4. (Digits
+# with positions have more in common from the start than random words.) In the other two it is at most 0.03: words are
+# alike before anything is learned. For post-norm this may be why it is slow: where words are alike, $W_Q$ gets hardly
+# any gradient. *No norm* has another fault: its [numbers explode](#how-do-size-and-gradient-change-with-the-layer).
+# Four stacks do not prove a cause, but [three more](#three-more-deep-stacks) fit the pattern.
 #
 # From Glorot's weights three layers learned without norms, and twelve do not: a shallow model is no test of a deep one.
 

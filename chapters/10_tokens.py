@@ -188,8 +188,8 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | `\s+` | white space that is left | a line break before a word |
 #
 # In the fourth part `(?!\S)`, a *negative lookahead*, forbids the run to end before a visible character. So the run
-# gives its last space back, and the next word keeps it. Parts 1 to 3 can begin with a space, but not with a line break:
-# one that is given back, or stands alone before a word, is left to the fifth part.
+# gives its last space back, and the next word keeps it. Parts 1 to 3 cannot begin with a line break. So a line break
+# before a word, alone or given back by the fourth part, is left to the fifth.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -352,8 +352,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # for the beginning, from which a model starts to write, and `<eos>` for the end. In our tokenizer only the program can
 # insert them, by their numbers.
 #
-# The merges know nothing of special tokens, so they use *symbol numbers*, which begin with the bytes. The model needs
-# the special tokens too, so its *token IDs* begin with those:
+# The merges know nothing of special tokens, so they use *symbol numbers*, which begin with the bytes. The model's
+# *token IDs* begin with the special tokens, because at the end `<pad>` would have another ID for each number of merges:
 #
 # | | symbol | token ID |
 # |---|---|---|
@@ -668,12 +668,13 @@ for row in captions["sizes"]:
 # least tend to cost most.
 #
 # Which size is best? Rare tokens alone do not tell. In [our trials](#which-vocabulary-is-best) with vocabularies from
-# 300 to 16,000, the largest predicted held-out text best, although nearly all of its merged tokens are rare. In
-# translation, though, Sennrich and Zhang found that small vocabularies help small corpora. So try a few sizes, and
-# compare the models by what they cost and by their loss on held-out text, taken per byte. A loss per token cannot be
-# compared between vocabularies, because longer tokens are fewer, and each is harder to predict
-# ([more](#which-vocabulary-is-best)). The original transformer had 37,000 tokens for English and German together;
-# today's models often have 100,000 or more, and can afford it, because a token's count grows with the training text.
+# 300 to 16,000, the largest predicted held-out text best, although nearly all of its merged tokens are rare (as kinds:
+# of the tokens in a text, fewer are). In translation, though, Sennrich and Zhang found that small vocabularies help
+# small corpora. So try a few sizes, and compare the models by what they cost and by their loss on held-out text, taken
+# per byte. A loss per token cannot be compared between vocabularies, because longer tokens are fewer, and each is
+# harder to predict ([more](#which-vocabulary-is-best)). The original transformer had 37,000 tokens for English and
+# German together; today's models often have 100,000 or more, and can afford it: a token's count grows with the training
+# text, and in a large model the table of embeddings is a small share.
 #
 # Whatever the size, split the data first and learn the merges from training text alone, because they are fitted to
 # their text like parameters. Otherwise the test text is cut into fewer tokens than other new text, and no longer stands
@@ -781,11 +782,11 @@ assert convenient.decode(convenient.encode(message)) != message
 # percent, are padding.
 #
 # The padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding.
-# Without it padding would take a share of the softmax, in the encoder and in cross-attention, so a sentence's outputs
-# would depend on its batch. The mask is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
-# The loss is the mean over the real tokens alone. Counting `<pad>` would make it look better, because it is the easiest
-# token to predict. To test mask and loss, add more padding, with dropout off: the outputs at real tokens and the loss
-# must stay the same, up to rounding.
+# Without it padding would take a share of the softmax, in the encoder and in cross-attention (in the decoder it comes
+# last, where the causal mask hides it), so a sentence's outputs would depend on its batch. The mask is `tokens !=
+# pad_id`, which is safe because no text is ever encoded as `<pad>`. The loss is the mean over the real tokens alone.
+# Counting `<pad>` would make it look better, because it is the easiest token to predict. To test mask and loss, add
+# more padding, with dropout off: the outputs at real tokens and the loss must stay the same, up to rounding.
 #
 # Padding takes as much computation as any token. **Bucketing** reduces this waste: sort the sentences by length, and
 # fill the batches in this order. The price is that a batch is no longer a random sample of all lengths.

@@ -161,13 +161,13 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 #
 # **When does an ending count?** Only if it is among the step's best `beam` results (two, above). After a softmax no
 # probability is exactly 0, so in a trained model every hypothesis can end at every step, and if all endings counted,
-# even the empty sentence could win. ([When does the search stop?](#when-does-beam-search-stop))
+# even the empty sentence could win. And every hypothesis can go on, so `live` never empties, and a greatest length is
+# needed. ([When does the search stop?](#when-does-beam-search-stop))
 #
 # What does a beam cost? With a beam of $K$ and $V$ words, each step runs $K$ rows through the model and ranks $K V$
-# continuations. With $\alpha = 0$ a beam of 1 is greedy decoding: it can stop at its first ending, since that was the
-# best of its step, and the sum of what is still live can only fall. (With $\alpha > 0$ the search may go on, and a
-# longer sentence may overtake that one.) A beam so wide that nothing is dropped is **exhaustive search**, over all
-# $V^n$ sentences of $n$ words.
+# continuations. With $\alpha = 0$ a beam of 1 gives what greedy decoding gives: its first ending was the best result of
+# its step, and what goes on has a smaller sum, which can only fall. (With $\alpha > 0$ a longer sentence may overtake
+# that one.) A beam so wide that nothing is dropped is **exhaustive search**, over all $V^n$ sentences of $n$ words.
 
 # %% [markdown]
 # ## Should one search harder?
@@ -213,7 +213,7 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # |---|---|
 # | `len(state)` | says how many rows there are |
 # | `state.step(tokens)` | reads one more token for each row, and returns the logits $(B, V)$ of what may follow |
-# | `state.select(rows)` | keeps these rows, in this order; a row that is not named leaves the batch, and a row may be named twice |
+# | `state.select(rows)` | keeps these rows, in this order; a row that is not named leaves the batch, and a row may be named twice (when two kept hypotheses continue the same one) |
 # | `state.special_ids` | the numbers of padding, begin and end; the first two are never written |
 #
 # `Table`, folded, is such a state for the little model above. In the code a state has the type `Decoding`, and the
@@ -597,9 +597,9 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # after temperature 0.5 two are enough. So the order matters: the code applies temperature, then top-k, then top-p.
 #
 # The code leaves min-p out. [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose it for high
-# temperatures: the flatter the probabilities, the further into the tail top-p must go to collect its share $p$, whereas
-# min-p still drops every word that is far less likely than the likeliest. Their claim that its texts are better than
-# those of top-p is disputed ([Schaeffer and others, 2025](https://arxiv.org/abs/2506.13681)).
+# temperatures: the flatter the probabilities, the further into the tail top-p must go to collect its share $p$. Min-p
+# then keeps more words, too, but compares each with the likeliest alone, however long the tail. Their claim that its
+# texts are better than those of top-p is disputed ([Schaeffer and others, 2025](https://arxiv.org/abs/2506.13681)).
 
 # %% tags=["proof"]
 assert round(1 - 0.95**20, 2) == 0.64
@@ -794,8 +794,6 @@ plt.show()
 # |---|---|---|
 # | token vectors | $n(n+1)/2$, so $O(n^2)$ | $n$ |
 # | attention scores | $n(n+1)(n+2)/6$, so $O(n^3)$ | $n(n+1)/2$, so $O(n^2)$ |
-#
-# A step with the cache still gets slower as the text grows, because its one query is compared with all $t$ keys.
 
 # %% [markdown]
 # For one head, and a new token `x` of shape $(1, D)$, the idea is four lines:
@@ -917,7 +915,8 @@ class KVCache:
 # A chat model reads its *prompt*, the text given to it, in one pass, the **prefill**, which fills the cache. In a
 # prefill the new tokens *do* need a causal mask, among themselves ([why](#several-tokens-at-once)).
 #
-# At each step the cache must give the logits of teacher forcing, also when sentences change places and one is repeated:
+# At each step the cache must give the logits that teacher forcing computes there, with the whole target in one pass,
+# also when sentences change places and one is repeated:
 
 # %% the largest difference at each step tags=["hide-input"]
 torch.manual_seed(0)
