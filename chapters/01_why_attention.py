@@ -320,8 +320,8 @@ for name in names:
 # then each entry by the slope of $\tanh$. The slope is $1 - \tanh^2$, here $1 - h'^2$.
 #
 # First the matrix. Its entries, uniform up to $\pm 1/\sqrt H$, have the variance $1/(3H)$, a third of the squared
-# bound. An entry of $\delta W_h$ adds up such entries, weighted by $\delta$. They are independent, so their variances
-# add, and its square averages $\|\delta\|^2 / (3H)$ ([derived](#three-explanations)). All $H$ together make
+# bound. An entry of $\delta W_h$ adds up such entries, weighted by $\delta$. These are independent, so variances add:
+# the entry's square averages $\|\delta\|^2 / (3H)$ ([derived](#three-explanations)). All $H$ together make
 # $\|\delta\|^2 / 3$, so a typical change shrinks to about $1/\sqrt 3 = 0.58$ of its length.
 #
 # Then the slope: it is 0.86 on average. Together they make 0.50 a step. Measured:
@@ -477,9 +477,8 @@ for name in names:
 # $x_2$, which together counts as one number recalled. Whatever a single number mixes, its $R^2$ add up to at most 1.
 # For correlation is mutual: the number explains as much of each $x$ as that $x$ explains of the number, and independent
 # $x$ together explain at most all of it. An invertible matrix can turn the 24 numbers of the state into 24 uncorrelated
-# ones, from which a linear fit predicts exactly the same. From uncorrelated numbers, the $R^2$ of each $x$ is the sum
-# of their single ones. Over all $x$ each number contributes at most 1, so together they recall at most 24
-# ([proof](#why-not-more-than-24)).
+# ones, from which a linear fit predicts exactly the same. For each $x$, the $R^2$ of uncorrelated numbers add up. Over
+# all $x$ each number contributes at most 1, so together they recall at most 24 ([proof](#why-not-more-than-24)).
 #
 # Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more: 21. It
 # spreads nearly the same memory over more words: less of the latest two words, more of older ones.
@@ -487,9 +486,10 @@ for name in names:
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
 # a third. Its $c$ is largely a sum in which old words fade slowly, so dozens of words are still in it. Each moves the
 # sum, but explains only a small share of it, because so many others move it, too. (Most of the 82 percent of the latest
-# word comes from $h = o \odot \tanh c$. Most entries of $\tanh c$ have one sign in nearly all texts, presumably because
-# the bias of $g$ piles up in $c$. So when the latest word moves $o$, it moves $h$ in a predictable direction.) With
-# PyTorch's initialisation the LSTM recalls only 14 of 48 in all ([why](#why-only-14-of-48)).
+# word comes from $h = o \odot \tanh c$. Most entries of $\tanh c$ are positive in nearly all texts, or negative in
+# nearly all, presumably because the bias of $g$ piles up in $c$. So when the latest word moves $o$, it moves $h$ in a
+# predictable direction.) With PyTorch's initialisation the LSTM recalls only 14 of 48 in all
+# ([why](#why-only-14-of-48)).
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.

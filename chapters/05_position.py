@@ -492,7 +492,7 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # positions (its last 32 rows are 0), so *bites* receives words alone. Of all the model's words, which is nearest to
 # what it receives?
 #
-# In the code, `row_of[word]` is a word's row in `embeddings` (of length 1), and `token_of[row]` leads back.
+# In the code, `row_of[word]` is a word's row in `embeddings` (unit rows), and `token_of[row]` leads back.
 
 # %% word vectors, by word and by row tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize

@@ -803,20 +803,19 @@ assert parted < 0.005
 
 # %% [markdown]
 # One head misses about 42 percent. That is less than half, because its weights are no longer set by us but computed
-# from the nouns: how they are divided tells the verb one number about the nouns' difference. So about one more of the
-# 12 numbers gets through ([how](#could-one-head-escape-by-other-means)): 5 are missed instead of 6, and $\tfrac5{12}$
-# is 0.42. Two heads that start equal miss as much. Two that start at random miss nothing. In all three runs of two
-# random heads, each from a different random start (*seed*), one head gives its largest weight to the first noun, the
-# other to the last. The weights need not be 1: two different averages are two equations for two unknowns, provided that
-# each head's weights hardly vary from sentence to sentence. The last row of the output, trained once, is for the quiz
-# below.
+# from the nouns: these weights tell the verb one number about the nouns' difference. So about one more of the 12
+# numbers gets through ([how](#could-one-head-escape-by-other-means)): 5 are missed instead of 6, and $\tfrac5{12}$ is
+# 0.42. Two heads that start equal miss as much. Two that start at random miss nothing. In all three runs of two random
+# heads, each from a different random start (*seed*), one head gives its largest weight to the first noun, the other to
+# the last. The weights need not be 1: two different averages are two equations for two unknowns, provided that each
+# head's weights hardly vary from sentence to sentence. The last row of the output, trained once, is for the quiz below.
 #
 # The two heads start from different random matrices, and each is corrected through its own rows of $W_O$: a change in
-# the head reaches the output, and so the error, only through them. So training corrects them differently. Presumably a
-# head lowers the error more by bringing what is still missing than by repeating what the other brings, so the
-# difference can grow. Two heads that start equal write the same through equal rows, so they get equal corrections and
-# stay equal. Different starts break this *symmetry*, and a task that one average cannot solve rewards drifting apart.
-# Where one average would do, nothing forces heads to differ.
+# the head reaches the output, and so the error, only through these. So the corrections differ. Presumably a head lowers
+# the error more by bringing what is still missing than by repeating what the other brings, so the difference can grow.
+# Two heads that start equal write the same through equal rows, so they get equal corrections and stay equal. Different
+# starts break this *symmetry*, and a task that one average cannot solve rewards drifting apart. Where one average would
+# do, nothing forces heads to differ.
 
 # %% tags=["quiz"]
 quiz.one_choice(

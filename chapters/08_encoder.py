@@ -311,9 +311,8 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 #
 # Mean $\mu$ and variance $\sigma^2$ are those of the vector $x$. A small $\epsilon$ guards against dividing by 0. Shift
 # $x$, a step along $(1, \dots, 1)$, or stretch it, a step along $x - \mu$: the result stays the same, and so does the
-# loss. So the gradient at $x$ has no part in these two directions. On the way back the norm multiplies the gradient
-# that arrives by $\gamma$, removes them, and divides the rest by $\sigma$ ([exercise
-# 3](#exercise-3-back-through-the-norm)).
+# loss. So the gradient at $x$ has no part in these two directions. On the way back the norm multiplies what arrives by
+# $\gamma$, removes these two parts, and divides the rest by $\sigma$ ([exercise 3](#exercise-3-back-through-the-norm)).
 #
 # The vectors $\gamma$ (the *gain*) and $\beta$ (the *bias*), of width $D$, are trained and start at 1 and 0. They let
 # training stretch and shift single entries again.
@@ -1160,8 +1159,8 @@ show_stacks(
 # to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
 # weights, so it gets no gradient. In the high layers with attention alone and with post-norm, words nearly agree, and
 # $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer). These layers may learn only slowly where to
-# look, if at all. (With *added*, $W_Q$ does get a gradient: what counts is how far two values are apart, and without a
-# norm that does not shrink, though the share does. That stack has [another fault](#does-training-agree).)
+# look, if at all. (With *added*, $W_Q$ does get a gradient: what counts is how far two values are apart, and there that
+# does not shrink, though the share does. That stack has [another fault](#does-training-agree).)
 #
 # ### What helps
 #
@@ -1317,9 +1316,9 @@ print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 # but not stuck: at the learning rate that was best for 600 steps it learns after some 2,200 to 2,600. And the norm's
 # position is not all that matters, since with smaller initial weights post-norm is quick.
 #
-# What do the two quick stacks share? *Before* training, their own share after the twelfth layer is above 0.4. (Digits
-# with positions have more in common from the start than random words.) In the other two it is at most 0.03: words are
-# alike before anything is learned. For post-norm this may be why it is slow: where words are alike, $W_Q$ gets hardly
+# What do the two quick stacks share? *Before* training, their own share after the twelfth layer is above 0.4. In the
+# other two it is at most 0.03: words are alike before anything is learned. (Digits with positions have more in common
+# from the start than random words.) For post-norm this may be why it is slow: where words are alike, $W_Q$ gets hardly
 # any gradient. *No norm* has another fault: its [numbers explode](#how-do-size-and-gradient-change-with-the-layer).
 # Four stacks do not prove a cause, but [three more](#three-more-deep-stacks) fit the pattern.
 #

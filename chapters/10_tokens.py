@@ -668,13 +668,13 @@ for row in captions["sizes"]:
 # least tend to cost most.
 #
 # Which size is best? Rare tokens alone do not tell. In [our trials](#which-vocabulary-is-best) with vocabularies from
-# 300 to 16,000, the largest predicted held-out text best, although nearly all of its merged tokens are rare (as kinds:
-# of the tokens in a text, fewer are). In translation, though, Sennrich and Zhang found that small vocabularies help
-# small corpora. So try a few sizes, and compare the models by what they cost and by their loss on held-out text, taken
-# per byte. A loss per token cannot be compared between vocabularies, because longer tokens are fewer, and each is
-# harder to predict ([more](#which-vocabulary-is-best)). The original transformer had 37,000 tokens for English and
-# German together; today's models often have 100,000 or more, and can afford it: a token's count grows with the training
-# text, and in a large model the table of embeddings is a small share.
+# 300 to 16,000, the largest predicted held-out text best, although nearly all of its merged tokens are rare (fewer of
+# those in a text are rare). In translation, though, Sennrich and Zhang found that small vocabularies help small
+# corpora. So try a few sizes, and compare the models by what they cost and by their loss on held-out text, taken per
+# byte. A loss per token cannot be compared between vocabularies, because longer tokens are fewer, and each is harder to
+# predict ([more](#which-vocabulary-is-best)). The original transformer had 37,000 tokens for English and German
+# together; today's models often have 100,000 or more, and can afford it: a token's count grows with the training text,
+# and in a large model the table of embeddings is a small share.
 #
 # Whatever the size, split the data first and learn the merges from training text alone, because they are fitted to
 # their text like parameters. Otherwise the test text is cut into fewer tokens than other new text, and no longer stands
@@ -782,8 +782,8 @@ assert convenient.decode(convenient.encode(message)) != message
 # percent, are padding.
 #
 # The padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding.
-# Without it padding would take a share of the softmax, in the encoder and in cross-attention (in the decoder it comes
-# last, where the causal mask hides it), so a sentence's outputs would depend on its batch. The mask is `tokens !=
+# Without it padding would take a share of the softmax, in the encoder and in cross-attention (in the decoder's
+# self-attention the causal mask hides it), so a sentence's outputs would depend on its batch. The mask is `tokens !=
 # pad_id`, which is safe because no text is ever encoded as `<pad>`. The loss is the mean over the real tokens alone.
 # Counting `<pad>` would make it look better, because it is the easiest token to predict. To test mask and loss, add
 # more padding, with dropout off: the outputs at real tokens and the loss must stay the same, up to rounding.
