@@ -63,14 +63,13 @@ def test_what_the_page_says_of_one_product_and_of_the_loss_was_measured():
     kinds = [[row["contenders"] for row in rows if row["what"] == what] for what in ("training step", "products")]
     for layers, step, alone in zip((4, 4, 8, 12), *kinds, strict=True):
         gained = layers * (alone["dotformer"]["ms"] - alone["one product"]["ms"])
-        assert gained < 0.025 * step["dotformer"]["ms"]
+        assert gained < 0.01 * step["dotformer"]["ms"]
     for row in rows:
         if row["what"] == "cross-entropy":
-            found = row["contenders"]["dotformer"]
-            assert found["ratio"] < 1 and (found["ratio_quartiles"][1] < 1 or "V 6000" not in row["size"])
+            assert row["contenders"]["dotformer"]["ratio_quartiles"][1] < 1
     for row in rows:
         if row["what"].endswith("all to one length") and "batch 32" in row["size"]:
-            assert round(row["contenders"]["CTranslate2"]["ratio"], 1) == 0.5
+            assert round(row["contenders"]["CTranslate2"]["ratio"], 1) == 0.4
 
 
 def test_a_table_shows_times_and_ratios(rows):
