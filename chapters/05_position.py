@@ -469,7 +469,7 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # All this needs pairs. With sines alone there is no matrix $R_r$: at $t = 0$ all the sines are 0, and no matrix turns
 # zeros into anything else.
 #
-# Sinusoids grant every wish (in a narrow encoding *different* only just):
+# Sinusoids grant every wish (*different* by little in a narrow encoding):
 #
 # | | 1 different | 2 bounded | 3 same step | 4 any can win | 5 similar | 6 no last |
 # |---|---|---|---|---|---|---|

@@ -643,7 +643,7 @@ print(f"loss of the first batch: {loss:.2f}")
 # There are more than five million notes, and training shows only these 16,000, nearly all of them once, so remembering
 # answers would not help: the layer must find out *how* to look.
 
-# %% the training loop, and the note that we watch tags=["hide-input"]
+# %% the training loop, and a note to watch tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
 
 

@@ -19,7 +19,6 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 PATIENCE = timedelta(minutes=10)  # with processes that do not answer
-PREPARATION = timedelta(minutes=30)  # which others may wait for, while one makes what all need
 
 
 def rank() -> int:
@@ -58,7 +57,7 @@ def fresh_random_numbers(seed: int, step: int) -> None:
 def process_group(device: str = "cpu") -> Iterator[dist.ProcessGroup | None]:
     """Join the processes that torchrun has started into a group; do nothing in one that it has not started.
 
-    The block gets a second group of the same processes, which waits half an hour: rank 0 may have to fetch and prepare
+    The block gets a second group of the same processes, which waits three hours: rank 0 may have to fetch and prepare
     data. The first waits for `PATIENCE`; then TimeoutError is raised, and ConnectionError when another process is gone.
     (On GPUs, NCCL ends the process instead.)
 
@@ -101,13 +100,13 @@ def process_group(device: str = "cpu") -> Iterator[dist.ProcessGroup | None]:
         world_size=size,
         timeout=PATIENCE,
     )
-    patient = dist.new_group(backend="gloo", timeout=PREPARATION)
+    patient = dist.new_group(backend="gloo", timeout=timedelta(hours=3))
     try:
         yield patient
         dist.barrier(patient)  # who leaves first would cut off what another still reads
     except RuntimeError as error:
         if "Timed out" in str(error):
-            raise TimeoutError(f"rank {number} has waited {PATIENCE} or longer for the other processes") from error
+            raise TimeoutError(f"rank {number} has waited {PATIENCE} for the other processes") from error
         if "Connection" in str(error):
             raise ConnectionError(f"rank {number} has lost another process") from error
         raise
