@@ -430,8 +430,11 @@ for width in widths:
 # (not $D$, because positive and negative products mostly cancel). Chapter 3 will divide scores by this $\sqrt D$.
 
 # %% tags=["proof"]
+import math
+
 assert all(abs(typical[width] * width**0.5 - 1) < 0.03 for width in widths)
 assert 87 < np.degrees(np.arccos(typical[512])) < 88
+assert round(100_000 * math.erfc(4 / 2**0.5)) == 6  # of a normal distribution
 
 # %% [markdown]
 # ## Real vectors

@@ -583,6 +583,7 @@ for width in widths:
 # to keys, so their entries are no longer independent, and scores may have any size.
 
 # %% tags=["proof"]
+assert round(np.exp(2**0.5)) == 4
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
 assert all(0.25 < divided < 0.33 for _, divided, _ in luckiest.values())
 assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12

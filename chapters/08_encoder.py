@@ -1135,8 +1135,8 @@ show_stacks(
     "own share",
     [
         ("alone", 3, 0.04),
-        ("added", 8.2, 0.4),
-        ("post-norm", 5.9, 0.1),
+        ("added", 10.3, 0.27),
+        ("post-norm", 3.1, 0.17),
         ("pre-norm", 16, 0.37),
     ],
 )
