@@ -34,7 +34,7 @@ from dotformer.support.checkpoints import RunFolder
 from dotformer.support.memory import keep_freed_memory, memory_advice
 from dotformer.support.modes import matmul_precision
 from dotformer.support.pages import write_page
-from dotformer.support.processes import barrier, process_group, rank, world_size
+from dotformer.support.processes import process_group, rank, rank_0_first, world_size
 from dotformer.support.progress import Batch
 from dotformer.support.texts import passages
 from dotformer.training import cross_entropy, evaluate, pair_batches
@@ -94,34 +94,31 @@ def train_command(args: argparse.Namespace) -> None:
     """Train, or go on where the checkpoint is."""
     device = device_named(args.device)
     keep_freed_memory()
-    with process_group(device) as patient:
-        train_in_group(args, device, patient)
+    with process_group(device):
+        train_in_group(args, device)
 
 
-def train_in_group(args: argparse.Namespace, device: str, patient: torch.distributed.ProcessGroup | None) -> None:
+def train_in_group(args: argparse.Namespace, device: str) -> None:
     """Train, as one of several processes if there are; rank 0 makes the folder for all, which wait for it."""
     distributed = torch.distributed.is_initialized()
     if args.shard and not distributed:
         raise ValueError("one process has no shards of a model: use torchrun")
-    if rank() > 0:
-        barrier(patient)
     folder = args.output or Path("runs", args.config.stem)
-    if rank() > 0 and not (folder / "config.json").exists():
-        raise ValueError(f"rank {rank()} does not see what rank 0 has written to {folder}")
-    run = Run.begin(args.config, folder)
-    if run.training.cuda_graphs and (distributed or device not in GraphTrainer.can_record):
-        raise ValueError("[training] cuda_graphs needs a CUDA device, and one process")
-    if run.training.cuda_graphs and run.config["model"]["kind"] in ASKING:
-        raise ValueError(f"[training] cuda_graphs: kind {run.config['model']['kind']} asks the device for numbers")
-    say = (lambda _: None) if args.quiet or rank() > 0 else partial(print, flush=True)
-    with torch.device("meta" if args.shard and rank() > 0 else "cpu"):  # rank 0 gives each process its shard
-        translator = run.translator()
+    with rank_0_first():
+        if rank() > 0 and not (folder / "config.json").exists():
+            raise ValueError(f"rank {rank()} does not see what rank 0 has written to {folder}")
+        run = Run.begin(args.config, folder)
+        if run.training.cuda_graphs and (distributed or device not in GraphTrainer.can_record):
+            raise ValueError("[training] cuda_graphs needs a CUDA device, and one process")
+        if run.training.cuda_graphs and run.config["model"]["kind"] in ASKING:
+            raise ValueError(f"[training] cuda_graphs: kind {run.config['model']['kind']} asks the device for numbers")
+        with torch.device("meta" if args.shard and rank() > 0 else "cpu"):  # rank 0 gives each process its shard
+            translator = run.translator()
+        reached = RunFolder(folder).reached()
+        pairs, held_out = run.encode_part(translator, "train"), run.encode_part(translator, "validation")
+        run.save(translator)
     config, model = run.training, translator.model
-    reached = RunFolder(folder).reached()
-    pairs, held_out = run.encode_part(translator, "train"), run.encode_part(translator, "validation")
-    run.save(translator)
-    if rank() == 0:
-        barrier(patient)
+    say = (lambda _: None) if args.quiet or rank() > 0 else partial(print, flush=True)
     if reached < config.steps:
         parameters = sum(map(Tensor.numel, model.parameters()))
         say(f"{len(pairs):,} pairs, {parameters:,} parameters, on {device}, in {folder}")

@@ -6,9 +6,11 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from tempfile import TemporaryDirectory
+from threading import Event
 from typing import Any
 
 import cloudpickle
@@ -31,10 +33,41 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def barrier(group: dist.ProcessGroup | None = None) -> None:
-    """Wait until all processes are here, as long as their group, or another of the same processes, allows."""
+def barrier() -> None:
+    """Wait until all processes are here."""
     if dist.is_initialized():
-        dist.barrier(group)
+        dist.all_reduce(torch.zeros(()))  # on the CPU, whatever they compute on
+
+
+@contextmanager
+def rank_0_first() -> Iterator[None]:
+    """Run the block on rank 0, then on all others; it may take any time, and must not communicate.
+
+    Meanwhile a thread of each process tells the others five times a second whether its block is done. So one that
+    takes hours is waited for, and one that is silent is given up like everywhere in the group.
+    """
+    if not dist.is_initialized():
+        yield
+        return
+    ended, done = Event(), torch.zeros(world_size(), dtype=torch.int64)
+
+    def tell_until(enough: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        while not ended.wait(0.2) or done[rank()]:  # until the block has failed
+            everywhere = done.clone()
+            dist.all_reduce(everywhere)
+            if enough(everywhere):
+                return
+
+    if rank() > 0:
+        tell_until(lambda everywhere: everywhere[0])
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(tell_until, torch.all)
+        try:
+            yield
+            done[rank()] = 1
+        finally:
+            ended.set()
+        told.result()
 
 
 def same_everywhere(number: int) -> bool:
@@ -54,12 +87,11 @@ def fresh_random_numbers(seed: int, step: int) -> None:
 
 
 @contextmanager
-def process_group(device: str = "cpu") -> Iterator[dist.ProcessGroup | None]:
+def process_group(device: str = "cpu") -> Iterator[None]:
     """Join the processes that torchrun has started into a group; do nothing in one that it has not started.
 
-    The block gets a second group of the same processes, which waits three hours: rank 0 may have to fetch and prepare
-    data. The first waits for `PATIENCE`; then TimeoutError is raised, and ConnectionError when another process is gone.
-    (On GPUs, NCCL ends the process instead.)
+    When one has not answered for `PATIENCE`, TimeoutError is raised, and ConnectionError when one is gone. (On GPUs,
+    NCCL ends the process instead.)
 
     On GPUs each process takes the one of its local rank. A model that DDP or FSDP have wrapped must be gone when the
     block ends, or ending the group can hang (pytorch issue 56297): let a function of its own train. Raises ValueError
@@ -67,7 +99,7 @@ def process_group(device: str = "cpu") -> Iterator[dist.ProcessGroup | None]:
     machines would wait for the dead.
     """
     if not dist.is_torchelastic_launched():
-        yield None
+        yield
         return
     local_rank, local_size, restarts, attempt = (
         int(os.environ[name])
@@ -100,10 +132,9 @@ def process_group(device: str = "cpu") -> Iterator[dist.ProcessGroup | None]:
         world_size=size,
         timeout=PATIENCE,
     )
-    patient = dist.new_group(backend="gloo", timeout=timedelta(hours=3))
     try:
-        yield patient
-        dist.barrier(patient)  # who leaves first would cut off what another still reads
+        yield
+        barrier()  # who leaves first would cut off what another still reads
     except RuntimeError as error:
         if "Timed out" in str(error):
             raise TimeoutError(f"rank {number} has waited {PATIENCE} for the other processes") from error

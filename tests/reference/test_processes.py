@@ -2,6 +2,8 @@
 
 import os
 import signal
+import time
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -9,7 +11,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from dotformer.support.processes import barrier, fresh_random_numbers, launch, process_group, rank, world_size
+from dotformer.support.processes import (
+    barrier,
+    fresh_random_numbers,
+    launch,
+    process_group,
+    rank,
+    rank_0_first,
+    world_size,
+)
 from dotformer.support.shapes import shapes
 
 # joining
@@ -21,6 +31,8 @@ def test_a_process_that_nobody_has_started_is_alone(monkeypatch):
     with process_group():
         assert not dist.is_initialized() and (rank(), world_size()) == (0, 1)
         barrier()
+        with rank_0_first():
+            pass
 
 
 @pytest.fixture
@@ -82,12 +94,11 @@ def test_devices_that_there_are_not(device, number, says, started, monkeypatch):
 )
 def test_others_that_do_not_answer_are_told_from_mistakes(problem, kind, says, started, monkeypatch):
     waiting = []
-    for name in ("init_process_group", "new_group"):
-        monkeypatch.setattr(dist, name, lambda *_, timeout, **__: waiting.append(timeout.total_seconds() / 60))
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, timeout, **__: waiting.append(timeout))
     started()
     with pytest.raises(kind, match=says), process_group():
         raise RuntimeError(problem)
-    assert waiting == [10, 180]
+    assert waiting == [timedelta(minutes=10)]
 
 
 def test_no_random_number_is_used_twice_and_rank_0_keeps_its_own(monkeypatch):
@@ -120,6 +131,31 @@ def test_each_has_its_rank_and_what_the_function_knows():
         return rank(), checked(world_size()), word
 
     assert launch(tell, 2) == [(0, 2, word), (1, 2, word)]
+
+
+def test_rank_0_does_it_before_the_others_and_nobody_goes_on_before_all_have_done_it(tmp_path):
+    done = tmp_path / "done"
+
+    def work():
+        with rank_0_first():
+            there = done.read_text() if rank() else ""
+            time.sleep(0.5)
+            with done.open("a") as file:
+                file.write(str(rank()))
+        return there[:1], len(done.read_text())
+
+    assert launch(work, 3) == [("", 3), ("0", 3), ("0", 3)]
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_one_that_fails_while_others_wait_for_it_is_quoted(failing):
+    def work():
+        with rank_0_first():
+            if rank() == failing:
+                raise KeyError("the reason")
+
+    with pytest.raises(ChildFailedError, match="KeyError: 'the reason'"):
+        launch(work, 2)
 
 
 @pytest.mark.parametrize("size", [0, -1])

@@ -193,6 +193,11 @@ def test_a_command_of_two_of_which_one_hangs_says_so_and_goes_on(torchrun, tmp_p
     assert_same_run(tmp_path / "two", tmp_path / "one")
 
 
+def test_one_that_is_silent_while_it_prepares_data_is_given_up(torchrun, tiny, tmp_path):
+    torchrun(2, "silent", tmp_path, *tiny, tmp_path / "two", code=1)
+    assert said_by(torchrun) == ["dotformer: rank 1 has waited 0:00:04 for the other processes"]
+
+
 @pytest.fixture
 def tiny(tmp_path):
     """The arguments of a command that trains a tiny model, without the folder."""

@@ -11,6 +11,7 @@ import resource
 import runpy
 import signal
 import sys
+import time
 from datetime import timedelta
 from functools import partial
 from itertools import count
@@ -22,6 +23,7 @@ import torch.distributed.run
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from dotformer.command_line.runs import Run
 from dotformer.distributed import DistributedTrainer, evaluate_together, replicate, shard_batch
 from dotformer.support import processes
 from dotformer.support.processes import process_group, rank, world_size
@@ -29,7 +31,7 @@ from dotformer.training import Trainer, TrainingConfig, cross_entropy, evaluate,
 from dotformer.transformer import Transformer, TransformerConfig
 
 CONFIG = TrainingConfig(steps=20, learning_rate=1e-2, warmup_steps=5, validate_every=10, accumulation_steps=2)
-FAULTS = ("kill", "hang", "full", "apart", "run")
+FAULTS = ("kill", "hang", "silent", "full", "apart", "run")
 LAST = 14  # the step in which a run is stopped or killed: four after its checkpoint
 TRAINERS = {
     "alone": Trainer,
@@ -145,10 +147,21 @@ def work(tasks):
 def command(fault, folder, *arguments):
     """Run a command with a fault after a checkpoint; tell what is left when the group ends.
 
-    Process 1 is killed ("kill") or hangs, once; or no file of process 0 may grow any more ("full"); or process 1 sees
+    Process 1 is killed ("kill") or hangs, once, after both have prepared data for longer than others wait; or process 0
+    prepares data and does not answer ("silent"); or no file of process 0 may grow any more ("full"); or process 1 sees
     another folder from the beginning ("apart"); or there is none ("run").
     """
     steps, train_step, destroy = count(1), Trainer.train_step, torch.distributed.destroy_process_group
+    patience = timedelta(seconds=4) if fault in ("hang", "silent") else processes.PATIENCE
+    begin = Run.begin
+
+    def prepare(*given):
+        if fault == "silent" and rank() == 0:
+            torch.distributed.all_reduce = lambda _: time.sleep(1000)
+            time.sleep(1000)
+        if fault == "hang" and not (Path(folder) / "killed").exists():
+            time.sleep(1.2 * patience.total_seconds())
+        return begin(*given)
 
     def take(*given, **named):
         sixth = next(steps) == 6
@@ -168,8 +181,12 @@ def command(fault, folder, *arguments):
         arguments = [*arguments, f"--output={folder}/elsewhere"]
     sys.argv = ["dotformer", *arguments]
     patch = mock.patch.object
-    patience = patch(processes, "PATIENCE", timedelta(seconds=4) if fault == "hang" else processes.PATIENCE)
-    with patience, patch(Trainer, "train_step", take), patch(torch.distributed, "destroy_process_group", end):
+    with (
+        patch(processes, "PATIENCE", patience),
+        patch(Run, "begin", prepare),
+        patch(Trainer, "train_step", take),
+        patch(torch.distributed, "destroy_process_group", end),
+    ):
         try:
             runpy.run_module("dotformer", run_name="__main__")
         except SystemExit as error:  # torchrun waits for a fork's script to return
