@@ -87,10 +87,10 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # ## Two cells
 #
 # A real state is a vector. The function that computes the new state from the old one and the word is called a **cell**.
-# The plain cell mixes the word $x$ and the state $h$ with two matrices, and squeezes the result between −1 and 1.
-# Without the squeeze the state would be a sum with one term for each word, the word times fixed matrices. In *not good*
-# the term of *good* would be the same with *not* as without it. The squeeze, the function $\tanh$, is steep near 0 and
-# flat far from 0, so with it the effect of *good* depends on the state. The new state is $h'$:
+# The plain cell mixes the word $x$ and the state $h$ with two matrices, and squeezes the result between −1 and 1. Why
+# squeeze? Without it the state would be a sum with one term for each word, the word times fixed matrices, so *good*
+# would add the same after *not* as without *not*. The squeeze, the function $\tanh$, is steep near 0 and flat
+# elsewhere. So the effect of *good* depends on the state, and *not* has changed the state. The new state is $h'$:
 #
 # $$h' = \tanh(x W_x + h W_h + b) .$$
 #
@@ -319,10 +319,11 @@ for name in names:
 # Why so little? Look at one factor of the chain. It multiplies a small change $\delta$ of the old state by $W_h$, and
 # then each entry by the slope of $\tanh$. The slope is $1 - \tanh^2$, here $1 - h'^2$.
 #
-# First the matrix. Its entries, uniform up to $\pm 1/\sqrt H$, have the variance $1/(3H)$, a third of the squared
-# bound. An entry of $\delta W_h$ adds up such entries, weighted by $\delta$. These are independent, so variances add:
-# the entry's square averages $\|\delta\|^2 / (3H)$ ([derived](#three-explanations)). All $H$ together make
-# $\|\delta\|^2 / 3$, so a typical change shrinks to about $1/\sqrt 3 = 0.58$ of its length.
+# First the matrix. The entries of $W_h$, uniform up to $\pm 1/\sqrt H$, have the variance $1/(3H)$, a third of the
+# squared bound. Each number of the new change, $\delta W_h$, is a sum of $H$ such entries, weighted by the numbers of
+# $\delta$. The entries are independent, so their variances add, and the square of the new number is on average
+# $\|\delta\|^2 / (3H)$ ([derived](#three-explanations)). The change has $H$ such numbers, so its squared length is
+# about $\|\delta\|^2 / 3$: a typical change shrinks to about $1/\sqrt 3 = 0.58$ of its length.
 #
 # Then the slope: it is 0.86 on average. Together they make 0.50 a step. Measured:
 
@@ -355,7 +356,7 @@ assert np.median(once) > 1 > max(twice)
 # The measured 0.52, between 5 and 20 back, is close to that. A constant factor for each step is **exponential** fading:
 # $0.52^{20}$ is two millionths.
 #
-# The four rows, side by side:
+# So much for the plain cell. Here are all four rows side by side; the other three are explained below:
 #
 # | | the matrix or the gate keeps | and then | a step |
 # |---|---|---|---|
@@ -372,18 +373,20 @@ assert np.median(once) > 1 > max(twice)
 # is not 0.
 #
 # Influence decides what can be learned. Training moves each parameter against the *gradient*, the derivative of the
-# error. If the error depends on the last state, this gradient is a sum with a term for each step, since the parameters
-# serve at every step (*backpropagation through time*). The term for the step $k$ back contains the chain of Jacobians
-# from that step on. If this chain has shrunk to $10^{-6}$, the term is next to nothing beside the others, and training
-# hardly responds to that step: the **vanishing gradient**. It made plain networks hard to train on **long-range
-# dependencies**, where the right answer depends on a word far back. The LSTM was invented to overcome it.
+# error. A parameter serves at every step, so its gradient is a sum with a term for each step (*backpropagation through
+# time*). If the error depends on the last state, the step $k$ back acts on it only through all the states since then,
+# so its term contains the chain of Jacobians from that step on. If this chain has shrunk to $10^{-6}$, the term is next
+# to nothing beside the others, and training hardly responds to that step: the **vanishing gradient**. It made plain
+# networks hard to train on **long-range dependencies**, where the right answer depends on a word far back. The LSTM was
+# invented to overcome it.
 #
-# A matrix multiplies the length of a vector at most by its largest **singular value**. If it is below 1 for $W_h$, the
-# gradient must vanish, because the slope of $\tanh$ is never above 1: with 0.9, at most $0.9^{100} \approx 0.00003$ of
-# a change is left after 100 steps. In the plain cell here it is a little above 1, and the gradient vanishes all the
-# same, because a vector that $W_h$ lengthens comes out in another direction, in which the next step shortens it. Over
-# many multiplications by $W_h$ the factor per step tends to the size of its largest *eigenvalue*, about 0.6, close to
-# the 0.58 of a typical change. The slope of $\tanh$ shrinks the change further.
+# Must the gradient vanish? A matrix multiplies the length of a vector at most by its largest **singular value**. If
+# that of $W_h$ is below 1, the gradient must vanish, because the slope of $\tanh$ is never above 1: with 0.9, at most
+# $0.9^{100} \approx 0.00003$ of a change is left after 100 steps. In the plain cell here the largest singular value is
+# a little above 1, so a single step can lengthen a change. But the lengthened change comes out in another direction, in
+# which the next step shortens it, so the gradient vanishes all the same. What counts over many steps is the size of the
+# largest *eigenvalue* of $W_h$: the factor per step tends to it, and it is only about 0.6. The slope of $\tanh$ shrinks
+# the change further.
 #
 # Where each step multiplies by more than 1, the gradient grows instead: 50 factors of 1.1 make 117. This is the
 # **exploding gradient**. In training the loss can then suddenly leap up or become NaN (*not a number*), and the length
@@ -471,23 +474,23 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# At most 24. Take a state of one number, such as $x_1 + x_2$. It explains half the variance of $x_1$ and half that of
-# $x_2$, which together counts as one number recalled. Whatever a single number mixes, its $R^2$ add up to at most 1.
-# For correlation is mutual: the number explains as much of each $x$ as that $x$ explains of the number, and independent
-# $x$ together explain at most all of it. An invertible matrix can turn the 24 numbers of the state into 24 uncorrelated
-# ones, from which a linear fit predicts exactly the same. For each $x$, the $R^2$ of uncorrelated numbers add up. Over
-# all $x$ each number contributes at most 1, so together they recall at most 24 ([proof](#why-not-more-than-24)).
+# At most 24. Take first a state of one number, such as $x_1 + x_2$. It explains half the variance of $x_1$ and half
+# that of $x_2$, which together counts as one number recalled. Whatever this state mixes, its $R^2$ add up to at most 1.
+# The reason is that correlation is mutual: the state explains the same share of each $x$ as that $x$ explains of the
+# state. The $x$ are independent, so their shares of the state add up, and together they explain at most all of it.
+#
+# Now take a state of 24 numbers. An invertible matrix turns them into 24 uncorrelated ones, from which a linear fit
+# predicts exactly the same. What uncorrelated numbers explain of an $x$ adds up, and each of the 24 adds at most 1 over
+# all $x$, so together they recall at most 24 ([proof](#why-not-more-than-24)).
 #
 # Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more: 21. It
 # spreads nearly the same memory over more words: less of the latest two words, more of older ones.
 #
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
 # a third. Its $c$ is largely a sum in which old words fade slowly, so dozens of words are still in it. Each moves the
-# sum, but explains only a small share of it, because so many others move it, too. (Most of the 82 percent of the latest
-# word comes from $h = o \odot \tanh c$. Most entries of $\tanh c$ are positive in nearly all texts, or negative in
-# nearly all, presumably because the bias of $g$ piles up in $c$. So when the latest word moves $o$, it moves $h$ in a
-# predictable direction.) With PyTorch's initialisation the LSTM recalls only 14 of 48 in all
-# ([why](#why-only-14-of-48)).
+# sum, but explains only a small share of it, because so many others move it, too. (The latest word, with 82 percent, is
+# an exception: most of that comes from $h = o \odot \tanh c$, where this word moves the output gate $o$.) With
+# PyTorch's initialisation the LSTM recalls only 14 of 48 in all ([why](#why-only-14-of-48)).
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.
@@ -495,8 +498,9 @@ for name in names:
 # Training might choose what is worth keeping on average, *Lannister* rather than *a*, and a gate can choose which words
 # stay. But both choose before the question comes, and neither lifts the bound.
 #
-# Why not a larger state, then? It holds more, at a price: 50 words of 8 need a state of 400 numbers. Its $W_h$ is
-# $400 \times 400$, so a step takes more than $400^2$ multiplications.
+# Why not a larger state, then? It holds more, at a price: the state must grow with the text, and the work of each step
+# grows with the square of the state. Already 50 words of 8 need a state of 400 numbers. Its $W_h$ is $400 \times 400$,
+# so a step takes more than $400^2$ multiplications.
 #
 # Real words depend on one another, so more of them fit, and a nonlinear fit can recover more. But the state stays as
 # wide as it is, however long the text.
@@ -615,10 +619,9 @@ for back in (1, 10, 40):
 # Any word can be recalled, 1 back or 40, because none was thrown away: 50 words of 8 are 400 numbers, where the
 # recurrent networks had 24 or 48.
 #
-# Influence does not fade with the distance, either. The answer is a sum of weights times words, so with the scores
-# given, its derivative with respect to a word is that word's weight times the identity matrix: one factor, not a
-# product over steps. A word of small weight has little influence here, too, but its score decides that, not its
-# distance.
+# Influence does not fade with the distance, either. The answer is a sum of weights times words. So as long as the
+# scores stay fixed, nudging a word moves the answer by the nudge times that word's weight: one factor, not a product
+# over steps. A word of small weight has little influence here, too, but its score decides that, not its distance.
 #
 # Here are influence and recall of the four recurrent networks as curves. The level line at 1, on the right, is
 # attention with the score set by hand; it is drawn, not measured.
@@ -752,9 +755,9 @@ plt.show()
 # looks at the words of its *own* sentence, as the decoder above looks at the source. This is *self-attention*. Where
 # a translation is written, its words look at the source, too, as before: *cross-attention*.
 #
-# That removes both problems. All the vectors that a word looks at are there before the layer begins, so the layer
-# computes all words at once, and any two words are one step apart. One thing is lost, the order of the words, since a
-# weighted sum has none; [chapter 5](05_position.ipynb) puts it back.
+# That removes both problems. When a text is read, all the vectors that a word looks at are there before the layer
+# begins, so the layer computes all words at once, and any two words are one step apart. One thing is lost, the order of
+# the words, since a weighted sum has none; [chapter 5](05_position.ipynb) puts it back.
 #
 # In the paper, *Attention Is All You Need*, the transformer translated from English into German better than anything
 # before, ensembles of several models included: 28.4 BLEU, more than 2 above them ([chapter 14](14_translation.ipynb)
@@ -778,17 +781,20 @@ plt.show()
 #
 # Work and steps are those of one layer; the paper itself counts a little differently ([how](#how-much-work-is-it)). The
 # path may need several layers: one layer of the convolution reaches only one word to each side, so the path from the
-# first word to the last takes $n - 1$. To multiply a word by a $d \times d$ matrix takes $d^2$ multiplications. A plain
-# cell has two such matrices, this convolution three, one for each word that it sees, and attention four (chapters 4 and
-# 6 introduce them). Attention also works on each of the $n^2$ pairs of words: to compare the two takes $d$
-# multiplications, and to multiply one vector by its weight $d$ more. So its work is **quadratic** in $n$. The pairs
-# alone would cost $2 n^2 d$, less than a plain cell's $2 n d^2$ as long as $n < d$: this is what the paper compares,
-# without the four matrices.
+# first word to the last takes $n - 1$.
+#
+# The work has two parts. The first is the matrices. To multiply a word by a $d \times d$ matrix takes $d^2$
+# multiplications, and a plain cell has two such matrices, this convolution three, one for each word that it sees, and
+# attention four (chapters 4 and 6 introduce them). The second part, in attention only, is the $n^2$ pairs of words: to
+# compare the two takes $d$ multiplications, and to multiply one vector by its weight $d$ more. So the work of attention
+# is **quadratic** in $n$. The paper counts only the pairs, without the four matrices: their $2 n^2 d$ is less than a
+# plain cell's $2 n d^2$ as long as $n < d$.
 #
 # Attention needs one layer and no waiting. The price is work: with its four matrices, not two, it does *more* than a
-# plain cell at any length. An LSTM has eight. Attention exceeds its work only where the pairs, $2 n^2 d$, outweigh the
-# LSTM's four further matrices, $4 n d^2$: beyond $n = 2d$, at the original transformer's width, 512, about a thousand
-# words ([counted below](#how-much-work-is-it)).
+# plain cell at any length. An LSTM has eight, four more than attention. So attention does more work than an LSTM only
+# where its pairs, $2 n^2 d$, outweigh these four matrices, $4 n d^2$, that is, where $n$ is above $2d$. With the
+# original transformer's width, $d = 512$, this is beyond about a thousand words ([counted
+# below](#how-much-work-is-it)).
 #
 # What attention saves in training is the *waiting*: a plain cell or an LSTM needs $h_{t-1}$ before it can compute
 # $h_t$. Waiting is slow on a GPU, because its thousands of units work side by side, and one step, with one word of each
@@ -1010,20 +1016,23 @@ verdict
 # has a budget of 1 to share among them.
 #
 # Now take a state of $N$ numbers. A matrix turns it into $N$ uncorrelated numbers that hold the same information. Write
-# down every $R^2$, with a row for each of these $N$ and a column for each number read. Over uncorrelated numbers the
-# $R^2$ add up. The numbers read are uncorrelated, so a row sums to the share of its state number that a linear fit from
-# them explains. A share is at most 1, with or without a $\tanh$, so the $N$ rows sum to at most $N$. A column sums to
-# what the whole state recalls of its number. So all that is recalled sums to at most $N$.
+# every $R^2$ into a matrix, with a row for each of these $N$ and a column for each number read. Where the numbers that
+# explain are uncorrelated, their $R^2$ add up. Along a row the numbers read explain one state number. They are
+# uncorrelated, so the row sums to the share that a linear fit from all of them explains. A share is at most 1, with or
+# without a $\tanh$, so the $N$ rows sum to at most $N$. Down a column the $N$ uncorrelated state numbers explain one
+# number read, so the column sums to what the whole state recalls of it. Rows and columns add up the same entries, so
+# all that is recalled sums to at most $N$.
 #
 # The $R^2$ that we measured is *adjusted*: what a fit to pure noise would explain is subtracted.
 #
 # ### Why only 14 of 48?
 #
 # Why is the LSTM, with PyTorch's initialisation, so far below its 48? Measured (the folded cells above), $c$ alone
-# recalls only some 12 of 24. The other half of its budget goes mostly to products of two of the numbers read (in
-# $i \odot g$ both factors depend on the same word), and $x_1 x_2$ is correlated with neither factor. What
-# $h = o \odot \tanh c$ adds to $c$ is mostly products again; it adds only about 2 numbers. Let the fit predict such
-# products, too, and all $R^2$ together come to some 45 of 48.
+# recalls only some 12 of 24. The other half of its budget goes mostly to products: in $i \odot g$ both factors depend
+# on the same word, so $c$ contains products of two of the numbers read. These do not help a linear fit, because
+# $x_1 x_2$ is correlated with neither factor. What $h = o \odot \tanh c$ knows beyond $c$ is mostly products again, so
+# it adds only about 2 numbers. But let the fit predict such products, too, and all $R^2$ together come to some 45 of
+# 48.
 #
 # ### How much work is it?
 #
@@ -1074,8 +1083,9 @@ wrong = run(batch, parameters)  # (7, 24)?
 print("right:", right.shape, "  wrong:", wrong.shape)
 
 # %% [markdown]
-# The shape gives it away, if you look. With 7 sentences of 7 words it would not, yet the loop runs over *sentences*:
-# the first row of the result has read the first word of sentence 1, then the first word of sentence 2, and so on.
+# The shape gives the mistake away, if you look. With 7 sentences of 7 words both shapes would be the same. But the loop
+# would still run over *sentences*: the first row of the result has read the first word of sentence 1, then the first
+# word of sentence 2, and so on.
 #
 # The check: change one sentence, and the results of the others must stay as they were. Which one should we change? In
 # the wrong layout the sentences act as time steps. The first is then read longest ago, and we have seen what happens

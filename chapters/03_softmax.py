@@ -75,8 +75,8 @@ with np.errstate(all="ignore"):
 # share.
 #
 # The second line shows another fault: with 10 added to the scores of the first line, the winner's share falls from 0.67
-# to 0.36. But such a shift should change nothing. Give every key a fourth entry of 1, and the query a fourth entry of
-# 10: every score rises by 10, but the new entry favours no key.
+# to 0.36. But such a shift should change nothing, because it favours no key. To see this, give every key a fourth entry
+# of 1, and the query a fourth entry of 10: every score rises by 10, but the new entry is the same for all keys.
 #
 # Could we subtract the lowest score first? Then only differences count and no share is negative, but a bad key changes
 # how two good ones share: if the lowest score is 4, keys with 6 and 5 share 2 to 1; if it is $-100$, they share 106 to
@@ -142,8 +142,8 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 
 # %% [markdown]
 # This function is the **softmax**, the soft form of the hard choice. The hard choice is the *argmax*: written as
-# shares, it gives 1 to the largest score and 0 to the rest (a *one-hot* vector). The scores that go into it are also
-# called *logits*. For a row of $S$ scores, $s_1, \dots, s_S$,
+# shares, it gives 1 to the largest score and 0 to the rest (a *one-hot* vector). The scores that go into a softmax are
+# also called *logits*. For a row of $S$ scores, $s_1, \dots, s_S$,
 #
 # $$\operatorname{softmax}(s)_i = \frac{e^{s_i}}{\sum_{j=1}^{S} e^{s_j}} .$$
 #
@@ -151,9 +151,9 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 # computed afresh from the scores.
 #
 # If you add a number $c$ to every score, no weight changes: $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ cancels.
-# This is called **shift invariance**. With two keys the first weight is $e^{s_1} / (e^{s_1} + e^{s_2})$. Divide
-# numerator and denominator by $e^{s_1}$: with $x = s_1 - s_2$ this is $1 / (1 + e^{-x})$, the **sigmoid**, or *logistic
-# function*.
+# This is called **shift invariance**. So with two keys only the difference $x = s_1 - s_2$ counts. Divide numerator and
+# denominator of $e^{s_1} / (e^{s_1} + e^{s_2})$ by $e^{s_1}$: the first weight is $1 / (1 + e^{-x})$, the **sigmoid**,
+# or *logistic function*.
 #
 # The function below uses shift invariance and subtracts from each row its largest score, `highest`. [Break
 # it](#break-it-scores-of-a-thousand) shows why.
@@ -268,8 +268,9 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 
 # %% [markdown]
 # The answer costs 2.91, which is not on the list: it is mostly coffee and about a quarter tea. Even the train, with
-# less than half a percent of the weight, puts 0.20 into the answer: every finite score gets some weight, apart from
-# rounding. So a soft look-up always hands over something: it cannot answer *nothing found*.
+# less than half a percent of the weight, puts 0.20 into the answer, because every finite score gets some weight, unless
+# it rounds to 0. And since the weights always sum to 1, a soft look-up always hands over something: it cannot answer
+# *nothing found*.
 
 # %% [markdown]
 # Does the blend still jump when the query turns? Ask with $(x, 1, 0)$, let $x$ run from $-2$ to 2, and look at the
@@ -301,11 +302,12 @@ plt.show()
 # hard choice has a slope of 0 everywhere but at its jumps, where it has none. Attention is this soft look-up, *soft
 # attention*.
 #
-# Nobody buys a blended price, but attention blends word vectors. Take two vectors of length 1, at right angles, and add
-# half of each: the sum has length $\sqrt{1/2}$ and the dot product $\tfrac12$ with either, so a cosine of 0.71. In a
-# wide space an unrelated vector has a cosine of about 0 with both. So a blend is much nearer to *both* its words than
-# an unrelated word is, and sometimes near to a word that fits both. Blend 0.6 of *account* and 0.4 of *river*, in the
-# vectors of [chapter 2](02_similarity.ipynb#real-vectors). Which words are nearest?
+# Nobody buys a blended price, but attention blends word vectors. Is such a blend still like the words in it? Take two
+# vectors of length 1, at right angles, and add half of each. The sum has length $\sqrt{1/2}$, and its dot product with
+# either is $\tfrac12$, so its cosine with either is 0.71. In a wide space an unrelated vector has a cosine of about 0
+# with both. So a blend is much nearer to *both* its words than an unrelated word is, and sometimes near to a word that
+# fits both. Blend 0.6 of *account* and 0.4 of *river*, in the vectors of [chapter 2](02_similarity.ipynb#real-vectors).
+# Which words are nearest?
 
 # %% the words nearest to a blend tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize
@@ -428,8 +430,8 @@ assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 # derivative*, and learning in steps proportional to these derivatives nearly stops where all are nearly 0.
 #
 # Write $Z$ for the sum of the exponentials, so that $w_i = e^{s_i} / Z$. With respect to $s_i$ the numerator has the
-# derivative $e^{s_i}$. So has $Z$, since $e^{s_i}$ is the only one of its terms that contains $s_i$. The quotient rule
-# gives
+# derivative $e^{s_i}$. The denominator $Z$ has the same derivative, because $e^{s_i}$ is the only one of its terms that
+# contains $s_i$. The quotient rule gives
 #
 # $$\frac{\partial w_i}{\partial s_i} = \frac{e^{s_i} Z - e^{s_i} e^{s_i}}{Z^2} = \frac{e^{s_i}}{Z} \cdot \frac{Z - e^{s_i}}{Z} = w_i (1 - w_i) .$$
 #
@@ -439,15 +441,18 @@ assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 #
 # All of them together are the **Jacobian**, a matrix with a row for each weight and a column for each score:
 # $J = \operatorname{diag}(w) - w w^\top$, where $\operatorname{diag}(w)$ has the weights on its diagonal and $w w^\top$
-# is the matrix of all products $w_i w_j$. For the weights 0.090, 0.245, 0.665 its last row is:
+# is the matrix of all products $w_i w_j$. For the weights 0.090, 0.245, 0.665 its last column, which says what the last
+# score does to every weight, is:
 #
-# | | score 1 | score 2 | score 3 |
-# |---|---|---|---|
-# | weight 3 | $-0.665 \cdot 0.090 = -0.060$ | $-0.665 \cdot 0.245 = -0.163$ | $0.665 \cdot (1 - 0.665) = 0.223$ |
+# | | score 3 |
+# |---|---|
+# | weight 1 | $-0.090 \cdot 0.665 = -0.060$ |
+# | weight 2 | $-0.245 \cdot 0.665 = -0.163$ |
+# | weight 3 | $0.665 \cdot (1 - 0.665) = 0.223$ |
 #
-# $J$ is symmetric, so this is also its last column, which says what the last score does to every weight. When this
-# score rises a little, its own weight rises by 0.223 times as much, and the other two fall by 0.060 and 0.163 times as
-# much, so the column sums to 0. So does each row: raise all scores alike, and no weight changes.
+# When this score rises a little, its own weight rises by 0.223 times as much, and the other two fall by 0.060 and 0.163
+# times as much. So the column sums to 0, because what one weight gains the others lose. $J$ is symmetric, so each row
+# sums to 0, too: raise all scores alike, and no weight changes.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -481,12 +486,15 @@ for j in range(3):
 
 # %% [markdown]
 # When are these derivatives small? On the diagonal, $w_i (1 - w_i)$ is largest at $w_i = 0.5$, where it is 0.25, and
-# vanishes at 0 and 1. Off the diagonal $w_i w_j$ is small where one weight is near 1 and all others are near 0. With
-# the weights 0.99, 0.005 and 0.005 no entry of $J$ is larger than 0.01 in absolute value. **A softmax that is sure of
-# itself has stopped listening**: nudge its scores, and the weights hardly move. A softmax that gives one key nearly all
-# the weight is called **saturated**. To find such softmaxes in a model, look at the largest weight of each row and at
-# the spread of its scores. ([Exercise 1](#exercises) has another measure, the *perplexity*.) After training a sharp row
-# may well be right.
+# vanishes at 0 and 1. So if one weight is near 1 and all others are near 0, the whole diagonal is nearly 0. Every
+# $w_i w_j$ off the diagonal is then nearly 0, too, because at least one of its two factors is. With the weights 0.99,
+# 0.005 and 0.005 no entry of $J$ is larger than 0.01 in absolute value. **A softmax that is sure of itself has stopped
+# listening**: nudge its scores, and the weights hardly move. A softmax that gives one key nearly all the weight is
+# called **saturated**.
+#
+# To find such softmaxes in a model, look at the largest weight of each row and at the spread of its scores. ([Exercise
+# 1](#exercises) has another measure, the *perplexity*.) But not every one is a fault, because after training a sharp
+# row may well be right.
 
 # %% tags=["proof"]
 sure = np.array([0.99, 0.005, 0.005])
@@ -524,9 +532,9 @@ quiz.one_choice(
 #
 # A network starts from random numbers (its *initialisation*), chosen so that the entries of its vectors have roughly
 # size 1. Its queries and keys are word vectors multiplied by different random matrices (chapter 4), and thus even a
-# word's own query and key are unrelated. As a simplification, take the strangers of chapter 2 for the start: vectors
-# whose entries are all independent, with mean 0 and **variance** 1. The variance is the mean squared distance from the
-# mean; if the mean is 0, it is the mean of the square.
+# word's own query and key are unrelated. So, as a simplification, let all queries and keys at the start be strangers,
+# as in chapter 2: vectors whose entries are all independent, with mean 0 and **variance** 1. The variance is the mean
+# squared distance from the mean; if the mean is 0, it is the mean of the square.
 #
 # [Chapter 2](02_similarity.ipynb#how-alike-are-strangers) found how large their dot products are; here is why. For
 # independent numbers the mean of a product is the product of the means. So one product, $q_i k_i$, has mean 0, and its
@@ -579,8 +587,10 @@ for width in widths:
 #
 # Could training not do the division itself, by shrinking the matrix that makes the queries? It could, but it would
 # begin from a saturated softmax. One later model, T5, avoids this by starting the query matrix with smaller numbers.
-# With the division this matrix keeps the usual initialisation. The argument holds for the start: training fits queries
-# to keys, so their entries are no longer independent, and scores may have any size.
+# With the division this is not needed, so the matrix can keep the usual initialisation.
+#
+# All of this holds only for the start. Training fits queries to keys, so their entries are no longer independent, and
+# then scores may have any size.
 
 # %% tags=["proof"]
 assert round(np.exp(2**0.5)) == 4
@@ -603,13 +613,13 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 #
 # $$\frac{\partial w_1}{\partial q} = \frac1\tau \sum_j J_{1j} \, k_j = \frac{w_1}{\tau} \bigl(k_1 - \bar k\bigr), \qquad \bar k = \sum_j w_j k_j .$$
 #
-# Since $J_{11} = w_1 - w_1 w_1$, and $J_{1j} = -w_1 w_j$ for the others, the sum is $w_1 k_1 - w_1 \sum_j w_j k_j$. In
-# words: to raise $w_1$, the query should move towards $k_1$, and away from $\bar k$, the average of the keys under the
-# present weights.
+# The second equals sign holds because $J_{11} = w_1 - w_1 w_1$, and $J_{1j} = -w_1 w_j$ for the others, so the sum is
+# $w_1 k_1 - w_1 \sum_j w_j k_j$. In words: to raise $w_1$, the query should move towards $k_1$, and away from $\bar k$,
+# the average of the keys under the present weights.
 #
 # When the softmax is saturated, one key has nearly all the weight. If that is another key, $w_1$ is nearly 0, and so is
-# the gradient: a *vanishing gradient*, where learning is needed. (If it is the first, $\bar k$ is nearly $k_1$,
-# the gradient is nearly 0 too, and nothing is left to learn.)
+# the gradient: a *vanishing gradient*, where learning is needed. (If it is the first, $\bar k$ is nearly $k_1$, so the
+# gradient is nearly 0, too, but nothing is left to learn.)
 #
 # How long is this gradient at the start, for a query and ten keys drawn at random?
 
@@ -638,9 +648,10 @@ plt.show()
 
 # %% [markdown]
 # Without the division half of the gradients are below 0.0001 at width 64, and below $10^{-18}$ at 1024; with it the
-# median is about 0.07 at both. Of the gradient's three factors, $w_1$ is about the same at every width, because the
-# scaled scores are. $1/\tau$ is $1/\sqrt{d_k}$, but the length of $k_1 - \bar k$, whose square is a sum of $d_k$
-# squares, grows as $\sqrt{d_k}$, and the two cancel. With scores divided by $d_k$ itself, $1/\tau = 1/d_k$, so the
+# median is about 0.07 at both. Why is the scaled median the same at both widths? The gradient has three factors. The
+# first, $w_1$, is about the same at every width, because the scaled scores are about the same. The second, $1/\tau$, is
+# $1/\sqrt{d_k}$. But the length of the third, $k_1 - \bar k$, grows as $\sqrt{d_k}$, because its square is a sum of
+# $d_k$ squares. So the second and the third cancel. With scores divided by $d_k$ itself, $1/\tau = 1/d_k$, so the
 # gradient shrinks as $1/\sqrt{d_k}$: the median is 0.012 at width 64 and 0.003 at 1024.
 #
 # Does a short gradient hold up learning? Let the queries move, each again with ten random keys, which stay as they are.
@@ -1012,9 +1023,11 @@ for width in (64, 1024):
 
 # %% [markdown]
 # At width 64 nearly all unscaled queries now find their key, and at 1024 fewer than half; with the division all do. So
-# from this start the division matters less, above all for narrow keys. With variance 1 again, give all steps the same
-# length, 0.1. Then every query finds its key at either width, with the division or without. The unscaled ones even get
-# there sooner, because without the division the same step moves the scores $\sqrt{d_k}$ times as far.
+# from this start the division matters less, above all for narrow keys.
+#
+# The division also matters less with another kind of step. Go back to variance 1, and give all steps the same length,
+# 0.1. Then every query finds its key at either width, with the division or without. The unscaled ones even get there
+# sooner, because without the division the same step moves the scores $\sqrt{d_k}$ times as far.
 #
 # So in float64, in which this is computed, unscaled scores spoil the size of the gradient and leave its direction
 # right: a step of fixed length for *each query* is enough. In float32, which holds nothing positive below about

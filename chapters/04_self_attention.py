@@ -148,9 +148,9 @@ assert weights[-1].round(2) == 0.88
 # which say nothing about *python*; the weights pick out the one word that does. Attention is a blend whose weights are
 # computed from the words.
 #
-# Does *python* now mean a language in one sentence, and a snake in the other? Add what it received to its own vector,
-# and compare the sum with *imports* and *serpent*, which are like the words that *python* chose, and with *pip* and
-# *programming*, which belong to what *import* implies.
+# Does *python* now mean a language in one sentence, and a snake in the other? To find out, add what it received to its
+# own vector, and compare the sum with four words. *Imports* and *serpent* are like the words that *python* chose. *Pip*
+# and *programming* belong to what *import* implies.
 
 # %% nearer to what, before and after the look-up tags=["hide-input"]
 asked = embeddings[
@@ -186,10 +186,10 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 # *Python* has moved towards *imports* in one sentence and *serpent* in the other, but no nearer to *pip* or
 # *programming*, because it has received the word *import* and not what *import* implies.
 #
-# Other weights would hardly help, because they blend the same vectors, and none of these holds what *import* implies. A
-# matrix can: one that turns the vector of *import* into [the vector of what it implies](#and-python). This chapter adds
-# three matrices, the same for every word, which training can change. One decides what a word hands over. The other two
-# decide which words are chosen, because so far the choice has faults of its own.
+# Other weights would hardly help, because they blend the same vectors, and none of these holds what *import* implies.
+# But a matrix can turn the vector of *import* into [the vector of what it implies](#and-python) before it is handed
+# over. So this chapter adds three matrices, the same for every word, which training can change. One decides what a word
+# hands over. The other two decide which words are chosen, because so far that choice has faults of its own.
 #
 # ## Queries, keys and values
 #
@@ -440,10 +440,10 @@ assert np.allclose(context, attention_by_loop(q, k, v))
 # Because `swapaxes` swaps only the last two axes, a whole batch of $B$ sentences can go through `attention` at once:
 # queries $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$.
 #
-# Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**. Join the vectors of a sentence into one long
-# vector and multiply it by a matrix: this *fully connected layer* learns fixed numbers for each pair of positions. A
-# head computes its weights afresh for each sentence. The head has $D (2 d_k + d_v)$ parameters, whatever $T$ is, so the
-# same head fits every length.
+# Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**. Compare it with a *fully connected layer*, which
+# joins the vectors of a sentence into one long vector and multiplies that by a matrix. Such a layer learns fixed
+# numbers for each pair of positions, so its size depends on the length. A head computes its weights afresh for each
+# sentence, and has $D (2 d_k + d_v)$ parameters whatever $T$ is, so the same head fits every length.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -472,11 +472,12 @@ quiz.one_choice(
 # - *A word finds itself first.* It need not: *bites* has a weight of 0.045 on itself. (A word that needs nothing from
 #   others can be [handed a value near zero](#what-is-the-third-matrix-for).)
 # - *It finds what is most like it.* It need not: *bites* finds what is alive.
-# - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2. Weights need
-#   not be symmetric even where two scores are equal, because each row is divided by its own sum.
+# - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2. Even where two
+#   scores are equal, as the 2 both ways between *dog* and *bites*, the weights differ (0.673 and 0.187), because each
+#   row is divided by its own sum.
 # - *It hands over only its own vector.* $W_V$ chooses a part: two of *man*'s three numbers, and nothing of *bites*. So
-#   *dog* and *man*, which give *bites* a weight of 0.673, receive nothing from it. With a third number, though, its
-#   value could say *is an action*. The next section shows how a word hands over what it implies.
+#   *dog* and *man* give *bites* a weight of 0.673, but receive nothing from it. If values had a third number, the value
+#   of *bites* could say *is an action* there. The next section shows how a word hands over what it implies.
 #
 # The first three are gone because a score now compares two different things: what one word asks, and what the other can
 # be found by. One matrix for both would keep the [symmetry](#why-two-matrices-and-not-their-product), and often [the
@@ -485,17 +486,19 @@ quiz.one_choice(
 # %% [markdown]
 # ## And *python*?
 #
-# Three matrices made by hand can give *python* what it needs. Which matrix turns the vector $a$ of one word, of length
-# 1, into the vector $b$ of another? Their **outer product** $a^\top b$, which holds each number of $a$ times each
-# number of $b$. Multiply a word's vector $x$ by it: $x \, a^\top b = (x \cdot a) \, b$. For $x = a$ this is $b$ itself,
-# because $a \cdot a = 1$. Otherwise it is $b$ times the cosine of $x$ with $a$.
+# Three matrices made by hand can give *python* what it needs. The tool is a matrix that turns the vector $a$ of one
+# word, of length 1, into the vector $b$ of another. It is the **outer product** $a^\top b$, which holds each number of
+# $a$ times each number of $b$. To see that it works, multiply a word's vector $x$ by it:
+# $x \, a^\top b = (x \cdot a) \, b$. For $x = a$ this is $b$ itself, because $a \cdot a = 1$. Otherwise it is $b$ times
+# the cosine of $x$ with $a$.
 #
 # So choose the three matrices like this:
 #
-# - $W_Q$ is the outer product of *python* and *import* + *snake* − *python*, and so turns *python* into this sum, its
-#   query. With the keys of the next line, the first two parts ask for words like *import* or *snake*. The third
-#   subtracts from each score the word's cosine with *python*, which is largest, 1, for *python* itself.
 # - $W_K$ is the identity: a word is found by its own vector.
+# - $W_Q$ is the outer product of *python* and *import* + *snake* − *python*, and so turns *python* into this sum, its
+#   query. So a word's score is its cosine with *import*, plus that with *snake*, minus that with *python*. The first
+#   two favour words like *import* or *snake*. The last is largest, 1, for *python* itself, and so keeps it from
+#   choosing itself.
 # - $W_V$ is the sum of two outer products. One turns *import* into *programming*, the other *snake* into *animal*. Each
 #   hardly disturbs the other, because *import* and *snake* have a cosine near 0.
 #
@@ -691,10 +694,11 @@ print(padded_weights[1].round(3))
 # %% [markdown]
 # Whatever finite numbers the padding holds, no real word gives it any weight. So the words of a sentence must get the
 # same outputs in a padded batch as alone, up to rounding. A test of this finds a padding mask that is missing, or on
-# the wrong axis. The padding token still asks: the mask does not hide its row, because a row with nothing to attend to
-# would cause trouble ([below](#a-row-with-nothing-to-attend-to)). The padding token's output means nothing, but no
-# other word reads it, because in later layers, too, the mask hides the token as a key. Where outputs or losses are
-# averaged, leave the token out. To hide both the future and the padding at the end, combine the two masks with `&`.
+# the wrong axis. The mask hides the padding token as a key, but not as a query: the third row above is its own. It
+# keeps that row because a row with nothing to attend to would cause trouble
+# ([below](#a-row-with-nothing-to-attend-to)). Its output means nothing, but no other word reads it, because the mask
+# hides the token as a key in later layers, too. Only where outputs or losses are averaged do you have to leave it out.
+# To hide both the future and the padding at the end, combine the two masks with `&`.
 
 # %% [markdown]
 # The first folded cell below is the checked version that later chapters import; attention is called
@@ -771,8 +775,9 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # so the hidden word still gets 0.09.
 #
 # Multiplying the weights by the mask (third line) is only half right: they no longer sum to 1, because the sum that
-# divides them still contains the hidden word's exponential. So under a causal mask the future leaks: *bites* gives
-# *dog* 0.187 in *dog bites man*, but 0.446 if the last word is a second *dog*. With minus infinity it is 0.804 in both.
+# divides them still contains the hidden word's exponential. Through this sum the hidden word still changes the other
+# weights, so under a causal mask the future leaks: *bites* gives *dog* 0.187 in *dog bites man*, but 0.446 if the last
+# word is a second *dog*. With minus infinity it is 0.804 in both.
 #
 # Divided by their sum (fourth line), these weights agree with the first line, because all were divided by the same sum
 # of exponentials, which cancels. But where a hidden score is far larger, the visible words' weights are already rounded
@@ -921,8 +926,8 @@ assert (blank == 0).all()
 # blend, and room for one weight. Within one text $S = T$, so the time for the $T^2$ pairs is *quadratic*: it grows with
 # the square of the text's length. So does the memory if all weights are stored. For 1,000 words a head has a million
 # weights, for 2,000 four million. The projections cost $T D (2 d_k + d_v)$ multiplications, which grow only with $T$.
-# So in short texts the projections are most of the work. With $d_k = d_v$ the pairs take $2 T^2 d_k$ multiplications
-# and the projections $3 T D d_k$: the pairs overtake them at $T = 1.5 \, D$.
+# With $d_k = d_v$ these are $3 T D d_k$, and the pairs take $2 T^2 d_k$. So in short texts the projections are most of
+# the work, and the pairs overtake them at $T = 1.5 \, D$.
 #
 # What do you gain for this? A recurrent network reads one word after the other. In attention any word reaches in one
 # step any other that it may see, and where the whole text is known, as in training, all queries can be computed in
@@ -1192,14 +1197,14 @@ verdict
 #
 # ### Why two matrices, and not their product?
 #
-# What stands between two words? A score is
+# Write out a score, and the two matrices meet in the middle, as a product:
 #
 # $$q_i k_j^\top = (x_i W_Q)(x_j W_K)^\top = x_i \, W_Q W_K^\top \, x_j^\top .$$
 #
-# With nothing in the middle, a word's score with itself is its squared length, and among vectors of equal length no
-# score is larger. The product $W_Q W_K^\top$ says which entry of the asking word counts with which entry of the other,
-# so another word can score higher, and unlike words can match. And the product need not be symmetric, as it would be
-# with one matrix for queries and keys, $W W^\top$. For *dog bites man*, with two matrices, the product is
+# Without this product, a word's score with itself is its squared length, and among vectors of equal length no score is
+# larger. The product $W_Q W_K^\top$ says which entry of the asking word counts with which entry of the other, so
+# another word can score higher, and unlike words can match. And the product need not be symmetric, as it would be with
+# one matrix for queries and keys, $W W^\top$. For *dog bites man*, with two matrices, the product is
 #
 # $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} .$$
 #
@@ -1302,10 +1307,10 @@ for used in (8, 16):
     assert lost[1] < 1e-9 if used == 8 else 0.45 < lost[1] < 0.55
 
 # %% [markdown]
-# Without $W_V$ the fit misses half: in a sum of two independent vectors each accounts for half of the variance, and no
-# linear map can tell them apart where both may point in the same directions. A matrix, even a random one, turns what
-# was found into other directions. Where words use 8 of 16 entries, the new directions do not overlap with the words'
-# own, so nothing is lost; two words that use all 16 entries do not both fit.
+# Without $W_V$ the fit misses half. Both words may point in the same directions, so no linear map can tell their parts
+# of the sum apart, and each accounts for half of its variance. A matrix, even a random one, turns what was found into
+# other directions. Where words use 8 of 16 entries, the new directions do not overlap with the words' own, so nothing
+# is lost; two words that use all 16 entries do not both fit.
 #
 # One $W_V$ can also hold dozens of pairs like *import* → *programming*. With 50 random pairs of the 384-wide word
 # vectors the result still has a cosine of 0.9 with its target, on average, since the first words of the pairs are
@@ -1403,9 +1408,9 @@ print("largest weight in each row:", six.max(axis=1).round(3))
 assert (six.max(axis=1) > 0.99).sum() == 4
 
 # %% [markdown]
-# In four of the six rows one word has more than 0.99 of the weight: scores of this size saturate the softmax. The 6
-# counts tokens, but a score does not sum over tokens. It sums over the width of a key, so the root must be that of this
-# width.
+# In four of the six rows one word has more than 0.99 of the weight, so dividing by $\sqrt 6$ did not keep scores of
+# this size from saturating the softmax. Nor could one expect it to: the 6 counts tokens, but a score sums over the
+# width of a key, so the root must be that of this width.
 #
 # ### Is attention a filter?
 #

@@ -56,11 +56,11 @@ assert same
 # whatever order. If the words are reordered, the outputs are reordered in the same way: without a mask, attention is
 # **permutation equivariant** ([chapter 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)). So is a whole
 # encoder without positions ([chapter 8](08_encoder.ipynb)), because apart from attention it works on each word alone.
-# So the order must enter elsewhere. (Equivariance also gives a test for a model in which the positions were forgotten:
-# shuffle the words, and see whether the outputs are merely shuffled.)
+# (This also gives a test for forgotten positions: shuffle the words, and see whether the outputs are merely shuffled.)
 #
-# One way in is through the input: give every **position** in the sentence a vector of its own, $p_t$ for position $t$,
-# counted from 0, and add it to $x_t$, the vector of the word that stands there. The model reads $x_t + p_t$.
+# So the order must enter elsewhere. One way in is through the input: give every **position** in the sentence a vector
+# of its own, $p_t$ for position $t$, counted from 0, and add it to $x_t$, the vector of the word that stands there. The
+# model reads $x_t + p_t$.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -124,8 +124,8 @@ for t in (0, 1, 10, 100):
 # 1. every position is *different*;
 # 2. the numbers are *bounded*, so that a late position does not drown its word;
 # 3. a step of one looks *the same everywhere*, in texts of any length: one fixed operation takes every position to the
-#    next. It may add a number, or multiply by a matrix (then $W_Q$ can learn it, and a query can ask for the next
-#    position);
+#    next. It may add a number, or multiply by a matrix. A matrix is worth more, because $W_Q$ can learn it, and then a
+#    query can ask for the next position;
 # 4. *any* position can be the one that scores highest, not only the first or the last;
 # 5. neighbouring positions are *similar*, so that what is learned at one nearly holds at the next;
 # 6. there is *no last* position.
@@ -137,9 +137,10 @@ assert cosine_similarity(dog, man) < 0.5
 # %% [markdown]
 # ## Sines and cosines
 #
-# A clock hand grants several wishes at once. Let it have length 1 and move on with every position. The dot product of
-# two hands is the cosine of the angle between them, largest where they agree and lower on both sides. So whatever time
-# a query points to, the key that points there scores highest.
+# A clock hand grants several wishes at once. Let it have length 1, so that its numbers are bounded, and turn it by the
+# same angle from each position to the next. The dot product of two hands is the cosine of the angle between them,
+# largest where they agree and lower on both sides. So whatever time a query points to, the key that points there scores
+# highest, and any position can be the one (wish 4).
 #
 # One hand is not enough. A fast hand comes round again: with a period of 6 steps, positions 1, 7 and 13 are the same. A
 # slow hand hardly moves in one step, so a score can hardly choose between neighbours. Several hands together tell the
@@ -459,9 +460,9 @@ assert round(20 / 32**0.5, 1) == 3.5
 assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 
 # %% [markdown]
-# At $D = 32$ each position from 2 on gives 0.85 to the one before it. Position 0 looks for position −1 and finds
-# itself, the nearest. The factor 20 is needed because neighbours' scores differ by little: without it no weight exceeds
-# about 0.21.
+# At $D = 32$ each position from 2 on gives 0.85 to the one before it. Position 1 gives 0.92, because position 0 has a
+# neighbour on one side only. Position 0 looks for position −1 and finds itself, the nearest. The factor 20 is needed
+# because neighbours' scores differ by little: without it no weight exceeds about 0.21.
 #
 # With $R_1$ each position looks one word ahead, with $R_{-r}$ it looks $r$ words back. So *any* position can win.
 # Before and after are told apart, because the rotation moves the peak to one side.
@@ -516,8 +517,9 @@ for sentence in ("dog bites man", "man bites dog"):
     assert biter == sentence.split()[0]
 
 # %% [markdown]
-# So far words and positions had entries of their own. Now let them share the *same* 16 entries, with the random words
-# and matrices from the beginning of the chapter:
+# So the verb can tell who bites. But here words and positions had entries of their own, and we chose the matrices. Now
+# let them share the *same* 16 entries, with the random words and matrices from the beginning of the chapter. Random
+# matrices do not look back, so ask only whether the verb notices the order:
 
 # %%
 p = sinusoidal_positions(3, 16)
@@ -534,8 +536,8 @@ assert not same
 #
 # After adding, the model sees only the sum, but it can be taken apart. One matrix [recovers the
 # word](#can-the-sum-be-taken-apart). In a wide space another recovers the position, and is nearly always right or off
-# by one. Two random directions of such a space are nearly at right angles ([chapter
-# 2](02_similarity.ipynb#how-alike-are-strangers)), so word and position hardly disturb each other at the start, and
+# by one. It helps that two random directions of such a space are nearly at right angles ([chapter
+# 2](02_similarity.ipynb#how-alike-are-strangers)), so word and position hardly disturb each other at the start. Later
 # training can move the words away from the directions that positions use.
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**)? In the projection that comes next,
@@ -552,8 +554,8 @@ assert not same
 # %% [markdown]
 # ## Could the encoding be learned?
 #
-# BERT and GPT-2 instead start with a random vector for every position and train it, like the word vectors: **learned
-# position embeddings**.
+# Sines and cosines are a fixed formula. Some models, among them BERT and GPT-2, instead start with a random vector for
+# every position and train it, like the word vectors: **learned position embeddings**.
 #
 # Take a small task without words: every position must attend to the one before it. The encodings are the rows of a
 # matrix $E$, and the scores are $E A E^\top$, where a learned matrix $A$ takes the place of $W_Q W_K^\top$. We compare
@@ -641,27 +643,27 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 
 # %% [markdown]
 # At positions 1 to 23, with 24 to choose from, both are always right. At later positions the learned encoding is no
-# better than chance: its rows there are random numbers that training never changed. The shares in the output are means
-# of three runs at the best of five learning rates (how far a step goes: chapter 7), chosen on positions 24 to 47, which
-# flatters both kinds. PyTorch's `nn.Embedding(max_length, D)` has no rows at all beyond `max_length`, the model's
-# *context length*, so a longer text raises an error.
+# better than chance: its rows there are random numbers that training never changed. PyTorch's `nn.Embedding(max_length,
+# D)` has no rows at all beyond `max_length`, the model's *context length*, so a longer text raises an error.
 #
-# Sinusoids may extrapolate: in our task they do at width 16 and 32, in part at 64, and hardly at 128.
+# Sinusoids may extrapolate: in our task they do at width 16 and 32, in part at 64, and hardly at 128. (The shares are
+# means of three runs. Of five learning rates, which say how far a step goes (chapter 7), we took the best on positions
+# 24 to 47. These are the positions of the test, so both kinds look better than they are.)
 #
-# Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width. But in 24 steps the slow
-# pairs hardly move, so the 24 encodings practically fill only some 8 of the 16 dimensions at width 16, and 12 of the
-# 128 at width 128. What $A$ does in the remaining dimensions is not settled at any width, and training found another
-# matrix than $R_{-1}$, right for the 24. At 64 and 128 a larger part of the later encodings lies in those remaining
-# dimensions than at 16 and 32, which explains [part of the failure](#why-do-wide-sinusoids-fail).
+# Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width, but training found another
+# matrix that is right for the 24. It could, because in 24 steps the slow pairs hardly move, so the 24 encodings
+# practically fill only some 8 of the 16 dimensions at width 16, and 12 of the 128 at width 128. What $A$ does in the
+# remaining dimensions is left open. At 16 and 32 the later encodings lie mostly in the filled dimensions, too. At 64
+# and 128 a larger part of them lies in the others, which explains [part of the failure](#why-do-wide-sinusoids-fail).
 #
-# For a whole model, plot its error on unseen texts by position, past the trained length. If the curve rises there, the
-# model does not cope. If it stays level, the model may have ignored the far words. To find out, measure the error at
-# the last word of each text twice: with the whole text, and with the text cut down to its last words, as many as in
-# training. If the error is larger after the cut, the model had used the words that you cut off.
-
-# %% [markdown]
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
 # table 3, row E), and preferred sinusoids in the hope of longer texts.
+#
+# How can you tell whether a whole model copes with longer texts? Plot its error on unseen texts by position, past the
+# trained length. If the curve rises there, the model does not cope. If it stays level, either the model copes or it
+# ignores the far words. To find out which, measure the error at the last word of each text twice: with the whole text,
+# and with the text cut down to its last words, as many as in training. If the error is larger after the cut, the model
+# had used the words that you cut off.
 
 # %% [markdown]
 # ## Break it: one word at a time
@@ -703,11 +705,12 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # on $s$ itself, the third on $t$, and the last on both. (If $M$ were a rotation $R_r$, the last would depend on $t - s$
 # alone, but a trained $M$ need not be one.)
 #
-# The sinusoidal encoding of position $t$ is a fixed vector turned by $R_t$: $p_t = p_0 R_t$, with
-# $p_0 = (0, 1, 0, 1, \dots)$. **Rotary position embedding** (RoPE) adds nothing to the words. It turns query and key
-# themselves, pair by pair: a query $q$ at position $t$ becomes $q R_t$, a key $k$ at position $s$ becomes $k R_s$. The
-# angles are as before, with the width of a query, $d_k$, in place of $D$. A rotation keeps lengths, so a score never
-# exceeds the product of the lengths of query and key, however late the position.
+# The cure is already in the sinusoids. The encoding of position $t$ is a fixed vector turned by $R_t$: $p_t = p_0 R_t$,
+# with $p_0 = (0, 1, 0, 1, \dots)$, and the dot product of two encodings depends on their distance alone. So turn the
+# query and the key themselves, instead of a fixed vector. **Rotary position embedding** (RoPE) does this pair by pair,
+# and adds nothing to the words: a query $q$ at position $t$ becomes $q R_t$, a key $k$ at position $s$ becomes $k R_s$.
+# The angles are as before, with the width of a query, $d_k$, in place of $D$. A rotation keeps lengths, so a score
+# never exceeds the product of the lengths of query and key, however late the position.
 #
 # The positions enter the score by $t - s$ alone:
 #
@@ -770,7 +773,8 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 
 # %% [markdown]
 # The first two scores are equal, because $t - s$ is 4 in both. In the third the two positions are swapped and the score
-# changes: before and after are told apart.
+# changes: before and after are told apart. (By hand a swap would change nothing, because there query and key were
+# equal.)
 #
 # Why turn both, and nothing else? With only the queries turned, the score would contain $t$ but not $s$. With both, two
 # rotations meet, and only their difference is left. A value would meet no second rotation, so what a word hands over
@@ -1010,13 +1014,16 @@ assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
 # %% [markdown]
 # ### Why do wide sinusoids fail?
 #
-# In [the experiment](#could-the-encoding-be-learned) training changed $A$ only by products of the 24 encodings that it
-# saw. At width 128 these encodings lie nearly all in 12 of the 128 directions, because in 24 steps the slow pairs
-# hardly move, and pairs of close frequency move alike. Beyond position 23 pairs of middling speed move apart, so
-# encodings there also point in directions in which $A$ has hardly changed. How much does that explain? Remove from
-# $R_{-1}$ all that it does outside the used directions: those (*singular vectors* of the 24 encodings) whose singular
-# value is at least a thousandth of the largest. This *confined* rotation is still right at 1 to 23. The second column
-# has the share of the squared length of encodings 24 to 47 that lies outside:
+# In [the experiment](#could-the-encoding-be-learned) training changed $A$ only in the directions of the 24 encodings
+# that it saw. At width 128 these encodings lie nearly all in 12 of the 128 directions, because in 24 steps the slow
+# pairs hardly move, and pairs of close frequency move alike. Beyond position 23 pairs of middling speed move apart, so
+# encodings there also point in directions in which $A$ has hardly changed.
+#
+# How much does that explain? The true rotation $R_{-1}$ is right everywhere, so take from it all that it does outside
+# the used directions, and see where it now fails. (The used directions are the *singular vectors* of the 24 encodings
+# whose singular value is at least a thousandth of the largest.) This *confined* rotation is still right at 1 to 23.
+# Where it fails at 24 to 47, the missing directions are the cause. The second column has the share of the squared
+# length of encodings 24 to 47 that lies outside the used directions:
 #
 # | width | outside, 24–47 | confined rotation right, 24–47 | trained $A$ right, 24–47 |
 # |---|---|---|---|
@@ -1113,9 +1120,9 @@ assert round(2 * np.pi * 1e4 ** (62 / 64), -3) == 47_000
 # ### Why multiply the embedding by the root of the width?
 #
 # In the paper (section 3.4) the word vectors are multiplied by $\sqrt{D}$ before the positions are added. The paper
-# shares the word vectors with its output layer, which needs them small (chapter 9). It gives no reason for the factor.
-# Whether the word or the position is longer at the start depends on this factor and on how the word vectors are
-# initialised.
+# gives no reason for the factor. But it shares the word vectors with its output layer, which needs them small (chapter
+# 9), and beside small word vectors the positions may be much too long. So whether the word or the position is longer at
+# the start depends on this factor and on how the word vectors are initialised.
 
 # %%
 D = 512
@@ -1177,9 +1184,9 @@ quiz.several_choices(
 #   one learned for each range of distances ([T5, Raffel and others, 2020](https://arxiv.org/abs/1910.10683)), or minus
 #   a multiple of the distance ([ALiBi, Press and others, 2022](https://arxiv.org/abs/2108.12409)).
 # - *NoPE* ("no positional encoding") leaves positions out where a causal mask tells the order. With such a mask no word
-#   sees a later one. So a word that moves sees other words, and its output changes. In what order those stood, one
-#   layer cannot tell; a second can, because each of their own outputs depends on what stood before them
-# ([chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
+#   sees a later one. So one layer can notice which words stand before a given word, but not in what order. A second
+#   layer can tell the order, because the output of each of those earlier words depends on what stood before it
+#   ([chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
 
 # %% [markdown]
 # ### Can the sum be taken apart?

@@ -61,7 +61,8 @@ head_2 = {
 # $$W_Q = \begin{pmatrix} 0 & 0 \\ 0 & 0 \\ 9 & 0 \\ 0 & 0 \end{pmatrix}, \quad W_K = \begin{pmatrix} 0 & 0 \\ 0 & 0 \\ 0 & 0 \\ 1 & 0 \end{pmatrix}, \quad W_V = \begin{pmatrix} 1 & 0 \\ 0 & 1 \\ 0 & 0 \\ 0 & 0 \end{pmatrix} .$$
 #
 # Head 2 has −1 in place of the 1 in $W_K$. Values need both columns, one for *dog* and one for *man*. Queries and keys
-# use only the first. The 9 makes the verb's weights come out close to 1 and 0:
+# use only the first. The 9 will make the verb's weights come out close to 1 and 0. First the verb's query, and the keys
+# and values that it meets:
 #
 # | | the verb's query | keys of *dog*, *bites*, *man* | values of *dog*, *bites*, *man* |
 # |---|---|---|---|
@@ -127,8 +128,9 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #   (16, 8).
 #
 # On the first thousand pairs we fit one more matrix, which maps the 16 numbers received to the 16 of both nouns, by
-# **least squares**: it makes the squared error as small as possible. On the other thousand pairs we divide its squared
-# error by that of guessing zero. This is the share missed: 0 is perfect.
+# **least squares**: it makes the squared error as small as possible. On the other thousand pairs we measure its squared
+# error, and divide it by the squared error of always guessing 0. This is the share missed: 0 is perfect, and 1 is no
+# better than that guess.
 #
 # **Predict first.** What share of the nouns does the fitted matrix miss, given one head's average?
 #
@@ -177,14 +179,15 @@ plt.show()
 
 # %% [markdown]
 # One head misses half, whatever $\alpha$ is. Why? All that it hands over is the average, 8 numbers, which $W_V$ spreads
-# over 16 entries without adding to them. Which half is lost? Take $\alpha = \tfrac12$. Two nouns can be computed from
-# their sum and their difference, 8 numbers each, and the average determines only the sum. Entry by entry, sum times
-# difference is $a^2 - b^2$, which is 0 on average because the nouns have the same variance. So the two are
-# uncorrelated: no matrix can predict the difference from the sum, and the best guess is 0. Call the sum $s$ and the
-# difference $d$. Then $a = \tfrac12 (s + d)$ and $b = \tfrac12 (s - d)$. With 0 in place of $d$ the errors are
-# $\tfrac12 d$ and $-\tfrac12 d$. Their squares make $\tfrac12 d^2$, out of $a^2 + b^2 = \tfrac12 (s^2 + d^2)$ in each
-# entry. As the nouns are independent, $d$ varies as much as $s$: exactly half is lost. For another $\alpha$ another
-# combination of the two nouns is lost in place of the difference ([the proof](#why-exactly-half)).
+# over 16 entries without adding to them. Which half is lost? Take $\alpha = \tfrac12$, and call the nouns' sum $s$ and
+# their difference $d$, 8 numbers each. Together they give both nouns, $a = \tfrac12 (s + d)$ and
+# $b = \tfrac12 (s - d)$, but the average determines only $s$. Does $s$ tell anything about $d$? In each entry
+# $s \, d = a^2 - b^2$, which is 0 on average because the nouns have the same variance. So the two are uncorrelated: no
+# matrix can predict $d$ from $s$, and the best guess is 0. With this guess the errors are $\tfrac12 d$ and
+# $-\tfrac12 d$, and their squares add up to $\tfrac12 d^2$. The squares of the nouns themselves, $a^2 + b^2$, add up to
+# $\tfrac12 (s^2 + d^2)$. As the nouns are independent, $d^2$ is on average as large as $s^2$, so exactly half is lost.
+# For another $\alpha$ another combination of the two nouns is lost in place of the difference ([the
+# proof](#why-exactly-half)).
 #
 # Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole.
 #
@@ -207,10 +210,10 @@ plt.show()
 # nothing had to be mixed. The definition is that of [Vaswani and others, 2017](https://arxiv.org/abs/1706.03762), who
 # write *Concat* for the brackets.
 #
-# Why $d_k = D / H$? Because the heads then have $H d_k = D$ columns together, and so as many parameters and
-# multiplications as a single wide head with a $W_O$. The price is that a narrower head compares words by fewer numbers.
-# With one or two it can hardly single out whichever of many words is asked for ([how few are too
-# few](#what-if-a-head-is-too-narrow)).
+# Why $d_k = D / H$? Because the heads then have $H d_k = D$ columns together, so the layer has as many parameters and
+# multiplications as with a single wide head ($H = 1$, and a $W_O$ after it). The price is that a narrower head compares
+# words by fewer numbers. If it has only one or two numbers for each word, a query can hardly pick out any one word it
+# wants from many ([how few are too few](#what-if-a-head-is-too-narrow)).
 
 # %% [markdown]
 # ### Heads are a sum
@@ -233,8 +236,9 @@ plt.show()
 # Let $A^{(h)}$ be the attention weights of head $h$, $(T, T)$. The head adds $A^{(h)} X W_V^{(h)} W_O^{(h)}$. If all
 # heads had the same attention weights $A$, all heads together would add $A X \sum_h W_V^{(h)} W_O^{(h)}$: one wide
 # head, whose $W_V$ is all the $W_V^{(h)}$ side by side. So several heads gain only where their attention weights
-# differ. And since a sum has no order, two heads can be exchanged together with their rows of $W_O$, so *head 3* means
-# something in one trained model only.
+# differ. Also, a sum has no order: if two heads change places, together with their rows of $W_O$, the layer computes
+# the same. So a head's number by itself means nothing, and *head 3* of one trained model need not be like *head 3* of
+# another.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -261,8 +265,8 @@ plt.show()
 #
 # Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. And in a transformer, as
 # [chapter 8](08_encoder.ipynb) will show, the output is added to the word's own vector, number by number. So head 1
-# could change only the first $d_k$ numbers of a word, whatever the model keeps there. With $W_O$, each head can write
-# into any of the $D$ numbers, and two heads into the same ones.
+# could change only the first $d_k$ numbers of a word, even if what it finds belongs in the others. With $W_O$, each
+# head can write into any of the $D$ numbers, and two heads into the same ones.
 #
 # Back to the two heads of the example: does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites
 # dog* and *dog bites dog*. One column of $W_O$, $(1, 0, -1, 0)$, brings the answer into one number: it subtracts head
@@ -302,8 +306,8 @@ plt.show()
 # The sum is positive where the dog only bites, negative where it is only bitten, and, in the third sentence, 0 where it
 # does both. Neither head by itself tells all three sentences apart. Their sum does.
 #
-# Unlike the models of an ensemble, heads are not averaged: each head's own rows of $W_O$ set how much it adds to each
-# number.
+# In an *ensemble* several models answer the same question, and their answers are averaged. Heads are not averaged: each
+# head's own rows of $W_O$ set how much it adds to each number.
 
 # %% tags=["proof"]
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
@@ -424,9 +428,10 @@ assert np.allclose(received[0], together)
 
 # %% [markdown]
 # Attention works on the last two axes: queries times keys gives $(B, H, T, T)$, one matrix of scores for each head of
-# each sentence. So it treats heads as it treats the sentences of a batch: each by itself. Here is what happens to a
-# batch at each step; we print one word of one sentence. This printout counts from 0, as Python does: its *head 1* is
-# the second head, and its *word 2* the third word. The text counts from 1, unless it says otherwise.
+# each sentence. So it treats heads as it treats the sentences of a batch: each by itself. To see where each number
+# goes, follow the values of one word through all the steps. There are no queries and keys here, and the weights are all
+# equal. This printout counts from 0, as Python does: its *head 1* is the second head, and its *word 2* the third word.
+# The text counts from 1, unless it says otherwise.
 
 # %% tags=["nbval-check-output"]
 y = np.arange(96).reshape(2, 6, 8)  # say x @ w_v: 2 sentences, 6 words, width 8
@@ -450,7 +455,7 @@ assert np.allclose(merged[0, 2], y[0].mean(axis=0))
 # wrong numbers. A reshape leaves all numbers of the sentence in one long line, first those of word 1, then those of
 # word 2, and only cuts this line into $H$ runs. Take two words, $(1, 2, 3, 4)$ and $(5, 6, 7, 8)$, and two heads. Head
 # 1 should get $(1, 2)$ and $(5, 6)$. Instead it gets $(1, 2)$ and $(3, 4)$, and takes the second half of word 1 for
-# word 2. The way back has [the same trap](#break-it-merged-without-the-swap).
+# word 2. Merging has [the same trap](#break-it-merged-without-the-swap).
 #
 # The example with the dog is no good test of such code. Confusing $H$ and $d_k$ would pass, because both are 2 there,
 # and so would forgetting $W_O$, which is the identity. Test with sizes that all differ and a random $W_O$, against a
@@ -645,9 +650,10 @@ print(ours(x, x, x, causal).shape)  # self-attention: x three times
 #
 # - A causal mask, $(T, S)$, fits as it is.
 # - A padding mask, $(B, S)$, True for real words, needs two axes: `mask[:, None, None]` is $(B, 1, 1, S)$.
-# - A mask for each sentence, $(B, T, S)$, needs one: `mask[:, None]`. Unchanged, it is read as $(1, B, T, S)$, which
-#   matches its $B$ with $H$. That is harmless if $B = 1$, silently wrong if $B = H$, where [head $h$ takes the mask of
-#   sentence $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis), and an error otherwise.
+# - A mask for each sentence, $(B, T, S)$, needs one more axis: `mask[:, None]`. Without it, broadcasting adds an axis
+#   in front, $(1, B, T, S)$, so $B$ stands where $H$ should. If $B = 1$, that is harmless. If $B = H$, it is silently
+#   wrong, because [head $h$ takes the mask of sentence $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis).
+#   Otherwise it is an error.
 #
 # Do not use `view` for the merge: after `transpose` the numbers need not lie in memory in the order of the axes, so
 # `view`, which never copies, may stop with an error. `flatten` and `reshape` copy when they must.
@@ -802,13 +808,15 @@ print(f"{'two, equal but W_O':20} {parted:5.2f}")
 assert parted < 0.005
 
 # %% [markdown]
-# One head misses about 42 percent. That is less than half, because its weights are no longer set by us but computed
-# from the nouns: these weights tell the verb one number about the nouns' difference. So about one more of the 12
-# numbers gets through ([how](#could-one-head-escape-by-other-means)): 5 are missed instead of 6, and $\tfrac5{12}$ is
-# 0.42. Two heads that start equal miss as much. Two that start at random miss nothing. In all three runs of two random
-# heads, each from a different random start (*seed*), one head gives its largest weight to the first noun, the other to
-# the last. The weights need not be 1: two different averages are two equations for two unknowns, provided that each
-# head's weights hardly vary from sentence to sentence. The last row of the output, trained once, is for the quiz below.
+# One head misses about 42 percent. That is less than half, because its weights are no longer set by us. It computes
+# them from the nouns, so they depend on how the nouns differ, and the head can hand over one number that says so
+# ([how](#could-one-head-escape-by-other-means)). So the verb receives about seven of the 12 numbers instead of six: 5
+# are missed, and $\tfrac5{12}$ is 0.42. Two heads that start equal miss as much. Two that start at random miss nothing.
+# In all three runs of two random heads, each from a different random start (*seed*), one head gives its largest weight
+# to the first noun, the other to the last. The weights need not be 1. Two different averages are enough, as 3 and
+# $\tfrac73$ were at the start of this chapter: they are two equations for two unknowns. But one $W_O$ must solve them
+# for all sentences, so each head's weights may hardly vary from one sentence to the next. The last row of the output,
+# trained once, is for the quiz below.
 #
 # The two heads start from different random matrices, and each is corrected through its own rows of $W_O$: a change in
 # the head reaches the output, and so the error, only through these. So the corrections differ. Presumably a head lowers
@@ -911,9 +919,9 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 #
 # A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off (an
-# **ablation**; see [chapter 15](15_pretrained.ipynb)): set its term of the sum to zero, and measure how much worse the
-# model does on new text. [Going further](#what-else-do-heads-do-and-can-they-be-removed) tells what else heads do,
-# which of them can be removed, and why so much weight may go to `[CLS]`.
+# **ablation**; see [chapter 15](15_pretrained.ipynb)): let it add 0 to the [sum of the heads](#heads-are-a-sum), and
+# measure how much worse the model does on new text. [Going further](#what-else-do-heads-do-and-can-they-be-removed)
+# tells what else heads do, which of them can be removed, and why so much weight may go to `[CLS]`.
 
 # %% [markdown]
 # ## Exercises
@@ -1201,11 +1209,11 @@ verdict
 #
 # - *Could its weights depend on the nouns themselves?* Yes, and that gains a little:
 #   [trained](#why-do-heads-become-different) freely, with nouns of six numbers, one head misses 42 percent, and not 50.
-#   The scores of the two nouns differ by $q \cdot (k_a - k_b)$, one number about the nouns' difference. While the
-#   scores are small, the first weight minus the last is almost proportional to this number. And the head can hand over
-#   the first weight minus the last: it is the blend of an entry that is 1 at the first position and $-1$ at the last.
-#   So the verb receives nearly seven numbers, the six of the average and this one, and about 5 of 12 are lost, 0.417.
-#   Where the head's keys see the positions only, it misses half.
+#   The verb's scores for the two nouns differ by $q \cdot (k_a - k_b)$, one number about the nouns' difference. While
+#   the scores are small, the first noun's weight minus the last noun's is almost proportional to this number. And the
+#   head can hand it over: if a value's entry is 1 at the first position, 0 at the verb and $-1$ at the last, the blend
+#   of this entry is the first weight minus the last. So the verb receives nearly seven numbers, the six of the average
+#   and this one, and about 5 of 12 are lost, 0.417. Where the head's keys see the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into other numbers than the last?* Not in the first layer. The matrix is the
 #   same for every word, and a position is only added, so both nouns are written into the same numbers.
 # - *Could a later part that is not linear tell them apart?* For a fixed list of nouns, yes, if no two pairs have the
@@ -1299,10 +1307,10 @@ print("cut, then projected: changed in heads", np.flatnonzero(cut_first.any(1)) 
 # of them, so any *single* word can win. But with 100 equally spaced keys the runner-up scores 0.998 times as much as
 # the winner, so only a very long query can separate the two.
 #
-# The $(T, T)$ scores of a sentence have rank $d_k$ at most, too, and the logarithms of the weights $d_k + 1$, because
-# each is a score minus one number for its row. So in a sentence of more than $d_k + 1$ words not every matrix of
-# weights is possible. This is the **low-rank bottleneck** ([Bhojanapalli and others,
-# 2020](https://arxiv.org/abs/2002.07028)).
+# The $(T, T)$ scores of a sentence have rank $d_k$ at most, too. Softmax adds little room: the logarithm of a weight is
+# its score minus one number for its row, so the matrix of these logarithms has rank $d_k + 1$ at most. So in a sentence
+# of more than $d_k + 1$ words not every matrix of weights is possible. This is the **low-rank bottleneck**
+# ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))

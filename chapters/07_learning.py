@@ -67,10 +67,10 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the blend
 #
-# The output is $o = \sum_j w_j v_j$. Raise $w_j$ by a small $\delta$, and the output moves by $\delta \, v_j$. Multiply
-# each entry of this move by the gradient of the same entry of $o$, and add: the loss changes by $\delta$ times the dot
-# product of $v_j$ and the gradient of $o$. And an entry of $v_j$ is multiplied by $w_j$ on its way into $o$, so its
-# gradient is $w_j$ times the gradient of that entry of $o$:
+# The output is $o = \sum_j w_j v_j$. Raise $w_j$ by a small $\delta$, and the output moves by $\delta \, v_j$. The
+# gradient of $o$ says how much each entry of this move counts, so multiply each entry by its gradient, and add: the
+# loss changes by $\delta$ times the dot product of $v_j$ and the gradient of $o$. The values are simpler: an entry of
+# $v_j$ is multiplied by $w_j$ on its way into $o$, so its gradient is $w_j$ times the gradient of that entry of $o$:
 #
 # $$\frac{\partial L}{\partial w_j} = \frac{\partial L}{\partial o} \cdot v_j , \qquad \frac{\partial L}{\partial v_j} = w_j \, \frac{\partial L}{\partial o} .$$
 #
@@ -104,9 +104,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # | less the average (0.546) | −0.592 | −0.546 | 0.176 |
 # | times the weight: gradient of the scaled score | −0.110 | −0.025 | 0.135 |
 #
-# So the score of *dog* should rise, that of *man* should fall, and *bites* hardly matters. The three gradients sum to
-# 0, because the same number added to all scores changes nothing. (These and all later numbers are computed from
-# unrounded ones.) The formula also says when a score gets little or no gradient:
+# So the score of *dog* should rise, that of *man* should fall, and *bites* hardly matters. The 0.135 of *man* agrees
+# with the nudge. The three gradients sum to 0, because the same number added to all scores changes nothing. (These and
+# all later numbers are computed from unrounded ones.) The formula also says when a score gets little or no gradient:
 #
 # | case | gradient of the score | because |
 # |---|---|---|
@@ -115,8 +115,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # | all values are equal | 0 | no gradient differs from the average |
 #
 # So a *saturated* row, whose weights are near 0 and 1, recovers slowly: its scores, and through them $W_Q$ and $W_K$,
-# get hardly any gradient. And if the query took the value of its best key alone (*argmax*, or *hard attention*), a
-# small change of a score would change no weight, and no gradient would reach $W_Q$ and $W_K$.
+# get hardly any gradient. The extreme case is *hard attention* (*argmax*), where a query takes the value of its best
+# key alone. There a small change of a score changes no weight, so no gradient would reach $W_Q$ and $W_K$.
 #
 # ### Back to query and keys
 #
@@ -179,9 +179,9 @@ assert abs(d_scaled.sum()) < 1e-15
 # A small step changes the loss by about the dot product of gradient and step. Our step is minus the gradient times the
 # learning rate, so the loss falls by about the learning rate times the squared length of the gradient, here
 # $0.113^2 + 0.018^2 = 0.0131$. It fell by 0.0134. A large step may raise the loss, because the gradient changes on the
-# way. The prediction gives a test for any code that takes such plain steps: if the loss rises, repeat the step on the
-# same examples with a much smaller learning rate. If the fall is then not about the learning rate times the squared
-# length of the gradient, the sign, the update or the gradient is wrong.
+# way. So any code that takes such plain steps can be tested: take a step, and measure the loss of the same examples
+# again. If it rose, repeat this with a much smaller learning rate. If the loss then does not fall by about the learning
+# rate times the squared length of the gradient, the sign, the update or the gradient is wrong.
 #
 # [Further steps](#keep-going) with all three matrices bring the loss close to 0.
 
@@ -268,8 +268,8 @@ quiz.one_choice(
 # Take $T$ queries and $S$ keys. $Z$ holds the scaled scores and $A$ the weights, a row for each query and a column for
 # each key; $O$ holds the outputs. We write $dM$ for the gradient of a matrix $M$, of the same shape: so $dK$ is a
 # gradient, but $d_k$ a width. The sign $\circ$ multiplies entry by entry, and $\operatorname{rowsum}$ adds up each row
-# to one number: for $A \circ dA$, [the average from above](#back-through-the-softmax). It is subtracted from every
-# entry in the same row of $dA$.
+# to one number. So $\operatorname{rowsum}(A \circ dA)$ holds [the average from above](#back-through-the-softmax) for
+# each query, and this average is subtracted from every entry in the same row of $dA$.
 #
 # | back through | forwards | backwards | shapes |
 # |---|---|---|---|
@@ -278,10 +278,11 @@ quiz.one_choice(
 # | scores | $Z = Q K^\top / \sqrt{d_k}$ | $dQ = dZ \, K / \sqrt{d_k}$, $\; dK = dZ^\top Q / \sqrt{d_k}$ | $(T, d_k)$, $(S, d_k)$ |
 # | matrix | $Q = X W_Q$ | $dW_Q = X^\top dQ$ | $(D, d_k)$ |
 #
-# Three products, $dV$, $dK$ and $dW_Q$, are sums over queries (whose words are the rows of $X$), because values, keys
-# and $W_Q$ are shared. $W_K$ and $W_V$ work likewise. As $AV$ passes $dO \, V^\top$ back to $A$, so $X W_Q$ passes
-# $dQ \, W_Q^\top$ back to $X$. In self-attention a word is query, key and value at once, so the layer hands the sum of
-# three such terms to the layer below or the embedding table: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
+# All queries share the values, the keys and $W_Q$, so $dV$, $dK$ and $dW_Q$ are sums over the queries, whose words are
+# the rows of $X$. $W_K$ and $W_V$ get their gradients in the same way, from $dK$ and $dV$. The words get a gradient,
+# too: as $AV$ passes $dO \, V^\top$ back to $A$, so $X W_Q$ passes $dQ \, W_Q^\top$ back to $X$. In self-attention a
+# word is query, key and value at once, so its gradient is a sum of three such terms, and the layer hands it to the
+# layer below or the embedding table: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
 #
 # In code, for one sentence (`weights` is $A$, `d_scaled` is $dZ$, and `d_scores` the gradient of the scores before
 # scaling):
@@ -384,8 +385,8 @@ assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
 #
 # Why backwards? A walk forwards carries the effect of one parameter on everything that follows, so it must be repeated
 # for each. A walk back carries the effect of everything on the one loss, so one walk (**reverse mode**) gives the
-# derivatives for all parameters. Its formulas contain $A$, $V$, $Q$, $K$ and $X$, so the record keeps these results of
-# the forward pass, and training takes more memory than answering.
+# derivatives for all parameters. The formulas of the walk back contain $A$, $V$, $Q$, $K$ and $X$ from the forward
+# pass. So the record must keep these, and training takes more memory than answering.
 #
 # The walk starts with `loss.backward()`. Afterwards each tensor made with `requires_grad=True` has its gradient in
 # `.grad`. But `backward()` *adds* to `.grad`: it sums the gradients from all uses of the tensor, and those of earlier
@@ -721,11 +722,12 @@ for step in (0, 80, 100, 120, 140, 1000):
 # 2. *Look-up.* Now the value of *Cleo 1* raises the logit of 1. For the question *Cleo?* more weight on this entry
 #    helps more than the average, so its score rises. An entry that happens to share the digit gains, too, but only the
 #    right name gains in every note, and its gains add up in $W_Q$ and $W_K$.
-# 3. *Suddenly.* The look-up grows faster the further it has grown, presumably because the gradient of a query is a sum
-#    of keys, with factors that add up to 0: only differences between keys count, and at first these are small. As they
-#    grow, the queries learn faster. And the reverse: the gradient of a key is a sum of queries, so as these grow, the
-#    keys learn faster. With $W_K$ *frozen* (not trained), the weight on the right name is only 0.4 after 400 steps.
-#    [Going further](#which-half-waits-for-which) asks which delays which, values or look-up.
+# 3. *Suddenly.* The look-up grows faster the further it has grown, presumably because queries and keys speed each other
+#    up. The gradient of a query is a sum of keys, with factors that add up to 0, so only differences between keys
+#    count. At first these are small, but as they grow, the queries learn faster. And the gradient of a key is a sum of
+#    queries, so as the queries grow, the keys learn faster. If one of the two cannot move, this is lost: with $W_K$
+#    *frozen* (not trained), the weight on the right name is only 0.4 after 400 steps. [Going
+#    further](#which-half-waits-for-which) asks which delays which, values or look-up.
 #
 # After 1,000 steps the weight on the right name is near two thirds, while all answers are right. A weight is not a
 # probability of being right: the linear maps after the blend make a clear answer out of a mixture in which one digit is
@@ -762,9 +764,10 @@ assert not any(bad for rate, bad in overflowed if rate < 1)
 # It seems not: all three models answer every question, with about two thirds of the weight on the right name. (Only
 # with a few other seeds, as said above, does the loss become NaN.)
 #
-# What did training make of $W_Q$ and $W_K$? A name is a single 1, so its query and key are rows of $W_Q$ and $W_K$. In
-# the first of the three models, the first eight rows and columns of $W_Q W_K^\top / \sqrt{18}$ are thus, without biases
-# and digits, the scaled scores of names that ask (rows) with names as keys (columns):
+# What did training make of $W_Q$ and $W_K$? A name is a single 1, so without biases and digits its query is a row of
+# $W_Q$ and its key a row of $W_K$. The first eight rows belong to the eight names. So the first eight rows and columns
+# of $W_Q W_K^\top / \sqrt{18}$ are the scaled scores of names with names: a row for each name that asks, a column for
+# each name as a key. In the first of the three models:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight scaled scores of names with names, after training. The diagonal is between 1.7 and 2; all other entries are between minus 0.7 and 0.1. So each name finds itself."}}
 with torch.no_grad():
@@ -844,8 +847,8 @@ quiz.one_choice(
 # ## Break it: a cut in the record
 #
 # Suppose the scores get no gradient. `weights.detach()` sees to that: it gives the same numbers without their record, a
-# *stop-gradient*. So the way back is cut: values and output still learn, the scores do not. (`new_model()` is the whole
-# model.)
+# *stop-gradient*. So the way back is cut: values and output still learn, the scores do not. (`new_model()` makes the
+# whole model, without the cut and with the same start.)
 
 
 # %%
@@ -935,7 +938,7 @@ assert all(
 # |---|---|---|
 # | the first loss | be near $\ln V$, where $V$ is the number of possible answers; for ten digits 2.30, and ours was 2.33 | [what a higher or a lower one means](#the-first-number-to-look-at) |
 # | the gradient of every matrix and bias | be there, and not be 0 in all its entries, except for that bias | a cut, or a part that nothing uses; at the first step also [matrices of zeros](#what-if-matrices-start-at-zero) |
-# | one small plain step (SGD), the same batch again | lower the loss by about the learning rate times the squared length of the gradient | [the sign, the update or the learning rate](#back-to-the-matrix-and-one-step) |
+# | one small plain step (SGD), the same batch again | lower the loss by about the learning rate times the squared length of the gradient | [the learning rate is too large; if not, the sign, the update or the gradient is wrong](#back-to-the-matrix-and-one-step) |
 
 # %% [markdown]
 # ## Exercises
@@ -1150,11 +1153,12 @@ verdict
 #
 # With even weights the model [with the cut](#break-it-a-cut-in-the-record) sees each digit's share of the note, but not
 # whose digit it is. If it gave each digit its share as the probability, the loss would be $\ln 5 = 1.61$ when the five
-# digits differ, and 1.35 on average, since digits often repeat. Our linear maps cannot do that: they make logits in
-# proportion to the shares. The average loss is lowest at about 8.2 times the share. If the five differ, their logits
-# are $8.2/5 = 1.64$, the five others are 0, and these absent digits get $5/(5 + 5 \, e^{1.64}) = 0.16$ together.
-# Steeper logits would leave less, but bet too much on a digit that occurs twice. Averaged over many notes the loss is
-# 1.58.
+# digits differ, and 1.35 on average, since digits often repeat. Our linear maps cannot do that: it would take the
+# logarithms of the shares as logits, and they make logits in proportion to the shares. The average loss is lowest when
+# each logit is about 8.2 times the share. If the five digits differ, their logits are then $8.2/5 = 1.64$ and those of
+# the five others 0, so these absent digits get $5/(5 + 5 \, e^{1.64}) = 0.16$ together, though none of them is ever
+# right. A larger factor would leave them less, but bet too much on a digit that occurs twice. Averaged over many notes
+# the loss is 1.58.
 
 # %% tags=["proof"]
 _, many = draw(40_000, torch.Generator().manual_seed(0))
@@ -1217,9 +1221,10 @@ for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
 #
 # Take the third. A language model is asked for the *next* token, so its targets are the text shifted by one. Forget the
 # shift, and a tied model is asked for the very token that it was given. Take embeddings with entries of standard
-# deviation 1/8, so of squared length about 1, and let the state be 8 times its token's embedding. Then the right logit
-# is about 8, the others are 0 ± 1, and the loss is about $\ln (e^8 + 999 \, e^{1/2}) - 8 = 0.44$. (The squared length
-# varies from token to token, and the short ones make the loss larger.)
+# deviation 1/8, so of squared length about 1. Let the state be 8 times its token's embedding, so that its entries have
+# size 1, as before. Then the right logit is about 8, the others are 0 ± 1, and the loss is about
+# $\ln (e^8 + 999 \, e^{1/2}) - 8 = 0.44$. (The squared length varies from token to token, and the short ones make the
+# loss larger.)
 
 # %% the target as the input tags=["hide-input"]
 generator = torch.Generator().manual_seed(0)
@@ -1288,9 +1293,9 @@ assert 1e-6 < min(off[32].values()) < 1e-4
 # With a large step one measures a chord, and its error falls with the square of the step. With a tiny one the two
 # losses differ only in their last digits, and rounding, divided by the step, takes over. In 64-bit floats $10^{-5}$ is
 # small enough for the first error and large enough for the second. In 32-bit floats, in which the rest of this book
-# trains, no step is good for more than four or five digits: check gradients in 64 bits. (At $10^{-7}$ the nudge no
-# longer changes the loss at all, so the whole gradient is missed.) A real mistake remains in 64 bits, with short and
-# long nudges; what vanishes there was rounding.
+# trains, no step is good for more than four or five digits, and at $10^{-7}$ the nudge no longer changes the loss at
+# all, so the whole gradient is missed. So check gradients in 64 bits. A difference that vanishes there was rounding,
+# but a real mistake remains, with short and long nudges.
 
 # %% [markdown]
 # ### A query with nothing to attend to
@@ -1438,20 +1443,20 @@ assert 0.3 < creep[1] < 0.45 < whole[0].diagonal().mean()
 # what the model said minus what was right. If the right digit got 0.25, the loss is 1.39, the gradient at its logit
 # −0.75, and those of the others are their probabilities, together 0.75. The gradients always sum to 0, since the
 # probabilities sum to 1, and so do the $y_i$. The logarithm's $1 / p$ has cancelled the softmax's factor $p$, so a
-# model that is certain and wrong gets a gradient of nearly $-1$ at the right digit. It does so even where the *label*
-# is wrong: a model that has learnt the task gets $-1$ at the label, $+1$ at the true digit, and next to nothing from
-# all correct examples. So a few wrong labels come to rule the updates, though none pulls at a logit with more than 1.
-# With the squared error $\tfrac12 (1 - p)^2$ the right digit gets $-(1 - p) \cdot p (1 - p)$: at $p = 0.0001$ about
-# $-0.0001$.
+# model that is certain and wrong gets a gradient of nearly $-1$ at the right digit. The squared error
+# $\tfrac12 (1 - p)^2$ has no such $1 / p$, so there the right digit gets $-(1 - p) \cdot p (1 - p)$: at $p = 0.0001$
+# about $-0.0001$. But the strong gradient comes even where the *label* is wrong: a model that has learnt the task gets
+# $-1$ at the label, $+1$ at the true digit, and next to nothing from all correct examples. So a few wrong labels come
+# to rule the updates, though none pulls at a logit with more than 1.
 
 # %% [markdown]
 # ### What if matrices start at zero?
 #
-# Zeros, or any other constant, look like an even start. But if all matrices and biases start constant, all columns of a
-# matrix stay equal: they read the same input, what they hand on is multiplied by equal parameters, and so they get the
-# same gradient. (The last layer is an exception: each of its columns has a right answer of its own.) So heads that
-# start alike, their rows of $W_O$ included, stay alike, and two of them are one for the price of two. A random
-# **initialisation** is there to **break the symmetry**.
+# Zeros, or any other constant, look like an even start. But suppose that all matrices and biases start constant. All
+# columns of a matrix read the same input, so they hand on equal numbers. These are multiplied by equal parameters, so
+# all columns get the same gradient, and stay equal. (The last layer is an exception: each of its columns has a right
+# answer of its own.) So heads that start alike, their rows of $W_O$ included, stay alike, and two of them are one for
+# the price of two. A random **initialisation** is there to **break the symmetry**.
 #
 # Zeros can do worse, as the formulas of [the backward pass](#the-backward-pass-for-all-queries) say: apart from the
 # factor $1/\sqrt{d_k}$, $dQ$ is $dZ \, K$, and $dK$ is $dZ^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$ is not, so

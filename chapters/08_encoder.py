@@ -29,10 +29,10 @@ transformer_map(built=8)
 # %% [markdown]
 # ## One layer, on paper
 #
-# *Good* is praise and *bad* blame, but *not bad* is praise and *not good* blame. Adding up one number for each word,
-# above 0 for praise, cannot get all four right: to turn *good* into blame, *not* must be negative, and to turn *bad*
-# into praise, positive. So *not* must change how the next word is read, as in this layer by hand. Each word is four
-# numbers, and the layer fills in the last, the tone:
+# *Good* is praise and *bad* blame, but *not bad* is praise and *not good* blame. Suppose that every word had one
+# number, and that a sum above 0 meant praise. This cannot get all four right: to turn *good* into blame, *not* must be
+# negative, and to turn *bad* into praise, positive. So *not* must change how the next word is read, as in this layer by
+# hand. Each word is four numbers, and the layer fills in the last, the tone:
 #
 # | | polarity | affirmed | is it *not*? | tone |
 # |---|---|---|---|---|
@@ -295,9 +295,10 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 # Larger weights can replace the sums, but only in a narrow range: at 2 half of the gradient arrives, and at 2.5 it
 # explodes. With the sums it explodes, too: they cure vanishing, not exploding.
 #
-# A second price: the stream can grow from layer to layer. Call the root of the mean square of a vector's entries its
-# **size**. In [24 attention layers without norms](#how-do-size-and-gradient-change-with-the-layer) the stream reaches
-# size 1,280. Norms keep what a sublayer receives within bounds.
+# Besides the fixed width, the sums have a second price: the stream can grow from layer to layer. Call the root of the
+# mean square of a vector's entries its **size**. In [24 attention layers without
+# norms](#how-do-size-and-gradient-change-with-the-layer) the stream reaches size 1,280. Norms keep what a sublayer
+# receives within bounds.
 
 # %% [markdown]
 # ## Layer norm, on four numbers
@@ -309,10 +310,11 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 #
 # $$\operatorname{LayerNorm}(x) = \gamma \circ \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
-# Mean $\mu$ and variance $\sigma^2$ are those of the vector $x$. A small $\epsilon$ guards against dividing by 0. Shift
-# $x$, a step along $(1, \dots, 1)$, or stretch it, a step along $x - \mu$: the result stays the same, and so does the
-# loss. So the gradient at $x$ has no part in these two directions. On the way back the norm multiplies what arrives by
-# $\gamma$, removes these two parts, and divides the rest by $\sigma$ ([exercise 3](#exercise-3-back-through-the-norm)).
+# Mean $\mu$ and variance $\sigma^2$ are those of the vector $x$. A small $\epsilon$ guards against dividing by 0. What
+# does this mean for the gradient? Shifting $x$ moves it along $(1, \dots, 1)$, and stretching it moves it along
+# $x - \mu$. Neither changes the result, so neither changes the loss, and the gradient at $x$ has no part in these two
+# directions. On the way back the norm multiplies what arrives by $\gamma$, removes these two parts, and divides the
+# rest by $\sigma$ ([exercise 3](#exercise-3-back-through-the-norm)).
 #
 # The vectors $\gamma$ (the *gain*) and $\beta$ (the *bias*), of width $D$, are trained and start at 1 and 0. They let
 # training stretch and shift single entries again.
@@ -416,8 +418,8 @@ plt.show()
 #
 # Choose pre-norm, unless you reproduce the paper: in our deep stacks it [learns quickly](#does-training-agree) even
 # from initial weights with which post-norm is slow. A [warm-up](#does-it-need-warm-up), a learning rate that grows from
-# nearly 0, may help post-norm. One explanation is that the feed-forward networks of its last layers start with larger
-# gradients than with pre-norm, so that full steps at once can go wrong.
+# nearly 0, may help post-norm. One explanation is that with post-norm the feed-forward networks of the last layers
+# start with larger gradients than with pre-norm, so full steps at the beginning can go wrong.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -476,9 +478,9 @@ class PlainLayer(nn.Module):
 print(tuple(PlainLayer(16, 4, 32)(torch.randn(2, 7, 16)).shape))  # (B, T, D)
 
 # %% [markdown]
-# PyTorch has the same layer, with more dropout in training: `nn.TransformerEncoderLayer`. Given the same parameters, do
-# the two return the same? `copy_parameters`, folded, copies them. One matrix, `in_proj_weight`, holds $W_Q^\top$,
-# $W_K^\top$ and $W_V^\top$, one below the other.
+# PyTorch has the same layer, with more dropout in training: `nn.TransformerEncoderLayer`. Do the two return the same?
+# `copy_parameters`, folded, gives them the same parameters. One matrix, `in_proj_weight`, holds $W_Q^\top$, $W_K^\top$
+# and $W_V^\top$, one below the other.
 
 
 # %% PyTorch's parameters into ours tags=["hide-input"]
@@ -528,8 +530,8 @@ assert (ours(x, real[:, None, None]) - expected)[real].abs().max() > 0.3
 # - **The norms.** PyTorch's layers are post-norm unless you say `norm_first=True`, and its `nn.TransformerEncoder` has
 #   a final norm only if you pass one.
 # - **`src_key_padding_mask`** is true where a token is *hidden*, the reverse of our `mask`.
-# - **Random biases and gains.** PyTorch's layer starts with attention's biases at 0 and all gains at 1, and then a
-#   forgotten bias or two exchanged norms would not show.
+# - **Random biases and gains.** Set them to random numbers before you compare, as above. PyTorch's layer starts with
+#   attention's biases at 0 and all gains at 1, so a forgotten bias or two exchanged norms would not show.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -559,9 +561,10 @@ quiz.one_choice(
 # its position is added.
 #
 # Before that, the row is multiplied by $\sqrt D$. The paper does not say why, but the lengths suggest it. Rows start
-# with length about 1, because many models use them at the output, too, where longer ones would make the first logits
-# too large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). A position's vector has length $\sqrt{D/2}$
-# ([chapter 5](05_position.ipynb)), 16 for $D = 512$, and would dominate the sum. Multiplied, the row has length
+# with length about 1 here (those of a plain `nn.Embedding` are $\sqrt D$ long), because many models use them at the
+# output, too, where longer ones would make the first logits too large ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)). A position's vector has length $\sqrt{D/2}$ ([chapter
+# 5](05_position.ipynb)), 16 for $D = 512$, and would dominate the sum. Multiplied, the row has length
 # $\sqrt{512} = 22.6$.
 #
 # ## The whole encoder
@@ -609,10 +612,10 @@ assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 
 # %% [markdown]
 # Each token number becomes a vector, its *hidden state*, that has drawn on every real token of its sentence. No token
-# attends to padding: the second sentence gives the same vectors with and without it. Here is a test for your own
-# encoder, in `eval()`. Give each part alone a sequence, and change the vector at one position. The output of a norm or
-# a feed-forward network may change there only, that of attention anywhere. Then hide that position from attention with
-# the mask, and change it again: now the outputs at all other positions must stay the same.
+# attends to padding: the second sentence gives the same vectors with and without it. You can test your own encoder, in
+# `eval()`, one part at a time. Give the part a sequence, change the vector at one position, and compare the outputs.
+# That of a norm or a feed-forward network may change only at this position, that of attention anywhere. Then hide that
+# position from attention with the mask, and change it again: now the outputs at all other positions must stay the same.
 #
 # Since every token has read the whole sentence, an encoder that is asked for the *next* token has already seen it, and
 # would only learn to copy. It can learn to fill in words that were hidden, as BERT did ([chapter
@@ -621,8 +624,9 @@ assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 # %% [markdown]
 # ## The book's version
 #
-# Here is the encoder above as later chapters import it, folded, and compared with PyTorch's `nn.TransformerEncoder`. It
-# has dropout inside attention and network as well. Its `AddAndNorm` receives a sublayer as a function.
+# Here is the encoder above as later chapters import it, folded, and compared with PyTorch's `nn.TransformerEncoder`.
+# Unlike the one above, the book's encoder has dropout inside attention and inside the network as well. Its `AddAndNorm`
+# does what the name says, and receives the sublayer as a function.
 
 # %% tags=["hide-input", "export"] module="encoder"
 from dataclasses import dataclass
@@ -889,7 +893,7 @@ for norm_first in (False, True):
 # **How it is measured.** Every model has three post-norm layers of width 32 with four heads, and a linear map that
 # turns each position's final vector into ten scores. It is trained for 600 steps of [Adam](11_training.ipynb#adam), the
 # first 50 of them warm-up, with each of three seeds. A model that lost a part may need a larger or smaller learning
-# rate, so each model gets the best of seven. The matrices have [Glorot's
+# rate, so each model is tried with seven and gets the best. The matrices have [Glorot's
 # initialisation](#what-goes-wrong-in-a-deep-stack). `python -m benchmarks.encoders` repeats all this.
 
 
@@ -999,11 +1003,11 @@ for without in (None, *PARTS):
 # Each entry is the share of digits right, from the worst seed to the best.
 #
 # - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
-# - Without the **residual connection** around attention, *add* stays near chance, and *reverse* learns little more than
-#   how often each digit occurs: always answering with the most frequent digit of the sequence is right 26 percent of
-#   the time. Before training the weights are spread over all positions, so each position holds an average, and little
-#   of its own. After three layers the averages of averages are [nearly alike](#words-become-alike): training has little
-#   to start from.
+# - Without the **residual connection** around attention neither task is learned. Before training the weights are spread
+#   over all positions, so each position holds an average, and little of its own. After three layers the averages of
+#   averages are [nearly alike](#words-become-alike), so training has little to start from. *Add* stays near chance.
+#   *Reverse* learns little more than how often each digit occurs: always answering with the most frequent digit of the
+#   sequence is right 26 percent of the time.
 # - The residual connection around the feed-forward network, and the **norms**, are not needed here.
 # - Without the **feed-forward** networks even *add* is 98 to 99 percent right. Attention is linear only while its
 #   weights are held fixed, but they change with the words. Norms are not linear either, so three layers of both can
@@ -1047,11 +1051,10 @@ assert min(slow[None]) == 1
 # %% [markdown]
 # ## What goes wrong in a deep stack?
 #
-# What do norms and residual connections do for 24 layers? Let 16 random words, vectors of width 64, pass through 24
-# layers of nothing but attention, before any training. Their matrices have *Glorot's initialisation*,
-# `xavier_uniform_`: the entries of a square one have the variance $1/D$, so that a sum of $D$ products varies as much
-# as an entry of the vector does. On average a projection then leaves the size of a vector unchanged. The layers are
-# joined in one of four ways:
+# Three layers did not need their norms. What do norms and residual connections do for 24? Let 16 random words, vectors
+# of width 64, pass through 24 layers of nothing but attention, before any training. Their matrices have *Glorot's
+# initialisation*, `xavier_uniform_`: the entries of a square one have the variance $1/D$, so on average a projection
+# leaves the size of a vector unchanged. The layers are joined in one of four ways:
 #
 # | | a layer computes |
 # |---|---|
@@ -1150,34 +1153,28 @@ show_stacks(
 #
 # With Glorot's weights, *added* and post-norm only delay the collapse. Only with pre-norm does the share stay above a
 # tenth over these 24 layers. Once words are mostly alike, attention returns nearly the same vector to all of them, so
-# their common part grows, and their own parts hardly do. How fast the own share falls depends on the size of what
-# attention returns, beside that of the stream. With *added* the two are about equal, because attention reads the grown
-# stream, and with post-norm because both are about 1: every layer cuts the share by a similar factor. With pre-norm
-# attention reads a normalised copy: only the stream grows, and what is returned becomes smaller and smaller beside it.
+# their common part grows, and their own parts hardly do. So the own share falls fast where attention returns a vector
+# that is large beside the stream, and slowly where that vector is small. With *added* the two are about equally large,
+# because attention reads the stream as it has grown. With post-norm they are, too, because both have a size of about 1.
+# So in these two stacks every layer cuts the share by a similar factor. With pre-norm attention reads a normalised
+# copy, so only the stream grows. What is returned becomes smaller and smaller beside it, and the share falls more and
+# more slowly.
 #
 # Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $w$
 # to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
 # weights, so it gets no gradient. In the high layers with attention alone and with post-norm, words nearly agree, and
-# $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer). These layers may learn only slowly where to
-# look, if at all. (With *added*, $W_Q$ does get a gradient: what counts is how far two values are apart, and there that
-# does not shrink, though the share does. That stack has [another fault](#does-training-agree).)
+# $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer). ### What helps
 #
-# ### What helps
-#
-# Two things keep words apart.
-#
-# - **Pre-norm.** What a layer adds does not grow with the stream, because attention reads a normalised copy and, before
-#   training, returns a vector of about size 1 at most. Suppose that each of $n$ layers adds one vector, the same for
-#   all words, and that these vectors and the word are independent and of size 1. Their squares add, so the stream has
-#   the size $\sqrt{1 + n}$. The word's own part still has size 1, so its share is $1 / \sqrt{1 + n}$: 0.2 after 24
-#   layers. Measured, it is 0.27 ([in numbers](#how-fast-do-words-become-alike)). The price is that the upper layers
-#   change the stream less and less.
+# - **Pre-norm.** Before training, what a layer adds has about size 1 at most. Suppose that each of $n$ layers adds one
+#   vector, the same for all words, and that these vectors and the word are independent and of size 1. Their squares
+#   add, so the stream has the size $\sqrt{1 + n}$. The word's own part still has size 1, so its share is
+#   $1 / \sqrt{1 + n}$: 0.2 after 24 layers. Measured, it is 0.27 ([in numbers](#how-fast-do-words-become-alike)). The
+#   price is that the upper layers change the stream less and less.
 # - **A small initialisation** of the matrices that write into the stream, $W_O$ and $W_2$. GPT-2 divides them by the
 #   root of the number of sublayers, so that each sublayer adds little at first: 24 independent additions of size
 #   $1/\sqrt{24}$ make a sum of size 1, not more than the word itself. By the same estimate that leaves an own share of
 #   about $1/\sqrt 2 = 0.7$. Measured, it is above 0.9 for *added*, post-norm and pre-norm after 24 layers, presumably
 #   because averages of words that still differ are shorter than 1.
-#
 #
 
 # %% tags=["proof"]
@@ -1317,10 +1314,10 @@ print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 # position is not all that matters, since with smaller initial weights post-norm is quick.
 #
 # What do the two quick stacks share? *Before* training, their own share after the twelfth layer is above 0.4. In the
-# other two it is at most 0.03: words are alike before anything is learned. (Digits with positions have more in common
-# from the start than random words.) For post-norm this may be why it is slow: where words are alike, $W_Q$ gets hardly
-# any gradient. *No norm* has another fault: its [numbers explode](#how-do-size-and-gradient-change-with-the-layer).
-# Four stacks do not prove a cause, but [three more](#three-more-deep-stacks) fit the pattern.
+# other two it is at most 0.03: words are alike before anything is learned. For post-norm this may be why it is slow,
+# because where words are alike, $W_Q$ gets hardly any gradient. *No norm* has a second fault: its [numbers
+# explode](#how-do-size-and-gradient-change-with-the-layer). Four stacks do not prove a cause, but [three
+# more](#three-more-deep-stacks) fit the pattern.
 #
 # From Glorot's weights three layers learned without norms, and twelve do not: a shallow model is no test of a deep one.
 
@@ -1748,10 +1745,11 @@ verdict
 # $$\operatorname{FeedForward}(x) = \sum_{i=1}^{d_\text{ff}} \operatorname{ReLU}(x \cdot k_i) \; v_i .$$
 #
 # These keys and values do not come from the sentence: they are trained, and the same for every text (a **key-value
-# memory**). Its weights do not come from a softmax: they need not sum to 1, and any number of keys may answer. [Geva
-# and others (2020)](https://arxiv.org/abs/2012.14913) found such keys in a trained model that answer to a pattern in
-# the text, and, in the upper layers, values that tend to raise the probability of words that often follow it. Attention
-# looks up *in the sentence*; the feed-forward network looks up *what training has stored*.
+# memory**). The weight of a value is $\operatorname{ReLU}(x \cdot k_i)$, and no softmax is applied to it. So the
+# weights need not sum to 1, and any number of keys may answer. [Geva and others
+# (2020)](https://arxiv.org/abs/2012.14913) found such keys in a trained model that answer to a pattern in the text,
+# and, in the upper layers, values that tend to raise the probability of words that often follow it. Attention looks up
+# *in the sentence*; the feed-forward network looks up *what training has stored*.
 #
 # ### Can one layer add without a feed-forward network?
 #
@@ -1801,11 +1799,11 @@ assert (
 # Compare the size of what attention adds with that of the stream, in the [deep
 # stacks](#what-goes-wrong-in-a-deep-stack).
 #
-# - **Attention alone** adds nothing: it returns averages. The average of 16 random words has a 16th of their mean
-#   square, so the own parts begin at size $\sqrt{15/16} = 0.97$. They point in random directions, so averaging shrinks
-#   them, in the first layer to 0.27. Averaging leaves the common part, 0.26, so both parts are about equal now. The
-#   vectors are less than half as long, so the scores are smaller and the weights nearly even. So the second layer
-#   shrinks the own parts thirty times.
+# - **Attention alone** adds nothing: it returns averages. At first nearly all of a word is its own: the average of 16
+#   random words has a 16th of their mean square, so the own parts begin at size $\sqrt{15/16} = 0.97$. They point in
+#   random directions, so averaging shrinks them, in the first layer to 0.27. It does not shrink the common part, which
+#   is 0.26, so both parts are about equal now. But the vectors are less than half as long as before. Shorter vectors
+#   have smaller scores, which make the weights nearly even, and so the second layer shrinks the own parts thirty times.
 # - **Post-norm** scales every sum back to size 1, so once words are mostly alike, what is added next is about as large
 #   as the stream. Write a word as $c + w$, what is common and what is its own. Attention adds a common vector $a$,
 #   about as long as $c$, and in a random direction, since the matrices are random. Lengths at right angles add by

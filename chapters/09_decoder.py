@@ -11,9 +11,8 @@
 # *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. To write the answer, the
 # transformer of 2017 has a second stack, the **decoder**, which attends to the question and to its own words so far.
 # Together they are an **encoder-decoder**, or *sequence-to-sequence*, model. In training the decoder is given the right
-# answer, and must predict each *next* word, which a mask hides from it. Would you notice if the mask were missing? You
-# will take it out and see. By the end of this chapter the transformer of the paper is complete, in under eighty lines
-# of code.
+# answer, and must predict each *next* word, which a mask hides from it. Would you notice if the mask were missing? By
+# the end of this chapter the transformer of the paper is complete, in under eighty lines of code.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
 # 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 29 minutes to read, and 50 for the
@@ -109,8 +108,8 @@ plt.show()
 # | **wanted** | I | am | fine | `<eos>` |
 # | may be seen | `<bos>` | `<bos>` I | `<bos>` I am | `<bos>` I am fine |
 #
-# The answer is shifted because a position that is asked for the word it is given would only copy. And `<eos>` is
-# wanted, too, because otherwise the model would never learn to stop.
+# Why is it shifted? Without the shift, each position would be asked for the very word that it is given, and would only
+# copy. And `<eos>` is wanted, too, because otherwise the model would never learn to stop.
 #
 # Later, when the model writes, at **inference**, there is no right answer to give it. The decoder runs once for each
 # word, and what it has written goes in again:
@@ -238,9 +237,9 @@ def padding_mask(
 # | of the decoder | the answer | the answer | `causal & padding`, $(B, 1, T, T)$ |
 # | cross-attention | the answer | the memory | the question's padding, $(B, 1, 1, S)$ |
 #
-# True means *hidden* in `nn.MultiheadAttention` and `nn.Transformer`, and *may attend* in
-# `F.scaled_dot_product_attention`. All three also take an **additive mask**, of floats, which is added to the scores: 0
-# shows, minus infinity hides.
+# Take care with PyTorch: True means *may attend* in `F.scaled_dot_product_attention`, as in this book, but *hidden* in
+# `nn.MultiheadAttention` and `nn.Transformer`. All three also take an **additive mask** of floats, which is added to
+# the scores: 0 shows a word, minus infinity hides it.
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -278,9 +277,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## Cross-attention: looking at the question
 #
-# The decoder also needs the question. One vector for all of it would be a **bottleneck**, as wide for sixty words as
-# for six. So, as in [chapter 1](01_why_attention.ipynb)'s attention of 2014, it gets one for each word, and each
-# position of the answer chooses which of them to read.
+# The decoder also needs the question. One vector for the whole question would be a **bottleneck**, as wide for sixty
+# words as for six. So, as in [chapter 1](01_why_attention.ipynb)'s attention of 2014, the decoder gets one vector for
+# each word of the question, and each position of the answer chooses which of them to read.
 #
 # In **cross-attention**, in the paper *encoder-decoder attention*, the decoder asks, because it must predict: the
 # queries come from the decoder, one at each position, `<bos>` included. The keys and values come from the memory.
@@ -355,9 +354,10 @@ plt.show()
 # %% [markdown]
 # ## The decoder layer
 #
-# A decoder layer has three sublayers, each with a residual connection and a norm, in post-norm order as in 2017. Every
-# layer looks at one memory, that of the *last* encoder layer, through a $W_Q$, a $W_K$ and a $W_V$ of its own. An
-# attention takes its queries from the first argument, keys and values from the second:
+# A decoder layer has three sublayers, each with a residual connection and a norm, in post-norm order as in 2017. All
+# decoder layers look at the same memory, the output of the *last* encoder layer, but each has a $W_Q$, a $W_K$ and a
+# $W_V$ of its own for it. In the code, an attention takes its queries from its first argument, and its keys and values
+# from its second:
 #
 # ```python
 # x = norm_self(x + self_attention(x, x, mask))
@@ -394,8 +394,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## All of it on one screen
 #
-# Here is the whole model. The code from here to the trained model's first answers, pasted into one file with two of its
-# folded cells (all questions and answers, and the draw of what is held out), runs with PyTorch alone.
+# Here is the whole model. It runs with PyTorch alone: paste into one file the code shown from here to the trained
+# model's first answers, with the two folded cells that make all questions and answers and draw what is held out.
 #
 # First come the positions of chapter 5 and the attention, whose keys and values are made from `context`.
 
@@ -475,8 +475,8 @@ print(tuple(layer(answer, see_past, memory, nothing_hidden).shape))
 # %% [markdown]
 # Of the model, read the last method first: `forward` encodes the source into the memory, then decodes the target.
 # `encode` and `decode` make the masks and call `stack`, which looks up embeddings, adds positions and runs the layers.
-# `__init__` ends with the starting values: Glorot's (`xavier_uniform_`), as in chapter 8, and others for the
-# embeddings, for a reason that follows the code.
+# `__init__` ends with the starting values: Glorot's (`xavier_uniform_`), as in chapter 8, and smaller ones for the
+# embeddings.
 
 
 # %%
@@ -524,12 +524,13 @@ class OneScreen(nn.Module):
 
 
 # %% [markdown]
-# The linear map in the drawing, elsewhere the *LM head*, is the target's embedding matrix, used a second time: a
-# token's logit is the dot product of its embedding with the decoder's final vector. This **weight tying** saves a
-# matrix of $V \times D$. A final vector comes out of a norm, so its entries start with size 1; those of the embeddings
-# start with $1 / \sqrt D$. A sum of $D$ products of random sign grows like $\sqrt D$, so a logit has size
-# $\sqrt D \cdot 1 / \sqrt D = 1$, too. On the way in, `stack` multiplies the embeddings by $\sqrt D$, as in [chapter
-# 8](08_encoder.ipynb#from-token-numbers-to-vectors), to about the size of the positions.
+# The linear map in the drawing, often called the *LM head*, needs no matrix of its own. It is the target's embedding
+# matrix, used a second time: a token's logit is the dot product of its embedding with the decoder's final vector. This
+# **weight tying** saves a matrix of $V \times D$, and it is the reason why the embeddings start small. The final vector
+# comes out of a norm, so its entries start with size 1, while those of the embeddings start with $1 / \sqrt D$. A sum
+# of $D$ products of random sign grows like $\sqrt D$, so a first logit has size $\sqrt D \cdot 1 / \sqrt D = 1$. But on
+# the way in, such embeddings would be small beside the positions. So `stack` multiplies them by $\sqrt D$, as in
+# [chapter 8](08_encoder.ipynb#from-token-numbers-to-vectors), to about the size of the positions.
 #
 # Try the model before any training, at the paper's size but with a small vocabulary and random tokens. The logits
 # should have the shape $(B, T, V)$, and the first loss should be about $\ln V + \frac12$, because equal logits would
@@ -621,9 +622,10 @@ fresh = OneScreen(32, d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
 check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 
 # %% [markdown]
-# The leak test does not notice targets that are not shifted, because it never sees what is wanted, nor a mask that
-# hides too much, because then nothing leaks. And it tries a single cut, after the third word: if position 5 saw
-# position 6, nothing before the cut would move. Try other values of `cut`, too.
+# The leak test has three gaps. It does not notice targets that are not shifted, because it never sees what is wanted.
+# It does not notice a mask that hides too much, because then nothing leaks. And it finds only what leaks across its
+# single cut, after the third word: if position 5 saw position 6, both would stand behind the cut, and nothing before it
+# would move. So try other values of `cut`, too.
 #
 # ## A model that has learnt to answer
 #
@@ -688,10 +690,10 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # will skip.) So the decoder is given the wanted words, *shifted right* by one, even where it would have written others:
 # that is **teacher forcing**.
 #
-# Say that the softmax gives the wanted words the probabilities 0.5 (*I*), 0.8 (*am*), 0.9 (*fine*) and 1 (`<eos>`),
-# each given the question and the words before it. By the chain rule of probability, their product, 0.36, is the
-# probability of the whole answer $y$ to the question $x$. With $y_t$ for word $t$ of the answer, and $y_{<t}$ for the
-# words before it:
+# What does the loss then measure? Say that the softmax gives the wanted words the probabilities 0.5 (*I*), 0.8 (*am*),
+# 0.9 (*fine*) and 1 (`<eos>`). Each is the probability of one word, given the question and the words before it. By the
+# chain rule of probability, their product, 0.36, is the probability of the whole answer $y$ to the question $x$. With
+# $y_t$ for word $t$ of the answer, and $y_{<t}$ for the words before it:
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
@@ -1165,9 +1167,8 @@ assert difference < 1e-4
 check(model, questions[::41], answers[::41, :-1])
 
 # %% [markdown]
-# It also agrees with `nn.Transformer` in both orders of norms. PyTorch's model ends each stack in one more norm, in
-# both orders. The book's module does so only with pre-norm. So for this comparison it gets one with post-norm, too, and
-# both have the same parameters:
+# It also agrees with `nn.Transformer`, with pre-norm and with post-norm. PyTorch's stacks end in one more norm in
+# either case, so here the book's post-norm model, which otherwise has none, gets that norm, too:
 
 # %% compare with nn.Transformer tags=["hide-input"]
 from dataclasses import replace
@@ -1709,9 +1710,9 @@ assert same[:, :5].abs().max() < 1e-4 < same[:, 5:].abs().max()  # no leak
 # ### Pre-norm on one screen
 #
 # The layers of the model on one screen are post-norm: they normalise each sum of $x$ and what a sublayer returns. A
-# pre-norm layer normalises what goes into a sublayer instead. With such layers each stack ends in one more norm, so
-# that the memory is normalised, too. For deep stacks pre-norm is the safer choice. `OneScreen` receives the kind of
-# layer through its argument `layer`:
+# pre-norm layer normalises what goes into a sublayer instead. Then nothing normalises what leaves the last layer. So
+# each stack ends in one more norm. For deep stacks pre-norm is the safer choice. `OneScreen` receives the kind of layer
+# through its argument `layer`:
 
 
 # %%
@@ -1773,7 +1774,7 @@ assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
 # |---|---|---|
 # | one batch of 32, trained alone (**overfitting one batch**), without dropout | the loss stays well above 0, even at a smaller learning rate | the model or the loop is wrong: do not start the long run |
 # | teacher-forced accuracy, on held-out data | it is low | overfitting (chapter 11), too little training, or a model trained on targets that were not shifted |
-# | the loss on held-out pairs, each answer with the question of another pair | it hardly rises | the source is not used, or the wanted words leak in |
+# | the loss on held-out pairs when each answer gets the question of another pair | it is hardly higher than with the right questions | the source is not used, or the wanted words leak in |
 # | writing, on held-out data | it is much worse than the accuracy allows | a future seen in training, or a generation loop that disagrees with the single pass |
 #
 # (How much worse may writing be? If each word is right with probability 0.99, independently, an answer of five words is
@@ -1796,10 +1797,13 @@ assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
 # | causal mask on cross-attention, too | too little of the question |
 # | padding not hidden in cross-attention | padding behind the question, too |
 #
-# The correct model and each mistake were trained with nine seeds (`python -m benchmarks.masks`). The output has the
-# largest *loss*, the mean teacher-forced accuracy (*forced*), the smallest and largest share of answers that the model
-# writes correctly (*writing*), and what `check` finds first in a fresh model, and in which mode (it tries *train*
-# before *eval*).
+# The correct model and each mistake were trained with nine seeds (`python -m benchmarks.masks`). Each row of the output
+# sums up nine models:
+#
+# - *loss*: the largest of the nine;
+# - *forced*: the mean teacher-forced accuracy;
+# - *writing*: the smallest and the largest share of answers that a model writes correctly;
+# - *check finds*: what `check` finds first in a fresh model, and in which mode (it tries *train* before *eval*).
 
 
 # %% nine wrong decoders tags=["hide-input"]
@@ -1976,10 +1980,10 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 # book's module, which was used here, a blend of zeros. Still, at least 97 percent of the answers are right, presumably
 # because the residual connection carries the word itself upwards.
 #
-# In the code on one screen, and in `nn.MultiheadAttention` as it is called by default, the softmax of such a row is
-# 0/0, which is NaN. It spreads: in the next layer to all rows, because even a weight of 0 times NaN is NaN, and through
-# the loss to nearly every gradient. So there the first loss shows this mistake, and *turned around*, too, where the
-# last row has no word after it.
+# In the code on one screen, and in `nn.MultiheadAttention` as it is called by default, a row that may see nothing gets
+# the softmax 0/0, which is NaN. The NaN spreads: in the next layer to all rows, because even a weight of 0 times NaN is
+# NaN, and through the loss to nearly every gradient. So in such code the first loss shows this mistake. It shows
+# *turned around* as well, because there the last row has no word after it, and so may see nothing.
 #
 # A causal mask *on cross-attention* lets row $t$ attend only to the question's words 0 to $t$. Most answers are right
 # all the same, presumably because the encoder, which sees the whole question, has carried what is needed to the first
@@ -2015,10 +2019,10 @@ assert loss < 0.01 and writing == 0 and forced < 0.05
 
 # %% [markdown]
 # Each position copies what it was given, which is all that the loss asks for. The causal mask cannot prevent it: a
-# position may see its own token, and only the shift makes the wanted token a later one. On real text the loss would be
-# impossibly low; here the correct model's is as low. The teacher-forced accuracy still asks for the next word. `check`
-# finds nothing, the logits are those of a correct model with these parameters, and from `<bos>` it writes nothing but
-# `<bos>`.
+# position may see its own token, and only the shift makes the wanted token a later one. Here the loss does not show it,
+# because the correct model's is as low; on real text it would be impossibly low. `check` finds nothing, and a reference
+# would not help, because the logits are those of a correct model with these parameters. But the teacher-forced accuracy
+# still asks for the next word, so it is near 0. And from `<bos>` the model writes nothing but `<bos>`.
 #
 # ### Does it combine what it has learnt?
 #
@@ -2099,10 +2103,10 @@ for kind in ("yes", "why", "how"):
 # %% [markdown]
 # Where topics were held out, the models answer nearly all questions whose answer begins with *yes*: that answer is the
 # same for every mood, and the model has seen it for this person with other moods. They answer 93 percent of those that
-# ask *why*: a model that has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. *I am fine* answers
-# only *how are you*. When that topic is held out, such an answer is right one time in four. The answers to *why* were
-# as new, so novelty alone does not explain the difference; we have not found what does. A test set measures what its
-# split makes it measure.
+# ask *why*: a model that has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. With *how* it is
+# different. *I am fine* answers only *how are you*, so when that topic is held out, no training pair has this answer.
+# Then the model is right about one time in four. The answers to *why* were as new, so novelty alone does not explain
+# the difference; we have not found what does. A test set measures what its split makes it measure.
 
 # %% tags=["proof"]
 twins = {pairs[n][0].split(" , ")[-1] for n in for_training}

@@ -10,10 +10,10 @@
 #
 # The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no number
 # for her name. By the end of this chapter you will have a **tokenizer**, which turns any text into numbers and back. It
-# decides what a model sees. One of our tokenizers cuts *Straßenbahnhaltestelle*, German for *tram stop*, into
-# *Straßenbahn | halt | estelle*, and 12345, after a space, into *12 | 3 | 4 | 5*. Such cuts hide letters and misalign
-# digits, which is thought to be one reason why models count letters and add numbers badly. You also see how a typed
-# text can act as a command, and how sentences become a batch.
+# decides what a model sees. After a space, one of our tokenizers cuts *Straßenbahnhaltestelle*, German for *tram stop*,
+# into *Straßenbahn | halt | estelle*, and 12345 into *12 | 3 | 4 | 5*. Such cuts hide letters and misalign digits,
+# which is thought to be one reason why models count letters and add numbers badly. You also see how a typed text can
+# act as a command, and how sentences become a batch.
 #
 # You need some Python and almost no mathematics. It takes about 29 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes.
@@ -120,10 +120,10 @@ for step in range(1, 5):
 # consists of subwords whose embeddings have been learnt.
 #
 # The order of the merges matters. In *seateam* the first merge leaves *s ea t ea m*, where *ea t* and *t ea* both want
-# the same *t*. The merge *t ea* was learnt first, so you get *s ea tea m*, and then *s ea team*. If you always took the
-# longest token that fits, from the left, you would get *s eat ea m*. But the order of learning does not always give the
-# fewest tokens. It cuts *eateat* into *ea tea t*, where *eat eat* would do, because the method is **greedy**: it never
-# takes a merge back.
+# the same *t*. The merge *t ea* was learnt first, so you get *s ea tea m*, and then *s ea team*, three tokens. If you
+# always took the longest token that fits, from the left, you would get four, *s eat ea m*. But the order of learning
+# does not always give the fewest. It cuts *eateat* into *ea tea t*, where *eat eat* would do, because the method is
+# **greedy**: it never takes a merge back.
 #
 # Keep to the order of learning all the same, because the model's training text was cut by it. If you cut new text in
 # another way, nothing fails, but the model sees cuts that it has hardly ever seen.
@@ -187,9 +187,10 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | `\s+(?!\S)` | a run of white space; if a visible character follows, all but the last of the run | *a␣␣b* is cut into *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
 #
-# In the fourth part `(?!\S)`, a *negative lookahead*, forbids the run to end before a visible character. So the run
-# gives its last space back, and the next word keeps it. Parts 1 to 3 cannot begin with a line break. So a line break
-# before a word, alone or given back by the fourth part, is left to the fifth.
+# In the fourth part `(?!\S)`, a *negative lookahead*, forbids the run to end before a visible character. So before a
+# word the run gives its last character back. If that is a space, the word takes it along. But if it is a line break,
+# parts 1 to 3 cannot take it, because none of them begins with one, so it is left to the fifth. The same happens to a
+# single line break before a word.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -242,7 +243,7 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 # ### Learning the merges
 #
 # Learn as you did by hand, now on bytes. Stop after a chosen number of merges, and keep them in order: with the pattern
-# of the pre-tokenization they are all that encoding needs.
+# of the pre-tokenization they are all that cutting a text needs.
 
 # %% tags=["export"] module="tokens"
 from collections.abc import Iterable, Sequence
@@ -353,7 +354,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # insert them, by their numbers.
 #
 # The merges know nothing of special tokens, so they use *symbol numbers*, which begin with the bytes. The model's
-# *token IDs* begin with the special tokens, because at the end `<pad>` would have another ID for each number of merges:
+# *token IDs* begin with the special tokens. If these came last, the ID of `<pad>` would depend on how many merges there
+# are:
 #
 # | | symbol | token ID |
 # |---|---|---|
@@ -372,11 +374,13 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # bytes of each token ID (none for a special token), and `decode` joins them.
 #
 # The heart is `_merge`. The *rank* of a pair says how early it was learnt, 0 for the first. `_merge` takes, again and
-# again, the learnt pair of lowest rank in the word, until there is none. This gives the same result as going through
-# all merges in order, because the ranks that it takes only rise: a merge brings only pairs with its new symbol into the
-# word, and these were learnt later. In *seat* only *e a* is a learnt pair, of rank 0, so the word becomes *s ea t*. Now
-# *ea t*, of rank 3, is one, and the word becomes *s eat*. That is two rounds instead of four merges, and a large
-# tokenizer has thousands of merges. `_cache` keeps results, because frequent words come back.
+# again, the learnt pair of lowest rank in the word, until there is none. In *seat* only *e a* is a learnt pair, of rank
+# 0, so the word becomes *s ea t*. Now *ea t*, of rank 3, is one, and the word becomes *s eat*. That is two rounds
+# instead of four merges, and a large tokenizer has thousands of merges.
+#
+# The result is the same as from going through all merges in order. A merge brings only pairs with its new symbol into
+# the word, and these were learnt later, so the ranks that `_merge` takes only rise. `_cache` keeps results, because
+# frequent words come back.
 
 # %% tags=["export"] module="tokens"
 from pathlib import Path
@@ -508,8 +512,8 @@ for name, y, height, units, sizes in rows:
 plt.show()
 
 # %% [markdown]
-# The space is a token of its own, because our four words stood alone; on running text a tokenizer would learn *␣eat*.
-# Python writes the two bytes of *ë* as `\xc3` and `\xab`.
+# The space is a token of its own, because our four words had no space before them, so no merge could learn one. From
+# running text a tokenizer would learn *␣eat*. Python writes the two bytes of *ë* as `\xc3` and `\xab`.
 #
 # A single token may be part of a character, so a program that prints tokens as they are generated must wait until a
 # character is complete (exercise 1).
@@ -627,8 +631,8 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 #   counted from the right, where the units stand: *12 | 345*. The price: with single digits more tokens for each
 #   number, with groups about 1,000 tokens to learn.
 # - *Case and spaces.* The words *␣tea*, *tea* and *␣TEA* share no token, so the model must learn that they are similar.
-#   And a *prompt*, the text that a model is to continue, should not end with a space: the model hardly ever saw one cut
-#   off from the next word, which usually brings its own.
+#   And a *prompt*, the text that a model is to continue, should not end with a space. In training nearly every space
+#   was part of the token that begins the next word, so the model hardly ever saw a space on its own.
 #
 # ### How many merges?
 #
@@ -639,11 +643,11 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # such as that of an output layer which does not share the embedding table.
 #
 # Second, later tokens tend to be rarer, because each merge takes the most frequent pair that is left: by hand the
-# counts were 12, 9, 5, 3. So later merges also shorten texts less. (An early token can become rare, too, because a
-# merge takes uses from its parts: *ea* ends with none.) We call a token *rare* if the training text uses it fewer than
-# 100 times. Rare tokens stay **undertrained**, because their rows are seldom looked up, so few examples train them. In
-# large models some tokens cause odd answers (*glitch tokens*). Most were probably frequent in the tokenizer's training
-# text and hardly occurred in that of the model.
+# counts were 12, 9, 5, 3. So later merges also shorten texts less. (An early token can become rare, too, when later
+# merges take it up: by hand, after four merges, no *ea* is left alone.) We call a token *rare* if the training text
+# uses it fewer than 100 times. Rare tokens stay **undertrained**, because their rows are seldom looked up, so few
+# examples train them. In large models some tokens cause odd answers (*glitch tokens*). Most were probably frequent in
+# the tokenizer's training text and hardly occurred in that of the model.
 #
 # **Fertility**, the average number of tokens per word, says how much shorter texts become. Here it is on held-out
 # captions. A word is what stands between two spaces, so *tea.* is one word and at least two tokens.
@@ -667,18 +671,22 @@ for row in captions["sizes"]:
 # window**, the tokens that it can read at once. Large models have this problem too: languages that their tokenizers saw
 # least tend to cost most.
 #
-# Which size is best? Rare tokens alone do not tell. In [our trials](#which-vocabulary-is-best) with vocabularies from
-# 300 to 16,000, the largest predicted held-out text best, although nearly all of its merged tokens are rare (fewer of
-# those in a text are rare). In translation, though, Sennrich and Zhang found that small vocabularies help small
-# corpora. So try a few sizes, and compare the models by what they cost and by their loss on held-out text, taken per
-# byte. A loss per token cannot be compared between vocabularies, because longer tokens are fewer, and each is harder to
-# predict ([more](#which-vocabulary-is-best)). The original transformer had 37,000 tokens for English and German
-# together; today's models often have 100,000 or more, and can afford it: a token's count grows with the training text,
-# and in a large model the table of embeddings is a small share.
+# Which size is best? The share of rare tokens alone does not tell. In [our trials](#which-vocabulary-is-best) with
+# vocabularies from 300 to 16,000, the largest predicted held-out text best, although nearly all of its merged tokens
+# are rare. (A rare token seldom occurs, so in a running text the share of rare ones is smaller than in the vocabulary.)
+# In translation, though, Sennrich and Zhang found that small vocabularies help small corpora. So try a few sizes, and
+# compare the models by what they cost and by their loss on held-out text.
+#
+# Take this loss per byte. A loss per token cannot be compared between vocabularies, because longer tokens are fewer,
+# and each is harder to predict ([more](#which-vocabulary-is-best)).
+#
+# The original transformer had 37,000 tokens for English and German together. Today's models often have 100,000 or more,
+# and can afford it, because a token's count grows with the training text, and in a large model the table of embeddings
+# is a small share.
 #
 # Whatever the size, split the data first and learn the merges from training text alone, because they are fitted to
-# their text like parameters. Otherwise the test text is cut into fewer tokens than other new text, and no longer stands
-# for it.
+# their text like parameters. Merges that were learnt from the test text, too, would cut it into fewer tokens than other
+# new text, so a test on it would no longer tell how new text fares.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -770,9 +778,9 @@ assert convenient.decode(convenient.encode(message)) != message
 # Tests on ordinary texts do not find this fault. So encode a text that contains `<eos>`, and check that no special
 # token comes out.
 #
-# Libraries differ. Hugging Face's tokenizers recognise special tokens in a text, unless you set `encode_special_tokens
-# = True`, which in spite of its name encodes them like any other text; tiktoken raises an error, unless you say what to
-# do (`allowed_special`, `disallowed_special`). Know what yours does before you hand it what users type.
+# Libraries differ. Hugging Face's tokenizers recognise special tokens in a text. To have them encoded like any other
+# text, set `encode_special_tokens = True`, although the name suggests the opposite. tiktoken raises an error, unless
+# you say what to do (`allowed_special`, `disallowed_special`). Know what yours does before you hand it what users type.
 
 # %% [markdown]
 # ## Batches with little padding
@@ -782,11 +790,15 @@ assert convenient.decode(convenient.encode(message)) != message
 # percent, are padding.
 #
 # The padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding.
-# Without it padding would take a share of the softmax, in the encoder and in cross-attention (in the decoder's
-# self-attention the causal mask hides it), so a sentence's outputs would depend on its batch. The mask is `tokens !=
-# pad_id`, which is safe because no text is ever encoded as `<pad>`. The loss is the mean over the real tokens alone.
-# Counting `<pad>` would make it look better, because it is the easiest token to predict. To test mask and loss, add
-# more padding, with dropout off: the outputs at real tokens and the loss must stay the same, up to rounding.
+# Without it padding would take a share of the softmax, so a sentence's outputs would depend on its batch. (That happens
+# in the encoder and in cross-attention; in the decoder's self-attention the causal mask hides the padding.) The mask is
+# `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
+#
+# The loss must leave out padding, too, so it is the mean over the real tokens alone. If `<pad>` counted, the loss would
+# look better than it is, because `<pad>` is the easiest token to predict.
+#
+# To test mask and loss, add more padding, with dropout off: the outputs at real tokens and the loss must stay the same,
+# up to rounding.
 #
 # Padding takes as much computation as any token. **Bucketing** reduces this waste: sort the sentences by length, and
 # fill the batches in this order. The price is that a batch is no longer a random sample of all lengths.
@@ -1155,14 +1167,15 @@ verdict
 #
 # ### Which vocabulary is best?
 #
-# Only a trained model can tell whether short texts or rare tokens matter more. To compare models with different
-# tokenizers, take **bits per byte**:
+# A larger vocabulary makes texts shorter, but more of its tokens are rare. Only trained models can tell which matters
+# more. To compare models with different tokenizers, take **bits per byte**:
 #
 # $$\text{bits per byte} = \frac{1}{\ln 2} \cdot \frac{\text{loss, summed over the tokens}}{\text{bytes of the text}} .$$
 #
-# Each loss is $-\ln$ of a token's probability, and these probabilities multiply to that of the text, as the tokenizer
-# cuts it. So the sum is $-\ln$ of the text's probability. Text and bytes are the same for all tokenizers, so bits per
-# byte can be compared. Dividing by $\ln 2$ turns **nats**, the unit of the natural logarithm, into bits.
+# Each loss is $-\ln$ of a token's probability. The product of these probabilities is the probability of the text, as
+# the tokenizer cuts it, and $-\ln$ turns the product into a sum. So the summed loss is $-\ln$ of the text's
+# probability. Text and bytes are the same for all tokenizers, so bits per byte can be compared. Dividing by $\ln 2$
+# turns **nats**, the unit of the natural logarithm, into bits.
 #
 # A loss *per token* cannot be compared between tokenizers, and neither can its exponential, the *perplexity*. Say that
 # the losses of a text add up to 60 nats. In 20 tokens that is 3 nats per token, a perplexity of $e^3 \approx 20$. In 15
@@ -1195,7 +1208,7 @@ for chosen in trials["models"]:
     )
 
 # %% [markdown]
-# The model with the largest vocabulary needs the fewest bits, though 95 percent of its learnt tokens are rare: here the
+# The model with the largest vocabulary needs the fewest bits, though 95 percent of its merged tokens are rare: here the
 # count of rare tokens would have misled us.
 #
 # Is the number of parameters the reason? Only in part. The wider model of 2,000 tokens has about as many parameters as
@@ -1243,10 +1256,11 @@ assert 2.8 < seconds[16_000] / seconds[2000] < 3.5
 # and drops those whose removal lowers the likelihood of the training text least. A new word gets its most probable
 # segmentation. The probability is the product of those of the subwords, so three frequent subwords can beat two rare
 # ones. Unigram can also draw one of several segmentations at random while a model is trained (**subword
-# regularisation**); *BPE-dropout* leaves out merges at random to the same end. **SentencePiece** is a program that
-# trains BPE or Unigram on raw text. It treats the space as a character like any other, so it needs no word splitter
-# made for one language; unless told otherwise, it still lets no subword cross a space. With *byte fallback* an unknown
-# character becomes bytes.
+# regularisation**). *BPE-dropout* leaves out merges at random to the same end.
+#
+# **SentencePiece** is no third method, but a program that trains BPE or Unigram on raw text. It keeps the space as a
+# character of the text, so it needs no word splitter made for one language. But unless told otherwise, it lets no
+# subword cross a space. With *byte fallback* an unknown character becomes bytes.
 
 # %% [markdown]
 # ### Is it the same as the library's?

@@ -35,10 +35,10 @@ transformer_map(built=11)
 #
 # A **corpus**, a collection of texts, is split into three parts. The model learns from the *training set*. The
 # *validation set* is for choosing when to stop and which settings (**hyperparameters**) to use. The *test set* must
-# tell how good the result is on new text, so it is never used to choose anything: the best of several settings is
-# partly the luckiest. No number occurs in more than one part, or the result would look better than it is (**data
-# leakage**). We draw numbers from 1 to 999,999, short ones more often, and `number_words` spells them in both
-# languages, with each German word cut into its parts.
+# tell how good the result is on new text, so it is never used to choose anything: the setting that is best on a set is
+# partly the luckiest there. Our texts are numbers, written out. No number occurs in more than one part, or the result
+# would look better than it is (**data leakage**). We draw numbers from 1 to 999,999, short ones more often, and
+# `number_words` spells them in both languages, with each German word cut into its parts.
 
 # %% the corpus, and four of its test pairs tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -412,9 +412,9 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # %% [markdown]
 # ## Label smoothing
 #
-# The loss so far, from here on the *plain* loss, always falls further if the right token's logit grows. So a model
-# trained on it becomes surer and surer, and on new text also where it is wrong. **Label smoothing** is meant to curb
-# this **overconfidence**: it asks for less than certainty.
+# The loss so far, from here on the *plain* loss, always falls further if the right token's logit grows. So it never
+# stops pushing the model to be surer. But a model that is surer of everything is on new text also surer of its
+# mistakes. **Label smoothing** is meant to curb this **overconfidence**: it asks for less than certainty.
 #
 # Without it, the target is *one-hot*: 1 for the right token and 0 for all others. With it, the target is a share
 # $q_i$ for each token: with $\varepsilon = 0.1$, nine tenths go to the right token, and a tenth is spread evenly over
@@ -424,10 +424,10 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 #
 # $$-(0.925 \ln 0.7 + 3 \cdot 0.025 \ln 0.1) = 0.330 + 0.173 = 0.503$$
 #
-# The smoothed loss is smallest where each $p_i$ equals $q_i$ (its gradient at the logits is $p - q$, which is 0 only
-# there), and even there it is [above 0](#how-small-can-a-smoothed-loss-become). So with 334 tokens a model trained on
-# it learns to give each right token about 0.9, and its plain loss, which `evaluate` measures, is then about
-# $-\ln 0.9 = 0.105$. That is why the run above ends near 0.11, and not near 0.
+# The gradient of the smoothed loss at the logits is $p - q$. It is 0 only where each $p_i$ equals $q_i$, so there the
+# loss is smallest, though still [above 0](#how-small-can-a-smoothed-loss-become). With 334 tokens the right token's
+# $q_i$ is about 0.9, so a model trained on the smoothed loss learns to give each right token about 0.9. Its plain loss,
+# which `evaluate` measures, is then about $-\ln 0.9 = 0.105$. That is why the run above ends near 0.11, and not near 0.
 
 # %% [markdown]
 # ## How large a step?
@@ -441,9 +441,10 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # thousand times as much. Its learning rate should be 0.000001, a million times smaller, although the model is the same.
 #
 # So a learning rate that suits one parameter can be far too large or too small for another. Adam divides the size of
-# the gradient out. In the example it makes both gradients $-1$, so it needs the learning rates 1 and 0.001, a thousand
-# apart instead of a million. What is left is the difference in how far each should move, 1 and 0.001; within one model
-# that usually differs less, so that one learning rate can do.
+# the gradient out. In the example it makes both gradients $-1$, so it needs the learning rates 1 and 0.001, which are a
+# thousand apart and no longer a million. They still differ because the parameters themselves should move by 1 and by
+# 0.001. Within one model the distances that parameters should move usually differ less, so one learning rate can do for
+# all.
 #
 # ### Adam
 #
@@ -459,10 +460,10 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # How far back do $m$ and $v$ look? In $m$ a gradient that is $k$ steps old has the weight $(1 - \beta_1) \, \beta_1^k$:
 # with $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on. The latest $1 / (1 - \beta_1) = 10$ gradients have about two
 # thirds of the weight, $1 - 0.9^{10} = 0.65$. In $v$, with the transformer paper's $\beta_2 = 0.98$, the latest 50 have
-# that share. The mean $v$ looks further back, because the usual size should not depend on a few batches. And $v$ must
-# not forget much faster than $m$: after one huge gradient, each further step multiplies this gradient's trace in $m$
-# by $\beta_1 = 0.9$, and that in $\sqrt v$ by $\sqrt{\beta_2} = 0.99$. Were the second factor the smaller, $m$ would
-# soon be divided by too little, and the steps would become too long.
+# that share. The mean $v$ looks further back, because the usual size should not depend on a few batches. There is a
+# second reason. What one huge gradient leaves in $m$ is multiplied at each further step by $\beta_1 = 0.9$, and what it
+# leaves in $\sqrt v$ by $\sqrt{\beta_2} = 0.99$. If $\sqrt v$ shrank faster than $m$, then $m$ would soon be divided by
+# too little, and the steps would become too long.
 #
 # But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$. After $n$ steps all
 # weights sum to only $(1 - \beta)(1 + \beta + \dots + \beta^{n-1}) = 1 - \beta^n$. So $m$ and $v$ are each divided by
@@ -599,7 +600,7 @@ plt.show()
 # Warm-up protects the beginning of a run, and **gradient clipping** protects every step. Now and then an odd sentence
 # gives a huge gradient, and in plain gradient descent one such step can undo many good ones. Adam bounds that one step,
 # but [the steps after it suffer](#why-clip-if-adam-divides-the-size-out). In $m$ the huge gradient keeps pushing in its
-# own direction. In $v$ it stays longer still, and makes later steps too short.
+# own direction for a while. In $v$ it stays longer still, so when the push has faded, the steps are too short.
 #
 # To clip, take all gradients of the model as one long vector. If its norm, the *global norm*, exceeds a limit, scale
 # the vector down to that limit, in the same direction: with limit 1, the vector $(3, 4)$ of norm 5 becomes
@@ -680,8 +681,9 @@ plt.show()
 # training and validation loss is the *generalisation gap*.) Anything meant to prevent overfitting is called
 # **regularisation**.
 #
-# The output compares remedies: *none* is the left panel, and each row below adds one. All losses are plain, and all
-# numbers are means of three seeds, with ± their standard deviation.
+# The output compares remedies: *none* is the left panel, and each row below adds one. The first two columns are
+# measured where the validation loss is lowest, the last two at the end. All losses are plain, and all numbers are means
+# of three seeds, with ± their standard deviation.
 
 # %% lowest and last losses, and what is right then tags=["hide-input"]
 print(
@@ -702,9 +704,8 @@ for name in ("none", "weight decay 1"):
 # The remedies, one by one:
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
-#   keep the parameters that had the lowest loss. That treats the symptom: in row *none* the loss is then lower than at
-#   the end, but the share of right numbers is not higher. So if right answers matter, keep the model that gets the most
-#   numbers right.
+#   keep the parameters that had the lowest loss. That treats the symptom: in row *none* the loss is lower there than at
+#   the end, but no more numbers are right. So if right answers matter, keep the model that gets the most numbers right.
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
 #   the right panel of the figure: both losses fall together, and the gain is fifty percentage points. Here it is done
 #   by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`).
@@ -781,8 +782,8 @@ assert doubting[-1] < doubting.min() + 0.001  # it turns upwards no more
 #
 # May we take the mean of the batches' mean losses? Take two sentences, with 3 and 9 targets, first as one batch and
 # then as two. Combine the losses of the two small batches in two ways: divide each summed loss by 12, the number of all
-# targets, and add; or take the mean of the two mean losses. *Away* is how far the gradient of the combined loss is from
-# the large batch's gradient, divided by the length of the large batch's.
+# targets, and add; or take the mean of the two mean losses. *Away* is the distance of the gradient of the combined loss
+# from the large batch's gradient, as a share of the length of the latter.
 
 # %% two batches, and two ways to divide tags=["hide-input"]
 torch.manual_seed(0)
@@ -825,7 +826,9 @@ for name, scale in [
 # long sentence $\frac12 \cdot \frac19 = \frac1{18}$.
 #
 # A model trained with the mean of means does learn, so the mistake is easy to miss: Hugging Face's `transformers` [made
-# it](https://huggingface.co/blog/gradient_accumulation) until October 2024. So count all targets first:
+# it](https://huggingface.co/blog/gradient_accumulation) until October 2024. So count all targets first, and divide each
+# part's summed loss, which our `cross_entropy` returns, by that count. Each backward pass adds its gradients to those
+# of the parts before:
 
 
 # %%
@@ -868,7 +871,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## The trainer
 #
-# Last, the power cut, which a long run must survive. The book's `Trainer` has a `model`, an `optimizer`, and a
+# Last, the power cut, which a long run must survive. For that, everything that the loop works with should be in one
+# object, so that it can be saved. The book's `Trainer` is this object: it has a `model`, an `optimizer`, and a
 # `config`, a `TrainingConfig`, whose `learning_rate_at(step)` is the schedule. Its `train` is the loop above, and
 # `train_step(batches, learning_rate)` is one step, on a list of batches that count as one; it returns their summed loss
 # and number of targets.
@@ -1054,8 +1058,9 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 # 5. The history: a run that keeps the best model must know its lowest validation loss so far, or it could overwrite
 #    that model with a worse one. (The example below keeps training losses only.)
 #
-# The learning rate and the order of the sentences are not on the list, because both can be computed again: the one from
-# the number of the step, here the length of the history, the other from the seed and the number of the epoch.
+# The learning rate and the order of the sentences are not on the list, because both can be computed again. The learning
+# rate follows from the number of the step (in the code below, the length of the history tells it), and the order from
+# the seed and the number of the epoch.
 #
 # `save_run` writes the five to a new file beside the old one, and renames it when it is complete. Renaming is
 # **atomic**: it happens wholly or not at all. So a process that is killed while saving leaves the old run or the new
@@ -1430,9 +1435,9 @@ verdict
 # ### Where does it look?
 #
 # Take the test number *sixty three thousand six hundred and forty nine*, and record the cross-attention of the last
-# decoder layer, the mean of its four heads. Each row is labelled with the word that the model writes next. Its query
-# comes from the word before that one, which through self-attention has read all earlier words. **Predict first**: what
-# does the picture look like where units and tens cross?
+# decoder layer, the mean of its four heads. Each row is labelled with the word that the model is about to write. The
+# query of the row comes from the last word already written, and through self-attention that word has read all earlier
+# ones. **Predict first**: what does the picture look like where units and tens cross?
 
 # %% the last cross-attention, averaged tags=["hide-input"]
 from dotformer.support.recording import record_weights
@@ -1495,11 +1500,12 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
     )
 
 # %% [markdown]
-# The smoothed loss is smallest at 0.925, and 0.999 costs more than 0.925, as [above](#label-smoothing). It cannot reach
-# 0: the least is the **entropy** of the smoothed target, here 0.349, 0.90 for this chapter's 334 tokens, and 1.38 for
-# the paper's 37,000. So expect a worse perplexity, and do not compare a smoothed training loss with a plain validation
-# loss. (A training loss above the validation loss is usually no mistake: smoothing and dropout raise it, and it is
-# often the mean over an epoch in which the model was still worse.)
+# The smoothed loss is smallest at 0.925, where $p$ equals $q$ ([above](#label-smoothing)). By this loss 0.999 is worse
+# than 0.925, by the plain loss it is better. The smoothed loss cannot reach 0: the least is the **entropy** of the
+# smoothed target, here 0.349, 0.90 for this chapter's 334 tokens, and 1.38 for the paper's 37,000. So do not compare a
+# smoothed training loss with a plain validation loss. And expect a worse perplexity, because the model is held back
+# from being sure. (A training loss above the validation loss is usually no mistake: smoothing and dropout raise it, and
+# it is often the mean over an epoch in which the model was still worse.)
 
 # %% [markdown]
 # ### Why clip, if Adam divides the size out?
@@ -1662,8 +1668,8 @@ plt.show()
 # **Adam.** Both optimisers get everything right at some learning rate, SGD at learning rates some thirty times as high.
 # Over a tenfold range of learning rates Adam gets more than 99 percent, SGD more than 96. So this small model does not
 # need Adam. Language models trained with SGD usually end far worse. A likely reason is that a large share of text
-# consists of tokens that are each rare: one learning rate for all learns the frequent words and is too slow for the
-# others, where Adam's steps do not depend on how large a gradient is ([Kunstner and others,
+# consists of tokens that are each rare. At one learning rate SGD learns the frequent words and is too slow for the rare
+# ones. Adam is not, because its steps do not depend on how large a gradient is ([Kunstner and others,
 # 2024](https://arxiv.org/abs/2402.19449)).
 #
 # **Warm-up.** At the chapter's learning rate it makes no difference. At twice that learning rate it saves steps: 99

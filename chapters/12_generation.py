@@ -84,9 +84,9 @@ assert text_of(written) == "a cup"
 # ## Several hypotheses at once
 #
 # **Beam search** keeps the best few beginnings (**hypotheses**), say two. At each step it continues each of them with
-# every word that may follow, and ranks all results by probability, the product over their words. A result among the two
-# best that ends with `<eos>` is set aside as finished. Of all results that do not end, the two best go on; they are
-# called *live*. By hand, with dropped hypotheses in grey:
+# every word that may follow, and ranks all results by probability, the product over their words. If one of the two best
+# results ends with `<eos>`, it is set aside as finished. Then the two best of those that do not end go on, so that two
+# beginnings are still followed; they are called *live*. By hand, with dropped hypotheses in grey:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A tree of beginnings. From <bos> to a 0.5, the 0.4 and this 0.1, of which a and the are kept. From a to cup 0.2, pot 0.175 and tea 0.125, from the to tea 0.36 and cup 0.04; kept are the tea and a cup, and both end."}}
 from classroom.diagram import Diagram
@@ -157,25 +157,21 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
 #
-# All hypotheses of one step are equally long, so the penalty decides only between those that end at different steps.
-#
 # **When does an ending count?** Only if it is among the step's best `beam` results (two, above). After a softmax no
-# probability is exactly 0, so in a trained model every hypothesis can end at every step, and if all endings counted,
-# even the empty sentence could win. And every hypothesis can go on, so `live` never empties, and a greatest length is
-# needed. ([When does the search stop?](#when-does-beam-search-stop))
+# probability is exactly 0, so in a trained model every hypothesis can end at every step. If all endings counted, even
+# the empty sentence could win, because its sum has a single term. And every hypothesis can go on, so `live` never
+# empties, and a greatest length is needed. ([When does the search stop?](#when-does-beam-search-stop))
 #
 # What does a beam cost? With a beam of $K$ and $V$ words, each step runs $K$ rows through the model and ranks $K V$
-# continuations. With $\alpha = 0$ a beam of 1 gives what greedy decoding gives: its first ending was the best result of
-# its step, and what goes on has a smaller sum, which can only fall. (With $\alpha > 0$ a longer sentence may overtake
-# that one.) A beam so wide that nothing is dropped is **exhaustive search**, over all $V^n$ sentences of $n$ words.
+# continuations. With $\alpha = 0$ a beam of 1 gives what greedy decoding gives ([why](#when-does-beam-search-stop)). A
+# beam so wide that nothing is dropped is **exhaustive search**, over all $V^n$ sentences of $n$ words.
 
 # %% [markdown]
 # ## Should one search harder?
 #
 # [Stahlberg and Byrne (2019)](https://arxiv.org/abs/1908.10090) found, for each source, the sentence that is likeliest
-# under a trained translation model. Their search is *exact* without being exhaustive: as a sum never rises, it can drop
-# every beginning whose sum is already below that of the best finished sentence. For more than half of the sources the
-# likeliest sentence was the *empty* one.
+# under a trained translation model ([how](#when-does-beam-search-stop)). For more than half of the sources it was the
+# *empty* one.
 #
 # How can that be? The probability of a good translation of twenty words is a product of twenty-one factors, counting
 # the end token. At 0.7 each that makes 0.0006. A model that wrongly gives the empty sentence as much as 0.001 prefers
@@ -216,8 +212,10 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # | `state.select(rows)` | keeps these rows, in this order; a row that is not named leaves the batch, and a row may be named twice (when two kept hypotheses continue the same one) |
 # | `state.special_ids` | the numbers of padding, begin and end; the first two are never written |
 #
-# `Table`, folded, is such a state for the little model above. In the code a state has the type `Decoding`, and the
-# `decoding.check…` calls catch mistakes.
+# `Table`, folded, is such a state for the little model above. Its type in the code is `Decoding`, and the
+# `decoding.check…` calls catch mistakes. At each step `generate` asks for the logits, rules out padding and begin, and
+# chooses a token for each row. Rows that chose the end leave the batch; to the sentences of the others the token is
+# appended.
 
 
 # %% the interface over these probabilities tags=["hide-input"]
@@ -317,9 +315,9 @@ class Recompute:
 # `beam_search`, folded, does for a batch what the short beam search above did for one sentence, with the length
 # penalty. To the model each hypothesis is a row, and after each step `select` gets the rows that the kept ones came
 # from. In the example *the tea* comes from row 1, *the*, and *a cup* from row 0, *a*, so `select([1, 0])` swaps the
-# rows. Without it the model would read *tea* after *a*, and nothing would crash. Beam search also compares different
-# rows. Adding a number to all logits of a row leaves its probabilities unchanged, so a higher logit in one row means
-# nothing against another row's. Log-probabilities can be compared.
+# rows. Without it the model would read *tea* after *a*, and nothing would crash. It compares log-probabilities, not
+# logits: adding a number to all logits of a row changes none of its probabilities, so a logit means nothing against
+# another row's.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -513,7 +511,7 @@ assert np.allclose(
 )
 
 # %% [markdown]
-# A beam of four gets a few more numbers right with every seed, at the cost of four times as many rows.
+# The beam gets a few more numbers right with every seed, for four times as many rows.
 #
 # Is a wrong output the fault of the search or of the model? If the right sentence scores higher than the one that was
 # written, the search has failed. If not, a better search cannot help, since the model prefers a wrong one. Here are an
@@ -563,8 +561,6 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # 2. The likeliest text is not a typical one. Toss a coin that shows heads with probability 0.6. The likeliest run of a
 #    hundred tosses is all heads, and nobody ever sees it.
 #
-#
-#
 # So draw each word at random with the model's probabilities. This is called **sampling** (or *ancestral sampling*). Its
 # weakness is the **tail**: thousands of words with a tiny probability each. If together they have 5 percent at each
 # step, a text of twenty words has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can
@@ -597,9 +593,9 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # after temperature 0.5 two are enough. So the order matters: the code applies temperature, then top-k, then top-p.
 #
 # The code leaves min-p out. [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose it for high
-# temperatures: the flatter the probabilities, the further into the tail top-p must go to collect its share $p$. Min-p
-# then keeps more words, too, but compares each with the likeliest alone, however long the tail. Their claim that its
-# texts are better than those of top-p is disputed ([Schaeffer and others, 2025](https://arxiv.org/abs/2506.13681)).
+# temperatures, where the probabilities are flat and top-p must go far into the tail to collect its share $p$. Min-p has
+# no share to fill: it compares each word with the likeliest alone, however long the tail. Their claim that its texts
+# are better than those of top-p is disputed ([Schaeffer and others, 2025](https://arxiv.org/abs/2506.13681)).
 
 # %% tags=["proof"]
 assert round(1 - 0.95**20, 2) == 0.64
@@ -703,8 +699,8 @@ for options in (
 # draw may take a wrong one. (The � is a byte that is no whole character.) Every option brings the share nearer to that
 # of greedy decoding. So where only one answer is right, a single draw is a poor way to find it.
 #
-# **Minimum Bayes risk decoding** draws many translations and takes the one that is most like all the others, so that a
-# single odd sentence rarely wins.
+# **Minimum Bayes risk decoding** does not rely on one: it draws many translations and takes the one that is most like
+# all the others.
 #
 # After training with label smoothing, unfiltered draws are worse still
 # ([why](#why-are-draws-after-label-smoothing-so-poor)).
@@ -787,8 +783,8 @@ for column in range(4):
 plt.show()
 
 # %% [markdown]
-# Each triangle is one head's attention scores, one query per row. Dark cells are computed at that step: without a cache
-# $t(t+1)/2$ at step $t$ (masked ones not counted), with a cache $t$. For $n$ tokens, all steps together compute:
+# Each triangle is one head's attention scores, one query per row, and dark cells are computed at that step. For $n$
+# tokens, all steps together compute (masked scores not counted):
 #
 # | | without a cache | with a cache |
 # |---|---|---|
@@ -806,7 +802,8 @@ plt.show()
 # ```
 #
 # `KVAttention` does that for all heads of a batch, with the parameters of the attention of [chapter
-# 7](07_learning.ipynb#let-the-machine-do-it).
+# 7](07_learning.ipynb#let-the-machine-do-it). It starts with the keys and values of the vectors that it is given.
+# `extend` first keeps those of new tokens and then attends, and `attend` only attends.
 
 # %% tags=["export"] module="generation"
 from dotformer.attention import MultiHeadAttention
@@ -903,7 +900,7 @@ class KVCache:
 # %% [markdown]
 # `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-module-that-the-book-uses) for one token. A layer
 # takes its attention as a function: `layer.self_attention_add_norm(x, f)` adds `f(x)` to `x`, with a norm before or
-# after. Here `f` is the method that remembers.
+# after. Here `f` is `extend` for self-attention, which keeps the new keys and values, and `attend` for cross-attention.
 #
 # **Which masks does a step need?**
 #
@@ -915,8 +912,8 @@ class KVCache:
 # A chat model reads its *prompt*, the text given to it, in one pass, the **prefill**, which fills the cache. In a
 # prefill the new tokens *do* need a causal mask, among themselves ([why](#several-tokens-at-once)).
 #
-# At each step the cache must give the logits that teacher forcing computes there, with the whole target in one pass,
-# also when sentences change places and one is repeated:
+# Teacher forcing computes the logits of all steps in one pass over the whole target. At each step the cache must give
+# the same ones, also after `select` has made sentences change places and repeated one:
 
 # %% the largest difference at each step tags=["hide-input"]
 torch.manual_seed(0)
@@ -1022,8 +1019,8 @@ axes.set(xlabel="tokens written", ylabel="seconds, 4 sentences", ylim=(0, None))
 plt.show()
 
 # %% [markdown]
-# There are $257/2$, about 128, times fewer token vectors. The gain in time is smaller, presumably because at this size
-# much of a step's time goes into starting its operations, whether for one token or for many.
+# By the table above there are $(n + 1)/2 = 257/2$, about 128, times fewer token vectors. The gain in time is smaller,
+# presumably because at this size much of a step's time goes into starting its operations.
 #
 # The price is storage: for each layer and head, the cache keeps a key and a value of each token. For $n$ tokens of $B$
 # sequences these are
@@ -1092,8 +1089,9 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # arithmetic ([why](#why-one-sentence-is-slow)). If the model reads five tokens in one pass, its parameters are still
 # loaded only once. **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses that.
 # A small **draft model** with the same vocabulary writes a few tokens ahead, say four. Then the large model reads five
-# tokens in one pass, under a causal mask: the newest token of the text, which it has chosen but not yet read (its cache
-# holds the tokens before), and the four drafted ones. Each of the five rows of logits says what it would write next.
+# tokens in one pass, under a causal mask. The first is the newest token of the text, which it has chosen but not yet
+# read (its cache holds the tokens before). The other four are the drafted ones. So there are five rows of logits, and
+# each says what the large model would write after that token.
 #
 # With greedy decoding, drafted tokens are accepted as long as each is the large model's choice. The first that is not
 # is replaced by that choice, and those after it are dropped. (A cache must forget the replaced token and all dropped
@@ -1114,10 +1112,10 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # or a loss](#does-a-small-draft-model-pay).
 #
 # With sampling, a drafted token to which the large model gives the probability $p$ and the small one $q$ is kept with
-# probability $\min(1, p/q)$, and else redrawn in such a way that what is written is distributed as if the large model
-# had drawn it ([why](#why-does-speculative-sampling-change-nothing)). So a poor draft model costs only speed ([how
-# much?](#how-many-tokens-does-a-pass-give)). With many sentences at once the device is busy already, and the gain
-# shrinks or is lost.
+# probability $\min(1, p/q)$. Otherwise another draw replaces it, so that every token is written as often as if the
+# large model had drawn it ([why](#why-does-speculative-sampling-change-nothing)). So a poor draft model costs only
+# speed ([how much?](#how-many-tokens-does-a-pass-give)). With many sentences at once the device is busy already, and
+# the gain shrinks or is lost.
 
 # %% [markdown]
 # ## Exercises
@@ -1354,9 +1352,19 @@ verdict
 # %% [markdown]
 # ### When does beam search stop?
 #
-# It stops after `max_length` tokens, or earlier if `beam` hypotheses have ended and no live one can still beat the best
-# of them: a live one's sum can only fall, so its score is at most its present sum divided by $\text{lp}$ of
-# `max_length`. If none has ended by then, the live ones are returned.
+# The search stops after `max_length` tokens. It stops earlier if `beam` hypotheses have ended and no live one can still
+# beat the best of them. (All live ones are equally long, so the penalty decides only between those that end at
+# different steps.) A live one's sum can only fall, and the penalty is largest at `max_length`, so its score is at most
+# its present sum divided by $\text{lp}$ of `max_length`. If none has ended after `max_length` tokens, the live ones are
+# returned.
+#
+# A beam of 1 first finishes the sentence that greedy decoding writes. The search then goes on with the best result that
+# does not end, but its sum is smaller already and can only fall, so with $\alpha = 0$ the first sentence wins. (With
+# $\alpha > 0$ a longer one may overtake it.)
+#
+# That a sum never rises also allows a search that is *exact* without being exhaustive: it drops every beginning whose
+# sum is already below that of the best finished sentence. So Stahlberg and Byrne could find the likeliest sentence of
+# all.
 #
 # ### Why are draws after label smoothing so poor?
 #
