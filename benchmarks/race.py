@@ -229,7 +229,7 @@ def asked_for(about: str) -> tuple[int, str]:
     return args.jobs, device_named(args.device)
 
 
-def race(name: str, tasks: Mapping[str, Task], about: str) -> None:
+def race(name: str, tasks: Mapping[str, Task], about: str) -> Store:
     """Do all of it, as the command line says, and keep what is found in book/measurements as soon as it is."""
     jobs, device = asked_for(about)
     steps = {corpus: task.steps for corpus, task in tasks.items()}
@@ -240,3 +240,4 @@ def race(name: str, tasks: Mapping[str, Task], about: str) -> None:
             job = {"part": "judge", "corpus": corpus, "model": model, "settings": settings}
             store.do([job | {"seed": seed} for seed in SEEDS])
     store.save()
+    return store

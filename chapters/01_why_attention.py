@@ -88,9 +88,9 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # A real state is a vector. The function that computes the new state from the old one and the word is called a **cell**.
 # The plain cell mixes the word $x$ and the state $h$ with two matrices, and squeezes the result between −1 and 1. Why
-# squeeze? Without it the state would be a sum with one term for each word, the word times fixed matrices, so *good*
-# would add the same after *not* as without *not*. The squeeze, the function $\tanh$, is steep near 0 and flat
-# elsewhere. So the effect of *good* depends on the state, and *not* has changed the state. The new state is $h'$:
+# squeeze? Without it each word would add a term of its own to the state, whatever the other words are, so *good* would
+# add the same after *not* as without *not*. The squeeze, the function $\tanh$, is steep near 0 and flat far from it. So
+# the effect of *good* depends on the state, and *not* has changed the state. The new state is $h'$:
 #
 # $$h' = \tanh(x W_x + h W_h + b) .$$
 #
@@ -98,8 +98,9 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # every step, so the number of parameters does not depend on the length of the sequence.
 #
 # In the plain cell, each step multiplies a small change of the state by $W_h$, the same matrix whatever the word, and
-# by the slope of $\tanh$. The **LSTM** (long short-term memory) adds a second state, the **cell state** $c$, whose path
-# to the next step avoids both:
+# by the slope of $\tanh$, which is never above 1. So the cell has little say in how long it keeps a word. The **LSTM**
+# (long short-term memory) adds a second state, the **cell state** $c$, whose path to the next step avoids the matrix
+# and the slope:
 #
 # $$c' = f \odot c + i \odot g .$$
 #
@@ -319,11 +320,10 @@ for name in names:
 # Why so little? Look at one factor of the chain. It multiplies a small change $\delta$ of the old state by $W_h$, and
 # then each entry by the slope of $\tanh$. The slope is $1 - \tanh^2$, here $1 - h'^2$.
 #
-# First the matrix. The entries of $W_h$, uniform up to $\pm 1/\sqrt H$, have the variance $1/(3H)$, a third of the
-# squared bound. Each number of the new change, $\delta W_h$, is a sum of $H$ such entries, weighted by the numbers of
-# $\delta$. The entries are independent, so their variances add, and the square of the new number is on average
-# $\|\delta\|^2 / (3H)$ ([derived](#three-explanations)). The change has $H$ such numbers, so its squared length is
-# about $\|\delta\|^2 / 3$: a typical change shrinks to about $1/\sqrt 3 = 0.58$ of its length.
+# First the matrix. Each number of the new change, $\delta W_h$, is a sum of $H$ entries of $W_h$, weighted by the
+# numbers of $\delta$. The entries are independent and uniform up to $\pm 1/\sqrt H$, so the square of such a sum is on
+# average $\|\delta\|^2 / (3H)$ ([derived](#three-explanations)). The change has $H$ such numbers, so its squared length
+# is about $\|\delta\|^2 / 3$: a typical change shrinks to about $1/\sqrt 3 = 0.58$ of its length.
 #
 # Then the slope: it is 0.86 on average. Together they make 0.50 a step. Measured:
 
@@ -356,7 +356,13 @@ assert np.median(once) > 1 > max(twice)
 # The measured 0.52, between 5 and 20 back, is close to that. A constant factor for each step is **exponential** fading:
 # $0.52^{20}$ is two millionths.
 #
-# So much for the plain cell. Here are all four rows side by side; the other three are explained below:
+# So much for the plain cell. An orthogonal $W_h$ keeps every length, so only the slope of $\tanh$ is left, and that is
+# below 1 wherever the state is not 0.
+#
+# The sum inside an LSTM's forget gate is spread around 0, so the gate stands about half open, $\sigma(0) = \frac12$.
+# But a change of $c$ also changes $h$, and $h$ enters the next gates and so the next $c$: this *path through $h$* adds
+# some more ([measured](#three-explanations)). With the gate held open, $f$ is about 0.95. Here are all four side by
+# side:
 #
 # | | the matrix or the gate keeps | and then | a step |
 # |---|---|---|---|
@@ -364,13 +370,6 @@ assert np.median(once) > 1 > max(twice)
 # | LSTM | about ½ | and more on a path through $h$ | 0.63 |
 # | plain, orthogonal $W_h$ | 1 | times the slope, some 0.8 | 0.8 |
 # | LSTM, gate open | 0.95 | and more on the path through $h$ | about 0.97 |
-#
-# The sum inside an LSTM's forget gate is spread around 0, so the gate stands about half open, $\sigma(0) = \frac12$. A
-# change of $c$ also changes $h$, and $h$ enters the next gates and so the next $c$: this *path through $h$* adds the
-# rest ([measured](#three-explanations)).
-#
-# An orthogonal $W_h$ keeps every length, so only the slope of $\tanh$ is left, and that is below 1 wherever the state
-# is not 0.
 #
 # Influence decides what can be learned. Training moves each parameter against the *gradient*, the derivative of the
 # error. A parameter serves at every step, so its gradient is a sum with a term for each step (*backpropagation through
@@ -384,9 +383,9 @@ assert np.median(once) > 1 > max(twice)
 # that of $W_h$ is below 1, the gradient must vanish, because the slope of $\tanh$ is never above 1: with 0.9, at most
 # $0.9^{100} \approx 0.00003$ of a change is left after 100 steps. In the plain cell here the largest singular value is
 # a little above 1, so a single step can lengthen a change. But the lengthened change comes out in another direction, in
-# which the next step shortens it, so the gradient vanishes all the same. What counts over many steps is the size of the
-# largest *eigenvalue* of $W_h$: the factor per step tends to it, and it is only about 0.6. The slope of $\tanh$ shrinks
-# the change further.
+# which the next step shortens it, so the gradient vanishes all the same. Multiply by $W_h$ again and again, and the
+# factor per step tends to one number, the size of its largest *eigenvalue*. Here that is only about 0.6. The slope of
+# $\tanh$ shrinks the change further.
 #
 # Where each step multiplies by more than 1, the gradient grows instead: 50 factors of 1.1 make 117. This is the
 # **exploding gradient**. In training the loss can then suddenly leap up or become NaN (*not a number*), and the length
@@ -474,10 +473,11 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# At most 24. Take first a state of one number, such as $x_1 + x_2$. It explains half the variance of $x_1$ and half
-# that of $x_2$, which together counts as one number recalled. Whatever this state mixes, its $R^2$ add up to at most 1.
-# The reason is that correlation is mutual: the state explains the same share of each $x$ as that $x$ explains of the
-# state. The $x$ are independent, so their shares of the state add up, and together they explain at most all of it.
+# At most 24. Take first a state of one number, such as $x_1 + x_2$. Each of the two explains half the variance of the
+# state. Correlation is mutual, so the state explains the same share of each $x$ as that $x$ explains of the state, here
+# half of each, and together this counts as one number recalled. Other mixtures do no better: the $x$ are independent,
+# so their shares of the state add up, and together they explain at most all of it. So the $R^2$ of this one number add
+# up to at most 1.
 #
 # Now take a state of 24 numbers. An invertible matrix turns them into 24 uncorrelated ones, from which a linear fit
 # predicts exactly the same. What uncorrelated numbers explain of an $x$ adds up, and each of the 24 adds at most 1 over
@@ -489,8 +489,8 @@ for name in names:
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
 # a third. Its $c$ is largely a sum in which old words fade slowly, so dozens of words are still in it. Each moves the
 # sum, but explains only a small share of it, because so many others move it, too. (The latest word, with 82 percent, is
-# an exception: most of that comes from $h = o \odot \tanh c$, where this word moves the output gate $o$.) With
-# PyTorch's initialisation the LSTM recalls only 14 of 48 in all ([why](#why-only-14-of-48)).
+# an exception, because it also shows in $h = o \odot \tanh c$: it moves the output gate $o$, which is computed anew at
+# each step.) With PyTorch's initialisation the LSTM recalls only 14 of 48 in all ([why](#why-only-14-of-48)).
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.
@@ -787,14 +787,14 @@ plt.show()
 # multiplications, and a plain cell has two such matrices, this convolution three, one for each word that it sees, and
 # attention four (chapters 4 and 6 introduce them). The second part, in attention only, is the $n^2$ pairs of words: to
 # compare the two takes $d$ multiplications, and to multiply one vector by its weight $d$ more. So the work of attention
-# is **quadratic** in $n$. The paper counts only the pairs, without the four matrices: their $2 n^2 d$ is less than a
-# plain cell's $2 n d^2$ as long as $n < d$.
+# is **quadratic** in $n$. The paper leaves out the four matrices. Counted like that, attention does less work than a
+# plain cell as long as $n < d$, because $2 n^2 d$ is then less than $2 n d^2$.
 #
-# Attention needs one layer and no waiting. The price is work: with its four matrices, not two, it does *more* than a
-# plain cell at any length. An LSTM has eight, four more than attention. So attention does more work than an LSTM only
-# where its pairs, $2 n^2 d$, outweigh these four matrices, $4 n d^2$, that is, where $n$ is above $2d$. With the
-# original transformer's width, $d = 512$, this is beyond about a thousand words ([counted
-# below](#how-much-work-is-it)).
+# Attention needs one layer and no waiting. The price is work: counted in full, it does *more* than a plain cell at any
+# length, because it has four matrices and the cell two. But an LSTM has eight, four more than attention. So attention
+# does more work than an LSTM only where its pairs, $2 n^2 d$, outweigh the LSTM's four extra matrices, $4 n d^2$, that
+# is, where $n$ is above $2d$. With the original transformer's width, $d = 512$, this is beyond about a thousand words
+# ([counted below](#how-much-work-is-it)).
 #
 # What attention saves in training is the *waiting*: a plain cell or an LSTM needs $h_{t-1}$ before it can compute
 # $h_t$. Waiting is slow on a GPU, because its thousands of units work side by side, and one step, with one word of each
@@ -807,9 +807,9 @@ plt.show()
 #
 # ### Is attention an infinite memory?
 #
-# No: all the words must be kept, and weight that is shared among more words is *diluted*. Say that one word has the
-# score 9, and all the others 0. It counts as much as $e^9 \approx 8{,}100$ of them, so it gets 0.994 of the weight
-# among 50 words, 0.62 among 5,000, and 0.14 among 50,000.
+# No, for two reasons. All the words must be kept, so its memory grows with the text. And weight that is shared among
+# more words is *diluted*. Say that one word has the score 9, and all the others 0. It counts as much as
+# $e^9 \approx 8{,}100$ of them, so it gets 0.994 of the weight among 50 words, 0.62 among 5,000, and 0.14 among 50,000.
 #
 # Nearly every transformer has a maximum text length, its **context length**, set by memory, by cost, or by the
 # positions that it was trained on. The layer itself fits any length: **the number of parameters does not depend on the
@@ -995,8 +995,8 @@ verdict
 #
 # The entries of $W_h$ are uniform between $-1/\sqrt{H}$ and $1/\sqrt{H}$. Between $-a$ and $a$ the variance is
 # $a^2 / 3$, here $1/(3H)$. An entry of $\delta W_h$ is a sum of $H$ of them, each times an entry of $\delta$. Variances
-# of independent terms add up, and a factor enters as its square, so the variance is $\|\delta\|^2 / (3H)$, as used
-# above.
+# of independent terms add up, and a factor enters as its square, so the variance is $\|\delta\|^2 / (3H)$. The mean is
+# 0, so this is the average square that was used above.
 #
 # The LSTM keeps more than its forget gate lets through, because of the path through $h$. With the gate open it keeps
 # about 0.97 per step (0.96 from 1 to 5 steps back, 0.985 from 20 to 40: slower than exponential). Cut that path, and
@@ -1016,12 +1016,12 @@ verdict
 # has a budget of 1 to share among them.
 #
 # Now take a state of $N$ numbers. A matrix turns it into $N$ uncorrelated numbers that hold the same information. Write
-# every $R^2$ into a matrix, with a row for each of these $N$ and a column for each number read. Where the numbers that
-# explain are uncorrelated, their $R^2$ add up. Along a row the numbers read explain one state number. They are
-# uncorrelated, so the row sums to the share that a linear fit from all of them explains. A share is at most 1, with or
-# without a $\tanh$, so the $N$ rows sum to at most $N$. Down a column the $N$ uncorrelated state numbers explain one
-# number read, so the column sums to what the whole state recalls of it. Rows and columns add up the same entries, so
-# all that is recalled sums to at most $N$.
+# every $R^2$ into a matrix, with a row for each of these $N$ and a column for each number read. An $R^2$ is the same in
+# both directions, so we may read the matrix in two ways. Where the numbers that explain are uncorrelated, their $R^2$
+# add up. Read a row as the numbers read explaining one state number: it sums to the share that all of them explain,
+# which is at most 1, with or without a $\tanh$. So the $N$ rows sum to at most $N$. Read a column as the state numbers
+# explaining one number read: it sums to what the whole state recalls of it. Rows and columns add up the same entries,
+# so all that is recalled sums to at most $N$.
 #
 # The $R^2$ that we measured is *adjusted*: what a fit to pure noise would explain is subtracted.
 #

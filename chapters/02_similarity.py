@@ -261,7 +261,8 @@ plt.show()
 #
 # It lies between $-1$, for opposite directions, and 1, for the same direction (the *Cauchy–Schwarz inequality*).
 #
-# For tea and coffee it is $15 / \sqrt{13 \cdot 18} \approx 0.981$, an angle of about 11 degrees.
+# For tea and coffee, whose squared lengths are 13 and 18, it is $15 / \sqrt{13 \cdot 18} \approx 0.981$, an angle of
+# about 11 degrees.
 #
 # In code, the division comes first: scale every vector to length 1, which makes it a **unit vector**, then take the dot
 # product.
@@ -272,7 +273,8 @@ lengths = np.sqrt((four**2).sum(axis=-1, keepdims=True))  # (4, 1), a column
 units = four / lengths  # (4, 3), each row divided by its own length
 
 # %% [markdown]
-# The folded cell has this as `normalize`, which `cosine_similarity` uses.
+# The folded cell makes this a function, `normalize`; `cosine_similarity` takes the dot product of two vectors that it
+# has scaled.
 
 
 # %% tags=["export", "hide-input"] module="by_hand.similarity"
@@ -321,17 +323,17 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # ### Dot product or cosine: which does a transformer use?
 #
-# The original transformer uses the dot product, divided by a number that depends on the keys' width, not on lengths
-# (chapter 3 derives it). So lengths count, but differently for queries and keys:
+# The original transformer uses the dot product. It divides all scores by the same number, which depends only on the
+# keys' width (chapter 3 derives it), so lengths still count. But they count differently for queries and keys:
 #
 # - *A longer query* multiplies all its scores by the same number. The ranking stays; only the gaps between the scores
 #   grow ([chapter 3](03_softmax.ipynb#temperature) shows what that does).
 # - *A longer key* makes each of its own scores larger in size: higher for a query that agrees with it, lower for one
 #   that points away. The other keys keep their scores, so the ranking can change.
 #
-# Distance, the third way to compare, counts a key's length against it, because $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2\, q
-# \cdot k$. If all keys have the same length, only $q \cdot k$ differs between them, so distance, cosine and dot product
-# rank them alike.
+# And distance? Its square is $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2\, q \cdot k$, so of two keys with the same dot
+# product it prefers the shorter. If all keys have the same length, only $q \cdot k$ differs between them, here and in
+# the cosine, so distance, cosine and dot product rank them alike.
 #
 # If the lengths differ, the three may disagree. Compare three keys with *what gets paid?*, $(0, 2, 0)$: the plain
 # *debts*, a longer one, and a word that says yes to everything:
@@ -345,12 +347,12 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # The cosine divides by the key's whole length. *Person* and *often* make $(9, 9, 9)$ longer, so its cosine is lower,
 # although nobody asked for them. In the dot product they are multiplied by 0, so they cost nothing.
 #
-# Should the length of a key count, then? It depends on the question. If we ask which texts are alike, it should not,
-# because a text about everything is like none in particular. So a **nearest-neighbour search** (in a *vector database*,
-# say) often uses the cosine; with dot products it is a *maximum inner product search*. In a *look-up* we keep the
-# lengths, because training can then use them. It can lengthen the keys that are often worth finding. And it can shorten
-# a key such as $(9, 9, 9)$, which would otherwise score 18 for *every* question that asks for one feature with a 2. So
-# the original transformer leaves the lengths to training.
+# Should the length of a key count, then? It depends on the task. If we ask which texts are alike, it should not,
+# because the direction shows what a text says, and the length only how loudly. So a **nearest-neighbour search** (in a
+# *vector database*, say) often uses the cosine; with dot products it is a *maximum inner product search*. In a
+# *look-up* we keep the lengths, because training can then use them. It can lengthen the keys that are often worth
+# finding. And it can shorten a key such as $(9, 9, 9)$, which would otherwise score 18 for *every* question that asks
+# for one feature with a 2. The original transformer leaves the lengths to training.
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -412,13 +414,13 @@ for width in widths:
 #
 # Why $1/\sqrt D$? The $D$ entries are independent, so the density of a vector $x$ is, up to a constant, the product of
 # all $e^{-x_i^2/2}$, which is $e^{-\lVert x \rVert^2/2}$. This depends only on the length of $x$, so every direction is
-# equally likely. So we may turn the space until the first of two vectors points along $(1, 0, \dots, 0)$. The angle
-# between them stays, and the second is as random as before, because it is independent of the first. Now scale both to
-# length 1, and call the second $u$. Their cosine is their dot product, and since the first is $(1, 0, \dots, 0)$, that
-# is just the entry $u_1$.
+# equally likely. Now take two vectors, and turn the space until the first points along $(1, 0, \dots, 0)$. Turning
+# changes no angle. And the second still points in every direction equally often, because it is independent of the
+# first. Scale both to length 1, and call the second $u$. Then their cosine is their dot product,
+# $(1, 0, \dots, 0) \cdot u$, which is just the entry $u_1$.
 #
-# The squares $u_1^2, \dots, u_D^2$ sum to 1. No axis is favoured, so all $D$ of them have the same mean, which must be
-# $1/D$. Its root, the typical size of $u_1$, is $1/\sqrt D$.
+# So how large is $u_1$? The squares $u_1^2, \dots, u_D^2$ sum to 1, because $u$ has length 1. No axis is favoured, so
+# all $D$ squares have the same mean, which must be $1/D$. Its root, the typical size of $u_1$, is $1/\sqrt D$.
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly *orthogonal*.
@@ -430,8 +432,8 @@ for width in widths:
 # And the typical *dot product* of two strangers? It is a sum of $D$ products $a_i b_i$. Each has mean 0, so its
 # variance is the mean of $a_i^2 b_i^2$. Because $a_i$ and $b_i$ are independent, this is the mean of $a_i^2$ times the
 # mean of $b_i^2$, and both are 1, the variance of an entry. The $D$ terms are independent, too, so their variances add
-# up to $D$, and the typical size is $\sqrt D$ (not $D$, because positive and negative terms mostly cancel). Chapter 3
-# will divide scores by this $\sqrt D$.
+# up to $D$. The sum has mean 0, so its typical size is the root of its variance, $\sqrt D$ (not $D$, because positive
+# and negative terms mostly cancel). Chapter 3 will divide scores by this $\sqrt D$.
 
 # %% tags=["proof"]
 import math
@@ -454,12 +456,12 @@ assert round(100_000 * math.erfc(4 / 2**0.5)) == 6  # of a normal distribution
 # which words stand near it (one kind of *word2vec* does this). It ends up with similar vectors for *tea* and *coffee*,
 # because from both it must guess nearly the same neighbours, such as *cup*.
 #
-# The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book. It
-# was trained first to imitate a larger model that guesses words that were hidden in a text (**distillation**), then on
-# pairs of sentences; [chapter 15](15_pretrained.ipynb) runs all of it. We need only its first part, the **embedding
-# table**: 30,522 rows of 384 learned numbers. Each row is the *embedding* of one **token**, which is a word, part of a
-# word or a character. Looking up a word means picking its row; multiplying its one-hot vector by the embedding table
-# does the same.
+# The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book. It,
+# too, learned from the company of words: it was trained first to imitate a larger model that guesses words that were
+# hidden in a text (**distillation**), then on pairs of sentences. In [chapter 15](15_pretrained.ipynb) the whole model
+# runs. Here we need only the model's first part, the **embedding table**: 30,522 rows of 384 learned numbers. Each row
+# is the *embedding* of one **token**, which is a word, part of a word or a character. Looking up a word means picking
+# its row; multiplying its one-hot vector by the embedding table does the same.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -508,9 +510,10 @@ for word in ("tea", "debts", "python"):
 # | **tea and coffee** | **0.44** |
 # | a word and its nearest other word, median of those we tried | 0.58 |
 #
-# The second row is what the best of 21,000 reaches by chance. It is more than the $1/\sqrt{384} = 0.05$ of one random
-# pair, because it is the best of so many, and because word vectors do not fill all directions evenly. Tea and coffee
-# are well above this row, so their 0.44 is hardly an accident. But they are below the last row, so for a nearest word
+# A made-up word means nothing, so the second row is what the best of 21,000 reaches by chance. It is far above the 0.07
+# of the first row, because it is the best of so many and not one pair. (That 0.07 is itself more than the
+# $1/\sqrt{384} = 0.05$ of random vectors, because word vectors do not fill all directions evenly.) Tea and coffee are
+# well above the second row, so their 0.44 is hardly an accident. But they are below the last row, so for a nearest word
 # 0.44 is nothing special. A cosine is high or low only among others from the same model.
 
 # %% tags=["proof"]
@@ -593,11 +596,12 @@ plt.show()
 #   1 no dot product is larger. But a look-up is for what other words can add.
 #
 # Both faults come from using one vector as query *and* as key. One learned matrix $W$ for query and key would not cure
-# them: $XW (XW)^\top$, with the words as rows of $X$, is again symmetric. Its diagonal still holds squared lengths, now
-# of the rows of $XW$. So a word with row $a$ can find another, with row $b$, before itself only if $b$ is the longer of
-# the two: it needs $a \cdot b > \|a\|^2$, but $a \cdot b$ is at most $\|a\| \, \|b\|$. Two matrices cure both faults:
-# [chapter 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, $X W_Q (X
-# W_K)^\top$, and learns $W_Q$ and $W_K$.
+# them. With the words as rows of $X$, the scores would be $XW (XW)^\top$, which is again symmetric. Its diagonal still
+# holds squared lengths, now of the rows of $XW$. For a word with row $a$ to find another, with row $b$, before itself,
+# $a \cdot b$ must be more than $\|a\|^2$. But it is at most $\|a\| \, \|b\|$, so $b$ must be the longer of the two, and
+# the word with the longest row can never find another before itself. Two matrices cure both faults: [chapter
+# 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two matrices
+# that training can change, so the scores are $X W_Q (X W_K)^\top$.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -909,11 +913,11 @@ assert luckiest.max() < 0.43
 # The 1 says that the feature is present. The other $n - 1$ terms are cosines of random vectors, and they are noise.
 # What is the typical size of their sum? Square the sum: the products of two different cosines are as often positive as
 # negative and cancel on average, and $n - 1$ squares remain, each $1/D$ on average. So the noise is about
-# $\sqrt{(n-1)/D}$. For a word with 20 features at width 512 that is 0.19, which looks harmless next to 1. But the word
-# also has a dot product with each of the 1,980 features that are *absent*. These should be 0, but they are about as
-# noisy, and the largest of so many is 0.67. The smallest of the 20 for features that are present should be 1, but is
-# 0.65 (means of 200 draws). So in about half of the draws no threshold separates the two: there may be many features,
-# but only a few of them can be present at a time.
+# $\sqrt{(n-1)/D}$. For a word with 20 features at width 512 that is 0.19, which looks harmless next to 1. But a model
+# must tell the 20 features that are present from the 1,980 that are *absent*. The dot products with the present ones
+# should be 1, but the smallest of the 20 is 0.65. Those with the absent ones should be 0, but they are about as noisy,
+# and the largest of so many is 0.67 (means of 200 draws). So in about half of the draws no threshold separates present
+# from absent: there may be many features, but only a few of them can be present at a time.
 
 # %% tags=["proof"]
 crowd = normalize(np.random.default_rng(0).standard_normal((8000, 512)))

@@ -51,8 +51,8 @@ print("the best match is", drinks[best], "with price and litres", values[best])
 # %% [markdown]
 # Coffee wins, and tea is discarded, although it fits nearly as well: that is one fault.
 #
-# There is a worse fault. Turn the query slowly: the answer does not move, and then it jumps, from coffee with
-# $(0.01, 1, 0)$ to tea with $(-0.01, 1, 0)$. But a machine that learns asks: "If I change the query a little, does the
+# There is a worse fault. Turn the query slowly: the answer does not move, and then it jumps. The query $(0.01, 1, 0)$
+# finds coffee, and $(-0.01, 1, 0)$ finds tea. But a machine that learns asks: "If I change the query a little, does the
 # answer get better?" Here the answer nearly always stays the same, so the machine cannot find a better query in small
 # steps.
 #
@@ -89,9 +89,9 @@ with np.errstate(all="ignore"):
 # 5. The ratio of two shares depends on their own two scores alone: not on other keys, nor on which two keys the shares
 #    belong to.
 #
-# Demand 1 is there because a key with share 0 for a range of scores could be lost: there no small change of its score
-# changes its share, so learning gets no hint. Demand 2 keeps a blend on the scale of the values: if every value is 5,
-# the shares times 5 add up to 5.
+# Demand 1 is there for learning. If a key had share 0 for a range of scores, no small change of its score would change
+# its share, so learning would get no hint, and the key could be lost. Demand 2 keeps a blend on the scale of the
+# values: if every value is 5, the shares times 5 add up to 5.
 #
 # Take any two keys, and shift all scores until the lower of their two scores is 0 and the higher is their difference.
 # By demand 4 no share changes, and by demand 5 the ratio depends only on these two scores, whichever keys they are. So
@@ -111,7 +111,7 @@ with np.errstate(all="ignore"):
 # To get such ratios, raise $a$ to the power of each score, and divide each result by their sum. Two scores $s$ and $t$
 # then have the ratio $a^s / a^t = a^{s - t}$, since the sum cancels. The shares are positive and sum to 1, like the
 # probabilities of a **distribution**. We take $a = e$, because $e^x$ is its own derivative; another base would only
-# rescale the scores. For the scores 0, 1, 2:
+# rescale the scores, since $a^s = e^{s \ln a}$. For the scores 0, 1, 2:
 #
 # | score | $e^{\text{score}}$ | share |
 # |---|---|---|
@@ -390,8 +390,8 @@ plt.show()
 # average of the values. At low temperature coffee has everything, because it is 1 ahead of tea and gets $e^{1/\tau}$
 # times as much, 22,026 times at 0.1. In general a lead of $\Delta$ makes the ratio $e^{\Delta / \tau}$.
 #
-# As $\tau$ goes to 0, the softmax becomes the hard choice again (with ties sharing the weight). A longer query does the
-# same as a lower temperature: its direction says what is sought, and its length how sharply.
+# As $\tau$ goes to 0, the softmax becomes the hard choice again. A longer query does the same as a lower temperature:
+# its direction says what is sought, and its length how sharply.
 #
 # Set the temperature yourself: where does tea come close to coffee, and where does it vanish?
 
@@ -402,11 +402,11 @@ movable.temperature(drinks, scores)
 # Tea gets $e^{-1/\tau}$ times as much as coffee: nine tenths at $\tau = 10$, and less than a hundredth at 0.2.
 
 # %% [markdown]
-# How sharp the softmax must be depends on the number of keys, because small weights add up. Suppose that one of 10,000
-# keys has the score 6, and all others have 0. At $\tau = 1$ this key gets only $e^6 / (e^6 + 9{,}999) = 0.04$ of the
-# weight, and at $\tau = 0.5$ it gets 0.94. So if leads do not grow with the number of keys, attention spreads out
-# (**dilution**). To keep its weight, a key's lead $\Delta$ over $n - 1$ equal keys must grow like $\ln n$, so that
-# $e^\Delta$ keeps pace with $n - 1$.
+# Which temperature is right? That depends on the number of keys, too, because many small weights add up. Suppose that
+# one of 10,000 keys has the score 6, and all others have 0. At $\tau = 1$ this key gets only
+# $e^6 / (e^6 + 9{,}999) = 0.04$ of the weight, and at $\tau = 0.5$ it gets 0.94. So if leads do not grow with the
+# number of keys, attention spreads out (**dilution**). To keep its weight, a key's lead $\Delta$ over $n - 1$ equal
+# keys must grow like $\ln n$, so that $e^\Delta$ keeps pace with $n - 1$.
 
 # %% tags=["proof"]
 crowd = np.eye(1, 10_000)[0] * 6  # one key with the score 6 among 10,000
@@ -427,7 +427,7 @@ assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 # ## How far do weights move?
 #
 # How much does a weight change when a score changes a little, the others held fixed? The answer is a *partial
-# derivative*, and learning in steps proportional to these derivatives nearly stops where all are nearly 0.
+# derivative*. Learning takes steps in proportion to these derivatives, so it nearly stops where all are nearly 0.
 #
 # Write $Z$ for the sum of the exponentials, so that $w_i = e^{s_i} / Z$. With respect to $s_i$ the numerator has the
 # derivative $e^{s_i}$. The denominator $Z$ has the same derivative, because $e^{s_i}$ is the only one of its terms that
@@ -549,14 +549,15 @@ quiz.one_choice(
 # So the standard deviation of a score, its typical distance from 0, is $\sqrt{d_k}$: 8 for $d_k = 64$.
 #
 # How far apart are the scores of two keys $k$ and $k'$? Their difference is $q \cdot (k - k')$. Each entry of $k - k'$
-# has variance 2, since the variances of independent numbers add, in a difference too. So each product has variance 2,
-# and at width 64 the standard deviation is $\sqrt{64 \cdot 2} \approx 11$. The two scores can easily differ by 10, and
-# then one key gets $e^{10}$ times the weight of the other.
+# has variance 2, since the variances of independent numbers add, in a difference too. So each product
+# $q_i (k_i - k'_i)$ has variance $1 \cdot 2 = 2$, and their sum has variance $2 d_k$. At width 64 the standard
+# deviation is $\sqrt{64 \cdot 2} \approx 11$. The two scores can easily differ by 10, and then one key gets $e^{10}$
+# times the weight of the other.
 #
-# The cure is a division. Dividing the scores by $c$ divides their variance by $c^2$, so $c = \sqrt{d_k}$, a temperature
-# that the width sets, leaves a variance of 1 at every width. Two scores then typically differ by $\sqrt 2$, and one key
-# gets about 4 times the weight of the other. What counts is that the variance is of the order of 1, and the same at
-# every width.
+# The cure is a division. Dividing the scores by $c$ divides their variance, $d_k$, by $c^2$. So with $c = \sqrt{d_k}$
+# the variance is 1 at every width: the width sets the temperature. Two scores then typically differ by $\sqrt 2$, and
+# one key gets about 4 times the weight of the other. What counts is that the variance is of the order of 1, and the
+# same at every width.
 #
 # **Predict first.** One query, ten keys, all random, undivided scores. How much weight does the luckiest of the ten
 # get at width 64? At width 1024?
@@ -617,9 +618,9 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # $w_1 k_1 - w_1 \sum_j w_j k_j$. In words: to raise $w_1$, the query should move towards $k_1$, and away from $\bar k$,
 # the average of the keys under the present weights.
 #
-# When the softmax is saturated, one key has nearly all the weight. If that is another key, $w_1$ is nearly 0, and so is
-# the gradient: a *vanishing gradient*, where learning is needed. (If it is the first, $\bar k$ is nearly $k_1$, so the
-# gradient is nearly 0, too, but nothing is left to learn.)
+# When the softmax is saturated, one key has nearly all the weight. If it is not the first key, $w_1$ is nearly 0, and
+# so is the gradient: a *vanishing gradient*, just where learning is needed. (If it is the first, $\bar k$ is nearly
+# $k_1$, so the gradient is nearly 0, too, but nothing is left to learn.)
 #
 # How long is this gradient at the start, for a query and ten keys drawn at random?
 
@@ -651,13 +652,11 @@ plt.show()
 # median is about 0.07 at both. Why is the scaled median the same at both widths? The gradient has three factors. The
 # first, $w_1$, is about the same at every width, because the scaled scores are about the same. The second, $1/\tau$, is
 # $1/\sqrt{d_k}$. But the length of the third, $k_1 - \bar k$, grows as $\sqrt{d_k}$, because its square is a sum of
-# $d_k$ squares. So the second and the third cancel. With scores divided by $d_k$ itself, $1/\tau = 1/d_k$, so the
-# gradient shrinks as $1/\sqrt{d_k}$: the median is 0.012 at width 64 and 0.003 at 1024.
-#
-# Does a short gradient hold up learning? Let the queries move, each again with ten random keys, which stay as they are.
-# A step adds 10 times the gradient of $w_1$ to the query; the 10 is called the **learning rate**. A query succeeds if
-# its right key has more than 0.9 of the weight. This many succeed before the first step, and after 100 steps. (The
-# shares after 100 steps are of 500 queries, so a few points are chance.)
+# $d_k$ squares. So the second and the third cancel. Does a short gradient hold up learning? Draw queries again, each
+# with ten random keys, and let each query move while its keys stay as they are. A step adds 10 times the gradient of
+# $w_1$ to the query; the 10 is called the **learning rate**. A query succeeds if its right key has more than 0.9 of the
+# weight. The table shows how many have succeeded before the first step, and how many after 100 steps. (The shares after
+# 100 steps are of 500 queries, so a few points are chance.)
 #
 # | | width 64, before | after | width 1024, before | after |
 # |---|---|---|---|---|
@@ -681,9 +680,11 @@ for width, expected in ((64, 0.012), (1024, 0.003)):  # divided by d_k itself
 # The few that succeed before any step are lucky: their sharp weights happen to be on the right key.
 #
 # Could a larger learning rate make up for the missing division? Only in part: at a learning rate of a million 88
-# percent of the unscaled queries succeed at width 64, and 29 at 1024. (For scores divided by $d_k$ a larger learning
-# rate is enough: with 1000 all queries succeed at both widths.) [Going further](#can-a-query-still-learn) has the code,
-# and shows [when the division matters less](#when-does-it-matter-less).
+# percent of the unscaled queries succeed at width 64, and 29 at 1024. (Dividing by $d_k$ itself shortens the gradients,
+# too, because $1/d_k$ shrinks faster than $k_1 - \bar k$ grows: the median is 0.012 at width 64 and 0.003 at 1024. But
+# there a larger learning rate is enough: with 1000 all queries succeed at both widths.) [Going
+# further](#can-a-query-still-learn) has the code, and shows [when the division matters
+# less](#when-does-it-matter-less).
 
 # %% [markdown]
 # ### Scaled dot-product attention
@@ -984,8 +985,9 @@ for width in (64, 1024):
 # - *Learning rate 0.1.* It is too small for a hundred steps, and the unscaled version is ahead. Where its softmax is
 #   not saturated, its gradients are the larger ones, since they lack the factor $\frac1\tau$.
 # - *Learning rates 1 and 10.* At 1 nearly every scaled query finds its key, and at 10 every one does.
-# - *Learning rates from a million.* At width 64 first 88 percent and then nearly all unscaled queries find their key,
-#   since a gradient that is not 0 can be multiplied by enough. At 1024 fewer than half do, even at $10^{12}$.
+# - *Learning rates from a million.* At width 64 a million lets 88 percent of the unscaled queries find their key, and
+#   $10^{12}$ nearly all, since a gradient that is not 0 can be multiplied by enough. At 1024 fewer than half do, even
+#   at $10^{12}$.
 #
 # So the division does not make all gradients larger. It lets the softmax *start* away from where they vanish.
 #
@@ -999,8 +1001,9 @@ for width in (64, 1024):
 # all products are four times as large, and so are the scores. In general, if the entries have variance $v$ in place of
 # 1, unscaled scores have variance $v^2 d_k$. For example, let PyTorch's `nn.Linear` make queries and keys from words
 # whose entries have variance 1. It draws its weights evenly from $-1/\sqrt n$ to $1/\sqrt n$, where $n$ is the width of
-# a word. Their variance is $\frac1{3n}$, and an entry sums $n$ products, so $v = \tfrac13$, and unscaled scores at
-# width 64 have variance $64 / 9 = 7.1$. Repeat the experiment from this start:
+# a word. Numbers drawn evenly from $-b$ to $b$ have variance $b^2 / 3$, so the weights have $\frac1{3n}$. An entry sums
+# $n$ products, so $v = \tfrac13$, and unscaled scores at width 64 have variance $64 / 9 = 7.1$. Repeat the experiment
+# from this start:
 
 # %%
 for width in (64, 1024):
@@ -1029,11 +1032,11 @@ for width in (64, 1024):
 # 0.1. Then every query finds its key at either width, with the division or without. The unscaled ones even get there
 # sooner, because without the division the same step moves the scores $\sqrt{d_k}$ times as far.
 #
-# So in float64, in which this is computed, unscaled scores spoil the size of the gradient and leave its direction
-# right: a step of fixed length for *each query* is enough. In float32, which holds nothing positive below about
-# $10^{-45}$, the weight of the right key rounds to 0 at the start for some 6 percent of the queries at width 1024, and
-# then no direction is left. Adam, of [chapter 11](11_training.ipynb#adam), rescales its steps, too, but only the sum
-# over many examples, to which a saturated query adds next to nothing.
+# So unscaled scores spoil the size of the gradient and leave its direction right, and a step of fixed length for *each
+# query* is enough. That holds in float64, in which this is computed. Float32 holds nothing positive below about
+# $10^{-45}$, so the weight of the right key rounds to 0 at the start for some 6 percent of the queries at width 1024,
+# and then no direction is left. Adam, of [chapter 11](11_training.ipynb#adam), rescales its steps, too. But it rescales
+# a sum over many examples, and a saturated query adds next to nothing to this sum.
 
 # %% tags=["proof"]
 gone = []  # weights on the right key that are 0 in float32, unscaled

@@ -183,7 +183,7 @@ assert np.round([cosines[:2] for cosines in moved.values()], 2).tolist() == [
 assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 
 # %% [markdown]
-# *Python* has moved towards *imports* in one sentence and *serpent* in the other, but no nearer to *pip* or
+# Not yet. *Python* has moved towards *imports* in one sentence and *serpent* in the other, but no nearer to *pip* or
 # *programming*, because it has received the word *import* and not what *import* implies.
 #
 # Other weights would hardly help, because they blend the same vectors, and none of these holds what *import* implies.
@@ -230,7 +230,7 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 # Now choose the three matrices.
 #
 # - $W_Q$: an action asks for something alive, and a living thing asks for an action. Both ask with a 2, so that the
-#   choice is clear. The columns are *alive* and *action*, so the row of an action, row 2, is $(2, 0)$.
+#   choice is clear. The columns are *alive* and *action*, so row 2, what an action asks, is $(2, 0)$.
 # - $W_K$: a living thing can be found by *alive*, and an action by *action*. Being human (row 3) adds another 1 to
 #   *alive*, so *bites* prefers *man*, whose key has a 2, to *dog*.
 # - $W_V$: the value says whether a word is alive and whether it is human. About an action it says nothing.
@@ -472,12 +472,10 @@ quiz.one_choice(
 # - *A word finds itself first.* It need not: *bites* has a weight of 0.045 on itself. (A word that needs nothing from
 #   others can be [handed a value near zero](#what-is-the-third-matrix-for).)
 # - *It finds what is most like it.* It need not: *bites* finds what is alive.
-# - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2. Even where two
-#   scores are equal, as the 2 both ways between *dog* and *bites*, the weights differ (0.673 and 0.187), because each
-#   row is divided by its own sum.
+# - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2.
 # - *It hands over only its own vector.* $W_V$ chooses a part: two of *man*'s three numbers, and nothing of *bites*. So
-#   *dog* and *man* give *bites* a weight of 0.673, but receive nothing from it. If values had a third number, the value
-#   of *bites* could say *is an action* there. The next section shows how a word hands over what it implies.
+#   *dog* and *man* give *bites* a weight of 0.673, but receive nothing from it. The next section shows how a word hands
+#   over what it implies.
 #
 # The first three are gone because a score now compares two different things: what one word asks, and what the other can
 # be found by. One matrix for both would keep the [symmetry](#why-two-matrices-and-not-their-product), and often [the
@@ -486,7 +484,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## And *python*?
 #
-# Three matrices made by hand can give *python* what it needs. The tool is a matrix that turns the vector $a$ of one
+# Three handmade matrices can serve *python* in both sentences. The tool is a matrix that turns the vector $a$ of one
 # word, of length 1, into the vector $b$ of another. It is the **outer product** $a^\top b$, which holds each number of
 # $a$ times each number of $b$. To see that it works, multiply a word's vector $x$ by it:
 # $x \, a^\top b = (x \cdot a) \, b$. For $x = a$ this is $b$ itself, because $a \cdot a = 1$. Otherwise it is $b$ times
@@ -495,9 +493,9 @@ quiz.one_choice(
 # So choose the three matrices like this:
 #
 # - $W_K$ is the identity: a word is found by its own vector.
-# - $W_Q$ is the outer product of *python* and *import* + *snake* − *python*, and so turns *python* into this sum, its
-#   query. So a word's score is its cosine with *import*, plus that with *snake*, minus that with *python*. The first
-#   two favour words like *import* or *snake*. The last is largest, 1, for *python* itself, and so keeps it from
+# - $W_Q$ turns *python* into its query, the sum *import* + *snake* − *python*, as the outer product of *python* and
+#   this sum. A word's score is then its cosine with *import*, plus that with *snake*, minus that with *python*. The
+#   first two favour words like *import* or *snake*. The last takes most, 1, from *python*, and so keeps it from
 #   choosing itself.
 # - $W_V$ is the sum of two outer products. One turns *import* into *programming*, the other *snake* into *animal*. Each
 #   hardly disturbs the other, because *import* and *snake* have a cosine near 0.
@@ -694,11 +692,12 @@ print(padded_weights[1].round(3))
 # %% [markdown]
 # Whatever finite numbers the padding holds, no real word gives it any weight. So the words of a sentence must get the
 # same outputs in a padded batch as alone, up to rounding. A test of this finds a padding mask that is missing, or on
-# the wrong axis. The mask hides the padding token as a key, but not as a query: the third row above is its own. It
-# keeps that row because a row with nothing to attend to would cause trouble
-# ([below](#a-row-with-nothing-to-attend-to)). Its output means nothing, but no other word reads it, because the mask
-# hides the token as a key in later layers, too. Only where outputs or losses are averaged do you have to leave it out.
-# To hide both the future and the padding at the end, combine the two masks with `&`.
+# the wrong axis.
+#
+# As a query the padding token is not hidden: the third row above is its own. The mask leaves this row, because a row
+# with nothing to attend to would cause trouble ([below](#a-row-with-nothing-to-attend-to)). The token's output means
+# nothing, but no other word reads it, because later layers, too, hide the token as a key. Where outputs or losses are
+# averaged, leave the token out. To hide both the future and the padding at the end, combine the two masks with `&`.
 
 # %% [markdown]
 # The first folded cell below is the checked version that later chapters import; attention is called
@@ -757,7 +756,7 @@ assert (w_q @ w_k.T).tolist() == [[0, 2, 0], [2, 0, 2], [0, 0, 0]]
 # %% [markdown]
 # ### Why minus infinity?
 #
-# Minus infinity goes in before the softmax. Compare what else one might do:
+# Compare minus infinity with what else one might do:
 
 # %% tags=["nbval-check-output"]
 scaled = np.array([1.0, 2.0, 3.0])
@@ -848,9 +847,9 @@ assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
 # Of the nouns, the verb now sees only the biter: *dog*, whose value $(1, 0)$ gets the weight 0.804, or *man*, whose
-# value $(1, 1)$ gets 0.944. But a word still cannot tell the order *among* the words before it, because they enter the
-# same sum. (Where attention is stacked in layers, this holds only for the first.) So most models tell attention the
-# positions, with or without a mask ([chapter 5](05_position.ipynb)).
+# value $(1, 1)$ gets 0.944. But in a first layer of attention a word still cannot tell the order *among* the words
+# before it, because they enter the same sum. So most models tell attention the positions, with or without a mask
+# ([chapter 5](05_position.ipynb)).
 
 # %% [markdown]
 # ## The same as a PyTorch module
@@ -914,9 +913,8 @@ assert (blank == 0).all()
 # - A mask of floats is *added* to the scaled scores, so it must hold 0 for *may attend* and $-\infty$ for *hidden*.
 #   With 1 and 0 PyTorch's function hides nothing, and raises no error.
 #
-# When you compare your own module with PyTorch's, copy the weights and biases, switch dropout (chapter 8) off, allow
-# for rounding, and try a causal and a padding mask. Above all, make $B$, $T$, $D$ and $d_k$ all different: where two
-# sizes agree, a wrong axis or a wrong root can go unnoticed.
+# When you compare your own module with PyTorch's, copy the weights, and make $B$, $T$, $D$ and $d_k$ all different:
+# where two sizes agree, a wrong axis or a wrong root can go unnoticed.
 #
 
 # %% [markdown]
@@ -926,8 +924,8 @@ assert (blank == 0).all()
 # blend, and room for one weight. Within one text $S = T$, so the time for the $T^2$ pairs is *quadratic*: it grows with
 # the square of the text's length. So does the memory if all weights are stored. For 1,000 words a head has a million
 # weights, for 2,000 four million. The projections cost $T D (2 d_k + d_v)$ multiplications, which grow only with $T$.
-# With $d_k = d_v$ these are $3 T D d_k$, and the pairs take $2 T^2 d_k$. So in short texts the projections are most of
-# the work, and the pairs overtake them at $T = 1.5 \, D$.
+# With $d_k = d_v$ the projections take $3 T D d_k$, and the pairs $2 T^2 d_k$. So in short texts the projections are
+# most of the work, until the pairs overtake them at $T = 1.5 \, D$.
 #
 # What do you gain for this? A recurrent network reads one word after the other. In attention any word reaches in one
 # step any other that it may see, and where the whole text is known, as in training, all queries can be computed in
@@ -1201,7 +1199,7 @@ verdict
 #
 # $$q_i k_j^\top = (x_i W_Q)(x_j W_K)^\top = x_i \, W_Q W_K^\top \, x_j^\top .$$
 #
-# Without this product, a word's score with itself is its squared length, and among vectors of equal length no score is
+# Without the matrices, a word's score with itself is its squared length, and among vectors of equal length no score is
 # larger. The product $W_Q W_K^\top$ says which entry of the asking word counts with which entry of the other, so
 # another word can score higher, and unlike words can match. And the product need not be symmetric, as it would be with
 # one matrix for queries and keys, $W W^\top$. For *dog bites man*, with two matrices, the product is
@@ -1275,8 +1273,8 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 # ### What is the third matrix for?
 #
 # Suppose that word $i$ needs word $j$, and finds it. What it receives is then added to its own vector (chapter 8 says
-# why). With values that are the words themselves the sum is $x_i + x_j$. Can a later matrix still tell what the word
-# was from what it found?
+# why). With values that are the words themselves the sum is $x_i + x_j$. Can a later matrix still tell the two words
+# apart?
 #
 # Test it with random words of width 16. In one run the words use only the first 8 of their 16 numbers, so that there is
 # room for another word; in a second run they use all 16. Make two kinds of sum: $x_i + x_j$, and $x_i + x_j W_V$ with a
@@ -1307,10 +1305,10 @@ for used in (8, 16):
     assert lost[1] < 1e-9 if used == 8 else 0.45 < lost[1] < 0.55
 
 # %% [markdown]
-# Without $W_V$ the fit misses half. Both words may point in the same directions, so no linear map can tell their parts
-# of the sum apart, and each accounts for half of its variance. A matrix, even a random one, turns what was found into
-# other directions. Where words use 8 of 16 entries, the new directions do not overlap with the words' own, so nothing
-# is lost; two words that use all 16 entries do not both fit.
+# Without $W_V$ both words may point in the same directions, so no linear map can tell their parts of the sum apart. The
+# best guess for each is half the sum, which misses half. A matrix, even a random one, turns what was found into other
+# directions. Where words use 8 of 16 entries, the new directions do not overlap with the words' own, so nothing is
+# lost; two words that use all 16 entries do not both fit.
 #
 # One $W_V$ can also hold dozens of pairs like *import* → *programming*. With 50 random pairs of the 384-wide word
 # vectors the result still has a cosine of 0.9 with its target, on average, since the first words of the pairs are
@@ -1383,8 +1381,9 @@ assert wrong[0, 1, 0, 2] > 0 and (right[0, :, 0, 1:] == 0).all()
 assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
 
 # %% [markdown]
-# Write `mask[:, None]`, which makes it (batch, 1, T, S); a padding mask of shape (batch, S) needs two new axes, (batch,
-# 1, 1, S). And test with at least two heads and two sentences, and with fewer or more sentences than heads.
+# Heads 1 to 3 use the masks of the other sentences, which hide nothing. So write `mask[:, None]`, (batch, 1, T, S); a
+# padding mask of shape (batch, S) needs two new axes, (batch, 1, 1, S). And test with several heads and sentences, but
+# not equally many.
 
 # %% [markdown]
 # ### A six under the root

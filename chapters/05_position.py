@@ -110,7 +110,7 @@ for t in (0, 1, 10, 100):
 # with a fixed vector $u$ (for the plain index, $u = (1, \dots, 1)$). The key is
 # $(x_t + t\,u) W_K = x_t W_K + t\,(u W_K)$, so its score with a query $q$ gains $c\,t$. Here $c = q \cdot (u W_K)$ is
 # the same for every key. If $c$ is positive, the last position gains most, because $c\,t$ grows with $t$. If $c$ is
-# negative, the first does. No other position can.
+# negative, the first does. A position in the middle never can.
 #
 # **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
 # so "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in the
@@ -124,8 +124,8 @@ for t in (0, 1, 10, 100):
 # 1. every position is *different*;
 # 2. the numbers are *bounded*, so that a late position does not drown its word;
 # 3. a step of one looks *the same everywhere*, in texts of any length: one fixed operation takes every position to the
-#    next. It may add a number, or multiply by a matrix. A matrix is worth more, because $W_Q$ can learn it, and then a
-#    query can ask for the next position;
+#    next. It may add a number, or multiply by a matrix. A matrix is worth more: $W_Q$ can learn to be that matrix, and
+#    then the query of each position matches the next one;
 # 4. *any* position can be the one that scores highest, not only the first or the last;
 # 5. neighbouring positions are *similar*, so that what is learned at one nearly holds at the next;
 # 6. there is *no last* position.
@@ -137,10 +137,10 @@ assert cosine_similarity(dog, man) < 0.5
 # %% [markdown]
 # ## Sines and cosines
 #
-# A clock hand grants several wishes at once. Let it have length 1, so that its numbers are bounded, and turn it by the
-# same angle from each position to the next. The dot product of two hands is the cosine of the angle between them,
-# largest where they agree and lower on both sides. So whatever time a query points to, the key that points there scores
-# highest, and any position can be the one (wish 4).
+# A clock hand grants several wishes at once. Let it have length 1, so that the two coordinates of its tip are bounded,
+# and turn it by the same angle from each position to the next. The dot product of two hands is the cosine of the angle
+# between them, largest where they agree and lower on both sides. So if query and keys are such hands, the key that
+# points the same way as the query scores highest, and any position can be the one (wish 4).
 #
 # One hand is not enough. A fast hand comes round again: with a period of 6 steps, positions 1, 7 and 13 are the same. A
 # slow hand hardly moves in one step, so a score can hardly choose between neighbours. Several hands together tell the
@@ -176,7 +176,7 @@ assert cosine_similarity(dog, man) < 0.5
 #
 # Two wishes are granted already: every entry lies between −1 and 1, so the numbers are *bounded*, and the formula takes
 # any $t$, so there is *no last* position. Every encoding has the same norm, $\sqrt{D/2}$, because each pair adds
-# $\sin^2 + \cos^2 = 1$ to its square.
+# $\sin^2 + \cos^2 = 1$ to the square of the norm.
 
 
 # %% tags=["proof"]
@@ -470,7 +470,7 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # All this needs pairs. With sines alone there is no matrix $R_r$: at $t = 0$ all the sines are 0, and no matrix turns
 # zeros into anything else.
 #
-# Sinusoids grant every wish (*different* by little in a narrow encoding):
+# Sinusoids grant every wish, though in a narrow encoding some distant positions are *different* by little:
 #
 # | | 1 different | 2 bounded | 3 same step | 4 any can win | 5 similar | 6 no last |
 # |---|---|---|---|---|---|---|
@@ -534,11 +534,11 @@ assert not same
 #
 # ## Does adding destroy the word?
 #
-# After adding, the model sees only the sum, but it can be taken apart. One matrix [recovers the
-# word](#can-the-sum-be-taken-apart). In a wide space another recovers the position, and is nearly always right or off
-# by one. It helps that two random directions of such a space are nearly at right angles ([chapter
-# 2](02_similarity.ipynb#how-alike-are-strangers)), so word and position hardly disturb each other at the start. Later
-# training can move the words away from the directions that positions use.
+# After adding, the model sees only the sum, but the sum can be taken apart. In a [test with 1,000
+# words](#can-the-sum-be-taken-apart) one matrix recovers the word. In a wide space another recovers the position, and
+# is nearly always right or off by one. It helps that two random directions of such a space are nearly at right angles
+# ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)), so word and position hardly disturb each other at the
+# start. Later training can move the words away from the directions that positions use.
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**)? In the projection that comes next,
 # the upper rows, $W_1$, multiply the word, and the lower rows, $W_2$, the position:
@@ -647,23 +647,23 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # D)` has no rows at all beyond `max_length`, the model's *context length*, so a longer text raises an error.
 #
 # Sinusoids may extrapolate: in our task they do at width 16 and 32, in part at 64, and hardly at 128. (The shares are
-# means of three runs. Of five learning rates, which say how far a step goes (chapter 7), we took the best on positions
-# 24 to 47. These are the positions of the test, so both kinds look better than they are.)
+# means of three runs. We chose the learning rate, which says how far a step goes (chapter 7), from five by the test
+# positions themselves, so both kinds look better than they are.)
 #
 # Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width, but training found another
-# matrix that is right for the 24. It could, because in 24 steps the slow pairs hardly move, so the 24 encodings
-# practically fill only some 8 of the 16 dimensions at width 16, and 12 of the 128 at width 128. What $A$ does in the
-# remaining dimensions is left open. At 16 and 32 the later encodings lie mostly in the filled dimensions, too. At 64
-# and 128 a larger part of them lies in the others, which explains [part of the failure](#why-do-wide-sinusoids-fail).
+# matrix that is right for the 24 encodings it saw. In 24 steps the slow pairs hardly move, so these encodings
+# practically fill only about 8 of the 16 dimensions at width 16, and 12 of the 128 at width 128. What $A$ does in the
+# remaining dimensions hardly changes their scores, so training leaves it open. At 16 and 32 the later encodings lie
+# mostly in the filled dimensions, too. At 64 and 128 a larger part of each lies in the open ones, which explains [part
+# of the failure](#why-do-wide-sinusoids-fail).
 #
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
 # table 3, row E), and preferred sinusoids in the hope of longer texts.
 #
 # How can you tell whether a whole model copes with longer texts? Plot its error on unseen texts by position, past the
-# trained length. If the curve rises there, the model does not cope. If it stays level, either the model copes or it
-# ignores the far words. To find out which, measure the error at the last word of each text twice: with the whole text,
-# and with the text cut down to its last words, as many as in training. If the error is larger after the cut, the model
-# had used the words that you cut off.
+# trained length. If the curve rises there, the model does not cope. If it stays level, the model may still ignore the
+# far words. So measure the error at the last word of each text twice: with the whole text, and with only as many last
+# words as a training text had. If the second error is larger, the model had used the words that you cut off.
 
 # %% [markdown]
 # ## Break it: one word at a time
@@ -1015,11 +1015,11 @@ assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
 # ### Why do wide sinusoids fail?
 #
 # In [the experiment](#could-the-encoding-be-learned) training changed $A$ only in the directions of the 24 encodings
-# that it saw. At width 128 these encodings lie nearly all in 12 of the 128 directions, because in 24 steps the slow
+# that it saw. At width 128 these encodings lie almost wholly in 12 of the 128 directions, because in 24 steps the slow
 # pairs hardly move, and pairs of close frequency move alike. Beyond position 23 pairs of middling speed move apart, so
 # encodings there also point in directions in which $A$ has hardly changed.
 #
-# How much does that explain? The true rotation $R_{-1}$ is right everywhere, so take from it all that it does outside
+# How much does that explain? The true rotation $R_{-1}$ is right everywhere, so remove from it all that it does outside
 # the used directions, and see where it now fails. (The used directions are the *singular vectors* of the 24 encodings
 # whose singular value is at least a thousandth of the largest.) This *confined* rotation is still right at 1 to 23.
 # Where it fails at 24 to 47, the missing directions are the cause. The second column has the share of the squared
@@ -1032,8 +1032,8 @@ assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
 # | 64 | 33% | 21% | 68% |
 # | 128 | 39% | 12% | 4% |
 #
-# So the unused directions explain part of the failure. At 32 and 64 the trained matrix does better than the confined
-# rotation, and at 128 worse.
+# So the unused directions explain part of the failure, but not all of what training does: at 32 and 64 the trained
+# matrix does better than the confined rotation, and at 128 worse.
 
 # %% tags=["proof"]
 strong, outside, zero, confined = [], [], [], []
@@ -1058,8 +1058,10 @@ assert np.round(confined, 2).tolist() == [1, 0.92, 0.21, 0.12]
 # %% [markdown]
 # ### Why 10,000?
 #
-# The base sets how slow the slowest pair is. Take the similarity of two positions $r$ apart, their dot product as a
-# share of its largest value, $D/2$. How does it fall with the distance? Compare three bases, at width $D = 64$.
+# Whatever the base, the first pair has a period of $2\pi \approx 6.3$ words. From there the periods grow by one factor
+# from pair to pair, towards $2\pi$ times the base, so the base sets how slow the slowest pair is. Take the similarity
+# of two positions $r$ apart, their dot product as a share of its largest value, $D/2$. How does it fall with the
+# distance? Compare three bases, at width $D = 64$.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels for width 64 and the bases 100, ten thousand and a million. Left, the period of each pair on a logarithmic axis: straight lines that all start at 6.3 words and end near 540, 47 thousand and 4 million. Right, similarity against distance 1 to 10 thousand on a logarithmic axis, averaged over neighbouring distances: with base 100 it has fallen to 0 by 50 words, with ten thousand it comes near 0 only at some thousands, and with a million it is still 0.3 at 10 thousand."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.3))
@@ -1087,8 +1089,6 @@ plt.show()
 # %% [markdown]
 # The curves on the right are smoothed: each point is a mean over distances within a factor of 1.5.
 #
-# Whatever the base, the first pair has a period of $2\pi \approx 6.3$ words. From there the periods grow by one factor
-# from pair to pair, towards $2\pi$ times the base.
 
 # %% mean similarity for each base tags=["hide-input"]
 left_at = {}
@@ -1109,8 +1109,8 @@ assert round(2 * np.pi * 1e4 ** (62 / 64), -3) == 47_000
 # Fast pairs tell near positions apart and slow pairs far ones, and both are needed. A small base has too few slow
 # pairs: with base 100 none of the similarity is left at 50 to 200 words, so 100 words away looks no nearer than 1,000.
 # A large base has too few fast ones: 10 words away, the similarity is 0.66 with 10,000 and still 0.76 with a million.
-# So near positions are a little harder to tell apart. The slowest pairs hardly move in a whole text. Models for long
-# texts accept both.
+# So near positions are a little harder to tell apart, and the slowest pairs hardly move in a whole text. Models for
+# long texts accept these two costs.
 #
 # The paper of 2017 gives no reason for its 10,000. The longest period should be well beyond the text, and most pairs
 # should still move in it; a wide range of bases does both. Llama 3 uses 500,000 for its rotary positions ([Grattafiori

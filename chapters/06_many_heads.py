@@ -178,16 +178,16 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# One head misses half, whatever $\alpha$ is. Why? All that it hands over is the average, 8 numbers, which $W_V$ spreads
-# over 16 entries without adding to them. Which half is lost? Take $\alpha = \tfrac12$, and call the nouns' sum $s$ and
-# their difference $d$, 8 numbers each. Together they give both nouns, $a = \tfrac12 (s + d)$ and
-# $b = \tfrac12 (s - d)$, but the average determines only $s$. Does $s$ tell anything about $d$? In each entry
-# $s \, d = a^2 - b^2$, which is 0 on average because the nouns have the same variance. So the two are uncorrelated: no
-# matrix can predict $d$ from $s$, and the best guess is 0. With this guess the errors are $\tfrac12 d$ and
-# $-\tfrac12 d$, and their squares add up to $\tfrac12 d^2$. The squares of the nouns themselves, $a^2 + b^2$, add up to
-# $\tfrac12 (s^2 + d^2)$. As the nouns are independent, $d^2$ is on average as large as $s^2$, so exactly half is lost.
-# For another $\alpha$ another combination of the two nouns is lost in place of the difference ([the
-# proof](#why-exactly-half)).
+# One head misses half, whatever $\alpha$ is. Why? The nouns fill only 8 numbers, so their average does, too. $W_V$
+# spreads these 8 over 16 entries, but it cannot tell more than they do. Which half is lost? Take $\alpha = \tfrac12$,
+# and call the nouns' sum $s$ and their difference $d$, 8 numbers each. Together they give both nouns,
+# $a = \tfrac12 (s + d)$ and $b = \tfrac12 (s - d)$, but the average determines only $s$. Does $s$ tell anything about
+# $d$? In each entry $s \, d = a^2 - b^2$, which is 0 on average because the nouns have the same variance. So the two
+# are uncorrelated: no matrix can predict $d$ from $s$, and the best guess is 0. With this guess the errors are
+# $\tfrac12 d$ and $-\tfrac12 d$, and their squares add up to $\tfrac12 d^2$. The squares of the nouns themselves,
+# $a^2 + b^2$, add up to $\tfrac12 (s^2 + d^2)$. But $s^2 - d^2 = 4 \, a \, b$, which is 0 on average because the nouns
+# are independent with mean 0. So $d^2$ is on average as large as $s^2$, and exactly half is lost. For another $\alpha$
+# another combination of the two nouns is lost in place of the difference ([the proof](#why-exactly-half)).
 #
 # Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole.
 #
@@ -199,7 +199,9 @@ plt.show()
 #
 # There are $H$ heads. Each has its own three **projections**, matrices of shape $(D, d_k)$. All of them have $D$ rows,
 # so every head reads the whole word. The **head dimension** is by convention $d_k = D / H$, so $D$ must be divisible by
-# $H$. A head divides its scores by $\sqrt{d_k}$, [not by $\sqrt D$](03_softmax.ipynb#which-d-is-under-the-root).
+# $H$. A head divides its scores by $\sqrt{d_k}$, [not by $\sqrt D$](03_softmax.ipynb#which-d-is-under-the-root). Head
+# $h$ computes attention with its own three matrices, and the layer sets all heads side by side and multiplies by one
+# more matrix:
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
 #
@@ -234,11 +236,11 @@ plt.show()
 # *rank* is at most $d_k$).
 #
 # Let $A^{(h)}$ be the attention weights of head $h$, $(T, T)$. The head adds $A^{(h)} X W_V^{(h)} W_O^{(h)}$. If all
-# heads had the same attention weights $A$, all heads together would add $A X \sum_h W_V^{(h)} W_O^{(h)}$: one wide
-# head, whose $W_V$ is all the $W_V^{(h)}$ side by side. So several heads gain only where their attention weights
-# differ. Also, a sum has no order: if two heads change places, together with their rows of $W_O$, the layer computes
-# the same. So a head's number by itself means nothing, and *head 3* of one trained model need not be like *head 3* of
-# another.
+# heads had the same attention weights $A$, all heads together would add $A X \sum_h W_V^{(h)} W_O^{(h)}$. By the
+# formula above, read from right to left, this sum is one product: all the $W_V^{(h)}$ side by side, times $W_O$. That
+# is one wide head. So several heads gain only where their attention weights differ. Also, a sum has no order: if two
+# heads change places, together with their rows of $W_O$, the layer computes the same. So a head's number by itself
+# means nothing, and *head 3* of one trained model need not be like *head 3* of another.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -658,7 +660,8 @@ print(ours(x, x, x, causal).shape)  # self-attention: x three times
 # Do not use `view` for the merge: after `transpose` the numbers need not lie in memory in the order of the axes, so
 # `view`, which never copies, may stop with an error. `flatten` and `reshape` copy when they must.
 #
-# `nn.Linear` stores its matrix transposed: head $h$ owns *rows* of `w_q.weight` and *columns* of `w_o.weight`.
+# To take one head out of the module, remember that `nn.Linear` stores its matrix transposed: head $h$ owns *rows* of
+# `w_q.weight` and *columns* of `w_o.weight`.
 #
 # The module agrees with a loop over heads. Now copy its parameters into PyTorch's `nn.MultiheadAttention`, and compare
 # the two, under a causal mask and as cross-attention:
@@ -808,22 +811,22 @@ print(f"{'two, equal but W_O':20} {parted:5.2f}")
 assert parted < 0.005
 
 # %% [markdown]
-# One head misses about 42 percent. That is less than half, because its weights are no longer set by us. It computes
-# them from the nouns, so they depend on how the nouns differ, and the head can hand over one number that says so
-# ([how](#could-one-head-escape-by-other-means)). So the verb receives about seven of the 12 numbers instead of six: 5
-# are missed, and $\tfrac5{12}$ is 0.42. Two heads that start equal miss as much. Two that start at random miss nothing.
-# In all three runs of two random heads, each from a different random start (*seed*), one head gives its largest weight
-# to the first noun, the other to the last. The weights need not be 1. Two different averages are enough, as 3 and
-# $\tfrac73$ were at the start of this chapter: they are two equations for two unknowns. But one $W_O$ must solve them
-# for all sentences, so each head's weights may hardly vary from one sentence to the next. The last row of the output,
-# trained once, is for the quiz below.
+# Leave the last row of the output, trained once, for the quiz below. One head misses about 42 percent. That is less
+# than half, because its weights are no longer set by us. It computes them from the nouns, so the weights tell one
+# number about how the nouns differ, and the head can hand this number over as well
+# ([how](#could-one-head-escape-by-other-means)). The average has six numbers, so with this one the verb receives about
+# seven of the 12: 5 are missed, and $\tfrac5{12}$ is 0.42. Two heads that start equal miss as much. Two that start at
+# random miss nothing. In all three runs of two random heads, each from a different random start (*seed*), one head
+# gives its largest weight to the first noun, the other to the last. The weights need not be 1. Two different averages
+# are enough, as 3 and $\tfrac73$ were at the start of this chapter: they are two equations for two unknowns. But one
+# $W_O$ must solve them for all sentences, so each head's weights may hardly vary from one sentence to the next.
 #
-# The two heads start from different random matrices, and each is corrected through its own rows of $W_O$: a change in
-# the head reaches the output, and so the error, only through these. So the corrections differ. Presumably a head lowers
-# the error more by bringing what is still missing than by repeating what the other brings, so the difference can grow.
-# Two heads that start equal write the same through equal rows, so they get equal corrections and stay equal. Different
-# starts break this *symmetry*, and a task that one average cannot solve rewards drifting apart. Where one average would
-# do, nothing forces heads to differ.
+# Training corrects each matrix by how a change in it would change the error. A change in a head reaches the output, and
+# so the error, only through the head's own rows of $W_O$. So two heads that start from different random matrices get
+# different corrections. Presumably a head lowers the error more by bringing what is still missing than by repeating
+# what the other brings, so the difference can grow. Two heads that start equal write the same through equal rows, so
+# they get equal corrections and stay equal. Different starts break this *symmetry*, and a task that one average cannot
+# solve rewards drifting apart. Where one average would do, nothing forces heads to differ.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -852,8 +855,9 @@ quiz.one_choice(
 # What do heads find in a real model? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2, and look at its
 # first layer, of twelve heads of width 32 ($D = 384$). The model adds two tokens that are not words, `[CLS]` before
 # each text and `[SEP]` after it. Give it three sentences, one of them *the dog that bit the man ran*. For each head,
-# average the weight on the word before, over all words but the first of each sentence. The sentences have 9 to 13
-# tokens, so equal weights would be about 0.09.
+# average the weight on the word before, over all words but the first of each sentence. (The output's row for `[CLS]` is
+# for [later](#what-else-do-heads-do-and-can-they-be-removed).) The sentences have 9 to 13 tokens, so equal weights
+# would be about 0.09.
 #
 # **Predict first.** Chapter 5 wired a head that looks one word back. Does training find one, too? How large is the
 # weight on the word before, in the head where it is largest?
@@ -1170,9 +1174,9 @@ verdict
 # One head gives each word one average. If two unrelated things fill the same numbers, a matrix recovers only half of
 # them from a fixed average. Where a few numbers of each word are enough, several narrow heads, each with its own
 # average, can do better than a wide one. So attention runs several times side by side, in narrow heads with matrices of
-# their own, with as many parameters and multiplications as a single wide one with a $W_O$. Each head writes through its
-# own rows of $W_O$, and what they write is added up. In our task, where one average would not do, training made the
-# heads differ, because they started from different numbers.
+# their own. The layer then has as many parameters and multiplications as with a single wide head and a $W_O$. Each head
+# writes through its own rows of $W_O$, and what they write is added up. In our task, where one average would not do,
+# training made the heads differ, because they started from different numbers.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
@@ -1210,14 +1214,16 @@ verdict
 # - *Could its weights depend on the nouns themselves?* Yes, and that gains a little:
 #   [trained](#why-do-heads-become-different) freely, with nouns of six numbers, one head misses 42 percent, and not 50.
 #   The verb's scores for the two nouns differ by $q \cdot (k_a - k_b)$, one number about the nouns' difference. While
-#   the scores are small, the first noun's weight minus the last noun's is almost proportional to this number. And the
-#   head can hand it over: if a value's entry is 1 at the first position, 0 at the verb and $-1$ at the last, the blend
-#   of this entry is the first weight minus the last. So the verb receives nearly seven numbers, the six of the average
-#   and this one, and about 5 of 12 are lost, 0.417. Where the head's keys see the positions only, it misses half.
+#   the scores are small, this number shows in the weights: the first noun's weight minus the last noun's is almost
+#   proportional to it. And the head can hand over this difference of weights: let one entry of the values hold the
+#   position, 1 for the first noun, 0 for the verb and $-1$ for the last noun, so that its blend is the first weight
+#   minus the last. So the verb receives nearly seven numbers, the six of the average and this one, and about 5 of 12
+#   are lost, 0.417. Where the head's keys see the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into other numbers than the last?* Not in the first layer. The matrix is the
 #   same for every word, and a position is only added, so both nouns are written into the same numbers.
 # - *Could a later part that is not linear tell them apart?* For a fixed list of nouns, yes, if no two pairs have the
-#   same average, as with *dog* and *man* above. For arbitrary new nouns, no.
+#   same average. With *dog* and *man* above, the weights $\tfrac23$ and $\tfrac13$ saw to that. For arbitrary new
+#   nouns, no.
 # - *Could two layers of one head fetch one noun after the other?* Yes, if the first is passed on beside the second
 #   (chapter 8). Two heads do it in one layer.
 
@@ -1308,9 +1314,10 @@ print("cut, then projected: changed in heads", np.flatnonzero(cut_first.any(1)) 
 # the winner, so only a very long query can separate the two.
 #
 # The $(T, T)$ scores of a sentence have rank $d_k$ at most, too. Softmax adds little room: the logarithm of a weight is
-# its score minus one number for its row, so the matrix of these logarithms has rank $d_k + 1$ at most. So in a sentence
-# of more than $d_k + 1$ words not every matrix of weights is possible. This is the **low-rank bottleneck**
-# ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
+# its score minus one number for its row. So each row of these logarithms is a mixture of the $d_k$ rows and one more,
+# $(1, \dots, 1)$, and their matrix has rank $d_k + 1$ at most. So in a sentence of more than $d_k + 1$ words not every
+# matrix of weights is possible. This is the **low-rank bottleneck** ([Bhojanapalli and others,
+# 2020](https://arxiv.org/abs/2002.07028)).
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))

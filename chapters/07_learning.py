@@ -59,8 +59,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # itself is $\tfrac12 (0.045^2 + 0.768^2) = 0.296$.
 #
 # We know what is wrong at the output. But training can change only the **parameters**: the entries of $W_Q$, $W_K$ and
-# $W_V$, and in this first step only those of $W_Q$. So the gradient is passed back, from each result to what it was
-# made of, until it reaches them. This **backward pass**, the chain rule applied from the end to the start, is called
+# $W_V$. (In this first step we change only $W_Q$.) So the gradient is passed back, from each result to what it was made
+# of, until it reaches them. This **backward pass**, the chain rule applied from the end to the start, is called
 # **backpropagation**. Here it has four stages: output → weights → scores → query → $W_Q$.
 #
 # **Predict first.** Which of the three scores should rise, which should fall, and which hardly matters?
@@ -180,8 +180,8 @@ assert abs(d_scaled.sum()) < 1e-15
 # learning rate, so the loss falls by about the learning rate times the squared length of the gradient, here
 # $0.113^2 + 0.018^2 = 0.0131$. It fell by 0.0134. A large step may raise the loss, because the gradient changes on the
 # way. So any code that takes such plain steps can be tested: take a step, and measure the loss of the same examples
-# again. If it rose, repeat this with a much smaller learning rate. If the loss then does not fall by about the learning
-# rate times the squared length of the gradient, the sign, the update or the gradient is wrong.
+# again. It should have fallen by about the learning rate times the squared length of the gradient. If not, try a much
+# smaller learning rate. If the loss still does not fall as it should, the sign, the update or the gradient is wrong.
 #
 # [Further steps](#keep-going) with all three matrices bring the loss close to 0.
 
@@ -268,8 +268,9 @@ quiz.one_choice(
 # Take $T$ queries and $S$ keys. $Z$ holds the scaled scores and $A$ the weights, a row for each query and a column for
 # each key; $O$ holds the outputs. We write $dM$ for the gradient of a matrix $M$, of the same shape: so $dK$ is a
 # gradient, but $d_k$ a width. The sign $\circ$ multiplies entry by entry, and $\operatorname{rowsum}$ adds up each row
-# to one number. So $\operatorname{rowsum}(A \circ dA)$ holds [the average from above](#back-through-the-softmax) for
-# each query, and this average is subtracted from every entry in the same row of $dA$.
+# to one number. In the row for the softmax, $\operatorname{rowsum}(A \circ dA)$ is [the average from
+# above](#back-through-the-softmax), one number for each query, and it is subtracted from every entry in the same row of
+# $dA$.
 #
 # | back through | forwards | backwards | shapes |
 # |---|---|---|---|
@@ -278,11 +279,13 @@ quiz.one_choice(
 # | scores | $Z = Q K^\top / \sqrt{d_k}$ | $dQ = dZ \, K / \sqrt{d_k}$, $\; dK = dZ^\top Q / \sqrt{d_k}$ | $(T, d_k)$, $(S, d_k)$ |
 # | matrix | $Q = X W_Q$ | $dW_Q = X^\top dQ$ | $(D, d_k)$ |
 #
-# All queries share the values, the keys and $W_Q$, so $dV$, $dK$ and $dW_Q$ are sums over the queries, whose words are
-# the rows of $X$. $W_K$ and $W_V$ get their gradients in the same way, from $dK$ and $dV$. The words get a gradient,
-# too: as $AV$ passes $dO \, V^\top$ back to $A$, so $X W_Q$ passes $dQ \, W_Q^\top$ back to $X$. In self-attention a
-# word is query, key and value at once, so its gradient is a sum of three such terms, and the layer hands it to the
-# layer below or the embedding table: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
+# These are the formulas from above, for all queries at once. Row $j$ of $A^\top dO$, for example, adds up, over all
+# queries, the weight of key $j$ times the gradient of that query's output. $dK$ and $dW_Q$ are sums over the queries in
+# the same way, because all queries share the keys and $W_Q$. (Each row of $X$ is one query's word.) $W_K$ and $W_V$ get
+# their gradients in the same way, from $dK$ and $dV$. The words get a gradient, too: as $AV$ passes $dO \, V^\top$ back
+# to $A$, so $X W_Q$ passes $dQ \, W_Q^\top$ back to $X$. In self-attention a word is query, key and value at once, so
+# its gradient is a sum of three such terms, and the layer hands it to the layer below or the embedding table:
+# $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
 #
 # In code, for one sentence (`weights` is $A$, `d_scaled` is $dZ$, and `d_scores` the gradient of the scores before
 # scaling):
@@ -367,10 +370,10 @@ assert np.allclose(by_formula[0], d_query)
 assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
 
 # %% [markdown]
-# The gradients of all 14 numbers in query, keys and values agree to within $10^{-10}$, where the largest is about 0.6.
-# In a model whose gradients have other sizes, compare the difference with the size of the gradient, and add a small
-# absolute tolerance for those that are 0. Both losses must be of the same function: use the same examples, and switch
-# off all that is random, such as dropout. Check in 64-bit floats, as here: [32 bits are too
+# The gradients of all 14 numbers in query, keys and values agree to within $10^{-10}$, and the largest gradient is
+# about 0.6. Where gradients are much larger or smaller, compare the difference with the size of the gradient, and add a
+# small absolute tolerance for gradients that are 0. Both losses must be of the same function: use the same examples,
+# and switch off all that is random, such as dropout. Check in 64-bit floats, as here: [32 bits are too
 # few](#how-small-a-step-in-a-gradient-check). PyTorch's own check is `torch.autograd.gradcheck`.
 
 # %% [markdown]
@@ -422,9 +425,9 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 #
 # Each entry of the note, such as *Ada 3*, is one token, a vector of 18 numbers: a 1 among the first eight says which of
 # eight names, a 1 among the last ten which digit. A question has a name and no digit. The layer has a single head.
-# Queries come from the questions, keys and values from the note. After it, one linear map turns what each question
-# received into ten **logits**, one for each digit, whose softmax gives the model's probabilities. (`draw` makes random
-# notes, `as_vectors` their vectors.)
+# Queries come from the questions, keys and values from the note. After the layer, one linear map turns what each
+# question received into ten **logits**, one for each digit, and their softmax gives the model's probabilities. (`draw`
+# makes random notes, `as_vectors` their vectors.)
 
 # %% notes and questions as vectors tags=["hide-input"]
 from torch import nn
@@ -714,7 +717,8 @@ for step in (0, 80, 100, 120, 140, 1000):
 # loss more than the average. At first $W_V$ and the linear maps after the blend are random, so chance decides whether a
 # digit's value raises that digit's logit. More weight on the right entry then helps with some digits and hurts with
 # others, so its score is pushed up in one note and down in another. A name's digit changes from note to note, but all
-# notes share $W_Q$ and $W_K$, so these pushes nearly cancel.
+# notes share $W_Q$ and $W_K$, so these pushes nearly cancel, and at first no look-up grows. What the training does
+# instead has three parts:
 #
 # 1. *Values.* $W_V$ and the output can learn without a look-up. With even weights a question receives the mean of five
 #    values. That says which digits are in the note, but not which one was asked for: enough to bet on these instead of
@@ -723,17 +727,17 @@ for step in (0, 80, 100, 120, 140, 1000):
 #    helps more than the average, so its score rises. An entry that happens to share the digit gains, too, but only the
 #    right name gains in every note, and its gains add up in $W_Q$ and $W_K$.
 # 3. *Suddenly.* The look-up grows faster the further it has grown, presumably because queries and keys speed each other
-#    up. The gradient of a query is a sum of keys, with factors that add up to 0, so only differences between keys
-#    count. At first these are small, but as they grow, the queries learn faster. And the gradient of a key is a sum of
-#    queries, so as the queries grow, the keys learn faster. If one of the two cannot move, this is lost: with $W_K$
-#    *frozen* (not trained), the weight on the right name is only 0.4 after 400 steps. [Going
-#    further](#which-half-waits-for-which) asks which delays which, values or look-up.
+#    up. The gradient of a query is a sum of keys, each multiplied by the gradient of its score. These gradients add up
+#    to 0, so only differences between keys count. At first these are small, but as they grow, the queries learn faster.
+#    And the gradient of a key is a sum of queries, so as the queries grow, the keys learn faster. If one of the two
+#    cannot move, this is lost: with $W_K$ *frozen* (not trained), the weight on the right name is only 0.4 after 400
+#    steps. [Going further](#which-half-waits-for-which) asks which delays which, values or look-up.
 #
 # After 1,000 steps the weight on the right name is near two thirds, while all answers are right. A weight is not a
 # probability of being right: the linear maps after the blend make a clear answer out of a mixture in which one digit is
-# the strongest. The weight hardly grows from there, because [the gradient at a logit](#where-does-the-gradient-begin)
-# is the predicted probability, minus 1 if the digit is the right one. Once the answers are right and certain, it is
-# nearly 0 at all ten.
+# the strongest. From there the weight hardly grows, because there is hardly any error left to pass back. All gradients
+# begin at the ten logits, and [the gradient at a logit](#where-does-the-gradient-begin) is the predicted probability,
+# minus 1 if the digit is the right one. Once the answers are right and certain, that is nearly 0 at every logit.
 #
 # Was that luck? Here is that run beside those of the next two seeds, each tested on 2,000 new notes:
 
@@ -761,8 +765,7 @@ assert any(bad for rate, bad in overflowed if rate == 1)
 assert not any(bad for rate, bad in overflowed if rate < 1)
 
 # %% [markdown]
-# It seems not: all three models answer every question, with about two thirds of the weight on the right name. (Only
-# with a few other seeds, as said above, does the loss become NaN.)
+# It seems not: all three models answer every question, with about two thirds of the weight on the right name.
 #
 # What did training make of $W_Q$ and $W_K$? A name is a single 1, so without biases and digits its query is a row of
 # $W_Q$ and its key a row of $W_K$. The first eight rows belong to the eight names. So the first eight rows and columns
@@ -932,13 +935,13 @@ assert all(
 # Of these four, the bias $b$ of $W_K$ is no evidence of a cut: its gradient is 0 in a healthy model, too, up to
 # rounding, because it adds the same number, $q \cdot b$, to all scores of a query $q$, which changes no weight.
 #
-# So three checks come before a long training. Each takes seconds:
+# You have now met three checks that take only seconds each. Do them before any long training:
 #
 # | check | it should | if not |
 # |---|---|---|
 # | the first loss | be near $\ln V$, where $V$ is the number of possible answers; for ten digits 2.30, and ours was 2.33 | [what a higher or a lower one means](#the-first-number-to-look-at) |
 # | the gradient of every matrix and bias | be there, and not be 0 in all its entries, except for that bias | a cut, or a part that nothing uses; at the first step also [matrices of zeros](#what-if-matrices-start-at-zero) |
-# | one small plain step (SGD), the same batch again | lower the loss by about the learning rate times the squared length of the gradient | [the learning rate is too large; if not, the sign, the update or the gradient is wrong](#back-to-the-matrix-and-one-step) |
+# | one small plain step (SGD), the same batch again, no dropout | lower the loss by about the learning rate times the squared length of the gradient | [the learning rate is too large; if not, the sign, the update or the gradient is wrong](#back-to-the-matrix-and-one-step) |
 
 # %% [markdown]
 # ## Exercises
@@ -1153,12 +1156,12 @@ verdict
 #
 # With even weights the model [with the cut](#break-it-a-cut-in-the-record) sees each digit's share of the note, but not
 # whose digit it is. If it gave each digit its share as the probability, the loss would be $\ln 5 = 1.61$ when the five
-# digits differ, and 1.35 on average, since digits often repeat. Our linear maps cannot do that: it would take the
-# logarithms of the shares as logits, and they make logits in proportion to the shares. The average loss is lowest when
-# each logit is about 8.2 times the share. If the five digits differ, their logits are then $8.2/5 = 1.64$ and those of
-# the five others 0, so these absent digits get $5/(5 + 5 \, e^{1.64}) = 0.16$ together, though none of them is ever
-# right. A larger factor would leave them less, but bet too much on a digit that occurs twice. Averaged over many notes
-# the loss is 1.58.
+# digits differ, and 1.35 on average, since digits often repeat. For that, the logits would have to be the logarithms of
+# the shares, but our linear maps can only make logits in proportion to the shares. The average loss is lowest when each
+# logit is about 8.2 times the share. If the five digits differ, their logits are then $8.2/5 = 1.64$ and those of the
+# five others 0, so these absent digits get $5/(5 + 5 \, e^{1.64}) = 0.16$ together, though none of them is ever right.
+# A larger factor would leave them less, but bet too much on a digit that occurs twice. Averaged over many notes the
+# loss is 1.58.
 
 # %% tags=["proof"]
 _, many = draw(40_000, torch.Generator().manual_seed(0))
@@ -1445,18 +1448,18 @@ assert 0.3 < creep[1] < 0.45 < whole[0].diagonal().mean()
 # probabilities sum to 1, and so do the $y_i$. The logarithm's $1 / p$ has cancelled the softmax's factor $p$, so a
 # model that is certain and wrong gets a gradient of nearly $-1$ at the right digit. The squared error
 # $\tfrac12 (1 - p)^2$ has no such $1 / p$, so there the right digit gets $-(1 - p) \cdot p (1 - p)$: at $p = 0.0001$
-# about $-0.0001$. But the strong gradient comes even where the *label* is wrong: a model that has learnt the task gets
-# $-1$ at the label, $+1$ at the true digit, and next to nothing from all correct examples. So a few wrong labels come
-# to rule the updates, though none pulls at a logit with more than 1.
+# about $-0.0001$. But the gradient is just as strong where the *label* is wrong. There a model that has learnt the task
+# gets nearly $-1$ at the label and $+1$ at the true digit, while all correct examples give next to nothing. So a few
+# wrong labels come to rule the updates, though none pulls at a logit with more than 1.
 
 # %% [markdown]
 # ### What if matrices start at zero?
 #
-# Zeros, or any other constant, look like an even start. But suppose that all matrices and biases start constant. All
-# columns of a matrix read the same input, so they hand on equal numbers. These are multiplied by equal parameters, so
-# all columns get the same gradient, and stay equal. (The last layer is an exception: each of its columns has a right
-# answer of its own.) So heads that start alike, their rows of $W_O$ included, stay alike, and two of them are one for
-# the price of two. A random **initialisation** is there to **break the symmetry**.
+# Zeros, or any other constant, look like an even start. But if all matrices and biases start constant, the columns of a
+# matrix are equal. They read the same input, so they hand on equal numbers. The next layer multiplies these by equal
+# parameters, so all columns get the same gradient, and stay equal. (The last layer is an exception: each of its columns
+# has a right answer of its own.) So heads that start alike, their rows of $W_O$ included, stay alike, and two of them
+# are one for the price of two. A random **initialisation** is there to **break the symmetry**.
 #
 # Zeros can do worse, as the formulas of [the backward pass](#the-backward-pass-for-all-queries) say: apart from the
 # factor $1/\sqrt{d_k}$, $dQ$ is $dZ \, K$, and $dK$ is $dZ^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$ is not, so
@@ -1511,6 +1514,6 @@ for factor in (4, 64):
 assert largest > 0.98
 
 # %% [markdown]
-# With both multiplied by 4 these three still learn (we saw another seed diverge). Multiplied by 64, the largest of a
-# row's five weights is 0.99 before anything has been learned, in most rows on a wrong name, and after 1,000 steps the
-# loss of these three is still between 1.5 and 2.1: the look-up has been learned at best in part.
+# With both multiplied by 4 these three still learn (we saw another seed diverge). With the factor 64, the largest of a
+# row's five weights is 0.99 before anything has been learned, in most rows on a wrong name. After 1,000 steps the loss
+# of these three is still between 1.5 and 2.1: the look-up has been learned at best in part.

@@ -139,8 +139,8 @@ assert list(tones.values()) == [1, -1, -1, 1]
 # Attention is the only part in which one word's numbers reach another's. The network combines numbers that stand in one
 # vector: here it had to multiply polarity by *affirmed*.
 #
-# One matrix cannot do that. It gives a weighted sum of the two, and the points where such a sum changes from blame to
-# praise form a straight line. Nor can attention, for given weights, because an average of words, each times a matrix,
+# One matrix cannot do that. It gives a weighted sum of the two, and such a sum changes from blame to praise along a
+# straight line. Nor can attention while its weights are held fixed, because an average of words, each times a matrix,
 # is also a weighted sum. In the left panel below, praise stands on one diagonal of a square and blame on the other, so
 # no line separates them: they are not **linearly separable**.
 #
@@ -310,14 +310,14 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 #
 # $$\operatorname{LayerNorm}(x) = \gamma \circ \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
-# Mean $\mu$ and variance $\sigma^2$ are those of the vector $x$. A small $\epsilon$ guards against dividing by 0. What
-# does this mean for the gradient? Shifting $x$ moves it along $(1, \dots, 1)$, and stretching it moves it along
+# Mean $\mu$ and variance $\sigma^2$ are those of the vector $x$. A small $\epsilon$ guards against dividing by 0. The
+# vectors $\gamma$ (the *gain*) and $\beta$ (the *bias*), of width $D$, are trained and start at 1 and 0. They let
+# training stretch and shift single entries again.
+#
+# And the gradient? Shifting $x$ moves it along $(1, \dots, 1)$, and stretching it about its mean moves it along
 # $x - \mu$. Neither changes the result, so neither changes the loss, and the gradient at $x$ has no part in these two
 # directions. On the way back the norm multiplies what arrives by $\gamma$, removes these two parts, and divides the
 # rest by $\sigma$ ([exercise 3](#exercise-3-back-through-the-norm)).
-#
-# The vectors $\gamma$ (the *gain*) and $\beta$ (the *bias*), of width $D$, are trained and start at 1 and 0. They let
-# training stretch and shift single entries again.
 
 
 # %%
@@ -346,8 +346,6 @@ assert torch.allclose(layer_norm(x, norm.weight, norm.bias), norm(x), atol=1e-6)
 # and in a batch. **Batch normalisation** takes mean and variance of an entry over the whole batch instead. Then what a
 # token becomes depends on the other sentences and on padding, and in use one needs averages kept from training.
 #
-# Mind the axis: with `dim=1` in place of `dim=-1` the average runs over the positions of a sentence, and depends on
-# padding and on the other words.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -418,8 +416,7 @@ plt.show()
 #
 # Choose pre-norm, unless you reproduce the paper: in our deep stacks it [learns quickly](#does-training-agree) even
 # from initial weights with which post-norm is slow. A [warm-up](#does-it-need-warm-up), a learning rate that grows from
-# nearly 0, may help post-norm. One explanation is that with post-norm the feed-forward networks of the last layers
-# start with larger gradients than with pre-norm, so full steps at the beginning can go wrong.
+# nearly 0, may help post-norm, where full steps at the beginning can go wrong.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -560,12 +557,11 @@ quiz.one_choice(
 # A model receives tokens as numbers. Each picks a row from a table of vectors, the **embeddings**, and the vector of
 # its position is added.
 #
-# Before that, the row is multiplied by $\sqrt D$. The paper does not say why, but the lengths suggest it. Rows start
-# with length about 1 here (those of a plain `nn.Embedding` are $\sqrt D$ long), because many models use them at the
-# output, too, where longer ones would make the first logits too large ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)). A position's vector has length $\sqrt{D/2}$ ([chapter
-# 5](05_position.ipynb)), 16 for $D = 512$, and would dominate the sum. Multiplied, the row has length
-# $\sqrt{512} = 22.6$.
+# Before that, the row is multiplied by $\sqrt D$. The paper does not say why, but the lengths suggest it. Many models
+# use the rows at the output, too, where long ones make the first logits too large ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)). So rows start with length about 1 here (those of a plain
+# `nn.Embedding` are $\sqrt D$ long). A position's vector has length $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16
+# for $D = 512$, and would dominate the sum. Multiplied, the row is longer: $\sqrt{512} = 22.6$.
 #
 # ## The whole encoder
 #
@@ -612,10 +608,10 @@ assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 
 # %% [markdown]
 # Each token number becomes a vector, its *hidden state*, that has drawn on every real token of its sentence. No token
-# attends to padding: the second sentence gives the same vectors with and without it. You can test your own encoder, in
-# `eval()`, one part at a time. Give the part a sequence, change the vector at one position, and compare the outputs.
-# That of a norm or a feed-forward network may change only at this position, that of attention anywhere. Then hide that
-# position from attention with the mask, and change it again: now the outputs at all other positions must stay the same.
+# attends to padding: the second sentence gives the same vectors with and without it. You can test the parts of your own
+# encoder in `eval()`: change the vector at one position. The output of a norm or a feed-forward network may change only
+# there, that of attention anywhere. With the position hidden by the mask, attention's outputs at all others must stay
+# the same.
 #
 # Since every token has read the whole sentence, an encoder that is asked for the *next* token has already seen it, and
 # would only learn to copy. It can learn to fill in words that were hidden, as BERT did ([chapter
@@ -625,8 +621,7 @@ assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 # ## The book's version
 #
 # Here is the encoder above as later chapters import it, folded, and compared with PyTorch's `nn.TransformerEncoder`.
-# Unlike the one above, the book's encoder has dropout inside attention and inside the network as well. Its `AddAndNorm`
-# does what the name says, and receives the sublayer as a function.
+# Unlike the one above, the book's encoder has dropout inside attention and inside the network as well.
 
 # %% tags=["hide-input", "export"] module="encoder"
 from dataclasses import dataclass
@@ -1003,8 +998,8 @@ for without in (None, *PARTS):
 # Each entry is the share of digits right, from the worst seed to the best.
 #
 # - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
-# - Without the **residual connection** around attention neither task is learned. Before training the weights are spread
-#   over all positions, so each position holds an average, and little of its own. After three layers the averages of
+# - Without the **residual connection** around attention neither task is learned. Before training, attention's weights
+#   are spread over all positions, so each holds an average, and little of its own. After three layers the averages of
 #   averages are [nearly alike](#words-become-alike), so training has little to start from. *Add* stays near chance.
 #   *Reverse* learns little more than how often each digit occurs: always answering with the most frequent digit of the
 #   sequence is right 26 percent of the time.
@@ -1152,18 +1147,19 @@ show_stacks(
 # rank 1: all its rows are multiples of one.
 #
 # With Glorot's weights, *added* and post-norm only delay the collapse. Only with pre-norm does the share stay above a
-# tenth over these 24 layers. Once words are mostly alike, attention returns nearly the same vector to all of them, so
-# their common part grows, and their own parts hardly do. So the own share falls fast where attention returns a vector
-# that is large beside the stream, and slowly where that vector is small. With *added* the two are about equally large,
-# because attention reads the stream as it has grown. With post-norm they are, too, because both have a size of about 1.
-# So in these two stacks every layer cuts the share by a similar factor. With pre-norm attention reads a normalised
-# copy, so only the stream grows. What is returned becomes smaller and smaller beside it, and the share falls more and
-# more slowly.
+# tenth over these 24 layers. Why? Once words are mostly alike, attention returns nearly the same vector to all of them.
+# That adds to their common part and hardly to their own, so the own share falls: fast if the vector is large beside the
+# stream, slowly if it is small. With *added* attention reads the stream as it has grown, so what it returns is about as
+# large as the stream. With post-norm both have a size of about 1. So in these two stacks every layer cuts the share by
+# a similar factor. With pre-norm attention reads a normalised copy, so only the stream grows. What is returned becomes
+# smaller and smaller beside it, and the share falls more and more slowly.
 #
 # Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $w$
 # to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
-# weights, so it gets no gradient. In the high layers with attention alone and with post-norm, words nearly agree, and
-# $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer). ### What helps
+# weights, so it gets no gradient. In the high layers with attention alone and with post-norm, words nearly agree, so
+# $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer), and hardly learns where to look.
+#
+# ### What helps
 #
 # - **Pre-norm.** Before training, what a layer adds has about size 1 at most. Suppose that each of $n$ layers adds one
 #   vector, the same for all words, and that these vectors and the word are independent and of size 1. Their squares
@@ -1313,9 +1309,9 @@ print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 # but not stuck: at the learning rate that was best for 600 steps it learns after some 2,200 to 2,600. And the norm's
 # position is not all that matters, since with smaller initial weights post-norm is quick.
 #
-# What do the two quick stacks share? *Before* training, their own share after the twelfth layer is above 0.4. In the
-# other two it is at most 0.03: words are alike before anything is learned. For post-norm this may be why it is slow,
-# because where words are alike, $W_Q$ gets hardly any gradient. *No norm* has a second fault: its [numbers
+# What unites the two quick stacks? *Before* training, the own share after the twelfth layer is above 0.4. In the other
+# two it is at most 0.03: words are alike before anything is learned. For post-norm this may be why it is slow, because
+# where words are alike, $W_Q$ gets hardly any gradient. *No norm* has another fault: its [numbers
 # explode](#how-do-size-and-gradient-change-with-the-layer). Four stacks do not prove a cause, but [three
 # more](#three-more-deep-stacks) fit the pattern.
 #
@@ -1808,8 +1804,8 @@ assert (
 #   as the stream. Write a word as $c + w$, what is common and what is its own. Attention adds a common vector $a$,
 #   about as long as $c$, and in a random direction, since the matrices are random. Lengths at right angles add by
 #   Pythagoras, so $c + a$ is $\sqrt 2$ times as long as $c$, and $w$ is as before. The norm then shrinks both alike.
-# - **Pre-norm** adds something of size 1, or less, while the stream grows. Its size is 2 after layer 8 and 4.1 after
-#   layer 24: the square grows by less than 1 a layer.
+# - **Pre-norm** adds size 1, or less, while the stream grows. Its size is 2 after layer 8 and 4.1 after layer 24, so
+#   its square grows from 4 to 17.
 #
 # So if attention added nothing to a word's own part, its share should fall from layer 8 to layer 24 by a factor of
 # about $\sqrt{17/4} = 2.1$ with pre-norm, and of $\sqrt 2^{16} = 256$ with post-norm. Measured, it falls by 2.1, and by
@@ -1858,10 +1854,9 @@ show_stacks(
 # %% [markdown]
 # Where words are alike there is nothing to choose between, and another choice would change nothing. So with attention
 # alone $W_Q$ gets no gradient from the fourth layer on (values near 1e-8 are rounding), and with post-norm hardly any
-# near the top. With *added* the gradient is about a thousand at the top, because the numbers are so large: a word's own
-# share is only 0.006, but of a size of 1,280 that is about 8, more than at the start. The gradient is some million
-# times as large at the bottom: it explodes on its way down. With pre-norm every layer gets one, the top layer a
-# fiftieth of the lowest one's.
+# near the top. With *added* a word's own share at the top is only 0.006, but of a size of 1,280 that is about 8, more
+# than at the start. So words do differ there, and the gradient is about a thousand. On its way down it explodes, to
+# some million times as much. With pre-norm every layer gets one, the top layer a fiftieth of the lowest one's.
 
 # %% [markdown]
 # Here are the stacks at their top, and with them the three in which what attention adds is divided by $\sqrt{24}$:
@@ -1896,9 +1891,9 @@ print_stacks("post-norm, PyTorch's init", "no norm, small init", "no residual")
 # than from the small one. Without residual connections nothing of a word is left at the top, and 5,000 steps are not
 # enough. And the stack without any norm learns as quickly as pre-norm, once its weights start small.
 #
-# What do norms add, then? They can allow larger steps. With the same small initialisation, at a learning rate of 0.01,
-# post-norm still learns with every seed, and without norms the loss overflows. Pre-norm learns there from Glorot's
-# initialisation; post-norm from PyTorch's does not, with any seed.
+# What do norms add, then? They can allow larger steps. At a learning rate of 0.01, from the small initialisation,
+# post-norm still learns with every seed, but without norms the loss overflows. There pre-norm learns from Glorot's
+# initialisation, but post-norm from PyTorch's with no seed.
 
 # %% tags=["proof"]
 at_once = {name: min(rows[1]["right"]) for name, rows in deep.items()}
@@ -2031,8 +2026,7 @@ assert 0.4 < found[1] < 0.65 and found[2] > 0.95
 # It is the second layer's: some head gives the mirrored position nearly all of its weight, and in the first layer none
 # gives it more than a fifth, on average. Without the second layer's attention more than half of the digits are still
 # right, because in this run the third layer attends to the same position, a *backup*. Without the attention of layers 2
-# and 3, the answers are hardly better than chance. (With seed 5 layer 3 fetches the digit, with 0.98 of its weight, and
-# layer 2 gives it half.)
+# and 3, the answers are hardly better than chance.
 
 # %% [markdown]
 # ### Break it: a norm that is nearly right

@@ -281,8 +281,8 @@ quiz.one_choice(
 # words as for six. So, as in [chapter 1](01_why_attention.ipynb)'s attention of 2014, the decoder gets one vector for
 # each word of the question, and each position of the answer chooses which of them to read.
 #
-# In **cross-attention**, in the paper *encoder-decoder attention*, the decoder asks, because it must predict: the
-# queries come from the decoder, one at each position, `<bos>` included. The keys and values come from the memory.
+# In **cross-attention**, in the paper *encoder-decoder attention*, the decoder asks, because it must predict. So the
+# decoder gives the queries, one at each position, `<bos>` included, and the memory gives the keys and values.
 #
 # The formula does not change, but the matrix of weights has a row for each word of the answer, $T$, and a column for
 # each word of the question, $S$; with a batch and $H$ heads it is $(B, H, T, S)$.
@@ -365,8 +365,8 @@ plt.show()
 # x = norm_ff(x + feed_forward(x))
 # ```
 #
-# Self-attention comes first. One reason may be that otherwise the first layer's queries to the memory would each depend
-# on a single word.
+# Self-attention comes first, so already the first layer's queries to the memory can depend on all words so far, not on
+# one each.
 #
 
 
@@ -394,8 +394,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## All of it on one screen
 #
-# Here is the whole model. It runs with PyTorch alone: paste into one file the code shown from here to the trained
-# model's first answers, with the two folded cells that make all questions and answers and draw what is held out.
+# Here is the whole model. It needs only PyTorch. To run it, copy the code shown from here to the trained model's first
+# answers into one file, with the folded cells that make `pairs` and `hold_out`.
 #
 # First come the positions of chapter 5 and the attention, whose keys and values are made from `context`.
 
@@ -475,8 +475,8 @@ print(tuple(layer(answer, see_past, memory, nothing_hidden).shape))
 # %% [markdown]
 # Of the model, read the last method first: `forward` encodes the source into the memory, then decodes the target.
 # `encode` and `decode` make the masks and call `stack`, which looks up embeddings, adds positions and runs the layers.
-# `__init__` ends with the starting values: Glorot's (`xavier_uniform_`), as in chapter 8, and smaller ones for the
-# embeddings.
+# `__init__` ends with the starting values: Glorot's (`xavier_uniform_`), as in chapter 8, and for the embeddings
+# others, with the standard deviation $1 / \sqrt D$.
 
 
 # %%
@@ -526,10 +526,10 @@ class OneScreen(nn.Module):
 # %% [markdown]
 # The linear map in the drawing, often called the *LM head*, needs no matrix of its own. It is the target's embedding
 # matrix, used a second time: a token's logit is the dot product of its embedding with the decoder's final vector. This
-# **weight tying** saves a matrix of $V \times D$, and it is the reason why the embeddings start small. The final vector
-# comes out of a norm, so its entries start with size 1, while those of the embeddings start with $1 / \sqrt D$. A sum
-# of $D$ products of random sign grows like $\sqrt D$, so a first logit has size $\sqrt D \cdot 1 / \sqrt D = 1$. But on
-# the way in, such embeddings would be small beside the positions. So `stack` multiplies them by $\sqrt D$, as in
+# **weight tying** saves a matrix of $V \times D$, and is why the embeddings start small. The final vector comes out of
+# a norm, so its entries start with size 1. With such embeddings a logit, a sum of $D$ products of random sign, would
+# start near $\sqrt D$. So they start with $1 / \sqrt D$, and a first logit has size $\sqrt D \cdot 1 / \sqrt D = 1$.
+# But on the way in, such embeddings would be small beside the positions. So `stack` multiplies them by $\sqrt D$, as in
 # [chapter 8](08_encoder.ipynb#from-token-numbers-to-vectors), to about the size of the positions.
 #
 # Try the model before any training, at the paper's size but with a small vocabulary and random tokens. The logits
@@ -563,8 +563,7 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 # %% [markdown]
 # A feed-forward network with $d_\text{ff} = 4 D$ has about $8 D^2$ parameters, an attention $4 D^2$. So an encoder
 # layer has $12 D^2 = 3.1$ million, a decoder layer, with two attentions, $16 D^2 = 4.2$ million. Six of each make 44
-# million, and the embedding tables add one. (In the paper the attention has no biases, and one embedding matrix serves
-# both sides.)
+# million, and the embedding tables add one.
 #
 # ## The leak test
 #
@@ -582,8 +581,8 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 #   positions must not move, except for rounding. Later ones must, or the answer is not read at all.
 # - *padding*: padding is added after the question. No logit of a real position may move.
 # - *source*: the question is replaced by another. Some logit must move.
-# - *finite*: every logit of a real position is a number. A position that may attend to nothing gets NaN in this code.
-#   (Let it attend to itself, or give it weights of 0, as the book's module does.)
+# - *finite*: every logit of a real position is a number. A position that may attend to nothing gets NaN in this code,
+#   and weights of 0 in the book's module.
 #
 # All run in both modes, after `model.train()` and after `model.eval()`, because some code computes attention in another
 # way when it does not train, and a mask may be missing there. The model must be built without dropout, which would move
@@ -629,7 +628,7 @@ check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 #
 # ## A model that has learnt to answer
 #
-# The task is small talk: ten questions about each of nine people, each with one of three greetings or with none, which
+# The task is small talk: ten questions about each of nine people, each with all three greetings and with none, which
 # makes 360. Each has one right answer. Those about *you* are:
 #
 # | questions | answers |
@@ -685,10 +684,9 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # ### What is given, and what is wanted
 #
 # The decoder receives `answers[:, :-1]`, the rows without their last token, and must predict the wanted words,
-# `answers[:, 1:]`, the rows without their first: **next-token prediction**. (In a shorter answer the token that is cut
-# off is padding. The `<eos>` stays among the inputs, but the wanted token at its position is padding, which the loss
-# will skip.) So the decoder is given the wanted words, *shifted right* by one, even where it would have written others:
-# that is **teacher forcing**.
+# `answers[:, 1:]`, the rows without their first: **next-token prediction**. (In a shorter answer `<eos>` stays among
+# the inputs, but what is wanted there is padding, which the loss skips.) So the decoder is given the wanted words,
+# *shifted right* by one, even where it would have written others: that is **teacher forcing**.
 #
 # What does the loss then measure? Say that the softmax gives the wanted words the probabilities 0.5 (*I*), 0.8 (*am*),
 # 0.9 (*fine*) and 1 (`<eos>`). Each is the probability of one word, given the question and the words before it. By the
@@ -830,8 +828,8 @@ assert share_right(wide, unseen) > 0.95
 # ## One question, followed to its answer
 #
 # Take *Hi, how are you?* again, and follow head 1 of the cross-attention in decoder layer 2 ($d_k = 8$) for one query,
-# that of `<bos>`, where the first word must be predicted. As `<bos>` sees only itself, this query depends on the
-# question only through what the cross-attention of layer 1 has fetched.
+# that of `<bos>`, where the first word must be predicted. `<bos>` sees only itself, but its query depends on the
+# question, which the cross-attention of layer 1 has already read.
 
 # %% one head's weights and blend, and the logits tags=["hide-input"]
 hello, right = batch(["Hi , how are you ?"]), batch(["<bos> I am fine <eos>"])
@@ -920,8 +918,8 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # ## Does training run token by token?
 #
 # No, only writing does. Send `<bos>` and the words that the model has written through the decoder in one pass. With the
-# causal mask, row $t$ of its logits depends on tokens 0 to $t$ alone. When the model wrote, one pass received only
-# these tokens, and its last row should be the same:
+# causal mask, row $t$ of its logits depends on tokens 0 to $t$ alone. In writing, one pass received just these tokens,
+# so its last row should equal row $t$:
 
 # %% one pass beside four tags=["hide-input"]
 with torch.no_grad():
@@ -1167,8 +1165,8 @@ assert difference < 1e-4
 check(model, questions[::41], answers[::41, :-1])
 
 # %% [markdown]
-# It also agrees with `nn.Transformer`, with pre-norm and with post-norm. PyTorch's stacks end in one more norm in
-# either case, so here the book's post-norm model, which otherwise has none, gets that norm, too:
+# It also agrees with `nn.Transformer`, with pre-norm and with post-norm. With post-norm, PyTorch's stacks end in one
+# norm more than the book's, so here the book's get it, too:
 
 # %% compare with nn.Transformer tags=["hide-input"]
 from dataclasses import replace
@@ -1639,10 +1637,9 @@ class DecoderOnly(nn.Module):
 
 
 # %% [markdown]
-# It is trained in the same way (here with width 32, more steps and a smaller peak), except that the loss now includes
-# the words of the question. Nobody can predict whether *she* or *you* comes next, so the loss does not fall to 0. The
-# model writes one token after another: the likeliest or, with a `temperature` above 0, one drawn from the `top_k`
-# likeliest ([chapter 12](12_generation.ipynb#sampling)):
+# It is trained in the same way, except that the loss now includes the words of the question. Nobody can predict whether
+# *she* or *you* comes next, so the loss does not fall to 0. The model writes one token after another: the likeliest or,
+# with a `temperature` above 0, one drawn from the `top_k` likeliest ([chapter 12](12_generation.ipynb#sampling)):
 
 
 # %%
@@ -1982,8 +1979,8 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 #
 # In the code on one screen, and in `nn.MultiheadAttention` as it is called by default, a row that may see nothing gets
 # the softmax 0/0, which is NaN. The NaN spreads: in the next layer to all rows, because even a weight of 0 times NaN is
-# NaN, and through the loss to nearly every gradient. So in such code the first loss shows this mistake. It shows
-# *turned around* as well, because there the last row has no word after it, and so may see nothing.
+# NaN. So in such code the first loss shows *one word too few*, and *turned around* as well, because there the last row
+# has no word after it.
 #
 # A causal mask *on cross-attention* lets row $t$ attend only to the question's words 0 to $t$. Most answers are right
 # all the same, presumably because the encoder, which sees the whole question, has carried what is needed to the first
@@ -2166,8 +2163,7 @@ for (lost, looked), count in groups.most_common():
 #
 # In four of the nine other models *you* gets the most attention, too, and there *I* is lost without it. Three others
 # need *how*, and also *are*, but not *you*. The last two keep *I* whichever single word is hidden. So in six of the
-# nine the word with most attention is one that *I* needs by itself, and in three it is not: a map alone does not say
-# why.
+# nine *I* is lost without the word with most attention, and in three it is not: a map alone does not say why.
 #
 # [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are: how far
 # they show what the prediction depends on.

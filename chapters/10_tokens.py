@@ -10,10 +10,10 @@
 #
 # The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no number
 # for her name. By the end of this chapter you will have a **tokenizer**, which turns any text into numbers and back. It
-# decides what a model sees. After a space, one of our tokenizers cuts *Straßenbahnhaltestelle*, German for *tram stop*,
-# into *Straßenbahn | halt | estelle*, and 12345 into *12 | 3 | 4 | 5*. Such cuts hide letters and misalign digits,
-# which is thought to be one reason why models count letters and add numbers badly. You also see how a typed text can
-# act as a command, and how sentences become a batch.
+# decides what a model sees. Inside a sentence, one of our tokenizers cuts *Straßenbahnhaltestelle*, German for *tram
+# stop*, into *Straßenbahn | halt | estelle*, and 12345 into *12 | 3 | 4 | 5*. Such cuts hide letters and misalign
+# digits, which is thought to be one reason why models count letters and add numbers badly. You also see how a typed
+# text can act as a command, and how sentences become a batch.
 #
 # You need some Python and almost no mathematics. It takes about 29 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes.
@@ -164,8 +164,8 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # as the first 256 symbols (**byte-level BPE**) every text that UTF-8 can write survives the round trip to tokens and
 # back.
 #
-# Two texts that look the same can have different tokens, since Unicode can write *é* in two ways. Some tokenizers
-# *normalise* texts first, and cannot give them back byte for byte.
+# Unicode can write *é* in two ways, so texts that look the same can have different tokens. Some tokenizers first
+# *normalise* both to one form, and cannot give them back unchanged.
 #
 # ### Before any merge, cut into words
 #
@@ -187,10 +187,10 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | `\s+(?!\S)` | a run of white space; if a visible character follows, all but the last of the run | *a␣␣b* is cut into *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
 #
-# In the fourth part `(?!\S)`, a *negative lookahead*, forbids the run to end before a visible character. So before a
-# word the run gives its last character back. If that is a space, the word takes it along. But if it is a line break,
-# parts 1 to 3 cannot take it, because none of them begins with one, so it is left to the fifth. The same happens to a
-# single line break before a word.
+# The `(?!\S)` in the fourth part, a *negative lookahead*, forbids the run to end before a visible character. So before
+# a word the run gives its last character back. If that is a space, the word takes it along. But if it is a line break,
+# parts 1 to 3 cannot take it, because they allow only a space in front, so it is left to the fifth. So is a lone line
+# break before a word.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -229,7 +229,7 @@ assert (
 assert pretokenize("a  b") == ["a", " ", " b"]
 
 # %% [markdown]
-# Some writing systems pay for bytes and for this pattern.
+# Bytes and this pattern suit some writing systems badly.
 #
 # - *More bytes.* Before any merge each byte is a token, so the Greek sentence starts out with nearly twice as many
 #   tokens as characters, and the Chinese one with three times as many. A tokenizer for such languages spends many early
@@ -242,8 +242,8 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 #
 # ### Learning the merges
 #
-# Learn as you did by hand, now on bytes. Stop after a chosen number of merges, and keep them in order: with the pattern
-# of the pre-tokenization they are all that cutting a text needs.
+# Learn as you did by hand, now on bytes. Stop after a chosen number of merges, and keep them in order, because with the
+# pattern they are all you need to cut a text.
 
 # %% tags=["export"] module="tokens"
 from collections.abc import Iterable, Sequence
@@ -354,8 +354,7 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # insert them, by their numbers.
 #
 # The merges know nothing of special tokens, so they use *symbol numbers*, which begin with the bytes. The model's
-# *token IDs* begin with the special tokens. If these came last, the ID of `<pad>` would depend on how many merges there
-# are:
+# *token IDs* begin with the special tokens, because the ID of `<pad>` should not depend on how many merges there are:
 #
 # | | symbol | token ID |
 # |---|---|---|
@@ -625,11 +624,10 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # %% [markdown]
 # - *Spelling.* The model gets one number for *Straßenbahn* (tram) and never sees the letters. So it knows only from
 #   training how many *a*'s the word contains, or must first write it letter by letter.
-# - *Arithmetic.* 12345 begins with the token *12*, because no merge joins *12* to *3*. (Captions have few numbers, so
-#   *34* and *45* were not worth a merge.) Another number may be cut elsewhere, so the digits of two numbers need not
-#   line up. Many newer tokenizers therefore cut numbers into single digits or groups of three. Groups line up only if
-#   counted from the right, where the units stand: *12 | 345*. The price: with single digits more tokens for each
-#   number, with groups about 1,000 tokens to learn.
+# - *Arithmetic.* 12345 begins with the token *12*, because no merge joins *12* to *3*. Another number may be cut
+#   elsewhere, so the digits of two numbers need not line up. Many newer tokenizers therefore cut numbers into single
+#   digits or groups of three. Groups line up only if counted from the right, where the units stand: *12 | 345*. Single
+#   digits cost more tokens for each number, and groups about 1,000 tokens to learn.
 # - *Case and spaces.* The words *␣tea*, *tea* and *␣TEA* share no token, so the model must learn that they are similar.
 #   And a *prompt*, the text that a model is to continue, should not end with a space. In training nearly every space
 #   was part of the token that begins the next word, so the model hardly ever saw a space on its own.
@@ -643,11 +641,10 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # such as that of an output layer which does not share the embedding table.
 #
 # Second, later tokens tend to be rarer, because each merge takes the most frequent pair that is left: by hand the
-# counts were 12, 9, 5, 3. So later merges also shorten texts less. (An early token can become rare, too, when later
-# merges take it up: by hand, after four merges, no *ea* is left alone.) We call a token *rare* if the training text
-# uses it fewer than 100 times. Rare tokens stay **undertrained**, because their rows are seldom looked up, so few
-# examples train them. In large models some tokens cause odd answers (*glitch tokens*). Most were probably frequent in
-# the tokenizer's training text and hardly occurred in that of the model.
+# counts were 12, 9, 5, 3. So later merges also shorten texts less. We call a token *rare* if the training text uses it
+# fewer than 100 times. Rare tokens stay **undertrained**, because their rows are seldom looked up, so few examples
+# train them. In large models *glitch tokens* cause odd answers: most were probably frequent in the tokenizer's training
+# text, so became tokens, but hardly occurred in the model's.
 #
 # **Fertility**, the average number of tokens per word, says how much shorter texts become. Here it is on held-out
 # captions. A word is what stands between two spaces, so *tea.* is one word and at least two tokens.
@@ -671,13 +668,13 @@ for row in captions["sizes"]:
 # window**, the tokens that it can read at once. Large models have this problem too: languages that their tokenizers saw
 # least tend to cost most.
 #
-# Which size is best? The share of rare tokens alone does not tell. In [our trials](#which-vocabulary-is-best) with
-# vocabularies from 300 to 16,000, the largest predicted held-out text best, although nearly all of its merged tokens
-# are rare. (A rare token seldom occurs, so in a running text the share of rare ones is smaller than in the vocabulary.)
-# In translation, though, Sennrich and Zhang found that small vocabularies help small corpora. So try a few sizes, and
-# compare the models by what they cost and by their loss on held-out text.
+# Which size is best? The share of rare tokens alone does not tell, because they make up less of a running text than of
+# the vocabulary. In [our trials](#which-vocabulary-is-best) with vocabularies from 300 to 16,000, the largest predicted
+# held-out text best, although nearly all of its merged tokens are rare. In translation, though, Sennrich and Zhang
+# found that small vocabularies help small corpora. So try a few sizes, and compare the models by what they cost and by
+# their loss on held-out text.
 #
-# Take this loss per byte. A loss per token cannot be compared between vocabularies, because longer tokens are fewer,
+# Take this loss per byte, because a loss per token cannot be compared between vocabularies: longer tokens are fewer,
 # and each is harder to predict ([more](#which-vocabulary-is-best)).
 #
 # The original transformer had 37,000 tokens for English and German together. Today's models often have 100,000 or more,
@@ -790,9 +787,9 @@ assert convenient.decode(convenient.encode(message)) != message
 # percent, are padding.
 #
 # The padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding.
-# Without it padding would take a share of the softmax, so a sentence's outputs would depend on its batch. (That happens
-# in the encoder and in cross-attention; in the decoder's self-attention the causal mask hides the padding.) The mask is
-# `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
+# Without it padding would take a share of the softmax, so a sentence's outputs would depend on its batch. (The encoder
+# and cross-attention need this mask; in decoder self-attention the causal mask hides padding, which comes last.) The
+# mask is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
 #
 # The loss must leave out padding, too, so it is the mean over the real tokens alone. If `<pad>` counted, the loss would
 # look better than it is, because `<pad>` is the easiest token to predict.
@@ -882,9 +879,8 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# Sorting by length saves nearly all of the padding. (The limit by tokens leaves 2 percent instead of 1, because its
-# batches of short texts hold more texts, and so more different lengths.) The order of the batches is random, or the
-# model would get all short sentences first. Here are sixteen of the texts in batches of four:
+# Sorting by length saves nearly all of the padding. The order of the batches is random, or the model would get all
+# short sentences first. Here are sixteen of the texts in batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: about as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)
@@ -1083,9 +1079,8 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# The solution goes through all merges in order. The tokenizer takes, again and again, the earliest learnt pair in the
-# word. The result is the same, since a merge only makes pairs that were learnt later. The tokenizer's way is faster,
-# since a word has few pairs and there are thousands of merges.
+# The solution goes through all merges in order. The tokenizer's way gives the same result faster, because a word has
+# few pairs and there are thousands of merges.
 #
 # ### Exercise 3: How much is padding?
 #

@@ -35,9 +35,9 @@ transformer_map(built=11)
 #
 # A **corpus**, a collection of texts, is split into three parts. The model learns from the *training set*. The
 # *validation set* is for choosing when to stop and which settings (**hyperparameters**) to use. The *test set* must
-# tell how good the result is on new text, so it is never used to choose anything: the setting that is best on a set is
-# partly the luckiest there. Our texts are numbers, written out. No number occurs in more than one part, or the result
-# would look better than it is (**data leakage**). We draw numbers from 1 to 999,999, short ones more often, and
+# tell how good the result is on new text, so it is never used to choose anything, because the setting that scores best
+# on a set was partly lucky there. Our texts are numbers, written out. No number occurs in more than one part, or the
+# result would look better than it is (**data leakage**). We draw numbers from 1 to 999,999, short ones more often, and
 # `number_words` spells them in both languages, with each German word cut into its parts.
 
 # %% the corpus, and four of its test pairs tags=["hide-input"]
@@ -53,7 +53,7 @@ everything = [*corpus.train, *corpus.validation, *corpus.test]
 assert len({pair.source for pair in everything}) == len(everything) == 21_000
 
 # %% [markdown]
-# Read the last pair aloud: wherever tens and units meet, they cross over.
+#
 #
 # Each side gets its own tokenizer ([chapter 10](10_tokens.ipynb#the-definition)). There are so few different words that
 # merging makes each of them one token, with the space before it: 332 and 334 tokens, the 256 bytes among them.
@@ -127,7 +127,7 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 #
 # PyTorch's `F.cross_entropy` computes the loss, and its `ignore_index` leaves the padding out. The folded
 # `cross_entropy` is the same without the division: it returns the sum and the number of targets, needed
-# [later](#one-step-from-several-batches). Its argument `label_smoothing` has [a section of its own](#label-smoothing).
+# [later](#one-step-from-several-batches).
 
 # %% tags=["export", "hide-input"] module="training"
 import torch
@@ -200,10 +200,10 @@ quiz.number(
 # - *Exact*, or **exact match**, is the share of sentences that are right from beginning to end.
 #
 # **Predict first.** Must the model write whole translations, word by word, before we can count the exact ones?
-
-# No. Give the model the true words as its input (teacher forcing), and look for its first mistake. Up to there the true
-# words are the ones that it would have written by itself, so alone it would make the same mistake, or none. One pass
-# therefore tells which sentences the model would get right by *greedy decoding*, always taking the likeliest token.
+#
+# No. Give the model the true words as its input (teacher forcing). Up to its first mistake they are the words that it
+# would have written by itself, so alone it would make that mistake, too. Without a mistake it would write them all. One
+# pass therefore tells which sentences it would get right by *greedy decoding*, always taking the likeliest token.
 #
 # The folded function `evaluate` computes all three numbers in this way.
 
@@ -437,14 +437,14 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 #
 # Does a large gradient mean that its parameter should go far? No. Suppose that a parameter $\theta$ with the gradient
 # $-1$ should move by 1, so that a learning rate of 1 is right. Now train $\varphi$ instead, with
-# $\theta = 1000 \, \varphi$: it should move by only 0.001, but its gradient is $-1000$, because $\theta$ changes a
-# thousand times as much. Its learning rate should be 0.000001, a million times smaller, although the model is the same.
+# $\theta = 1000 \, \varphi$. Since $\theta$ changes a thousand times as much, $\varphi$ should move by only 0.001, but
+# its gradient is $-1000$. Its learning rate should be 0.000001, a million times smaller, although the model is the
+# same.
 #
 # So a learning rate that suits one parameter can be far too large or too small for another. Adam divides the size of
-# the gradient out. In the example it makes both gradients $-1$, so it needs the learning rates 1 and 0.001, which are a
-# thousand apart and no longer a million. They still differ because the parameters themselves should move by 1 and by
-# 0.001. Within one model the distances that parameters should move usually differ less, so one learning rate can do for
-# all.
+# the gradient out. In the example both gradients become $-1$, so the learning rates should be 1 and 0.001: they now
+# differ only as much as the distances that the parameters should move. Within one model these distances usually differ
+# less than the gradients do, so one learning rate can do for all.
 #
 # ### Adam
 #
@@ -460,14 +460,14 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # How far back do $m$ and $v$ look? In $m$ a gradient that is $k$ steps old has the weight $(1 - \beta_1) \, \beta_1^k$:
 # with $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on. The latest $1 / (1 - \beta_1) = 10$ gradients have about two
 # thirds of the weight, $1 - 0.9^{10} = 0.65$. In $v$, with the transformer paper's $\beta_2 = 0.98$, the latest 50 have
-# that share. The mean $v$ looks further back, because the usual size should not depend on a few batches. There is a
-# second reason. What one huge gradient leaves in $m$ is multiplied at each further step by $\beta_1 = 0.9$, and what it
-# leaves in $\sqrt v$ by $\sqrt{\beta_2} = 0.99$. If $\sqrt v$ shrank faster than $m$, then $m$ would soon be divided by
-# too little, and the steps would become too long.
+# that share. The mean $v$ looks further back, because the usual size should not depend on a few batches. It should also
+# forget a huge gradient more slowly, or $m$ would soon be divided by too little, and the steps would become too long.
+# At each step what that gradient left in $m$ is multiplied by $\beta_1 = 0.9$, and what it left in $\sqrt v$ by
+# $\sqrt{\beta_2} = 0.99$.
 #
-# But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$. After $n$ steps all
-# weights sum to only $(1 - \beta)(1 + \beta + \dots + \beta^{n-1}) = 1 - \beta^n$. So $m$ and $v$ are each divided by
-# this sum (**bias correction**):
+# But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is $0.1 \, g$. After $n$ steps the
+# gradients' weights sum to only $(1 - \beta)(1 + \beta + \dots + \beta^{n-1}) = 1 - \beta^n$. So $m$ and $v$ are each
+# divided by this sum (**bias correction**):
 #
 # $$\text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon} , \qquad \epsilon = 10^{-9} \text{ against dividing by 0.}$$
 #
@@ -704,8 +704,9 @@ for name in ("none", "weight decay 1"):
 # The remedies, one by one:
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
-#   keep the parameters that had the lowest loss. That treats the symptom: in row *none* the loss is lower there than at
-#   the end, but no more numbers are right. So if right answers matter, keep the model that gets the most numbers right.
+#   keep the parameters that had the lowest loss. That treats the symptom: in row *none* the lowest loss comes with
+#   fewer right numbers than the higher loss at the end. So if right answers matter, keep the model that gets the most
+#   right.
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
 #   the right panel of the figure: both losses fall together, and the gain is fifty percentage points. Here it is done
 #   by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`).
@@ -714,9 +715,8 @@ for name in ("none", "weight decay 1"):
 #   end a wrong likeliest token has a mean probability of 0.61 instead of 0.88. So its plain loss does not turn upwards.
 #
 # Weight decay 1, weight decay 3 and dropout 0.1 get about the same share of the validation numbers right, so the lowest
-# loss decides: we take weight decay 1. (Decay 3 has five times its loss, probably because it keeps the logits so small
-# that the model is unsure even where it is right.) On the untouched test numbers decay 1 gets 91.5 percent right,
-# against 38.1 without a remedy.
+# loss decides: we take weight decay 1. (Decay 3 has five times its loss, probably because its small logits leave the
+# model unsure.) On the untouched test numbers decay 1 gets 91.5 percent right, against 38.1 without a remedy.
 #
 # More data helps most: with 20,000 numbers none of this was needed. Large language models read most of their text about
 # once, so they hardly overfit, and usually go without dropout and label smoothing (though not without some weight
@@ -782,8 +782,8 @@ assert doubting[-1] < doubting.min() + 0.001  # it turns upwards no more
 #
 # May we take the mean of the batches' mean losses? Take two sentences, with 3 and 9 targets, first as one batch and
 # then as two. Combine the losses of the two small batches in two ways: divide each summed loss by 12, the number of all
-# targets, and add; or take the mean of the two mean losses. *Away* is the distance of the gradient of the combined loss
-# from the large batch's gradient, as a share of the length of the latter.
+# targets, and add; or take the mean of the two mean losses. *Away* says how far each combination's gradient lies from
+# the large batch's gradient, as a share of the latter's length.
 
 # %% two batches, and two ways to divide tags=["hide-input"]
 torch.manual_seed(0)
@@ -871,11 +871,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## The trainer
 #
-# Last, the power cut, which a long run must survive. For that, everything that the loop works with should be in one
-# object, so that it can be saved. The book's `Trainer` is this object: it has a `model`, an `optimizer`, and a
-# `config`, a `TrainingConfig`, whose `learning_rate_at(step)` is the schedule. Its `train` is the loop above, and
-# `train_step(batches, learning_rate)` is one step, on a list of batches that count as one; it returns their summed loss
-# and number of targets.
+# Last, the power cut, which a long run must survive. So the model and the optimiser, whose states must be saved, are
+# put into one object, the book's `Trainer`. It has a `model`, an `optimizer`, and a `config`, a `TrainingConfig`, whose
+# `learning_rate_at(step)` is the schedule. Its `train` is the loop above. Its `train_step(batches, learning_rate)` is
+# one step, on a list of batches that count as one, and returns their summed loss and number of targets.
 
 # %% tags=["hide-input", "export"] module="training"
 from dataclasses import dataclass
@@ -1064,7 +1063,8 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 #
 # `save_run` writes the five to a new file beside the old one, and renames it when it is complete. Renaming is
 # **atomic**: it happens wholly or not at all. So a process that is killed while saving leaves the old run or the new
-# one:
+# one. (Against a power cut, the book's module also waits until the new file is on the disk, with `os.fsync`, before it
+# renames it.)
 
 # %%
 import tempfile
@@ -1145,8 +1145,8 @@ assert same and found == history
 # The `Trainer` likewise keeps the five things and the configuration in one file, the **checkpoint**, and the model with
 # the lowest validation loss beside it.
 #
-# A folded cell stops one `Trainer` as step 13 begins; another goes on from step 10, the last save, and ends with the
-# parameters of a run that never stopped.
+# In the folded cell one stops as step 13 begins, and another goes on from step 10, the last save, to the same
+# parameters as without a stop.
 
 
 # %% a power cut at step 13, and the run resumed tags=["hide-input"]
@@ -1233,8 +1233,8 @@ assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 # %% [markdown]
 # One step, and many right answers are gone. The new Adam knows a single gradient, so it moves every parameter whose
 # gradient is not 0 by the whole learning rate, as in [Adam's first step](#adam). With the state kept, $m$ is mostly
-# smaller than $\sqrt v$, so most parameters move by far less. (This step loses some answers, too: at this learning rate
-# the share still goes up and down.) [Is it the length of the step that does the harm, or its
+# smaller than $\sqrt v$, so most parameters move by far less. (Even so some answers are lost: at this learning rate the
+# share still goes up and down.) [Is it the length of the step that does the harm, or its
 # direction?](#a-new-adam-length-or-direction)
 
 # %% [markdown]
@@ -1668,8 +1668,8 @@ plt.show()
 # **Adam.** Both optimisers get everything right at some learning rate, SGD at learning rates some thirty times as high.
 # Over a tenfold range of learning rates Adam gets more than 99 percent, SGD more than 96. So this small model does not
 # need Adam. Language models trained with SGD usually end far worse. A likely reason is that a large share of text
-# consists of tokens that are each rare. At one learning rate SGD learns the frequent words and is too slow for the rare
-# ones. Adam is not, because its steps do not depend on how large a gradient is ([Kunstner and others,
+# consists of tokens that are each rare. With one learning rate for all, SGD learns the frequent words and is too slow
+# for the rare ones. Adam is not, because its steps do not depend on how large a gradient is ([Kunstner and others,
 # 2024](https://arxiv.org/abs/2402.19449)).
 #
 # **Warm-up.** At the chapter's learning rate it makes no difference. At twice that learning rate it saves steps: 99

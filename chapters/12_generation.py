@@ -84,9 +84,9 @@ assert text_of(written) == "a cup"
 # ## Several hypotheses at once
 #
 # **Beam search** keeps the best few beginnings (**hypotheses**), say two. At each step it continues each of them with
-# every word that may follow, and ranks all results by probability, the product over their words. If one of the two best
-# results ends with `<eos>`, it is set aside as finished. Then the two best of those that do not end go on, so that two
-# beginnings are still followed; they are called *live*. By hand, with dropped hypotheses in grey:
+# every word that may follow, and ranks all results by probability, the product over their words. Each of the two best
+# results that ends with `<eos>` is set aside as finished. Of all results that do not end, the two best go on, so that
+# two beginnings are still followed; they are called *live*. By hand, with dropped hypotheses in grey:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A tree of beginnings. From <bos> to a 0.5, the 0.4 and this 0.1, of which a and the are kept. From a to cup 0.2, pot 0.175 and tea 0.125, from the to tea 0.36 and cup 0.04; kept are the tea and a cup, and both end."}}
 from classroom.diagram import Diagram
@@ -212,10 +212,10 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # | `state.select(rows)` | keeps these rows, in this order; a row that is not named leaves the batch, and a row may be named twice (when two kept hypotheses continue the same one) |
 # | `state.special_ids` | the numbers of padding, begin and end; the first two are never written |
 #
-# `Table`, folded, is such a state for the little model above. Its type in the code is `Decoding`, and the
+# `Table`, folded, is such a state for the little model above. In the code a state has the type `Decoding`, and the
 # `decoding.check…` calls catch mistakes. At each step `generate` asks for the logits, rules out padding and begin, and
-# chooses a token for each row. Rows that chose the end leave the batch; to the sentences of the others the token is
-# appended.
+# chooses a token for each row. Rows that chose the end leave the batch, and the others append their token to their
+# sentence.
 
 
 # %% the interface over these probabilities tags=["hide-input"]
@@ -315,9 +315,9 @@ class Recompute:
 # `beam_search`, folded, does for a batch what the short beam search above did for one sentence, with the length
 # penalty. To the model each hypothesis is a row, and after each step `select` gets the rows that the kept ones came
 # from. In the example *the tea* comes from row 1, *the*, and *a cup* from row 0, *a*, so `select([1, 0])` swaps the
-# rows. Without it the model would read *tea* after *a*, and nothing would crash. It compares log-probabilities, not
-# logits: adding a number to all logits of a row changes none of its probabilities, so a logit means nothing against
-# another row's.
+# rows. Without it the model would read *tea* after *a*, and nothing would crash. `beam_search` compares
+# log-probabilities, not logits: adding a number to all logits of a row changes none of its probabilities, so a logit
+# means nothing against another row's.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -593,9 +593,9 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # after temperature 0.5 two are enough. So the order matters: the code applies temperature, then top-k, then top-p.
 #
 # The code leaves min-p out. [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose it for high
-# temperatures, where the probabilities are flat and top-p must go far into the tail to collect its share $p$. Min-p has
-# no share to fill: it compares each word with the likeliest alone, however long the tail. Their claim that its texts
-# are better than those of top-p is disputed ([Schaeffer and others, 2025](https://arxiv.org/abs/2506.13681)).
+# temperatures, where the probabilities are flat and top-p must go far into the tail to collect its share $p$. Their
+# claim that its texts are better than those of top-p is disputed ([Schaeffer and others,
+# 2025](https://arxiv.org/abs/2506.13681)).
 
 # %% tags=["proof"]
 assert round(1 - 0.95**20, 2) == 0.64
@@ -699,8 +699,8 @@ for options in (
 # draw may take a wrong one. (The � is a byte that is no whole character.) Every option brings the share nearer to that
 # of greedy decoding. So where only one answer is right, a single draw is a poor way to find it.
 #
-# **Minimum Bayes risk decoding** does not rely on one: it draws many translations and takes the one that is most like
-# all the others.
+# **Minimum Bayes risk decoding** does not rely on a single draw: it draws many translations and takes the one that is
+# most like all the others, so that an odd one rarely wins.
 #
 # After training with label smoothing, unfiltered draws are worse still
 # ([why](#why-are-draws-after-label-smoothing-so-poor)).
@@ -750,7 +750,7 @@ quiz.one_choice(
 # **Predict first.** Which results for the first $t - 1$ tokens could be kept?
 #
 # Because of the causal mask an earlier token never sees a later one, so its vectors stay the same in every layer when
-# more tokens are written. (Without that mask, as in an encoder, a new token would change all of them but those that
+# more tokens are written. (An encoder has no such mask, so a new token would change every vector except those that
 # enter the first layer.) The new token's query is compared with the earlier keys and its own key, and the weights blend
 # the values. The earlier queries have done their work, so keep only the earlier keys and values: this is the **KV
 # cache**.
@@ -848,9 +848,9 @@ class KVAttention:
 
 
 # %% [markdown]
-# For each decoder layer `KVCache` has two such objects. The one for self-attention starts with no tokens, from
-# `memory[:, :0]`, an empty slice of the right shape, and grows with the target. The one for cross-attention holds the
-# memory, with the source's padding mask, and never grows.
+# For each decoder layer `KVCache` has two such objects. The one for self-attention starts empty, from `memory[:, :0]`,
+# and grows with the target. The one for cross-attention keeps the memory's keys and values, and never grows; `select`
+# touches it only if the rows' sources change.
 
 
 # %% tags=["export"] module="generation"
@@ -943,7 +943,7 @@ print(
 assert worst_step(KVCache(model, source)).max() < 1e-5
 
 # %% [markdown]
-# That is rounding: with dropout off the cache adds the same products in another order. Where two logits nearly tie, the
+# With dropout off this is rounding: the cache adds the same products in another order. Where two logits nearly tie, the
 # next token may differ.
 
 # %% tags=["quiz"]
@@ -1091,7 +1091,7 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # A small **draft model** with the same vocabulary writes a few tokens ahead, say four. Then the large model reads five
 # tokens in one pass, under a causal mask. The first is the newest token of the text, which it has chosen but not yet
 # read (its cache holds the tokens before). The other four are the drafted ones. So there are five rows of logits, and
-# each says what the large model would write after that token.
+# each says what the large model would write after its token.
 #
 # With greedy decoding, drafted tokens are accepted as long as each is the large model's choice. The first that is not
 # is replaced by that choice, and those after it are dropped. (A cache must forget the replaced token and all dropped
@@ -1112,10 +1112,10 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # or a loss](#does-a-small-draft-model-pay).
 #
 # With sampling, a drafted token to which the large model gives the probability $p$ and the small one $q$ is kept with
-# probability $\min(1, p/q)$. Otherwise another draw replaces it, so that every token is written as often as if the
-# large model had drawn it ([why](#why-does-speculative-sampling-change-nothing)). So a poor draft model costs only
-# speed ([how much?](#how-many-tokens-does-a-pass-give)). With many sentences at once the device is busy already, and
-# the gain shrinks or is lost.
+# probability $\min(1, p/q)$. Otherwise a draw in proportion to $\max(0, p - q)$ replaces it, so that every token is
+# written as often as if the large model had drawn it ([why](#why-does-speculative-sampling-change-nothing)). So a poor
+# draft model costs only speed ([how much?](#how-many-tokens-does-a-pass-give)). With many sentences at once the device
+# is busy already, and the gain shrinks or is lost.
 
 # %% [markdown]
 # ## Exercises
@@ -1353,14 +1353,13 @@ verdict
 # ### When does beam search stop?
 #
 # The search stops after `max_length` tokens. It stops earlier if `beam` hypotheses have ended and no live one can still
-# beat the best of them. (All live ones are equally long, so the penalty decides only between those that end at
-# different steps.) A live one's sum can only fall, and the penalty is largest at `max_length`, so its score is at most
-# its present sum divided by $\text{lp}$ of `max_length`. If none has ended after `max_length` tokens, the live ones are
-# returned.
+# beat the best of them. A live one's sum can only fall, and the penalty is largest at `max_length`, so its score is at
+# most its present sum divided by $\text{lp}$ of `max_length`. If none has ended after `max_length` tokens, the live
+# ones are returned.
 #
-# A beam of 1 first finishes the sentence that greedy decoding writes. The search then goes on with the best result that
-# does not end, but its sum is smaller already and can only fall, so with $\alpha = 0$ the first sentence wins. (With
-# $\alpha > 0$ a longer one may overtake it.)
+# A beam of 1 first finishes the sentence that greedy decoding writes. The best result that does not end has a smaller
+# sum already, which can only fall, so with $\alpha = 0$ the first sentence wins. (With $\alpha > 0$ a longer one may
+# overtake it.)
 #
 # That a sum never rises also allows a search that is *exact* without being exhaustive: it drops every beginning whose
 # sum is already below that of the best finished sentence. So Stahlberg and Byrne could find the likeliest sentence of
@@ -1423,9 +1422,9 @@ assert cost[64] < cost[1] / 4
 # rows of the causal mask of all $n + m$ tokens. Each new token attends to all that is kept, to itself and to the new
 # ones before it.
 #
-# So the causal mask, which a single token could do without, is needed again. Without it the first new token would see
-# the second, and nothing would crash. PyTorch's `is_causal=True` does not help: it aligns the triangle with the top
-# left corner of such a rectangle, so that the first new token would see a single kept one.
+# So the causal mask is needed again: without it the first new token would see the second. PyTorch's `is_causal=True`
+# does not help: it aligns the triangle with the top left corner of such a rectangle, so that the first new token would
+# see a single kept one.
 #
 # Here are two new tokens after three kept ones, with the right mask, and the largest error of each token with
 # `is_causal=True` and with no mask (the last token may see everything, so it needs none):
@@ -1461,7 +1460,7 @@ with torch.no_grad():
         assert torch.allclose(heads, wanted, atol=1e-5)
 
 # %% [markdown]
-# For this reason `KVAttention.extend` takes only a single token if it has no mask.
+#
 #
 # ### How is the cache made smaller?
 #
@@ -1557,17 +1556,17 @@ assert draft_right < 0.8 * forced[0]
 #
 # ### How many tokens does a pass give?
 #
-# If each of the $k$ drafted tokens is accepted with probability $a$ (the **acceptance rate**, higher the more alike the
-# two models are), independently of the others, $a + a^2 + \dots + a^k$ are kept on average, because the $i$th is kept
-# only if all before it were. One more token is the large model's own: it replaces the first rejected one or, if none
-# was rejected, is drawn from the pass's last row. For $a = 0.8$ and $k = 4$ that makes 3.4.
+# Let each of the $k$ drafted tokens be accepted independently with probability $a$ (the **acceptance rate**, higher the
+# more alike the two models are). The $i$th is kept only with all before it, so with probability $a^i$; on average
+# $a + a^2 + \dots + a^k$ are kept. One more token is the large model's own: it replaces the first rejected one or, if
+# none was rejected, is drawn from the pass's last row. For $a = 0.8$ and $k = 4$ that makes 3.4.
 #
 # Say that a pass of the draft model costs a fraction $c$ of a large one. Then one check and $k$ drafted tokens cost
 # $1 + kc$ large passes. With $k = 4$ and $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and
 # $a = 0.3$ it takes 2 passes to get 1.4 tokens, a loss.
 #
-# In the run above the draft model agrees at 0.88 of the tokens, for which the formula gives 3.9. We measured 3.3,
-# presumably because each number's last pass is cut short by its end.
+# For the run above, with 0.88, the formula gives 3.9. We measured 3.3, presumably because each number's last pass is
+# cut short by its end.
 
 # %% tags=["proof"]
 for a, c, tokens, gain in (
@@ -1614,5 +1613,4 @@ print(
 assert np.allclose(accepted + replaced, large)
 
 # %% [markdown]
-# Added up these are 0.6, 0.3 and 0.1, the large model's own probabilities. The first token, which the draft model
-# underrates, gets all the replacements.
+# Added up these are 0.6, 0.3 and 0.1, the large model's own probabilities.
