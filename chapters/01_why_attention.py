@@ -351,6 +351,9 @@ once, twice = (
     for n in (1, 2)  # the largest singular values
 )
 assert np.median(once) > 1 > max(twice)
+turning = np.array([[0, 1.1], [0.3, 0]])
+assert np.allclose(np.array([1, 0]) @ turning @ turning, [0.33, 0])
+assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 
 # %% [markdown]
 # The measured 0.52, between 5 and 20 back, is close to that. A constant factor for each step is **exponential** fading:
@@ -362,7 +365,7 @@ assert np.median(once) > 1 > max(twice)
 # The sum inside an LSTM's forget gate is spread around 0, so the gate stands about half open, $\sigma(0) = \frac12$.
 # But a change of $c$ also changes $h$, and $h$ enters the next gates and so the next $c$: this *path through $h$* adds
 # some more ([measured](#three-explanations)). With the gate held open, $f$ is about 0.95. Here are all four side by
-# side:
+# side, between 5 and 20 back (an LSTM's first step loses more):
 #
 # | | the matrix or the gate keeps | and then | a step |
 # |---|---|---|---|
@@ -382,10 +385,11 @@ assert np.median(once) > 1 > max(twice)
 # Must the gradient vanish? A matrix multiplies the length of a vector at most by its largest **singular value**. If
 # that of $W_h$ is below 1, the gradient must vanish, because the slope of $\tanh$ is never above 1: with 0.9, at most
 # $0.9^{100} \approx 0.00003$ of a change is left after 100 steps. In the plain cell here the largest singular value is
-# a little above 1, so a single step can lengthen a change. But the lengthened change comes out in another direction, in
-# which the next step shortens it, so the gradient vanishes all the same. Multiply by $W_h$ again and again, and the
-# factor per step tends to one number, the size of its largest *eigenvalue*. Here that is only about 0.6. The slope of
-# $\tanh$ shrinks the change further.
+# a little above 1, so a single step can lengthen a change. But the lengthened change comes out in another direction,
+# which the next step may shorten. For example, $\begin{pmatrix} 0 & 1.1 \\ 0.3 & 0 \end{pmatrix}$ turns the row
+# $(1, 0)$ into $(0, 1.1)$, which is longer, but that into $(0.33, 0)$: on average a factor of $\sqrt{0.33} = 0.57$ a
+# step. In general, where a matrix multiplies again and again, the average factor per step tends to one number, the size
+# of its largest *eigenvalue*. For our $W_h$ that is only about 0.6. The slope of $\tanh$ shrinks the change further.
 #
 # Where each step multiplies by more than 1, the gradient grows instead: 50 factors of 1.1 make 117. This is the
 # **exploding gradient**. In training the loss can then suddenly leap up or become NaN (*not a number*), and the length
@@ -474,14 +478,15 @@ for name in names:
 
 # %% [markdown]
 # At most 24. Take first a state of one number, such as $x_1 + x_2$. Each of the two explains half the variance of the
-# state. Correlation is mutual, so the state explains the same share of each $x$ as that $x$ explains of the state, here
-# half of each, and together this counts as one number recalled. Other mixtures do no better: the $x$ are independent,
-# so their shares of the state add up, and together they explain at most all of it. So the $R^2$ of this one number add
-# up to at most 1.
+# state. The share that one number explains of another by a linear fit is their squared correlation, so it is the same
+# in both directions: the state explains half of each $x$, too, and together this counts as one number recalled. Other
+# mixtures do no better: the $x$ are independent, so their shares of the state add up, and together they explain at most
+# all of it. So the $R^2$ of this one number add up to at most 1.
 #
-# Now take a state of 24 numbers. An invertible matrix turns them into 24 uncorrelated ones, from which a linear fit
-# predicts exactly the same. What uncorrelated numbers explain of an $x$ adds up, and each of the 24 adds at most 1 over
-# all $x$, so together they recall at most 24 ([proof](#why-not-more-than-24)).
+# Now take a state of 24 numbers. Subtract from each what a linear fit to the ones before it predicts. The 24 remainders
+# are uncorrelated, and a linear fit to them predicts exactly the same, because the subtractions can be undone. Since
+# they are uncorrelated, what all 24 explain of an $x$ is the sum of what each explains alone. And each alone explains,
+# summed over all $x$, at most 1. So together they recall at most 24 ([proof](#why-not-more-than-24)).
 #
 # Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more: 21. It
 # spreads nearly the same memory over more words: less of the latest two words, more of older ones.
@@ -1018,10 +1023,10 @@ verdict
 # Now take a state of $N$ numbers. A matrix turns it into $N$ uncorrelated numbers that hold the same information. Write
 # every $R^2$ into a matrix, with a row for each of these $N$ and a column for each number read. An $R^2$ is the same in
 # both directions, so we may read the matrix in two ways. Where the numbers that explain are uncorrelated, their $R^2$
-# add up. Read a row as the numbers read explaining one state number: it sums to the share that all of them explain,
-# which is at most 1, with or without a $\tanh$. So the $N$ rows sum to at most $N$. Read a column as the state numbers
-# explaining one number read: it sums to what the whole state recalls of it. Rows and columns add up the same entries,
-# so all that is recalled sums to at most $N$.
+# add up. Along a row, the numbers that were read explain one state number. They are independent, so the row sums to the
+# share that all of them explain, which is at most 1, with or without a $\tanh$. So the $N$ rows sum to at most $N$.
+# Down a column, the state numbers explain one number that was read, so the column sums to what the whole state recalls
+# of it. Rows and columns add up the same entries, so all that is recalled sums to at most $N$.
 #
 # The $R^2$ that we measured is *adjusted*: what a fit to pure noise would explain is subtracted.
 #

@@ -390,8 +390,9 @@ plt.show()
 # average of the values. At low temperature coffee has everything, because it is 1 ahead of tea and gets $e^{1/\tau}$
 # times as much, 22,026 times at 0.1. In general a lead of $\Delta$ makes the ratio $e^{\Delta / \tau}$.
 #
-# As $\tau$ goes to 0, the softmax becomes the hard choice again. A longer query does the same as a lower temperature:
-# its direction says what is sought, and its length how sharply.
+# As $\tau$ goes to 0, the softmax becomes the hard choice again (unless keys tie for the largest score: they share the
+# weight). A longer query does the same as a lower temperature: its direction says what is sought, and its length how
+# sharply.
 #
 # Set the temperature yourself: where does tea come close to coffee, and where does it vanish?
 
@@ -427,7 +428,7 @@ assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 # ## How far do weights move?
 #
 # How much does a weight change when a score changes a little, the others held fixed? The answer is a *partial
-# derivative*. Learning takes steps in proportion to these derivatives, so it nearly stops where all are nearly 0.
+# derivative*. If learning takes steps in proportion to these derivatives, it nearly stops where all are nearly 0.
 #
 # Write $Z$ for the sum of the exponentials, so that $w_i = e^{s_i} / Z$. With respect to $s_i$ the numerator has the
 # derivative $e^{s_i}$. The denominator $Z$ has the same derivative, because $e^{s_i}$ is the only one of its terms that
@@ -609,8 +610,9 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # Call the first key the right one: learning should raise its weight, $w_1$, by changing the query $q$. Key $j$ is a
 # vector $k_j$ with the score $q \cdot k_j / \tau$, where $\tau$ is $\sqrt{d_k}$, or 1 without the division. The
 # derivatives of $w_1$ with respect to the entries of $q$ make a vector, the *gradient* of $w_1$. The query acts on
-# $w_1$ through all scores, and score $j$ has the gradient $k_j / \tau$. So the chain rule gives a sum over all scores,
-# with the first row of the Jacobian:
+# $w_1$ through all scores. A small change of $q$ changes every score a little, a change of score $j$ changes $w_1$ by
+# $J_{1j}$ times as much, and these changes add up. Score $j$ has the gradient $k_j / \tau$, so the chain rule gives a
+# sum over all scores:
 #
 # $$\frac{\partial w_1}{\partial q} = \frac1\tau \sum_j J_{1j} \, k_j = \frac{w_1}{\tau} \bigl(k_1 - \bar k\bigr), \qquad \bar k = \sum_j w_j k_j .$$
 #
@@ -679,12 +681,12 @@ for width, expected in ((64, 0.012), (1024, 0.003)):  # divided by d_k itself
 # %% [markdown]
 # The few that succeed before any step are lucky: their sharp weights happen to be on the right key.
 #
-# Could a larger learning rate make up for the missing division? Only in part: at a learning rate of a million 88
-# percent of the unscaled queries succeed at width 64, and 29 at 1024. (Dividing by $d_k$ itself shortens the gradients,
-# too, because $1/d_k$ shrinks faster than $k_1 - \bar k$ grows: the median is 0.012 at width 64 and 0.003 at 1024. But
-# there a larger learning rate is enough: with 1000 all queries succeed at both widths.) [Going
-# further](#can-a-query-still-learn) has the code, and shows [when the division matters
-# less](#when-does-it-matter-less).
+# Could a larger learning rate make up for the missing division? In a wide space only in part: at a learning rate of a
+# million 88 percent of the unscaled queries succeed at width 64, but only 29 at 1024. (Dividing by $d_k$ itself
+# shortens the gradients, too, because $1/d_k$ shrinks faster than $k_1 - \bar k$ grows: the median is 0.012 at width 64
+# and 0.003 at 1024. But there all gradients are about equally short, so one larger learning rate suits all: with 1000
+# all queries succeed at both widths.) [Going further](#can-a-query-still-learn) has the code, and shows [when the
+# division matters less](#when-does-it-matter-less).
 
 # %% [markdown]
 # ### Scaled dot-product attention

@@ -495,8 +495,8 @@ quiz.one_choice(
 # - $W_K$ is the identity: a word is found by its own vector.
 # - $W_Q$ turns *python* into its query, the sum *import* + *snake* − *python*, as the outer product of *python* and
 #   this sum. A word's score is then its cosine with *import*, plus that with *snake*, minus that with *python*. The
-#   first two favour words like *import* or *snake*. The last takes most, 1, from *python*, and so keeps it from
-#   choosing itself.
+#   first two favour words like *import* or *snake*. The last lowers the score of *python* itself most, by 1, because
+#   its cosine with itself is 1. So it does not choose itself.
 # - $W_V$ is the sum of two outer products. One turns *import* into *programming*, the other *snake* into *animal*. Each
 #   hardly disturbs the other, because *import* and *snake* have a cosine near 0.
 #
@@ -694,10 +694,11 @@ print(padded_weights[1].round(3))
 # same outputs in a padded batch as alone, up to rounding. A test of this finds a padding mask that is missing, or on
 # the wrong axis.
 #
-# As a query the padding token is not hidden: the third row above is its own. The mask leaves this row, because a row
-# with nothing to attend to would cause trouble ([below](#a-row-with-nothing-to-attend-to)). The token's output means
-# nothing, but no other word reads it, because later layers, too, hide the token as a key. Where outputs or losses are
-# averaged, leave the token out. To hide both the future and the padding at the end, combine the two masks with `&`.
+# As a query the padding token is not hidden: the third row above is its own. This query, too, may attend to the real
+# words, because a row with nothing to attend to would cause trouble ([below](#a-row-with-nothing-to-attend-to)). The
+# token's output means nothing, but no other word reads it, because later layers, too, hide the token as a key. Where
+# outputs or losses are averaged, leave the token out. To hide both the future and the padding at the end, combine the
+# two masks with `&`.
 
 # %% [markdown]
 # The first folded cell below is the checked version that later chapters import; attention is called
@@ -1306,9 +1307,9 @@ for used in (8, 16):
 
 # %% [markdown]
 # Without $W_V$ both words may point in the same directions, so no linear map can tell their parts of the sum apart. The
-# best guess for each is half the sum, which misses half. A matrix, even a random one, turns what was found into other
-# directions. Where words use 8 of 16 entries, the new directions do not overlap with the words' own, so nothing is
-# lost; two words that use all 16 entries do not both fit.
+# best guess for each is half the sum. It misses $(x_i - x_j)/2$, whose squared length is on average half of one word's.
+# A matrix, even a random one, turns what was found into other directions. Where words use 8 of 16 entries, the new
+# directions do not overlap with the words' own, so nothing is lost; two words that use all 16 entries do not both fit.
 #
 # One $W_V$ can also hold dozens of pairs like *import* → *programming*. With 50 random pairs of the 384-wide word
 # vectors the result still has a cosine of 0.9 with its target, on average, since the first words of the pairs are

@@ -124,8 +124,8 @@ for t in (0, 1, 10, 100):
 # 1. every position is *different*;
 # 2. the numbers are *bounded*, so that a late position does not drown its word;
 # 3. a step of one looks *the same everywhere*, in texts of any length: one fixed operation takes every position to the
-#    next. It may add a number, or multiply by a matrix. A matrix is worth more: $W_Q$ can learn to be that matrix, and
-#    then the query of each position matches the next one;
+#    next. It may add a number, or multiply by a matrix. A matrix is worth more: $W_Q$ can learn to be that matrix. If
+#    the keys are the encodings themselves, the query of each position then equals the key of the next one;
 # 4. *any* position can be the one that scores highest, not only the first or the last;
 # 5. neighbouring positions are *similar*, so that what is learned at one nearly holds at the next;
 # 6. there is *no last* position.
@@ -460,9 +460,10 @@ assert round(20 / 32**0.5, 1) == 3.5
 assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 
 # %% [markdown]
-# At $D = 32$ each position from 2 on gives 0.85 to the one before it. Position 1 gives 0.92, because position 0 has a
-# neighbour on one side only. Position 0 looks for position −1 and finds itself, the nearest. The factor 20 is needed
-# because neighbours' scores differ by little: without it no weight exceeds about 0.21.
+# At $D = 32$ each position from 2 on gives 0.85 to the one before it. The rest goes mostly to the neighbours of that
+# one. Position 1 gives 0.92, because the position that it looks for, 0, has a neighbour on one side only. Position 0
+# looks for position −1 and finds itself, the nearest. The factor 20 is needed because neighbours' scores differ by
+# little: without it no weight exceeds about 0.21.
 #
 # With $R_1$ each position looks one word ahead, with $R_{-r}$ it looks $r$ words back. So *any* position can win.
 # Before and after are told apart, because the rotation moves the peak to one side.
@@ -647,15 +648,16 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # D)` has no rows at all beyond `max_length`, the model's *context length*, so a longer text raises an error.
 #
 # Sinusoids may extrapolate: in our task they do at width 16 and 32, in part at 64, and hardly at 128. (The shares are
-# means of three runs. We chose the learning rate, which says how far a step goes (chapter 7), from five by the test
-# positions themselves, so both kinds look better than they are.)
+# means of three runs. For each kind we tried five learning rates (how far training moves the numbers at a time, chapter
+# 7), and kept the one that did best on the test positions themselves, which flatters both.)
 #
 # Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width, but training found another
-# matrix that is right for the 24 encodings it saw. In 24 steps the slow pairs hardly move, so these encodings
-# practically fill only about 8 of the 16 dimensions at width 16, and 12 of the 128 at width 128. What $A$ does in the
-# remaining dimensions hardly changes their scores, so training leaves it open. At 16 and 32 the later encodings lie
-# mostly in the filled dimensions, too. At 64 and 128 a larger part of each lies in the open ones, which explains [part
-# of the failure](#why-do-wide-sinusoids-fail).
+# matrix that is right for the 24 encodings it saw. In 24 positions a slow pair hardly moves, so it adds nearly the same
+# numbers to every encoding, and pairs of close frequency move alike. So the 24 encodings are, nearly, sums of multiples
+# of only about 8 fixed vectors at width 16, and of 12 at width 128: they fill only so many of the dimensions. What $A$
+# does in the remaining dimensions hardly changes their scores, so training leaves it open. At 16 and 32 the later
+# encodings lie mostly in the filled dimensions, too. At 64 and 128 a larger part of each lies in the open ones, which
+# explains [part of the failure](#why-do-wide-sinusoids-fail).
 #
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
 # table 3, row E), and preferred sinusoids in the hope of longer texts.
@@ -1020,10 +1022,11 @@ assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
 # encodings there also point in directions in which $A$ has hardly changed.
 #
 # How much does that explain? The true rotation $R_{-1}$ is right everywhere, so remove from it all that it does outside
-# the used directions, and see where it now fails. (The used directions are the *singular vectors* of the 24 encodings
-# whose singular value is at least a thousandth of the largest.) This *confined* rotation is still right at 1 to 23.
-# Where it fails at 24 to 47, the missing directions are the cause. The second column has the share of the squared
-# length of encodings 24 to 47 that lies outside the used directions:
+# the used directions, and see where it now fails. (NumPy's `np.linalg.svd` finds perpendicular directions, the
+# *singular vectors*, and for each a *singular value*: how far the 24 encodings together extend along it. Used are those
+# whose value is at least a thousandth of the largest.) This *confined* rotation is still right at 1 to 23. Where it
+# fails at 24 to 47, the missing directions are the cause. The second column has the share of the squared length of
+# encodings 24 to 47 that lies outside the used directions:
 #
 # | width | outside, 24–47 | confined rotation right, 24–47 | trained $A$ right, 24–47 |
 # |---|---|---|---|
@@ -1120,9 +1123,9 @@ assert round(2 * np.pi * 1e4 ** (62 / 64), -3) == 47_000
 # ### Why multiply the embedding by the root of the width?
 #
 # In the paper (section 3.4) the word vectors are multiplied by $\sqrt{D}$ before the positions are added. The paper
-# gives no reason for the factor. But it shares the word vectors with its output layer, which needs them small (chapter
-# 9), and beside small word vectors the positions may be much too long. So whether the word or the position is longer at
-# the start depends on this factor and on how the word vectors are initialised.
+# gives no reason for the factor. A likely one is that it uses the word vectors again in its output layer, which needs
+# them small (chapter 9), and beside small word vectors the positions may be much too long. So whether the word or the
+# position is longer at the start depends on this factor and on how the word vectors are initialised.
 
 # %%
 D = 512

@@ -17,7 +17,7 @@
 # single head loses](#would-one-head-do), asks why heads become different, and inspects those of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 25 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 7 more
+# takes about 27 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 7 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
@@ -236,11 +236,12 @@ plt.show()
 # *rank* is at most $d_k$).
 #
 # Let $A^{(h)}$ be the attention weights of head $h$, $(T, T)$. The head adds $A^{(h)} X W_V^{(h)} W_O^{(h)}$. If all
-# heads had the same attention weights $A$, all heads together would add $A X \sum_h W_V^{(h)} W_O^{(h)}$. By the
-# formula above, read from right to left, this sum is one product: all the $W_V^{(h)}$ side by side, times $W_O$. That
-# is one wide head. So several heads gain only where their attention weights differ. Also, a sum has no order: if two
-# heads change places, together with their rows of $W_O$, the layer computes the same. So a head's number by itself
-# means nothing, and *head 3* of one trained model need not be like *head 3* of another.
+# heads had the same attention weights $A$, all heads together would add $A X \sum_h W_V^{(h)} W_O^{(h)}$. The formula
+# above holds for any matrices side by side, so also with $W_V^{(h)}$ in place of $\text{head}_h$: the sum is
+# $\bigl[W_V^{(1)}, \dots, W_V^{(H)}\bigr] \, W_O$. So the layer would be one wide head with the weights $A$, and the
+# bracket would be its $W_V$. So several heads gain only where their attention weights differ. Also, a sum has no order:
+# if two heads change places, together with their rows of $W_O$, the layer computes the same. So a head's number by
+# itself means nothing, and *head 3* of one trained model need not be like *head 3* of another.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -812,14 +813,16 @@ assert parted < 0.005
 
 # %% [markdown]
 # Leave the last row of the output, trained once, for the quiz below. One head misses about 42 percent. That is less
-# than half, because its weights are no longer set by us. It computes them from the nouns, so the weights tell one
-# number about how the nouns differ, and the head can hand this number over as well
-# ([how](#could-one-head-escape-by-other-means)). The average has six numbers, so with this one the verb receives about
-# seven of the 12: 5 are missed, and $\tfrac5{12}$ is 0.42. Two heads that start equal miss as much. Two that start at
-# random miss nothing. In all three runs of two random heads, each from a different random start (*seed*), one head
-# gives its largest weight to the first noun, the other to the last. The weights need not be 1. Two different averages
-# are enough, as 3 and $\tfrac73$ were at the start of this chapter: they are two equations for two unknowns. But one
-# $W_O$ must solve them for all sentences, so each head's weights may hardly vary from one sentence to the next.
+# than half, because its weights are no longer set by us. It computes them from the nouns, by one score for each noun,
+# and the difference of the two scores is one number about how the nouns differ. It shows in the weights, and the head
+# can hand it over: if one entry of the values holds the position, 1, 0 or −1, the blend of this entry is the first
+# noun's weight minus the last's ([more](#could-one-head-escape-by-other-means)). The average has six numbers, so with
+# this one the verb receives about seven of the 12: 5 are missed, and $\tfrac5{12}$ is 0.42. Two heads that start equal
+# miss as much. Two that start at random miss nothing. In all three runs of two random heads, each from a different
+# random start (*seed*), one head gives its largest weight to the first noun, the other to the last. The weights need
+# not be 1. Two different averages are enough, as 3 and $\tfrac73$ were at the start of this chapter: they are two
+# equations for two unknowns. But the weights are the coefficients of these equations, and the same $W_O$ must solve
+# them in every sentence. So each head's weights must stay nearly the same from one sentence to the next.
 #
 # Training corrects each matrix by how a change in it would change the error. A change in a head reaches the output, and
 # so the error, only through the head's own rows of $W_O$. So two heads that start from different random matrices get
@@ -1314,10 +1317,11 @@ print("cut, then projected: changed in heads", np.flatnonzero(cut_first.any(1)) 
 # the winner, so only a very long query can separate the two.
 #
 # The $(T, T)$ scores of a sentence have rank $d_k$ at most, too. Softmax adds little room: the logarithm of a weight is
-# its score minus one number for its row. So each row of these logarithms is a mixture of the $d_k$ rows and one more,
-# $(1, \dots, 1)$, and their matrix has rank $d_k + 1$ at most. So in a sentence of more than $d_k + 1$ words not every
-# matrix of weights is possible. This is the **low-rank bottleneck** ([Bhojanapalli and others,
-# 2020](https://arxiv.org/abs/2002.07028)).
+# its score minus one number for its row. The scores are the queries, $(T, d_k)$, times the transposed keys, $(d_k, T)$,
+# so each row of scores is a mixture of the $d_k$ rows of the transposed keys. Each row of the logarithms is a mixture
+# of these and of one more row, $(1, \dots, 1)$, so their matrix has rank $d_k + 1$ at most. So in a sentence of more
+# than $d_k + 1$ words not every matrix of weights is possible. This is the **low-rank bottleneck** ([Bhojanapalli and
+# others, 2020](https://arxiv.org/abs/2002.07028)).
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))

@@ -371,10 +371,11 @@ assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
 
 # %% [markdown]
 # The gradients of all 14 numbers in query, keys and values agree to within $10^{-10}$, and the largest gradient is
-# about 0.6. Where gradients are much larger or smaller, compare the difference with the size of the gradient, and add a
-# small absolute tolerance for gradients that are 0. Both losses must be of the same function: use the same examples,
-# and switch off all that is random, such as dropout. Check in 64-bit floats, as here: [32 bits are too
-# few](#how-small-a-step-in-a-gradient-check). PyTorch's own check is `torch.autograd.gradcheck`.
+# about 0.6. Where gradients are much larger or smaller, allow a gap between formula and quotient in proportion to the
+# size of the gradient, plus a small absolute tolerance for gradients that are 0. The losses after the nudge up and the
+# nudge down must be of the same function: use the same examples, and switch off all that is random, such as dropout.
+# Check in 64-bit floats, as here: [32 bits are too few](#how-small-a-step-in-a-gradient-check). PyTorch's own check is
+# `torch.autograd.gradcheck`.
 
 # %% [markdown]
 # ## Let the machine do it
@@ -717,8 +718,8 @@ for step in (0, 80, 100, 120, 140, 1000):
 # loss more than the average. At first $W_V$ and the linear maps after the blend are random, so chance decides whether a
 # digit's value raises that digit's logit. More weight on the right entry then helps with some digits and hurts with
 # others, so its score is pushed up in one note and down in another. A name's digit changes from note to note, but all
-# notes share $W_Q$ and $W_K$, so these pushes nearly cancel, and at first no look-up grows. What the training does
-# instead has three parts:
+# notes share $W_Q$ and $W_K$, so these pushes nearly cancel, and at first no look-up grows. What happens then has three
+# parts:
 #
 # 1. *Values.* $W_V$ and the output can learn without a look-up. With even weights a question receives the mean of five
 #    values. That says which digits are in the note, but not which one was asked for: enough to bet on these instead of
@@ -727,11 +728,12 @@ for step in (0, 80, 100, 120, 140, 1000):
 #    helps more than the average, so its score rises. An entry that happens to share the digit gains, too, but only the
 #    right name gains in every note, and its gains add up in $W_Q$ and $W_K$.
 # 3. *Suddenly.* The look-up grows faster the further it has grown, presumably because queries and keys speed each other
-#    up. The gradient of a query is a sum of keys, each multiplied by the gradient of its score. These gradients add up
-#    to 0, so only differences between keys count. At first these are small, but as they grow, the queries learn faster.
-#    And the gradient of a key is a sum of queries, so as the queries grow, the keys learn faster. If one of the two
-#    cannot move, this is lost: with $W_K$ *frozen* (not trained), the weight on the right name is only 0.4 after 400
-#    steps. [Going further](#which-half-waits-for-which) asks which delays which, values or look-up.
+#    up. The gradient of a query is a sum of keys, each multiplied by the gradient of its score. The gradients of a
+#    query's scores add up to 0, so whatever all keys have in common cancels, and only differences between keys count.
+#    At first these are small, but as they grow, the queries learn faster. And the gradient of a key is a sum of
+#    queries, so as the queries grow, the keys learn faster. If one of the two cannot move, this is lost: with $W_K$
+#    *frozen* (not trained), the weight on the right name is only 0.4 after 400 steps. [Going
+#    further](#which-half-waits-for-which) asks which delays which, values or look-up.
 #
 # After 1,000 steps the weight on the right name is near two thirds, while all answers are right. A weight is not a
 # probability of being right: the linear maps after the blend make a clear answer out of a mixture in which one digit is
@@ -1465,8 +1467,8 @@ assert 0.3 < creep[1] < 0.45 < whole[0].diagonal().mean()
 # factor $1/\sqrt{d_k}$, $dQ$ is $dZ \, K$, and $dK$ is $dZ^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$ is not, so
 # $W_Q$ learns, and soon both matrices do. If both are zero (and their biases), so are both gradients, since each has
 # the other as a factor, and they stay zero for ever: all scores are 0, and every weight is exactly $1/n$. A zero
-# *output* layer is harmless. Its own gradient is not 0, only those of the layers below, and these start one step later;
-# the first loss is exactly $\ln V$.
+# *output* layer is harmless. Its own gradient is not 0. Those of the layers below are 0 in the first step only, because
+# they pass through the zero matrix, so these layers start one step later. The first loss is exactly $\ln V$.
 #
 # The folded cell zeroes $W_Q$, or both matrices. With both at zero the loss ends at 1.62, like that of the [cut
 # model](#break-it-a-cut-in-the-record), which bets.

@@ -315,9 +315,10 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 # training stretch and shift single entries again.
 #
 # And the gradient? Shifting $x$ moves it along $(1, \dots, 1)$, and stretching it about its mean moves it along
-# $x - \mu$. Neither changes the result, so neither changes the loss, and the gradient at $x$ has no part in these two
-# directions. On the way back the norm multiplies what arrives by $\gamma$, removes these two parts, and divides the
-# rest by $\sigma$ ([exercise 3](#exercise-3-back-through-the-norm)).
+# $x - \mu$. Neither changes the result, so neither changes the loss. For a small step the loss changes by the dot
+# product of gradient and step, so the gradient at $x$ has no part in these two directions. On the way back the norm
+# multiplies what arrives by $\gamma$, removes these two parts, and divides the rest by $\sigma$ ([exercise
+# 3](#exercise-3-back-through-the-norm)).
 
 
 # %%
@@ -558,10 +559,11 @@ quiz.one_choice(
 # its position is added.
 #
 # Before that, the row is multiplied by $\sqrt D$. The paper does not say why, but the lengths suggest it. Many models
-# use the rows at the output, too, where long ones make the first logits too large ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)). So rows start with length about 1 here (those of a plain
-# `nn.Embedding` are $\sqrt D$ long). A position's vector has length $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16
-# for $D = 512$, and would dominate the sum. Multiplied, the row is longer: $\sqrt{512} = 22.6$.
+# use the rows at the output, too: a token's logit is the dot product of the final vector with that token's row, so long
+# rows would make the first logits too large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). So rows start
+# with length about 1 here (those of a plain `nn.Embedding` are $\sqrt D$ long). A position's vector has length
+# $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$, and would dominate the sum. Multiplied, the row is
+# longer: $\sqrt{512} = 22.6$.
 #
 # ## The whole encoder
 #
@@ -1162,10 +1164,11 @@ show_stacks(
 # ### What helps
 #
 # - **Pre-norm.** Before training, what a layer adds has about size 1 at most. Suppose that each of $n$ layers adds one
-#   vector, the same for all words, and that these vectors and the word are independent and of size 1. Their squares
-#   add, so the stream has the size $\sqrt{1 + n}$. The word's own part still has size 1, so its share is
-#   $1 / \sqrt{1 + n}$: 0.2 after 24 layers. Measured, it is 0.27 ([in numbers](#how-fast-do-words-become-alike)). The
-#   price is that the upper layers change the stream less and less.
+#   vector, the same for all words, and that these vectors and the word are independent and of size 1. Independent
+#   vectors are nearly at right angles, so by Pythagoras the squares of their sizes add, and the stream has the size
+#   $\sqrt{1 + n}$. The word's own part still has size 1, so its share is $1 / \sqrt{1 + n}$: 0.2 after 24 layers.
+#   Measured, it is 0.27 ([in numbers](#how-fast-do-words-become-alike)). The price is that the upper layers change the
+#   stream less and less.
 # - **A small initialisation** of the matrices that write into the stream, $W_O$ and $W_2$. GPT-2 divides them by the
 #   root of the number of sublayers, so that each sublayer adds little at first: 24 independent additions of size
 #   $1/\sqrt{24}$ make a sum of size 1, not more than the word itself. By the same estimate that leaves an own share of
@@ -1892,8 +1895,8 @@ print_stacks("post-norm, PyTorch's init", "no norm, small init", "no residual")
 # enough. And the stack without any norm learns as quickly as pre-norm, once its weights start small.
 #
 # What do norms add, then? They can allow larger steps. At a learning rate of 0.01, from the small initialisation,
-# post-norm still learns with every seed, but without norms the loss overflows. There pre-norm learns from Glorot's
-# initialisation, but post-norm from PyTorch's with no seed.
+# post-norm still learns with every seed, but without norms the loss overflows. At the same learning rate pre-norm
+# learns even from Glorot's initialisation, but post-norm, started from PyTorch's, learns with none of the three seeds.
 
 # %% tags=["proof"]
 at_once = {name: min(rows[1]["right"]) for name, rows in deep.items()}

@@ -365,8 +365,8 @@ plt.show()
 # x = norm_ff(x + feed_forward(x))
 # ```
 #
-# Self-attention comes first, so already the first layer's queries to the memory can depend on all words so far, not on
-# one each.
+# Self-attention comes first, so even in the first layer each query to the memory can depend on all words so far, and
+# not only on the word at its own position.
 #
 
 
@@ -394,8 +394,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## All of it on one screen
 #
-# Here is the whole model. It needs only PyTorch. To run it, copy the code shown from here to the trained model's first
-# answers into one file, with the folded cells that make `pairs` and `hold_out`.
+# Here is the whole model. It needs only PyTorch. To run it, put into one file all the code that is shown from here on,
+# up to the first answers of the trained model, and the folded cells that make `pairs` and `hold_out`.
 #
 # First come the positions of chapter 5 and the attention, whose keys and values are made from `context`.
 
@@ -527,10 +527,11 @@ class OneScreen(nn.Module):
 # The linear map in the drawing, often called the *LM head*, needs no matrix of its own. It is the target's embedding
 # matrix, used a second time: a token's logit is the dot product of its embedding with the decoder's final vector. This
 # **weight tying** saves a matrix of $V \times D$, and is why the embeddings start small. The final vector comes out of
-# a norm, so its entries start with size 1. With such embeddings a logit, a sum of $D$ products of random sign, would
-# start near $\sqrt D$. So they start with $1 / \sqrt D$, and a first logit has size $\sqrt D \cdot 1 / \sqrt D = 1$.
-# But on the way in, such embeddings would be small beside the positions. So `stack` multiplies them by $\sqrt D$, as in
-# [chapter 8](08_encoder.ipynb#from-token-numbers-to-vectors), to about the size of the positions.
+# a norm, so its entries start with size 1. If the embeddings' entries had size 1, too, a logit, a sum of $D$ products
+# of random sign, would start near $\sqrt D$. So they start with size $1 / \sqrt D$, and a first logit has size
+# $\sqrt D \cdot 1 / \sqrt D = 1$. But on the way in, entries of $1 / \sqrt D$ would be small beside the positions. So
+# `stack` multiplies them by $\sqrt D$, as in [chapter 8](08_encoder.ipynb#from-token-numbers-to-vectors), to about the
+# size of the positions.
 #
 # Try the model before any training, at the paper's size but with a small vocabulary and random tokens. The logits
 # should have the shape $(B, T, V)$, and the first loss should be about $\ln V + \frac12$, because equal logits would
@@ -581,8 +582,8 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 #   positions must not move, except for rounding. Later ones must, or the answer is not read at all.
 # - *padding*: padding is added after the question. No logit of a real position may move.
 # - *source*: the question is replaced by another. Some logit must move.
-# - *finite*: every logit of a real position is a number. A position that may attend to nothing gets NaN in this code,
-#   and weights of 0 in the book's module.
+# - *finite*: every logit of a real position is a number. A position that may attend to nothing gets NaN in this code.
+#   (In the book's own module, further below, it gets weights of 0, and this check does not find it.)
 #
 # All run in both modes, after `model.train()` and after `model.eval()`, because some code computes attention in another
 # way when it does not train, and a mask may be missing there. The model must be built without dropout, which would move
@@ -918,8 +919,8 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # ## Does training run token by token?
 #
 # No, only writing does. Send `<bos>` and the words that the model has written through the decoder in one pass. With the
-# causal mask, row $t$ of its logits depends on tokens 0 to $t$ alone. In writing, one pass received just these tokens,
-# so its last row should equal row $t$:
+# causal mask, row $t$ of its logits depends on tokens 0 to $t$ alone. When the model wrote, one of its passes received
+# just these tokens, so the last row of that pass should equal row $t$:
 
 # %% one pass beside four tags=["hide-input"]
 with torch.no_grad():
@@ -1637,9 +1638,10 @@ class DecoderOnly(nn.Module):
 
 
 # %% [markdown]
-# It is trained in the same way, except that the loss now includes the words of the question. Nobody can predict whether
-# *she* or *you* comes next, so the loss does not fall to 0. The model writes one token after another: the likeliest or,
-# with a `temperature` above 0, one drawn from the `top_k` likeliest ([chapter 12](12_generation.ipynb#sampling)):
+# It is trained in much the same way (the width, the number of steps and the peak are others), but the loss now includes
+# the words of the question. Nobody can predict whether *she* or *you* comes next, so the loss does not fall to 0. The
+# model writes one token after another: the likeliest or, with a `temperature` above 0, one drawn from the `top_k`
+# likeliest ([chapter 12](12_generation.ipynb#sampling)):
 
 
 # %%
@@ -1769,7 +1771,7 @@ assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
 #
 # | check | bad sign | what it means |
 # |---|---|---|
-# | one batch of 32, trained alone (**overfitting one batch**), without dropout | the loss stays well above 0, even at a smaller learning rate | the model or the loop is wrong: do not start the long run |
+# | one batch of 32, trained alone (**overfitting one batch**), without dropout | the loss stays well above 0 although the input determines what is wanted, even at a smaller learning rate | the model or the loop is wrong: do not start the long run |
 # | teacher-forced accuracy, on held-out data | it is low | overfitting (chapter 11), too little training, or a model trained on targets that were not shifted |
 # | the loss on held-out pairs when each answer gets the question of another pair | it is hardly higher than with the right questions | the source is not used, or the wanted words leak in |
 # | writing, on held-out data | it is much worse than the accuracy allows | a future seen in training, or a generation loop that disagrees with the single pass |
@@ -1963,9 +1965,10 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 #
 # *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *Weights times mask* removes the
 # later words' weights, but their scores stay in the denominator. So the rest sums to less than 1 ([chapter
-# 4](04_self_attention.ipynb#why-minus-infinity)). What is missing depends on the later words' scores, and presumably
-# says something about the next word. *Scaled scores times mask* gives each hidden word the score 0, so the later words'
-# values stay in the blend.
+# 4](04_self_attention.ipynb#why-minus-infinity)). How much is missing depends on the later words' scores, so each blend
+# is shortened by an amount that depends on which words come next. Presumably the model learns to read the next word
+# from these amounts. *Scaled scores times mask* gives each hidden word the score 0, so the later words' values stay in
+# the blend.
 #
 # **One sees the future outside training.** The mask *in training only* is off after `model.eval()`, so *forced* and
 # *writing* both run without it. Writing uses only the last row, which may see every word anyway. But now layer 1 mixes
@@ -2126,7 +2129,8 @@ assert 0.2 < rates["how"] < 0.3
 #
 # - *look* is the attention from `<bos>` in the last layer's cross-attention, the mean of its two heads;
 # - *hide* is the probability of *I* with that position hidden from both layers;
-# - *I is lost* means that this probability falls below one half.
+# - *I is lost* means that this probability falls below one half when a single word is hidden: *how or are* means that
+#   hiding either of them alone is enough.
 
 # %% where it looks, and what it cannot do without tags=["hide-input"]
 from collections import Counter

@@ -190,7 +190,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # The `(?!\S)` in the fourth part, a *negative lookahead*, forbids the run to end before a visible character. So before
 # a word the run gives its last character back. If that is a space, the word takes it along. But if it is a line break,
 # parts 1 to 3 cannot take it, because they allow only a space in front, so it is left to the fifth. So is a lone line
-# break before a word.
+# break before a word: a run of one cannot give a character back, so the fourth part does not match.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -242,8 +242,8 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 #
 # ### Learning the merges
 #
-# Learn as you did by hand, now on bytes. Stop after a chosen number of merges, and keep them in order, because with the
-# pattern they are all you need to cut a text.
+# Learn as you did by hand, now on bytes: the first merge makes symbol 256, the second 257, and so on. Stop after a
+# chosen number of merges, and keep them in order, because with the pattern they are all you need to cut a text.
 
 # %% tags=["export"] module="tokens"
 from collections.abc import Iterable, Sequence
@@ -378,7 +378,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # instead of four merges, and a large tokenizer has thousands of merges.
 #
 # The result is the same as from going through all merges in order. A merge brings only pairs with its new symbol into
-# the word, and these were learnt later, so the ranks that `_merge` takes only rise. `_cache` keeps results, because
+# the word, and such a pair can have been learnt only after that symbol was made. So the ranks that `_merge` takes only
+# rise: it makes the same merges in the same order, and skips those that do not occur. `_cache` keeps results, because
 # frequent words come back.
 
 # %% tags=["export"] module="tokens"
@@ -526,8 +527,9 @@ learnt = [s.decode(errors="backslashreplace") for s in tokenizer.symbols[256:]]
 print(*learnt)
 
 # %% [markdown]
-# A merge knows nothing of characters: *f* has joined the first byte of *ü*, which gives `f\xc3`. Now three texts, the
-# IDs of the first, and the 500 words that were out of vocabulary:
+# A merge knows nothing of characters: *f* has joined the first byte of *ü*, which gives `f\xc3`. Nor does it know of
+# parts of words: *ert*, learnt early because of *hundert*, takes the *t* of *viertausend* too, so this word is joined
+# from *vi* and *ertausend*. Now three texts, the IDs of the first, and the 500 words that were out of vocabulary:
 
 # %%
 for text in (
@@ -624,7 +626,7 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # %% [markdown]
 # - *Spelling.* The model gets one number for *Straßenbahn* (tram) and never sees the letters. So it knows only from
 #   training how many *a*'s the word contains, or must first write it letter by letter.
-# - *Arithmetic.* 12345 begins with the token *12*, because no merge joins *12* to *3*. Another number may be cut
+# - *Arithmetic.* 12345 begins with the token *␣12*, because no merge joins it to *3*. Another number may be cut
 #   elsewhere, so the digits of two numbers need not line up. Many newer tokenizers therefore cut numbers into single
 #   digits or groups of three. Groups line up only if counted from the right, where the units stand: *12 | 345*. Single
 #   digits cost more tokens for each number, and groups about 1,000 tokens to learn.

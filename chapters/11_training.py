@@ -460,10 +460,10 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # How far back do $m$ and $v$ look? In $m$ a gradient that is $k$ steps old has the weight $(1 - \beta_1) \, \beta_1^k$:
 # with $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on. The latest $1 / (1 - \beta_1) = 10$ gradients have about two
 # thirds of the weight, $1 - 0.9^{10} = 0.65$. In $v$, with the transformer paper's $\beta_2 = 0.98$, the latest 50 have
-# that share. The mean $v$ looks further back, because the usual size should not depend on a few batches. It should also
-# forget a huge gradient more slowly, or $m$ would soon be divided by too little, and the steps would become too long.
-# At each step what that gradient left in $m$ is multiplied by $\beta_1 = 0.9$, and what it left in $\sqrt v$ by
-# $\sqrt{\beta_2} = 0.99$.
+# that share. The mean $v$ looks further back, because the usual size should not depend on a few batches. And $\sqrt v$
+# should forget a huge gradient more slowly than $m$ does: if $\sqrt v$ were small again while $m$ still held much of
+# that gradient, the steps would be too long. At each step what that gradient left in $m$ is multiplied by
+# $\beta_1 = 0.9$, and what it left in $\sqrt v$ by $\sqrt{\beta_2} = 0.99$.
 #
 # But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is $0.1 \, g$. After $n$ steps the
 # gradients' weights sum to only $(1 - \beta)(1 + \beta + \dots + \beta^{n-1}) = 1 - \beta^n$. So $m$ and $v$ are each
@@ -715,8 +715,9 @@ for name in ("none", "weight decay 1"):
 #   end a wrong likeliest token has a mean probability of 0.61 instead of 0.88. So its plain loss does not turn upwards.
 #
 # Weight decay 1, weight decay 3 and dropout 0.1 get about the same share of the validation numbers right, so the lowest
-# loss decides: we take weight decay 1. (Decay 3 has five times its loss, probably because its small logits leave the
-# model unsure.) On the untouched test numbers decay 1 gets 91.5 percent right, against 38.1 without a remedy.
+# loss decides: we take weight decay 1. (Decay 3 has five times the loss of decay 1, probably because it keeps the
+# logits so small that the model is unsure.) On the untouched test numbers decay 1 gets 91.5 percent right, against 38.1
+# without a remedy.
 #
 # More data helps most: with 20,000 numbers none of this was needed. Large language models read most of their text about
 # once, so they hardly overfit, and usually go without dropout and label smoothing (though not without some weight
@@ -1145,8 +1146,8 @@ assert same and found == history
 # The `Trainer` likewise keeps the five things and the configuration in one file, the **checkpoint**, and the model with
 # the lowest validation loss beside it.
 #
-# In the folded cell one stops as step 13 begins, and another goes on from step 10, the last save, to the same
-# parameters as without a stop.
+# In the folded cell a `Trainer` is stopped as step 13 begins. Another one loads its last checkpoint, that of step 10,
+# goes on, and ends with the same parameters as one that never stopped.
 
 
 # %% a power cut at step 13, and the run resumed tags=["hide-input"]
@@ -1514,8 +1515,9 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # all of them are a hundred times as large. That step itself stays below a learning rate: $m$ gains $0.1 \cdot 100 = 10$
 # and $v$ gains $0.02 \cdot 100^2 = 200$, and $10 / \sqrt{201} = 0.7$. But the steps after it suffer, in two ways.
 #
-# First, that batch fades from $m$ only slowly. Its part of the step is 0.71 learning rates, and each later part is
-# $0.9 / \sqrt{0.98} = 0.91$ times the one before. They add up to nearly eight learning rates,
+# First, that batch fades from $m$ only slowly. Its part of that first step is 0.71 learning rates. With each step what
+# it left in $m$ is multiplied by 0.9, and what it left in $\sqrt v$ by $\sqrt{0.98}$, so its part of the next step is
+# $0.9 / \sqrt{0.98} = 0.91$ times as large, and so on. They add up to nearly eight learning rates,
 # $0.71 + 0.64 + 0.58 + \dots$, whereas those of a usual batch add up to one. Second, it fills $v$, which forgets more
 # slowly: $\sqrt v$ is 14 times its usual size, and 100 steps later still 5 times. By these factors the later batches
 # count too little. Clipped to a usual norm, that batch would count like any other.

@@ -84,8 +84,8 @@ assert text_of(written) == "a cup"
 # ## Several hypotheses at once
 #
 # **Beam search** keeps the best few beginnings (**hypotheses**), say two. At each step it continues each of them with
-# every word that may follow, and ranks all results by probability, the product over their words. Each of the two best
-# results that ends with `<eos>` is set aside as finished. Of all results that do not end, the two best go on, so that
+# every word that may follow, and ranks all results by probability, the product over their words. Those of the two best
+# results that end with `<eos>` are set aside as finished. The two best of the results that do not end go on, so that
 # two beginnings are still followed; they are called *live*. By hand, with dropped hypotheses in grey:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A tree of beginnings. From <bos> to a 0.5, the 0.4 and this 0.1, of which a and the are kept. From a to cup 0.2, pot 0.175 and tea 0.125, from the to tea 0.36 and cup 0.04; kept are the tea and a cup, and both end."}}
@@ -121,7 +121,7 @@ plt.show()
 
 # %% [markdown]
 # At the next step both live hypotheses end. The better one is *the tea*: beam search finds it, although its first word
-# is only the second best. (It is still a heuristic, because a dropped beginning never comes back.)
+# is only the second best. (It is a heuristic: a dropped beginning never comes back.)
 #
 # A product of many probabilities is tiny, so the code adds their logarithms (**log-probabilities**). Their sum is the
 # product's logarithm, so the ranking stays the same.
@@ -401,7 +401,7 @@ assert np.allclose(
 # train it with three seeds, without label smoothing, and for 110 steps instead of 600, so that it still makes mistakes.
 # The beam ranks with $\alpha = 0.6$.
 #
-# Each column is one seed, each entry the share of 500 numbers with every token right.
+# Columns are seeds, entries the share of 500 numbers with every token right.
 
 # %% three models, trained, without a cache tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -515,8 +515,8 @@ assert np.allclose(
 #
 # Is a wrong output the fault of the search or of the model? If the right sentence scores higher than the one that was
 # written, the search has failed. If not, a better search cannot help, since the model prefers a wrong one. Here are an
-# output of the first model that the beam repairs, and one that it breaks, each with the beam's two best hypotheses and
-# their scores, penalty included:
+# output of the first model that the beam repairs, and one that it breaks, with the beam's two best hypotheses and their
+# scores:
 
 
 # %% one repaired by beam search, one broken tags=["hide-input"]
@@ -1085,13 +1085,13 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # %% [markdown]
 # ## Several tokens for the price of one
 #
-# To write one token of one sentence, a GPU must load nearly every parameter, and that takes far longer than the
-# arithmetic ([why](#why-one-sentence-is-slow)). If the model reads five tokens in one pass, its parameters are still
-# loaded only once. **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses that.
-# A small **draft model** with the same vocabulary writes a few tokens ahead, say four. Then the large model reads five
-# tokens in one pass, under a causal mask. The first is the newest token of the text, which it has chosen but not yet
-# read (its cache holds the tokens before). The other four are the drafted ones. So there are five rows of logits, and
-# each says what the large model would write after its token.
+# To write one token of one sentence, a GPU must fetch nearly every parameter from its memory, and that takes far longer
+# than the arithmetic ([why](#why-one-sentence-is-slow)). If the model reads five tokens in one pass, its parameters are
+# still fetched only once. **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192))
+# uses that. A small **draft model** with the same vocabulary writes a few tokens ahead, say four. Then the large model
+# reads five tokens in one pass, under a causal mask. The first is the newest token of the text, which it has chosen but
+# not yet read (its cache holds the tokens before). The other four are the drafted ones. So there are five rows of
+# logits, and each says what the large model would write after its token.
 #
 # With greedy decoding, drafted tokens are accepted as long as each is the large model's choice. The first that is not
 # is replaced by that choice, and those after it are dropped. (A cache must forget the replaced token and all dropped
@@ -1112,10 +1112,11 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # or a loss](#does-a-small-draft-model-pay).
 #
 # With sampling, a drafted token to which the large model gives the probability $p$ and the small one $q$ is kept with
-# probability $\min(1, p/q)$. Otherwise a draw in proportion to $\max(0, p - q)$ replaces it, so that every token is
-# written as often as if the large model had drawn it ([why](#why-does-speculative-sampling-change-nothing)). So a poor
-# draft model costs only speed ([how much?](#how-many-tokens-does-a-pass-give)). With many sentences at once the device
-# is busy already, and the gain shrinks or is lost.
+# probability $\min(1, p/q)$. Otherwise another token is drawn in its place, each token of the vocabulary in proportion
+# to $\max(0, p - q)$, with its own $p$ and $q$. So every token is written as often as if the large model had drawn it
+# ([why](#why-does-speculative-sampling-change-nothing)). So a poor draft model costs only speed ([how
+# much?](#how-many-tokens-does-a-pass-give)). With many sentences at once the device is busy already, and the gain
+# shrinks or is lost.
 
 # %% [markdown]
 # ## Exercises
@@ -1565,8 +1566,8 @@ assert draft_right < 0.8 * forced[0]
 # $1 + kc$ large passes. With $k = 4$ and $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and
 # $a = 0.3$ it takes 2 passes to get 1.4 tokens, a loss.
 #
-# For the run above, with 0.88, the formula gives 3.9. We measured 3.3, presumably because each number's last pass is
-# cut short by its end.
+# For the run above, where the models agree at 0.88 of the tokens, the formula gives 3.9. We measured 3.3, presumably
+# because each number's last pass is cut short by its end.
 
 # %% tags=["proof"]
 for a, c, tokens, gain in (
