@@ -481,12 +481,13 @@ for name in names:
 # state. The share that one number explains of another by a linear fit is their squared correlation, so it is the same
 # in both directions: the state explains half of each $x$, too, and together this counts as one number recalled. Other
 # mixtures do no better: the $x$ are independent, so their shares of the state add up, and together they explain at most
-# all of it. So the $R^2$ of this one number add up to at most 1.
+# all of it. By the same symmetry, the $R^2$ with which this one number recalls the $x$ add up to at most 1.
 #
-# Now take a state of 24 numbers. Subtract from each what a linear fit to the ones before it predicts. The 24 remainders
-# are uncorrelated, and a linear fit to them predicts exactly the same, because the subtractions can be undone. Since
-# they are uncorrelated, what all 24 explain of an $x$ is the sum of what each explains alone. And each alone explains,
-# summed over all $x$, at most 1. So together they recall at most 24 ([proof](#why-not-more-than-24)).
+# Now take a state of 24 numbers, and go through them in order. From each, subtract what a linear fit to the numbers
+# before it in that order predicts. The 24 remainders are uncorrelated. The subtractions can be undone, so a linear fit
+# to the remainders recalls exactly as much as one to the state itself. Since they are uncorrelated, what all 24 explain
+# of an $x$ is the sum of what each explains alone. And each alone explains, summed over all $x$, at most 1. So together
+# they recall at most 24 ([proof](#why-not-more-than-24)).
 #
 # Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more: 21. It
 # spreads nearly the same memory over more words: less of the latest two words, more of older ones.
@@ -494,8 +495,10 @@ for name in names:
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
 # a third. Its $c$ is largely a sum in which old words fade slowly, so dozens of words are still in it. Each moves the
 # sum, but explains only a small share of it, because so many others move it, too. (The latest word, with 82 percent, is
-# an exception, because it also shows in $h = o \odot \tanh c$: it moves the output gate $o$, which is computed anew at
-# each step.) With PyTorch's initialisation the LSTM recalls only 14 of 48 in all ([why](#why-only-14-of-48)).
+# an exception, because it also shows in $h = o \odot \tanh c$. Most entries of $c$ have grown large with the gate open,
+# always with the same sign, so $\tanh c$ differs little from text to text. What varies in $h$ is then mostly the output
+# gate $o$, and that is computed anew from each word.) With PyTorch's initialisation the LSTM recalls only 14 of 48 in
+# all ([why](#why-only-14-of-48)).
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.

@@ -1279,8 +1279,9 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 #
 # Test it with random words of width 16. In one run the words use only the first 8 of their 16 numbers, so that there is
 # room for another word; in a second run they use all 16. Make two kinds of sum: $x_i + x_j$, and $x_i + x_j W_V$ with a
-# random $W_V$. A fit by least squares has to recover both words from each sum. What share of the words' squared length
-# does it fail to recover, on held-out sums?
+# random $W_V$. To play the part of the later matrix, fit one by least squares: a sum times this matrix should come as
+# near as possible to the two words, side by side. What share of the words' squared length does it miss, on held-out
+# sums?
 
 
 # %% both words, recovered from their sum tags=["hide-input"]
@@ -1308,8 +1309,9 @@ for used in (8, 16):
 # %% [markdown]
 # Without $W_V$ both words may point in the same directions, so no linear map can tell their parts of the sum apart. The
 # best guess for each is half the sum. It misses $(x_i - x_j)/2$, whose squared length is on average half of one word's.
-# A matrix, even a random one, turns what was found into other directions. Where words use 8 of 16 entries, the new
-# directions do not overlap with the words' own, so nothing is lost; two words that use all 16 entries do not both fit.
+# A matrix, even a random one, turns what was found into other directions. Where words use 8 of 16 entries, $x_j W_V$
+# fills all 16, but the last 8 numbers of the sum come from $x_j$ alone. They determine $x_j$; subtract $x_j W_V$ from
+# the sum, and $x_i$ is left. So nothing is lost. Two words that use all 16 entries do not both fit.
 #
 # One $W_V$ can also hold dozens of pairs like *import* → *programming*. With 50 random pairs of the 384-wide word
 # vectors the result still has a cosine of 0.9 with its target, on average, since the first words of the pairs are

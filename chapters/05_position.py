@@ -75,7 +75,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "They tell attention which words are neighbours, so that it need not look at the others",
-        "Every word still looks at all. Positions only make near and far distinguishable.",
+        "Every word still looks at all. Positions only let attention tell words apart by where they stand.",
     ),
     quiz.wrong(
         "The attention weights already depend on the position, and the vectors must agree with them",
@@ -124,8 +124,9 @@ for t in (0, 1, 10, 100):
 # 1. every position is *different*;
 # 2. the numbers are *bounded*, so that a late position does not drown its word;
 # 3. a step of one looks *the same everywhere*, in texts of any length: one fixed operation takes every position to the
-#    next. It may add a number, or multiply by a matrix. A matrix is worth more: $W_Q$ can learn to be that matrix. If
-#    the keys are the encodings themselves, the query of each position then equals the key of the next one;
+#    next. It may add a number, or multiply by a matrix. A matrix is worth more, because $W_Q$ can learn to be that
+#    matrix. It then turns the vector of each position into that of the next, and if the keys are these vectors as they
+#    are, the query finds the next position;
 # 4. *any* position can be the one that scores highest, not only the first or the last;
 # 5. neighbouring positions are *similar*, so that what is learned at one nearly holds at the next;
 # 6. there is *no last* position.
@@ -537,9 +538,10 @@ assert not same
 #
 # After adding, the model sees only the sum, but the sum can be taken apart. In a [test with 1,000
 # words](#can-the-sum-be-taken-apart) one matrix recovers the word. In a wide space another recovers the position, and
-# is nearly always right or off by one. It helps that two random directions of such a space are nearly at right angles
-# ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)), so word and position hardly disturb each other at the
-# start. Later training can move the words away from the directions that positions use.
+# is nearly always right or off by one. It helps that in such a space a random direction, such as an untrained word's,
+# is nearly at right angles to any other ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)), so word and
+# position hardly disturb each other at the start. Later training can move the words away from the directions that
+# positions use.
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**)? In the projection that comes next,
 # the upper rows, $W_1$, multiply the word, and the lower rows, $W_2$, the position:
@@ -652,20 +654,22 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # 7), and kept the one that did best on the test positions themselves, which flatters both.)
 #
 # Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width, but training found another
-# matrix that is right for the 24 encodings it saw. In 24 positions a slow pair hardly moves, so it adds nearly the same
-# numbers to every encoding, and pairs of close frequency move alike. So the 24 encodings are, nearly, sums of multiples
-# of only about 8 fixed vectors at width 16, and of 12 at width 128: they fill only so many of the dimensions. What $A$
-# does in the remaining dimensions hardly changes their scores, so training leaves it open. At 16 and 32 the later
-# encodings lie mostly in the filled dimensions, too. At 64 and 128 a larger part of each lies in the open ones, which
-# explains [part of the failure](#why-do-wide-sinusoids-fail).
+# matrix that is right for the 24 encodings it saw. In 24 positions the slow pairs hardly move, so all of them together
+# add nearly one and the same vector to every encoding. And pairs of close frequency move alike, so they share most of
+# their directions. So the 24 encodings are, nearly, sums of multiples of only about 8 fixed vectors at width 16, and of
+# 12 at width 128. These span the *filled* dimensions; in all others the 24 encodings have almost nothing. What $A$ does
+# in the remaining dimensions hardly changes their scores, so training leaves it open. At 16 and 32 the later encodings
+# lie mostly in the filled dimensions, too. At 64 and 128 a larger part of each lies in the open ones, which explains
+# [part of the failure](#why-do-wide-sinusoids-fail).
 #
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
 # table 3, row E), and preferred sinusoids in the hope of longer texts.
 #
-# How can you tell whether a whole model copes with longer texts? Plot its error on unseen texts by position, past the
-# trained length. If the curve rises there, the model does not cope. If it stays level, the model may still ignore the
-# far words. So measure the error at the last word of each text twice: with the whole text, and with only as many last
-# words as a training text had. If the second error is larger, the model had used the words that you cut off.
+# How can you tell whether a whole model copes with longer texts? A model that guesses each word from those before it
+# ([chapter 9](09_decoder.ipynb)) has an error at every position. Plot it on unseen texts, past the trained length. If
+# the curve rises there, the model does not cope. If it stays level, the model may still ignore the far words. So
+# measure the error at the last word of each text twice: with the whole text, and with only as many last words as a
+# training text had. If the second error is larger, the model had used the words that you cut off.
 
 # %% [markdown]
 # ## Break it: one word at a time

@@ -237,11 +237,11 @@ plt.show()
 #
 # Let $A^{(h)}$ be the attention weights of head $h$, $(T, T)$. The head adds $A^{(h)} X W_V^{(h)} W_O^{(h)}$. If all
 # heads had the same attention weights $A$, all heads together would add $A X \sum_h W_V^{(h)} W_O^{(h)}$. The formula
-# above holds for any matrices side by side, so also with $W_V^{(h)}$ in place of $\text{head}_h$: the sum is
-# $\bigl[W_V^{(1)}, \dots, W_V^{(H)}\bigr] \, W_O$. So the layer would be one wide head with the weights $A$, and the
-# bracket would be its $W_V$. So several heads gain only where their attention weights differ. Also, a sum has no order:
-# if two heads change places, together with their rows of $W_O$, the layer computes the same. So a head's number by
-# itself means nothing, and *head 3* of one trained model need not be like *head 3* of another.
+# above holds for any matrices side by side, so also with $W_V^{(h)}$ in place of $\text{head}_h$: the heads together
+# add $A X \, \bigl[W_V^{(1)}, \dots, W_V^{(H)}\bigr] \, W_O$. That is one wide head with the weights $A$, and the
+# bracket is its $W_V$. So several heads gain only where their attention weights differ. Also, a sum has no order: if
+# two heads change places, together with their rows of $W_O$, the layer computes the same. So a head's number by itself
+# means nothing, and *head 3* of one trained model need not be like *head 3* of another.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -812,17 +812,18 @@ print(f"{'two, equal but W_O':20} {parted:5.2f}")
 assert parted < 0.005
 
 # %% [markdown]
-# Leave the last row of the output, trained once, for the quiz below. One head misses about 42 percent. That is less
-# than half, because its weights are no longer set by us. It computes them from the nouns, by one score for each noun,
-# and the difference of the two scores is one number about how the nouns differ. It shows in the weights, and the head
-# can hand it over: if one entry of the values holds the position, 1, 0 or −1, the blend of this entry is the first
-# noun's weight minus the last's ([more](#could-one-head-escape-by-other-means)). The average has six numbers, so with
-# this one the verb receives about seven of the 12: 5 are missed, and $\tfrac5{12}$ is 0.42. Two heads that start equal
-# miss as much. Two that start at random miss nothing. In all three runs of two random heads, each from a different
-# random start (*seed*), one head gives its largest weight to the first noun, the other to the last. The weights need
-# not be 1. Two different averages are enough, as 3 and $\tfrac73$ were at the start of this chapter: they are two
-# equations for two unknowns. But the weights are the coefficients of these equations, and the same $W_O$ must solve
-# them in every sentence. So each head's weights must stay nearly the same from one sentence to the next.
+# The weights in the output are means over 2,000 sentences; leave its last row, trained once, for the quiz below. One
+# head misses about 42 percent. That is less than half, because its weights are no longer set by us. It computes them
+# from the nouns: the more the scores of the two nouns differ, the more their weights differ. So the difference of the
+# two weights tells one number about the nouns, beside their average. The head can hand this difference over: if one
+# entry of the values holds the position, 1 for the first noun, 0 for the verb and −1 for the last noun, the blend of
+# this entry is the first noun's weight minus the last's ([more](#could-one-head-escape-by-other-means)). The average
+# has six numbers, so with this one the verb receives about seven of the 12: 5 are missed, and $\tfrac5{12}$ is 0.42.
+# Two heads that start equal miss as much. Two that start at random miss nothing. In all three runs of two random heads,
+# each from a different random start (*seed*), one head gives most to the first noun on average, the other to the last.
+# The weights need not be 1. Two different averages are enough, as 3 and $\tfrac73$ were at the start of this chapter:
+# they are two equations for two unknowns. But the weights are the coefficients of these equations, and the same $W_O$
+# must solve them in every sentence. So each head's weights must stay nearly the same from one sentence to the next.
 #
 # Training corrects each matrix by how a change in it would change the error. A change in a head reaches the output, and
 # so the error, only through the head's own rows of $W_O$. So two heads that start from different random matrices get

@@ -180,8 +180,9 @@ assert abs(d_scaled.sum()) < 1e-15
 # learning rate, so the loss falls by about the learning rate times the squared length of the gradient, here
 # $0.113^2 + 0.018^2 = 0.0131$. It fell by 0.0134. A large step may raise the loss, because the gradient changes on the
 # way. So any code that takes such plain steps can be tested: take a step, and measure the loss of the same examples
-# again. It should have fallen by about the learning rate times the squared length of the gradient. If not, try a much
-# smaller learning rate. If the loss still does not fall as it should, the sign, the update or the gradient is wrong.
+# again. It should have fallen by about the learning rate times the squared length of the gradient (for a whole model,
+# the sum of the squares of all entries of all parameters' gradients). If not, try a much smaller learning rate. If the
+# loss still does not fall as it should, the sign, the update or the gradient is wrong.
 #
 # [Further steps](#keep-going) with all three matrices bring the loss close to 0.
 
@@ -728,12 +729,12 @@ for step in (0, 80, 100, 120, 140, 1000):
 #    helps more than the average, so its score rises. An entry that happens to share the digit gains, too, but only the
 #    right name gains in every note, and its gains add up in $W_Q$ and $W_K$.
 # 3. *Suddenly.* The look-up grows faster the further it has grown, presumably because queries and keys speed each other
-#    up. The gradient of a query is a sum of keys, each multiplied by the gradient of its score. The gradients of a
-#    query's scores add up to 0, so whatever all keys have in common cancels, and only differences between keys count.
-#    At first these are small, but as they grow, the queries learn faster. And the gradient of a key is a sum of
-#    queries, so as the queries grow, the keys learn faster. If one of the two cannot move, this is lost: with $W_K$
-#    *frozen* (not trained), the weight on the right name is only 0.4 after 400 steps. [Going
-#    further](#which-half-waits-for-which) asks which delays which, values or look-up.
+#    up. The gradient of a query is a sum of keys, each multiplied by the gradient of its score. Write each key as the
+#    mean key plus a difference: the mean key is then multiplied by the sum of the gradients of the query's scores,
+#    which is 0, so only the differences between keys count. At first these are small, but as they grow, the queries
+#    learn faster. And the gradient of a key is a sum of queries, so as the queries grow, the keys learn faster. If one
+#    of the two cannot move, this is lost: with $W_K$ *frozen* (not trained), the weight on the right name is only 0.4
+#    after 400 steps. [Going further](#which-half-waits-for-which) asks which delays which, values or look-up.
 #
 # After 1,000 steps the weight on the right name is near two thirds, while all answers are right. A weight is not a
 # probability of being right: the linear maps after the blend make a clear answer out of a mixture in which one digit is

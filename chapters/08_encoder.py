@@ -558,12 +558,12 @@ quiz.one_choice(
 # A model receives tokens as numbers. Each picks a row from a table of vectors, the **embeddings**, and the vector of
 # its position is added.
 #
-# Before that, the row is multiplied by $\sqrt D$. The paper does not say why, but the lengths suggest it. Many models
-# use the rows at the output, too: a token's logit is the dot product of the final vector with that token's row, so long
-# rows would make the first logits too large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). So rows start
-# with length about 1 here (those of a plain `nn.Embedding` are $\sqrt D$ long). A position's vector has length
-# $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$, and would dominate the sum. Multiplied, the row is
-# longer: $\sqrt{512} = 22.6$.
+# Before that, the row is multiplied by $\sqrt D$. The paper does not say why, but the lengths suggest it. A position's
+# vector has length $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$, and beside it a row of length 1
+# would hardly count; times $\sqrt{512} = 22.6$, it is the longer of the two. Why do rows start with length about 1
+# here, when those of a plain `nn.Embedding` are $\sqrt D$ long? Many models use them at the output, too: a token's
+# logit is the dot product of the final vector with that token's row, and with long rows the first logits would be too
+# large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
 #
 # ## The whole encoder
 #
@@ -1150,11 +1150,11 @@ show_stacks(
 #
 # With Glorot's weights, *added* and post-norm only delay the collapse. Only with pre-norm does the share stay above a
 # tenth over these 24 layers. Why? Once words are mostly alike, attention returns nearly the same vector to all of them.
-# That adds to their common part and hardly to their own, so the own share falls: fast if the vector is large beside the
-# stream, slowly if it is small. With *added* attention reads the stream as it has grown, so what it returns is about as
-# large as the stream. With post-norm both have a size of about 1. So in these two stacks every layer cuts the share by
-# a similar factor. With pre-norm attention reads a normalised copy, so only the stream grows. What is returned becomes
-# smaller and smaller beside it, and the share falls more and more slowly.
+# That adds to their common part and hardly to their own, so the own share falls: fast if what attention returns is
+# large beside the stream, slowly if it is small. In *added*, attention reads the stream as it has grown, so what it
+# returns is about as large as the stream. In post-norm, both have a size of about 1. So in these two stacks every layer
+# cuts the share by a similar factor. In pre-norm, attention reads a normalised copy, so only the stream grows. What is
+# returned becomes smaller and smaller beside it, and the share falls more and more slowly.
 #
 # Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $w$
 # to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
@@ -1799,10 +1799,11 @@ assert (
 # stacks](#what-goes-wrong-in-a-deep-stack).
 #
 # - **Attention alone** adds nothing: it returns averages. At first nearly all of a word is its own: the average of 16
-#   random words has a 16th of their mean square, so the own parts begin at size $\sqrt{15/16} = 0.97$. They point in
-#   random directions, so averaging shrinks them, in the first layer to 0.27. It does not shrink the common part, which
-#   is 0.26, so both parts are about equal now. But the vectors are less than half as long as before. Shorter vectors
-#   have smaller scores, which make the weights nearly even, and so the second layer shrinks the own parts thirty times.
+#   random words has a 16th of their mean square, so the common part begins at a size of about $\sqrt{1/16} = 0.25$ and
+#   the own parts at $\sqrt{15/16} = 0.97$. The own parts point in random directions, so averaging shrinks them: after
+#   the first layer 0.27 is measured. It does not shrink the common part, measured as 0.26, so both parts are about
+#   equal now. But the vectors are less than half as long as before. Shorter vectors have smaller scores, which make the
+#   weights nearly even, and so the second layer shrinks the own parts thirty times.
 # - **Post-norm** scales every sum back to size 1, so once words are mostly alike, what is added next is about as large
 #   as the stream. Write a word as $c + w$, what is common and what is its own. Attention adds a common vector $a$,
 #   about as long as $c$, and in a random direction, since the matrices are random. Lengths at right angles add by

@@ -197,7 +197,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Each row is a query, each column a key.
+# Each row is a query, each column a key. (Padding on the right, as here, is hidden from all real words by the causal
+# mask alone.)
 
 # %% tags=["export", "hide-input"] module="decoder"
 import torch
@@ -365,8 +366,7 @@ plt.show()
 # x = norm_ff(x + feed_forward(x))
 # ```
 #
-# Self-attention comes first, so even in the first layer each query to the memory can depend on all words so far, and
-# not only on the word at its own position.
+# Self-attention comes first, so even the first layer's queries to the memory can depend on all words so far.
 #
 
 
@@ -526,12 +526,14 @@ class OneScreen(nn.Module):
 # %% [markdown]
 # The linear map in the drawing, often called the *LM head*, needs no matrix of its own. It is the target's embedding
 # matrix, used a second time: a token's logit is the dot product of its embedding with the decoder's final vector. This
-# **weight tying** saves a matrix of $V \times D$, and is why the embeddings start small. The final vector comes out of
-# a norm, so its entries start with size 1. If the embeddings' entries had size 1, too, a logit, a sum of $D$ products
-# of random sign, would start near $\sqrt D$. So they start with size $1 / \sqrt D$, and a first logit has size
-# $\sqrt D \cdot 1 / \sqrt D = 1$. But on the way in, entries of $1 / \sqrt D$ would be small beside the positions. So
-# `stack` multiplies them by $\sqrt D$, as in [chapter 8](08_encoder.ipynb#from-token-numbers-to-vectors), to about the
-# size of the positions.
+# **weight tying** saves a matrix of $V \times D$.
+#
+# But its two uses want embeddings of different sizes. At the output they should be small. The final vector comes out of
+# a norm, so its entries have size 1. If those of the embeddings had size 1, too, a logit, a sum of $D$ products of
+# random sign, would start near $\sqrt D$, 23 for $D = 512$, and the untrained model would be nearly certain of some
+# arbitrary word. So they start with size $1 / \sqrt D$, and the first logits with size 1. At the input the embeddings
+# should be about as large as the positions, so there `stack` multiplies them by $\sqrt D$, as in [chapter
+# 8](08_encoder.ipynb#from-token-numbers-to-vectors).
 #
 # Try the model before any training, at the paper's size but with a small vocabulary and random tokens. The logits
 # should have the shape $(B, T, V)$, and the first loss should be about $\ln V + \frac12$, because equal logits would
@@ -562,9 +564,9 @@ with torch.no_grad():
 assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 
 # %% [markdown]
-# A feed-forward network with $d_\text{ff} = 4 D$ has about $8 D^2$ parameters, an attention $4 D^2$. So an encoder
-# layer has $12 D^2 = 3.1$ million, a decoder layer, with two attentions, $16 D^2 = 4.2$ million. Six of each make 44
-# million, and the embedding tables add one.
+# With $8 D^2$ parameters for a feed-forward network and $4 D^2$ for an attention, an encoder layer has $12 D^2 = 3.1$
+# million, a decoder layer, with two attentions, $16 D^2 = 4.2$ million. Six of each make 44 million, and the embedding
+# tables add one.
 #
 # ## The leak test
 #
@@ -579,11 +581,11 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 # others:
 #
 # - *leaks*, the leak test: from its fourth token on, each answer is replaced by another. The logits at the first three
-#   positions must not move, except for rounding. Later ones must, or the answer is not read at all.
+#   positions must not move, except for rounding. Some later ones must: if none did, the decoder would not read the
+#   answer at all.
 # - *padding*: padding is added after the question. No logit of a real position may move.
 # - *source*: the question is replaced by another. Some logit must move.
 # - *finite*: every logit of a real position is a number. A position that may attend to nothing gets NaN in this code.
-#   (In the book's own module, further below, it gets weights of 0, and this check does not find it.)
 #
 # All run in both modes, after `model.train()` and after `model.eval()`, because some code computes attention in another
 # way when it does not train, and a mask may be missing there. The model must be built without dropout, which would move
@@ -690,9 +692,9 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # *shifted right* by one, even where it would have written others: that is **teacher forcing**.
 #
 # What does the loss then measure? Say that the softmax gives the wanted words the probabilities 0.5 (*I*), 0.8 (*am*),
-# 0.9 (*fine*) and 1 (`<eos>`). Each is the probability of one word, given the question and the words before it. By the
-# chain rule of probability, their product, 0.36, is the probability of the whole answer $y$ to the question $x$. With
-# $y_t$ for word $t$ of the answer, and $y_{<t}$ for the words before it:
+# 0.9 (*fine*) and 1 (`<eos>`). Each is the probability of one word, given the question and the words before it. So they
+# multiply, as along a path in a tree (the chain rule of probability): their product, 0.36, is the probability of the
+# whole answer $y$ to the question $x$. With $y_t$ for word $t$ of the answer, and $y_{<t}$ for the words before it:
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
@@ -1981,9 +1983,9 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 # because the residual connection carries the word itself upwards.
 #
 # In the code on one screen, and in `nn.MultiheadAttention` as it is called by default, a row that may see nothing gets
-# the softmax 0/0, which is NaN. The NaN spreads: in the next layer to all rows, because even a weight of 0 times NaN is
-# NaN. So in such code the first loss shows *one word too few*, and *turned around* as well, because there the last row
-# has no word after it.
+# the softmax 0/0, which is NaN. The NaN spreads: in the next layer to all rows, because a NaN score makes a row's whole
+# softmax NaN, and even a weight of 0 times NaN is NaN. So in such code the first loss shows *one word too few*, and
+# *turned around* as well, because there the last row has no word after it.
 #
 # A causal mask *on cross-attention* lets row $t$ attend only to the question's words 0 to $t$. Most answers are right
 # all the same, presumably because the encoder, which sees the whole question, has carried what is needed to the first

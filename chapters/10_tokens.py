@@ -189,8 +189,9 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 #
 # The `(?!\S)` in the fourth part, a *negative lookahead*, forbids the run to end before a visible character. So before
 # a word the run gives its last character back. If that is a space, the word takes it along. But if it is a line break,
-# parts 1 to 3 cannot take it, because they allow only a space in front, so it is left to the fifth. So is a lone line
-# break before a word: a run of one cannot give a character back, so the fourth part does not match.
+# parts 1 to 3 cannot take it, because they allow only a space in front, so it is left to the fifth: *a*, a space, a
+# line break and *b* become four pieces. A lone line break before a word also goes to the fifth, because a run of one
+# cannot give a character back.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -1209,8 +1210,8 @@ for chosen in trials["models"]:
 # count of rare tokens would have misled us.
 #
 # Is the number of parameters the reason? Only in part. The wider model of 2,000 tokens has about as many parameters as
-# that of 16,000, but improves on the narrow one of 2,000 only about a quarter as much. Both large models take roughly
-# three times as long to train as the narrow one.
+# that of 16,000. But compared with the narrow one of 2,000, it saves only about a quarter of the bits that that of
+# 16,000 saves. Both large models take roughly three times as long to train as the narrow one.
 #
 # No model had more than 16,000, so where the best size lies stays open.
 
@@ -1249,10 +1250,11 @@ assert 2.8 < seconds[16_000] / seconds[2000] < 3.5
 # differently: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug*
 # from the left.
 #
-# **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords
-# and drops those whose removal lowers the likelihood of the training text least. A new word gets its most probable
-# segmentation. The probability is the product of those of the subwords, so three frequent subwords can beat two rare
-# ones. Unigram can also draw one of several segmentations at random while a model is trained (**subword
+# **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords,
+# and gives each a probability, fitted to the training text. The probability of a segmentation is the product of those
+# of its subwords, and a new word gets the most probable one, so three frequent subwords can beat two rare ones. In
+# training, Unigram drops, again and again, the subwords without which the training text becomes least improbable, and
+# fits the rest anew. Unigram can also draw one of several segmentations at random while a model is trained (**subword
 # regularisation**). *BPE-dropout* leaves out merges at random to the same end.
 #
 # **SentencePiece** is no third method, but a program that trains BPE or Unigram on raw text. It keeps the space as a

@@ -84,9 +84,10 @@ assert text_of(written) == "a cup"
 # ## Several hypotheses at once
 #
 # **Beam search** keeps the best few beginnings (**hypotheses**), say two. At each step it continues each of them with
-# every word that may follow, and ranks all results by probability, the product over their words. Those of the two best
-# results that end with `<eos>` are set aside as finished. The two best of the results that do not end go on, so that
-# two beginnings are still followed; they are called *live*. By hand, with dropped hypotheses in grey:
+# every word that may follow, and ranks all results by probability, the product over their words. If one of the two best
+# results ends with `<eos>`, it is set aside as finished, and so are both if both end. A worse result that ends is
+# dropped. Of all results that do not end, the two best go on, so that two beginnings are still followed; they are
+# called *live*. By hand, with dropped hypotheses in grey:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A tree of beginnings. From <bos> to a 0.5, the 0.4 and this 0.1, of which a and the are kept. From a to cup 0.2, pot 0.175 and tea 0.125, from the to tea 0.36 and cup 0.04; kept are the tea and a cup, and both end."}}
 from classroom.diagram import Diagram
@@ -157,10 +158,10 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
 #
-# **When does an ending count?** Only if it is among the step's best `beam` results (two, above). After a softmax no
-# probability is exactly 0, so in a trained model every hypothesis can end at every step. If all endings counted, even
-# the empty sentence could win, because its sum has a single term. And every hypothesis can go on, so `live` never
-# empties, and a greatest length is needed. ([When does the search stop?](#when-does-beam-search-stop))
+# **Why do only the best endings count?** After a softmax no probability is exactly 0, so in a trained model every
+# hypothesis can end at every step. If all endings counted, even the empty sentence could win, because its sum has a
+# single term. And every hypothesis can go on, so `live` never empties, and a greatest length is needed. ([When does the
+# search stop?](#when-does-beam-search-stop))
 #
 # What does a beam cost? With a beam of $K$ and $V$ words, each step runs $K$ rows through the model and ranks $K V$
 # continuations. With $\alpha = 0$ a beam of 1 gives what greedy decoding gives ([why](#when-does-beam-search-stop)). A
