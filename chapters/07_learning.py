@@ -730,11 +730,12 @@ for step in (0, 80, 100, 120, 140, 1000):
 #    right name gains in every note, and its gains add up in $W_Q$ and $W_K$.
 # 3. *Suddenly.* The look-up grows faster the further it has grown, presumably because queries and keys speed each other
 #    up. The gradient of a query is a sum of keys, each multiplied by the gradient of its score. Write each key as the
-#    mean key plus a difference: the mean key is then multiplied by the sum of the gradients of the query's scores,
-#    which is 0, so only the differences between keys count. At first these are small, but as they grow, the queries
-#    learn faster. And the gradient of a key is a sum of queries, so as the queries grow, the keys learn faster. If one
-#    of the two cannot move, this is lost: with $W_K$ *frozen* (not trained), the weight on the right name is only 0.4
-#    after 400 steps. [Going further](#which-half-waits-for-which) asks which delays which, values or look-up.
+#    mean key plus a rest of its own. The mean key is multiplied by the sum of the gradients of the query's scores,
+#    which is 0, so only the rests, the differences between keys, count. At first these are small. As the keys learn,
+#    they grow, and then the queries learn faster. And the gradient of a key is a sum of queries, so as the queries
+#    grow, the keys learn faster. If one of the two cannot move, this is lost: with $W_K$ *frozen* (not trained), the
+#    weight on the right name is only 0.4 after 400 steps. [Going further](#which-half-waits-for-which) asks which
+#    delays which, values or look-up.
 #
 # After 1,000 steps the weight on the right name is near two thirds, while all answers are right. A weight is not a
 # probability of being right: the linear maps after the blend make a clear answer out of a mixture in which one digit is
@@ -768,7 +769,8 @@ assert any(bad for rate, bad in overflowed if rate == 1)
 assert not any(bad for rate, bad in overflowed if rate < 1)
 
 # %% [markdown]
-# It seems not: all three models answer every question, with about two thirds of the weight on the right name.
+# It seems not, as long as training does not diverge: all three models answer every question, with about two thirds of
+# the weight on the right name.
 #
 # What did training make of $W_Q$ and $W_K$? A name is a single 1, so without biases and digits its query is a row of
 # $W_Q$ and its key a row of $W_K$. The first eight rows belong to the eight names. So the first eight rows and columns

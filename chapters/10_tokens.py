@@ -190,7 +190,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # The `(?!\S)` in the fourth part, a *negative lookahead*, forbids the run to end before a visible character. So before
 # a word the run gives its last character back. If that is a space, the word takes it along. But if it is a line break,
 # parts 1 to 3 cannot take it, because they allow only a space in front, so it is left to the fifth: *a*, a space, a
-# line break and *b* become four pieces. A lone line break before a word also goes to the fifth, because a run of one
+# line break and *b* are cut into four. A lone line break before a word also goes to the fifth, because a run of one
 # cannot give a character back.
 
 # %% tags=["export"] module="tokens"
