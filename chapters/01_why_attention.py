@@ -97,10 +97,10 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # Vectors are rows in this book, so they stand left of a matrix. The same $W_x$, $W_h$ and $b$ (the **bias**) serve at
 # every step, so the number of parameters does not depend on the length of the sequence.
 #
-# In the plain cell, each step multiplies a small change of the state by $W_h$, the same matrix whatever the word, and
-# by the slope of $\tanh$, which is never above 1. So the cell has little say in how long it keeps a word. The **LSTM**
-# (long short-term memory) adds a second state, the **cell state** $c$, whose path to the next step avoids the matrix
-# and the slope:
+# How long does a plain cell keep a word? A nudged word leaves the state changed a little, and each later step
+# multiplies this change by $W_h$, the same matrix whatever the word, and by the slope of $\tanh$, which is at most 1.
+# So the cell has little say in the matter. The **LSTM** (long short-term memory) adds a second state, the **cell
+# state** $c$, whose path to the next step avoids the matrix and the slope:
 #
 # $$c' = f \odot c + i \odot g .$$
 #
@@ -365,7 +365,7 @@ assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 # The sum inside an LSTM's forget gate is spread around 0, so the gate stands about half open, $\sigma(0) = \frac12$.
 # But a change of $c$ also changes $h$, and $h$ enters the next gates and so the next $c$: this *path through $h$* adds
 # some more ([measured](#three-explanations)). With the gate held open, $f$ is about 0.95. Here are all four side by
-# side, between 5 and 20 back (an LSTM's first step loses more):
+# side, between 5 and 20 back (nearer than that, the LSTMs lose more a step):
 #
 # | | the matrix or the gate keeps | and then | a step |
 # |---|---|---|---|
@@ -495,10 +495,10 @@ for name in names:
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
 # a third. Its $c$ is largely a sum in which old words fade slowly, so dozens of words are still in it. Each moves the
 # sum, but explains only a small share of it, because so many others move it, too. (The latest word, with 82 percent, is
-# an exception, because it also shows in $h = o \odot \tanh c$. Most entries of $c$ have grown large with the gate open,
-# always with the same sign, so $\tanh c$ differs little from text to text. What varies in $h$ is then mostly the output
-# gate $o$, and that is computed anew from each word.) With PyTorch's initialisation the LSTM recalls only 14 of 48 in
-# all ([why](#why-only-14-of-48)).
+# an exception, because it also shows in $h = o \odot \tanh c$. With the gate open, what a step adds on average piles
+# up, so some entries of $c$ have grown large, each with the same sign in nearly every text. There $\tanh$ is flat, near
+# −1 or 1, and what varies in $h$ is mostly the output gate $o$, which is computed anew from each word.) With PyTorch's
+# initialisation the LSTM recalls only 14 of 48 in all ([why](#why-only-14-of-48)).
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.

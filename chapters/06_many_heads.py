@@ -183,11 +183,12 @@ plt.show()
 # and call the nouns' sum $s$ and their difference $d$, 8 numbers each. Together they give both nouns,
 # $a = \tfrac12 (s + d)$ and $b = \tfrac12 (s - d)$, but the average determines only $s$. Does $s$ tell anything about
 # $d$? In each entry $s \, d = a^2 - b^2$, which is 0 on average because the nouns have the same variance. So the two
-# are uncorrelated: no matrix can predict $d$ from $s$, and the best guess is 0. With this guess the errors are
-# $\tfrac12 d$ and $-\tfrac12 d$, and their squares add up to $\tfrac12 d^2$. The squares of the nouns themselves,
-# $a^2 + b^2$, add up to $\tfrac12 (s^2 + d^2)$. But $s^2 - d^2 = 4 \, a \, b$, which is 0 on average because the nouns
-# are independent with mean 0. So $d^2$ is on average as large as $s^2$, and exactly half is lost. For another $\alpha$
-# another combination of the two nouns is lost in place of the difference ([the proof](#why-exactly-half)).
+# are uncorrelated: no matrix can predict $d$ from $s$, and the best guess is 0. With $d$ guessed as 0, both nouns are
+# read as $\tfrac12 s$. So the errors are $a - \tfrac12 s = \tfrac12 d$ and $b - \tfrac12 s = -\tfrac12 d$, and their
+# squares add up to $\tfrac12 d^2$. The squares of the nouns themselves, $a^2 + b^2$, add up to $\tfrac12 (s^2 + d^2)$.
+# But $s^2 - d^2 = 4 \, a \, b$, which is 0 on average because the nouns are independent with mean 0. So $d^2$ is on
+# average as large as $s^2$, and exactly half is lost. For another $\alpha$ another combination of the two nouns is lost
+# in place of the difference ([the proof](#why-exactly-half)).
 #
 # Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole.
 #
@@ -235,13 +236,14 @@ plt.show()
 # The product $W_V^{(h)} W_O^{(h)}$ has the shape $(D, D)$, but squeezes a word into $d_k$ numbers on the way (its
 # *rank* is at most $d_k$).
 #
-# Let $A^{(h)}$ be the attention weights of head $h$, $(T, T)$. The head adds $A^{(h)} X W_V^{(h)} W_O^{(h)}$. If all
-# heads had the same attention weights $A$, all heads together would add $A X \sum_h W_V^{(h)} W_O^{(h)}$. The formula
-# above holds for any matrices side by side, so also with $W_V^{(h)}$ in place of $\text{head}_h$: the heads together
-# add $A X \, \bigl[W_V^{(1)}, \dots, W_V^{(H)}\bigr] \, W_O$. That is one wide head with the weights $A$, and the
-# bracket is its $W_V$. So several heads gain only where their attention weights differ. Also, a sum has no order: if
-# two heads change places, together with their rows of $W_O$, the layer computes the same. So a head's number by itself
-# means nothing, and *head 3* of one trained model need not be like *head 3* of another.
+# Let $A^{(h)}$ be the attention weights of head $h$, $(T, T)$. The head adds $A^{(h)} X W_V^{(h)} W_O^{(h)}$. What if
+# all heads had the same weights $A$? Then they would add $A X \sum_h W_V^{(h)} W_O^{(h)}$ together. By the formula
+# above, with $W_V^{(h)}$ in place of $\text{head}_h$, this sum is a single product,
+# $\sum_h W_V^{(h)} W_O^{(h)} = \bigl[W_V^{(1)}, \dots, W_V^{(H)}\bigr] \, W_O$. So they would add just what one wide
+# head adds, with the weights $A$ and the bracket as its $W_V$. Several heads gain only where their attention weights
+# differ. Also, a sum has no order: if two heads change places, together with their rows of $W_O$, the layer computes
+# the same. So a head's number by itself means nothing, and *head 3* of one trained model need not be like *head 3* of
+# another.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -812,18 +814,21 @@ print(f"{'two, equal but W_O':20} {parted:5.2f}")
 assert parted < 0.005
 
 # %% [markdown]
-# The weights in the output are means over 2,000 sentences; leave its last row, trained once, for the quiz below. One
-# head misses about 42 percent. That is less than half, because its weights are no longer set by us. It computes them
-# from the nouns: the more the scores of the two nouns differ, the more their weights differ. So the difference of the
-# two weights tells one number about the nouns, beside their average. The head can hand this difference over: if one
-# entry of the values holds the position, 1 for the first noun, 0 for the verb and −1 for the last noun, the blend of
-# this entry is the first noun's weight minus the last's ([more](#could-one-head-escape-by-other-means)). The average
-# has six numbers, so with this one the verb receives about seven of the 12: 5 are missed, and $\tfrac5{12}$ is 0.42.
-# Two heads that start equal miss as much. Two that start at random miss nothing. In all three runs of two random heads,
-# each from a different random start (*seed*), one head gives most to the first noun on average, the other to the last.
-# The weights need not be 1. Two different averages are enough, as 3 and $\tfrac73$ were at the start of this chapter:
-# they are two equations for two unknowns. But the weights are the coefficients of these equations, and the same $W_O$
-# must solve them in every sentence. So each head's weights must stay nearly the same from one sentence to the next.
+# The weights in the output are means over 2,000 sentences. Leave its last row, trained once, for the quiz below.
+#
+# One head misses about 42 percent. Above it was half, because there we set the weights. Now the head computes them from
+# the nouns, so they carry a message. The verb's scores for the two nouns differ by $q \cdot (k_a - k_b)$, one number
+# about the nouns' difference, and that is what an average with equal weights loses. Through the softmax this number
+# shows in the weights. And the head can write it into its output: if one entry of the values holds the position, 1, 0
+# or −1, the blend of this entry is the first noun's weight minus the last's
+# ([more](#could-one-head-escape-by-other-means)). So the verb receives about seven of the 12 numbers, six of the
+# average and this one. 5 are missed, and $\tfrac5{12}$ is 0.42.
+#
+# Two heads that start equal miss as much. Two that start at random miss nothing: in all three runs, each from a
+# different random start (*seed*), one head gives most to the first noun on average, the other to the last. The weights
+# need not be 1 and 0. Two different averages are enough, as 3 and $\tfrac73$ were at the start of this chapter: they
+# are two equations for two unknowns. But the weights are the coefficients of these equations, and the same $W_O$ must
+# solve them in every sentence. So each head's weights must stay nearly the same from one sentence to the next.
 #
 # Training corrects each matrix by how a change in it would change the error. A change in a head reaches the output, and
 # so the error, only through the head's own rows of $W_O$. So two heads that start from different random matrices get

@@ -11,8 +11,7 @@
 # One layer of attention mixes words once. The transformer of 2017 stacks six in its encoder, and surrounds attention
 # with other parts: a residual connection, a norm, and a network that works on one word at a time. Why are they there?
 # Stack attention alone, with random weights, and after four layers all words of a sentence are practically one vector.
-# At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when one of its parts
-# is left out.
+# You will build an encoder equal to PyTorch's, and then leave out its parts one by one.
 #
 # You need [chapter 7](07_learning.ipynb). This chapter takes about 29 minutes to read, and 70 for the exercises. [Going
 # further](#going-further), at the end, takes 8 more minutes.
@@ -139,10 +138,11 @@ assert list(tones.values()) == [1, -1, -1, 1]
 # Attention is the only part in which one word's numbers reach another's. The network combines numbers that stand in one
 # vector: here it had to multiply polarity by *affirmed*.
 #
-# One matrix cannot do that. It gives a weighted sum of the two, and such a sum changes from blame to praise along a
-# straight line. Nor can attention while its weights are held fixed, because an average of words, each times a matrix,
-# is also a weighted sum. In the left panel below, praise stands on one diagonal of a square and blame on the other, so
-# no line separates them: they are not **linearly separable**.
+# One matrix cannot do that. It gives a weighted sum of the two, and the points at which such a sum changes from blame
+# to praise form a straight line. Nor could attention if its weights were the same for all sentences, because an average
+# of words, each times a matrix, is also a weighted sum. (They do change with the words; how far that gets it is
+# [measured below](#what-is-each-part-for-leave-it-out).) In the left panel below, praise stands on one diagonal of a
+# square and blame on the other, so no line separates them: they are not **linearly separable**.
 #
 # From $z$, the sum of polarity and *affirmed*, the network makes $\max(0, z)$ and $\max(0, -z)$. With these as axes, on
 # the right, one line separates praise from blame.
@@ -212,7 +212,7 @@ from torch import nn
 up, down = nn.Linear(512, 2048), nn.Linear(2048, 512)
 x = torch.randn(2, 7, 512)  # (B, T, D)
 y = down(up(x).relu())  # (B, T, D): each of the 14 vectors by itself
-print(tuple(y.shape))
+assert y.shape == x.shape
 
 # %% tags=["proof"]
 w_1 = torch.tensor([[1.0, -1.0], [1.0, -1.0], [0.0, 0.0], [0.0, 0.0]])
@@ -250,8 +250,8 @@ for polarity, affirmed in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
 #   passes through no sublayer. Without the sums $x + f(x)$ only $f_1' f_2' \cdots f_n'$ is left, which vanishes if its
 #   factors are small.
 #
-# Stack twelve feed-forward networks, with PyTorch's random initial weights (its *initialisation*). How much of a
-# gradient of length 1 at the top arrives at the bottom?
+# Stack twelve feed-forward networks, with PyTorch's random initial weights (its *initialisation*). How long is a
+# gradient that has length 1 at the top when it arrives at the bottom?
 
 
 # %%
@@ -277,8 +277,7 @@ for name, add in ("with the sums", True), ("without", False):
     print(f"{name:13} {median_length(add, 1):.2g}")
 
 # %% [markdown]
-# With the sums the gradient arrives, and without them it vanishes. Would larger weights help? Multiply them all by 2,
-# and by 2.5:
+# Without the sums it vanishes. Would larger weights help? Multiply them all by 2, and by 2.5:
 
 # %%
 print("weights times       2     2.5")
@@ -295,10 +294,9 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 # Larger weights can replace the sums, but only in a narrow range: at 2 half of the gradient arrives, and at 2.5 it
 # explodes. With the sums it explodes, too: they cure vanishing, not exploding.
 #
-# Besides the fixed width, the sums have a second price: the stream can grow from layer to layer. Call the root of the
-# mean square of a vector's entries its **size**. In [24 attention layers without
-# norms](#how-do-size-and-gradient-change-with-the-layer) the stream reaches size 1,280. Norms keep what a sublayer
-# receives within bounds.
+# Another price of the sums: the stream can grow from layer to layer. Call the root mean square of a vector's entries
+# its **size**. In [24 attention layers without norms](#how-do-size-and-gradient-change-with-the-layer) the stream
+# reaches size 1,280. Norms keep what a sublayer receives within bounds.
 
 # %% [markdown]
 # ## Layer norm, on four numbers
@@ -316,8 +314,9 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 #
 # And the gradient? Shifting $x$ moves it along $(1, \dots, 1)$, and stretching it about its mean moves it along
 # $x - \mu$. Neither changes the result, so neither changes the loss. For a small step the loss changes by the dot
-# product of gradient and step, so the gradient at $x$ has no part in these two directions. On the way back the norm
-# multiplies what arrives by $\gamma$, removes these two parts, and divides the rest by $\sigma$ ([exercise
+# product of gradient and step. Along these two it does not change, so both dot products are 0: the gradient at $x$ has
+# no part in these two directions. On the way back the norm multiplies what arrives by $\gamma$, removes these two
+# parts, and divides the rest by $\sigma$, as the step itself is divided ([exercise
 # 3](#exercise-3-back-through-the-norm)).
 
 
@@ -343,9 +342,9 @@ nn.init.normal_(norm.bias)
 assert torch.allclose(layer_norm(x, norm.weight, norm.bias), norm(x), atol=1e-6)
 
 # %% [markdown]
-# No other token and no other sentence takes part, so layer norm does the same to a token in training and in use, alone
-# and in a batch. **Batch normalisation** takes mean and variance of an entry over the whole batch instead. Then what a
-# token becomes depends on the other sentences and on padding, and in use one needs averages kept from training.
+# No other token takes part, so layer norm does the same to a token in training and in use, alone and in a batch.
+# **Batch normalisation** takes mean and variance of an entry over the whole batch. Then a token depends on other
+# sentences and on padding, and in use one needs averages kept from training.
 #
 
 # %% tags=["quiz"]
@@ -477,8 +476,7 @@ print(tuple(PlainLayer(16, 4, 32)(torch.randn(2, 7, 16)).shape))  # (B, T, D)
 
 # %% [markdown]
 # PyTorch has the same layer, with more dropout in training: `nn.TransformerEncoderLayer`. Do the two return the same?
-# `copy_parameters`, folded, gives them the same parameters. One matrix, `in_proj_weight`, holds $W_Q^\top$, $W_K^\top$
-# and $W_V^\top$, one below the other.
+# `copy_parameters`, folded, gives them the same parameters.
 
 
 # %% PyTorch's parameters into ours tags=["hide-input"]
@@ -558,12 +556,12 @@ quiz.one_choice(
 # A model receives tokens as numbers. Each picks a row from a table of vectors, the **embeddings**, and the vector of
 # its position is added.
 #
-# Before that, the row is multiplied by $\sqrt D$. The paper does not say why, but the lengths suggest it. A position's
-# vector has length $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$, and beside it a row of length 1
-# would hardly count; times $\sqrt{512} = 22.6$, it is the longer of the two. Why do rows start with length about 1
-# here, when those of a plain `nn.Embedding` are $\sqrt D$ long? Many models use them at the output, too: a token's
-# logit is the dot product of the final vector with that token's row, and with long rows the first logits would be too
-# large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
+# Before that, the row is multiplied by $\sqrt D$. The paper does not say why, but the lengths suggest it. In the code
+# below, as in many models, a row starts with length about 1 (one of a plain `nn.Embedding` is $\sqrt D$ long). A
+# position's vector has length $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$, and beside it such a row
+# would hardly count; times $\sqrt{512} = 22.6$, it is the longer of the two. Why does it start so short? Many models
+# use the rows at the output, too: a token's logit is the dot product of the final vector with that token's row, and
+# with long rows the first logits would be too large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
 #
 # ## The whole encoder
 #
@@ -622,8 +620,8 @@ assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 # %% [markdown]
 # ## The book's version
 #
-# Here is the encoder above as later chapters import it, folded, and compared with PyTorch's `nn.TransformerEncoder`.
-# Unlike the one above, the book's encoder has dropout inside attention and inside the network as well.
+# The encoder as later chapters import it is folded here, and compared with PyTorch's `nn.TransformerEncoder`. It has
+# dropout inside attention and network, too.
 
 # %% tags=["hide-input", "export"] module="encoder"
 from dataclasses import dataclass
@@ -889,8 +887,8 @@ for norm_first in (False, True):
 #
 # **How it is measured.** Every model has three post-norm layers of width 32 with four heads, and a linear map that
 # turns each position's final vector into ten scores. It is trained for 600 steps of [Adam](11_training.ipynb#adam), the
-# first 50 of them warm-up, with each of three seeds. A model that lost a part may need a larger or smaller learning
-# rate, so each model is tried with seven and gets the best. The matrices have [Glorot's
+# first 50 of them warm-up, with three seeds. A model that lost a part may need a larger or smaller learning rate, so
+# each model is tried with seven and gets the best. The matrices have [Glorot's
 # initialisation](#what-goes-wrong-in-a-deep-stack). `python -m benchmarks.encoders` repeats all this.
 
 
@@ -1074,17 +1072,22 @@ steps = {
 }
 
 
+def fresh_attention():
+    attention = MultiHeadAttention(64, num_heads=4)
+    for parameter in attention.parameters():
+        if parameter.ndim == 2:
+            nn.init.xavier_uniform_(parameter)
+        else:
+            nn.init.zeros_(parameter)  # a bias is the same for all words
+    return attention
+
+
 def measure(step, seed):
     """Own share and size after each of 24 layers, and the gradient of its W_Q."""
     torch.manual_seed(seed)
     x, shares, sizes, queries = torch.randn(50, 16, 64), [], [], []
     for _ in range(24):
-        attention = MultiHeadAttention(64, num_heads=4)
-        for parameter in attention.parameters():
-            if parameter.ndim == 2:
-                nn.init.xavier_uniform_(parameter)
-            else:
-                nn.init.zeros_(parameter)  # a bias is the same for all words
+        attention = fresh_attention()
         x = step(x, lambda x, attention=attention: attention(x, x, x)[0])
         own = x - x.mean(dim=1, keepdim=True)
         shares.append((own.norm() / x.norm()).item())
@@ -1152,8 +1155,9 @@ show_stacks(
 # tenth over these 24 layers. Why? Once words are mostly alike, attention returns nearly the same vector to all of them.
 # That adds to their common part and hardly to their own, so the own share falls: fast if what attention returns is
 # large beside the stream, slowly if it is small. In *added*, attention reads the stream as it has grown, so what it
-# returns is about as large as the stream. In post-norm, both have a size of about 1. So in these two stacks every layer
-# cuts the share by a similar factor. In pre-norm, attention reads a normalised copy, so only the stream grows. What is
+# returns is about as large as the stream. In post-norm, both have a size of about 1. So in these two stacks each layer
+# lengthens the common part in proportion, and leaves the own part nearly as it is: the share is divided by about the
+# same number, layer after layer. In pre-norm, attention reads a normalised copy, so only the stream grows. What is
 # returned becomes smaller and smaller beside it, and the share falls more and more slowly.
 #
 # Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $w$
@@ -1166,9 +1170,9 @@ show_stacks(
 # - **Pre-norm.** Before training, what a layer adds has about size 1 at most. Suppose that each of $n$ layers adds one
 #   vector, the same for all words, and that these vectors and the word are independent and of size 1. Independent
 #   vectors are nearly at right angles, so by Pythagoras the squares of their sizes add, and the stream has the size
-#   $\sqrt{1 + n}$. The word's own part still has size 1, so its share is $1 / \sqrt{1 + n}$: 0.2 after 24 layers.
-#   Measured, it is 0.27 ([in numbers](#how-fast-do-words-become-alike)). The price is that the upper layers change the
-#   stream less and less.
+#   $\sqrt{1 + n}$. At first nearly all of a word is its own, and what is the same for all words does not change that
+#   part. So it still has size 1, and its share is $1 / \sqrt{1 + n}$: 0.2 after 24 layers. Measured, it is 0.27 ([in
+#   numbers](#how-fast-do-words-become-alike)). The price is that the upper layers change the stream less and less.
 # - **A small initialisation** of the matrices that write into the stream, $W_O$ and $W_2$. GPT-2 divides them by the
 #   root of the number of sublayers, so that each sublayer adds little at first: 24 independent additions of size
 #   $1/\sqrt{24}$ make a sum of size 1, not more than the word itself. By the same estimate that leaves an own share of
@@ -1212,6 +1216,20 @@ assert (
     and post[2, -1] < 1e-4
 )
 assert 30 < pre[2, 0] / pre[2, -1] < 80 and pre[2].min() > 0.02
+
+
+@torch.no_grad()
+def undecided(seed):
+    """Added: which share of the queries in layer 24 hesitates between words."""
+    torch.manual_seed(seed)
+    x = torch.randn(50, 16, 64)
+    for _ in range(24):
+        y, weights = fresh_attention()(x, x, x, need_weights=True)
+        x = x + y
+    return (weights.amax(dim=-1) < 0.999).float().mean().item()
+
+
+assert min(map(undecided, range(5))) > 0 and max(map(undecided, range(5))) < 0.01
 
 
 def own_share(without, steps, seed):
@@ -1776,11 +1794,11 @@ assert (
 
 # %% [markdown]
 # With one layer, the missing network shows: 73 to 79 percent of the digits are right without it, and all of them with
-# it. Fetching is not the problem, since the four heads give the mirrored position about half of their weight. Combining
-# is, as in *not bad*. With fixed weights, and without norms, each of the ten possible answers would get a number for
-# one digit plus a number for the other, and [no such scores get all 100 cases right](#why-can-a-sum-not-add-digits).
-# Norms and word-dependent weights get round this in part, as the shares after 600 steps say; we have not trained
-# longer.
+# it. Fetching is hardly the problem: the four heads give the mirrored position about half of their weight, where an
+# even spread over twelve positions would give it a twelfth. Combining is, as in *not bad*. With fixed weights, and
+# without norms, each of the ten possible answers would get a number for one digit plus a number for the other, and [no
+# such scores get all 100 cases right](#why-can-a-sum-not-add-digits). Norms and word-dependent weights get round this
+# in part, as the shares after 600 steps say; we have not trained longer.
 #
 # ### Why can a sum not add digits?
 #
@@ -1859,8 +1877,10 @@ show_stacks(
 # Where words are alike there is nothing to choose between, and another choice would change nothing. So with attention
 # alone $W_Q$ gets no gradient from the fourth layer on (values near 1e-8 are rounding), and with post-norm hardly any
 # near the top. With *added* a word's own share at the top is only 0.006, but of a size of 1,280 that is about 8, more
-# than at the start. So words do differ there, and the gradient is about a thousand. On its way down it explodes, to
-# some million times as much. With pre-norm every layer gets one, the top layer a fiftieth of the lowest one's.
+# than at the start. So the scores differ so much that nearly every query gives all its weight to one word, and gets no
+# gradient. Fewer than one in a hundred hesitates between two words, and these few make the whole gradient, about a
+# thousand. On its way down it explodes, to some million times as much. With pre-norm every layer gets one, the top
+# layer a fiftieth of the lowest one's.
 
 # %% [markdown]
 # Here are the stacks at their top, and with them the three in which what attention adds is divided by $\sqrt{24}$:

@@ -349,8 +349,7 @@ axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# The weights in this figure are invented. No causal mask is needed here, because the memory holds only the question,
-# which is complete before the answer begins.
+# The weights are invented. No causal mask is needed here, because the question is complete before the answer begins.
 
 # %% [markdown]
 # ## The decoder layer
@@ -921,8 +920,8 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # ## Does training run token by token?
 #
 # No, only writing does. Send `<bos>` and the words that the model has written through the decoder in one pass. With the
-# causal mask, row $t$ of its logits depends on tokens 0 to $t$ alone. When the model wrote, one of its passes received
-# just these tokens, so the last row of that pass should equal row $t$:
+# causal mask, row $t$ of its logits depends on tokens 0 to $t$ alone. When the model wrote, the pass that chose word
+# $t + 1$ received exactly tokens 0 to $t$, so the last row of that pass should equal row $t$:
 
 # %% one pass beside four tags=["hide-input"]
 with torch.no_grad():
@@ -1791,7 +1790,7 @@ assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
 # | no causal mask | all words |
 # | causal mask turned around (as when it was made for code in which True means *hidden*) | the words after $t$ |
 # | one word too many: the diagonal moved up by one | words 0 to $t + 1$ |
-# | one word too few: the diagonal moved down by one | words 0 to $t - 1$ (`<bos>` sees nothing: all its weights are 0) |
+# | one word too few: the diagonal moved down by one | words 0 to $t - 1$ (`<bos>` sees nothing: the book's module makes all its weights 0, where the code on one screen gets NaN) |
 # | scaled scores times mask: hidden scores become 0, not $-\infty$ | all: a score of 0 has a weight, as $e^0 = 1$ |
 # | weights times mask, after the softmax | words 0 to $t$, and a trace of the later ones |
 # | causal mask in training only, not after `model.eval()` | outside training, all |
