@@ -254,7 +254,9 @@ def evaluate(
 #
 # The model is a small version of the paper's: post-norm, two layers on each side, four heads, width 64, and at first
 # without dropout. An **epoch** is one pass through the data. `batches(epoch)` draws its batches, of at most 1,024
-# tokens on each side, padding included, in an order that depends only on the seed and the number of the epoch.
+# tokens on each side, padding included, in an order that depends only on the seed and the number of the epoch. Some 6
+# percent of them are padding. (With `alike=True`, as `python -m dotformer train` has it, pairs of one length are sorted
+# by the other side, too, and it is less than 1 percent.)
 
 # %% tags=["hide-input", "export"] module="training"
 from dotformer.tokens import pad_batch, token_batches
@@ -266,18 +268,23 @@ def pair_batches(
     max_tokens: int = 4096,
     pad_id: int = 0,
     seed: int = 0,
+    alike: bool = False,
 ) -> Iterator[Batch]:
     """Batches of pairs of token lists, each pair in one of them.
 
     No batch has more than `max_tokens` on a side, padding included; `seed` and
-    `epoch` fix the order. ValueError when a side is empty or too long.
+    `epoch` fix the order. If `alike`, pairs of one length are sorted by the other
+    side, too: less padding, more shapes. ValueError: a side is empty or too long.
     """
     empty = [n for n, pair in enumerate(pairs) if not all(map(len, pair))]
     if empty:
         raise ValueError(f"a side is empty in pairs {empty[:5]} of {len(pairs)}")
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     lengths = [max(len(source), len(target)) for source, target in pairs]
-    for rows in token_batches(lengths, max_tokens, generator):
+    others = [len(source) - len(target) for source, target in pairs]
+    for rows in token_batches(
+        lengths, max_tokens, generator, others if alike else None
+    ):
         source, target = zip(*(pairs[n] for n in rows), strict=True)
         yield pad_batch(source, pad_id), pad_batch(target, pad_id)
 
@@ -297,6 +304,17 @@ def fresh(seed=0, dropout=0.0):
 
 batches = partial(pair_batches, train_pairs, max_tokens=1024)  # of an epoch
 validate = partial(evaluate, batches=list(pair_batches(validation_pairs)))
+
+
+# %% tags=["proof"]
+def padding(**options):
+    sides = [side for batch in batches(0, **options) for side in batch]
+    return sum(int((side == 0).sum()) for side in sides) / sum(
+        side.numel() for side in sides
+    )
+
+
+assert 0.05 < padding() < 0.07 and padding(alike=True) < 0.01
 
 # %% [markdown]
 # The training takes six hundred steps, or three epochs. In the code below, `islice` takes 600 batches from the endless

@@ -1070,6 +1070,7 @@ recorded[400] = 1000 * there["CUDA graph"]["seconds"]
 sizes = [64, 256, 400]
 per_pair, fixed = np.polyfit(sizes, [recorded[n] for n in sizes], 1)
 launched = {100: "no waiting", 400: "batches prefetched"}
+print(on_gpu["accelerator"], on_gpu["date"])
 print("         ms a step")
 print("pairs    launched   recorded   line through the recorded")
 for n in (64, 100, 256, 400):
@@ -1101,7 +1102,9 @@ assert round(fixed + 100 * per_pair) == 14
 
 # %% tags=["proof"]
 other = measured("ladder-cuda-faster-host")
-assert other["accelerator"] == on_gpu["accelerator"]
+assert (
+    other["accelerator"] == on_gpu["accelerator"] and other["date"] < "2026-11-27"
+)
 assert "cudnn_generated_fort_native_sdpa" in str(on_gpu)
 assert {f"{row['gradient_error']:.0e}" for row in [*there.values()][2:]} <= {
     "4e-02",
@@ -1534,8 +1537,10 @@ from dataclasses import replace
 operations = {
     row.get("name", row["what"]): row
     for row in measured("roofline-cuda")["measurements"]
-    if row["what"] in ("ridge point", "operation") and row["dtype"] == "bfloat16"
+    if row["what"] in ("ridge point", "operation")
+    if row["dtype"] == "bfloat16" or row.get("name") == "Adam step"  # in float32
 }
+print(measured("roofline-cuda")["accelerator"], measured("roofline-cuda")["date"])
 ridge = operations["ridge point"]
 gpu_peak, gpu_bandwidth = ridge["flops_per_second"], ridge["bandwidth"]
 counted = measured("traffic")
@@ -1593,10 +1598,10 @@ for d in (512, 1024, 4096):
 # tokens grow in proportion, and the FLOPs of products with the square. So a wide model has its limit nearer to the
 # peak: some 85 percent at width 4,096.
 #
-# Real kernels stay below the roofline. On the left are some that were timed alone on the H200, in 16 bits. On the right
-# is the MFU of a recorded step, over the pairs in a batch.
+# Real kernels stay below the roofline. On the left are some that were timed alone on the H200, in 16 bits (Adam in 32).
+# On the right is the MFU of a recorded step, over the pairs in a batch.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Left: FLOP/s over FLOPs per byte of an H200, both logarithmic. Softmax and one-token generation lie near the rising line, layer norm below it, the projection and the feed-forward network a little below the flat one. Right: the share of the peak over the pairs in a batch rises from under 1 percent at one pair to 35 percent at 1,600, and flattens from 1,024 on."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Left: FLOP/s over FLOPs per byte of an H200, both logarithmic. Adam, softmax and one-token generation lie near the rising line, layer norm below it, the projection and the feed-forward network a little below the flat one. Right: the share of the peak over the pairs in a batch rises from under 1 percent at one pair to 35 percent at 1,600, and flattens from 1,024 on."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.2))
 intensity = np.geomspace(0.2, 1000, 200)
 left.loglog(
@@ -1606,6 +1611,7 @@ labels = {
     "one-token generation": ("one token", (-3, 6), "right"),
     "softmax": ("softmax", (4, 6), "left"),
     "layer norm": ("layer norm", (7, -6), "left"),
+    "Adam step": ("Adam", (0, 7), "right"),
     "projection": ("projection", (6, -15), "center"),
     "feed-forward": ("feed-forward", (12, 9), "right"),
 }
@@ -1632,16 +1638,28 @@ plt.show()
 #
 # ### Where do the 40 ms go?
 #
-# A recorded step of 400 pairs on the H200 takes 40 ms. (On an earlier day, on another host, it took the same time,
-# while the launched rungs measured there took 8 to 37 percent less than those above.) The profiler has listed the
-# twelve kernels that take the most time. Those for the loss, attention and copies are in the right column below, each
-# with all its launches. The copies probably come from the padded vocabulary: the gradient of the logits that were kept
-# is written into a tensor that is as wide as before the cut. The list does not hold all products. So for projections
-# and the feed-forward network the right column borrows the speeds of the figure, 67 and 86 percent of the peak, which
-# were measured forward and with more tokens. All other rows stay on the roofline. The layer norm of the figure reaches
-# only a quarter of the bandwidth, but it is a kernel of its own, and in this step norms are fused with their
-# neighbours, so its speed is not borrowed. One kernel of sums is in the list, too, but its time is not in the right
-# column, because its bytes are not counted apart.
+# A recorded step of 400 pairs on the H200 takes 40 ms. Is that the GPU's own time? Here is the ladder on the same kind
+# of GPU in another host, which launches faster, beside the one above:
+
+# %% the ladder on two hosts tags=["hide-input"]
+elsewhere = measured("ladder-cuda-faster-host")
+print(f"{'':26} ms a step on the host of")
+print(f"{elsewhere['accelerator']:26} {on_gpu['date']}  {elsewhere['date']}")
+for row in elsewhere["measurements"]:
+    if row["what"] == "rung":
+        ms_here = 1000 * there[row["name"]]["seconds"]
+        print(f"{row['name']:26}{ms_here:11.0f}{1000 * row['seconds']:12.0f}")
+
+# %% [markdown]
+# The launched rungs take 8 to 37 percent less there, and the recorded step takes the same. So it does not depend on the
+# host. The profiler has listed the twelve kernels that take the most time. Those for the loss, attention and copies are
+# in the right column below, each with all its launches. The copies probably come from the padded vocabulary: the
+# gradient of the logits that were kept is written into a tensor that is as wide as before the cut. The list does not
+# hold all products. So for projections and the feed-forward network the right column borrows the speeds of the figure,
+# 67 and 86 percent of the peak, which were measured forward and with more tokens. All other rows stay on the roofline.
+# The layer norm of the figure reaches only a quarter of the bandwidth, but it is a kernel of its own, and in this step
+# norms are fused with their neighbours, so its speed is not borrowed. One kernel of sums is in the list, too, but its
+# time is not in the right column, because its bytes are not counted apart.
 
 # %% the roofline, and what was timed tags=["hide-input"]
 print(on_gpu["accelerator"], on_gpu["date"])
@@ -2090,7 +2108,24 @@ plt.show()
 
 # %% [markdown]
 # At 16,384 tokens, attention written out takes 19 GB for one sentence, most of it for scores, weights and their
-# gradients. cuDNN's kernel, without them, takes a hundred MB and a tenth of the time.
+# gradients. cuDNN's kernel, without them, takes a hundred MB and a tenth of the time. All these see every key. Told
+# that a mask is causal, a fused kernel leaves out the blocks that it hides:
+
+# %% the same with a causal mask tags=["hide-input"]
+print(measured("attention-cuda")["accelerator"], measured("attention-cuda")["date"])
+print("16,384 tokens, causal: seconds as a share of those without a mask")
+shorter = {}
+for name, rows in curves.items():
+    [causal] = (
+        row
+        for row in ways
+        if (row["backend"], row["causal"], row["length"]) == (name, True, 16384)
+    )
+    shorter[name] = causal["seconds"] / rows[-1]["seconds"]
+    print(f"{name:17}{shorter[name]:.2f}")
+assert all(
+    (share < 0.6) == (name != "written out") for name, share in shorter.items()
+)
 
 # %% tags=["proof"]
 longest = {name: rows[-1] for name, rows in curves.items()}

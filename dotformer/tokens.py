@@ -181,22 +181,24 @@ def token_batches(
     lengths: Sequence[int],
     max_tokens: int,
     generator: torch.Generator | None = None,
+    others: Sequence[int] | None = None,
 ) -> list[list[int]]:
     """Group sentences by length into batches of at most `max_tokens` tokens.
 
     Padding counts: a batch of B sentences has B times its longest. Returns for each
-    batch where in `lengths` its sentences are, batches in random order. Raises
-    ValueError when one alone is too long.
+    batch where in `lengths` its sentences are, batches in random order. `others`, a
+    number each, sorts those of one length. ValueError: one alone is too long.
 
     Defined in chapter 10, "Batches with little padding".
     """
     lengths = [int(length) for length in lengths]
     if max(lengths, default=0) > max_tokens:
         raise ValueError(f"{max(lengths)} tokens exceed max_tokens {max_tokens}")
+    others = others or [0] * len(lengths)
     # so that sentences of one length come in random order
     shuffled = torch.randperm(len(lengths), generator=generator).tolist()
     batches: list[list[int]] = []
-    for n in sorted(shuffled, key=lambda n: lengths[n]):
+    for n in sorted(shuffled, key=lambda n: (lengths[n], others[n])):
         # with n: B = rows so far + 1, T = lengths[n], the longest so far
         if not batches or lengths[n] * (len(batches[-1]) + 1) > max_tokens:
             batches.append([])

@@ -96,11 +96,13 @@ def pair_batches(
     max_tokens: int = 4096,
     pad_id: int = 0,
     seed: int = 0,
+    alike: bool = False,
 ) -> Iterator[Batch]:
     """Batches of pairs of token lists, each pair in one of them.
 
     No batch has more than `max_tokens` on a side, padding included; `seed` and
-    `epoch` fix the order. ValueError when a side is empty or too long.
+    `epoch` fix the order. If `alike`, pairs of one length are sorted by the other
+    side, too: less padding, more shapes. ValueError: a side is empty or too long.
 
     Defined in chapter 11, "A loop that learns".
     """
@@ -109,7 +111,10 @@ def pair_batches(
         raise ValueError(f"a side is empty in pairs {empty[:5]} of {len(pairs)}")
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     lengths = [max(len(source), len(target)) for source, target in pairs]
-    for rows in token_batches(lengths, max_tokens, generator):
+    others = [len(source) - len(target) for source, target in pairs]
+    for rows in token_batches(
+        lengths, max_tokens, generator, others if alike else None
+    ):
         source, target = zip(*(pairs[n] for n in rows), strict=True)
         yield pad_batch(source, pad_id), pad_batch(target, pad_id)
 

@@ -186,7 +186,7 @@ def learn(config, corpus=CORPUS):
         torch.manual_seed(training["seed"])
         adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
         sizes = training["max_tokens"], 0, training["seed"]
-        data = chain.from_iterable(pair_batches(pairs, epoch, *sizes) for epoch in count())
+        data = chain.from_iterable(pair_batches(pairs, epoch, *sizes, alike=True) for epoch in count())
         for step in range(1, training["steps"] + 1):
             batches = list(islice(data, training["accumulation_steps"]))
             real = sum(int((target[:, 1:] != 0).sum()) for _, target in batches)

@@ -785,11 +785,14 @@ def writer(tmp_path_factory, texts):
 def test_write_draws_what_the_model_gives_a_chance(options, means, prompt, writer, call):
     folder, model, tokenizer = writer
     arguments = [folder, *([prompt] if prompt else []), *options]
-    code, out, error = call("write", *arguments, "--seed", 4)
-    assert (code, out, error) == (0, reference.written(model, tokenizer, prompt, seed=4, **means) + "\n", "")
-    assert call("write", *arguments, "--seed", 4)[1] == out
-    others = {reference.written(model, tokenizer, prompt, seed=4, **other) for _, other in WRITINGS if other != means}
-    assert out.strip() not in others
+    written = [call("write", *arguments, "--seed", seed) for seed in range(4)]
+    assert call("write", *arguments, "--seed", 3) == written[3]
+
+    def drawn(means):
+        return [(0, reference.written(model, tokenizer, prompt, seed=n, **means) + "\n", "") for n in range(4)]
+
+    assert written == drawn(means)
+    assert all(written != drawn(other) for _, other in WRITINGS if other != means)
 
 
 def test_without_a_seed_it_writes_another_text_each_time(writer, call):

@@ -419,7 +419,7 @@ def test_not_enough_memory(fails, call, trained, config, tmp_path, monkeypatch):
 def test_not_enough_memory_on_a_gpu(fails, call, config, tmp_path, monkeypatch, moved):
     """With the advice, for a device on which nothing fits, and on which a smaller batch does; but not to a team."""
     both = reference.tokenizers(reference.full(SMALL), CORPUS.train)
-    batches = pair_batches(reference.encoded(both, CORPUS.train), 0, SMALL["training"]["max_tokens"])
+    batches = pair_batches(reference.encoded(both, CORPUS.train), 0, SMALL["training"]["max_tokens"], alike=True)
     largest = max(batches, key=lambda batch: batch[0].numel() + batch[1].numel())
     model = reference.fresh(reference.full(SMALL), both)
     needed, more = training_memory(model, cross_entropy, *largest)

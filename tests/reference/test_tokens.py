@@ -151,6 +151,15 @@ def test_batches_waste_little_and_change_from_epoch_to_epoch():
     assert [max(lengths[n] for n in batch) for batch in first] != sorted(max(lengths[n] for n in b) for b in first)
 
 
+def test_sentences_of_one_length_are_sorted_by_what_they_are_paired_with():
+    lengths, others = torch.randint(1, 5, (2, 300), generator=torch.Generator().manual_seed(0)).tolist()
+    batches = token_batches(lengths, 20, torch.Generator().manual_seed(1), others)
+    assert sorted(n for batch in batches for n in batch) == list(range(300))
+    keys = sorted([(lengths[n], others[n]) for n in batch] for batch in batches)
+    assert [key for batch in keys for key in batch] == sorted(zip(lengths, others, strict=True))
+    assert batches != token_batches(lengths, 20, torch.Generator().manual_seed(2), others)
+
+
 @pytest.mark.parametrize(("rows", "says"), [([], "no row"), ([[1], []], r"rows \[1\] of 2")])
 def test_empty_rows_are_named(rows, says):
     with pytest.raises(ValueError, match=says):
