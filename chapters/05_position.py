@@ -650,17 +650,17 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # D)` has no rows at all beyond `max_length`, the model's *context length*, so a longer text raises an error.
 #
 # Sinusoids may extrapolate: in our task they do at width 16 and 32, in part at 64, and hardly at 128. (The shares are
-# means of three runs. For each kind we tried five learning rates (how far training moves the numbers at a time, chapter
-# 7), and kept the one that did best on the test positions themselves, which flatters both.)
+# means of three runs. For each kind at each width we tried five learning rates (how far training moves the numbers at a
+# time, chapter 7), and kept the one that did best on the test positions themselves, which flatters both.)
 #
 # Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width, but training found another
 # matrix that is right for the 24 encodings it saw. In 24 positions the slow pairs hardly move, so all of them together
-# add nearly one and the same vector to every encoding. And pairs of close frequency move alike, so they share most of
-# their directions. So the 24 encodings are, nearly, sums of multiples of only about 8 fixed vectors at width 16, and of
-# 12 at width 128. These span the *filled* dimensions; in all others the 24 encodings have almost nothing. What $A$ does
-# in the remaining dimensions hardly changes their scores, so training leaves it open. At 16 and 32 the later encodings
-# lie mostly in the filled dimensions, too. At 64 and 128 a larger part of each lies in the open ones, which explains
-# [part of the failure](#why-do-wide-sinusoids-fail).
+# add nearly one and the same vector to every encoding. And pairs of close frequency move alike, so together they need
+# fewer than two directions each. So the 24 encodings are, nearly, sums of multiples of only about 8 fixed vectors at
+# width 16, and of 12 at width 128. These span the *filled* dimensions; in all others the 24 encodings have almost
+# nothing. What $A$ does in the remaining dimensions hardly changes their scores, so training leaves it open. At 16 and
+# 32 the later encodings lie mostly in the filled dimensions, too. At 64 and 128 a larger part of each lies in the open
+# ones, which explains [part of the failure](#why-do-wide-sinusoids-fail).
 #
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
 # table 3, row E), and preferred sinusoids in the hope of longer texts.

@@ -187,8 +187,9 @@ plt.show()
 # read as $\tfrac12 s$. So the errors are $a - \tfrac12 s = \tfrac12 d$ and $b - \tfrac12 s = -\tfrac12 d$, and their
 # squares add up to $\tfrac12 d^2$. The squares of the nouns themselves, $a^2 + b^2$, add up to $\tfrac12 (s^2 + d^2)$.
 # But $s^2 - d^2 = 4 \, a \, b$, which is 0 on average because the nouns are independent with mean 0. So $d^2$ is on
-# average as large as $s^2$, and exactly half is lost. For another $\alpha$ another combination of the two nouns is lost
-# in place of the difference ([the proof](#why-exactly-half)).
+# average as large as $s^2$. The errors' $\tfrac12 d^2$ is then half of the nouns' $\tfrac12 (s^2 + d^2)$: exactly half
+# is lost. For another $\alpha$ another combination of the two nouns is lost in place of the difference ([the
+# proof](#why-exactly-half)).
 #
 # Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole.
 #
@@ -817,12 +818,12 @@ assert parted < 0.005
 # The weights in the output are means over 2,000 sentences. Leave its last row, trained once, for the quiz below.
 #
 # One head misses about 42 percent. Above it was half, because there we set the weights. Now the head computes them from
-# the nouns, so they carry a message. The verb's scores for the two nouns differ by $q \cdot (k_a - k_b)$, one number
-# about the nouns' difference, and that is what an average with equal weights loses. Through the softmax this number
-# shows in the weights. And the head can write it into its output: if one entry of the values holds the position, 1, 0
-# or −1, the blend of this entry is the first noun's weight minus the last's
-# ([more](#could-one-head-escape-by-other-means)). So the verb receives about seven of the 12 numbers, six of the
-# average and this one. 5 are missed, and $\tfrac5{12}$ is 0.42.
+# the nouns, so they carry a message. With the verb's query $q$ and the nouns' keys $k_a$ and $k_b$, the scores differ
+# by $q \cdot (k_a - k_b)$. This is one number about the nouns' difference, and their difference is just what an average
+# with equal weights loses. Through the softmax this number shows in the weights. And the head can write it into its
+# output: if one entry of the values holds the position, 1, 0 or −1, the blend of this entry is the first noun's weight
+# minus the last's ([more](#could-one-head-escape-by-other-means)). So the verb receives about seven of the 12 numbers,
+# six of the average and this one. 5 are missed, and $\tfrac5{12}$ is 0.42.
 #
 # Two heads that start equal miss as much. Two that start at random miss nothing: in all three runs, each from a
 # different random start (*seed*), one head gives most to the first noun on average, the other to the last. The weights
@@ -1299,7 +1300,8 @@ change = np.eye(16)[0]  # the first of 16 numbers
 keys_of_all = np.random.default_rng(2).standard_normal((16, 16))
 keys_of_each = np.random.default_rng(3).standard_normal((4, 4, 4))
 projected_first = (change @ keys_of_all).reshape(4, 4)  # a row for each head
-cut_first = np.einsum("hd,hdk->hk", change.reshape(4, 4), keys_of_each)
+slices = change.reshape(4, 1, 4)  # four slices, each a row of four
+cut_first = (slices @ keys_of_each)[:, 0]  # slice h times matrix h
 print(
     "projected, then cut: changed in heads",
     np.flatnonzero(projected_first.any(1)) + 1,
@@ -1320,7 +1322,7 @@ print("cut, then projected: changed in heads", np.flatnonzero(cut_first.any(1)) 
 # With $d_k = 1$ a query can ask only for the largest or for the smallest key, and never for a value in between, because
 # $q k$ only rises or only falls with $k$. With $d_k = 2$ the keys can lie on a circle, where a query can point at any
 # of them, so any *single* word can win. But with 100 equally spaced keys the runner-up scores 0.998 times as much as
-# the winner, so only a very long query can separate the two.
+# the winner, so only very long queries or keys can separate the two.
 #
 # The $(T, T)$ scores of a sentence have rank $d_k$ at most, too. Softmax adds little room: the logarithm of a weight is
 # its score minus one number for its row. The scores are the queries, $(T, d_k)$, times the transposed keys, $(d_k, T)$,

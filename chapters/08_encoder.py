@@ -140,9 +140,9 @@ assert list(tones.values()) == [1, -1, -1, 1]
 #
 # One matrix cannot do that. It gives a weighted sum of the two, and the points at which such a sum changes from blame
 # to praise form a straight line. Nor could attention if its weights were the same for all sentences, because an average
-# of words, each times a matrix, is also a weighted sum. (They do change with the words; how far that gets it is
-# [measured below](#what-is-each-part-for-leave-it-out).) In the left panel below, praise stands on one diagonal of a
-# square and blame on the other, so no line separates them: they are not **linearly separable**.
+# of words, each times a matrix, is also a weighted sum. (They do change with the words: [measured
+# below](#what-is-each-part-for-leave-it-out).) In the left panel below, praise stands on one diagonal of a square and
+# blame on the other, so no line separates them: they are not **linearly separable**.
 #
 # From $z$, the sum of polarity and *affirmed*, the network makes $\max(0, z)$ and $\max(0, -z)$. With these as axes, on
 # the right, one line separates praise from blame.
@@ -315,8 +315,8 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 # And the gradient? Shifting $x$ moves it along $(1, \dots, 1)$, and stretching it about its mean moves it along
 # $x - \mu$. Neither changes the result, so neither changes the loss. For a small step the loss changes by the dot
 # product of gradient and step. Along these two it does not change, so both dot products are 0: the gradient at $x$ has
-# no part in these two directions. On the way back the norm multiplies what arrives by $\gamma$, removes these two
-# parts, and divides the rest by $\sigma$, as the step itself is divided ([exercise
+# no part in these two directions. On the way back the norm multiplies what arrives by $\gamma$ and removes these two
+# parts. The rest it divides by $\sigma$, as it does with a small step of $x$ on the way forward ([exercise
 # 3](#exercise-3-back-through-the-norm)).
 
 
@@ -620,8 +620,7 @@ assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 # %% [markdown]
 # ## The book's version
 #
-# The encoder as later chapters import it is folded here, and compared with PyTorch's `nn.TransformerEncoder`. It has
-# dropout inside attention and network, too.
+# The encoder as later chapters import it is folded here, and compared with PyTorch's `nn.TransformerEncoder`.
 
 # %% tags=["hide-input", "export"] module="encoder"
 from dataclasses import dataclass
@@ -1155,10 +1154,11 @@ show_stacks(
 # tenth over these 24 layers. Why? Once words are mostly alike, attention returns nearly the same vector to all of them.
 # That adds to their common part and hardly to their own, so the own share falls: fast if what attention returns is
 # large beside the stream, slowly if it is small. In *added*, attention reads the stream as it has grown, so what it
-# returns is about as large as the stream. In post-norm, both have a size of about 1. So in these two stacks each layer
-# lengthens the common part in proportion, and leaves the own part nearly as it is: the share is divided by about the
-# same number, layer after layer. In pre-norm, attention reads a normalised copy, so only the stream grows. What is
-# returned becomes smaller and smaller beside it, and the share falls more and more slowly.
+# returns is about as large as the stream. In post-norm, both have a size of about 1. So in these two stacks each
+# addition lengthens the common part by about the same factor, and leaves the own part nearly as it is (post-norm then
+# shrinks both alike): the share is divided by about the same number, layer after layer. In pre-norm, attention reads a
+# normalised copy, so only the stream grows. What is returned becomes smaller and smaller beside it, and the share falls
+# more and more slowly.
 #
 # Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $w$
 # to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
@@ -1460,9 +1460,9 @@ quiz.one_choice(
 #
 # *Medium, 30 minutes.* Without scrolling up, write the layer in both orders, attention included. Your function receives
 # PyTorch's layer, `theirs`, and takes the parameters from it: `norm1`, `norm2`, `linear1`, `linear2`,
-# `self_attn.out_proj`, all of which you may call, and two tensors, `self_attn.in_proj_weight` $(3D, D)$ and
-# `self_attn.in_proj_bias`. `self_attn.num_heads` and `norm_first` say how to use them. The check compares with
-# `theirs(x)` and names the common mistakes.
+# `self_attn.out_proj`, all of which you may call, and two tensors, `self_attn.in_proj_weight` $(3D, D)$, which holds
+# $W_Q^\top$, $W_K^\top$ and $W_V^\top$, one below the other, and `self_attn.in_proj_bias`. `self_attn.num_heads` and
+# `norm_first` say how to use them. The check compares with `theirs(x)` and names the common mistakes.
 
 
 # %% tags=["exercise"]
@@ -1795,10 +1795,10 @@ assert (
 # %% [markdown]
 # With one layer, the missing network shows: 73 to 79 percent of the digits are right without it, and all of them with
 # it. Fetching is hardly the problem: the four heads give the mirrored position about half of their weight, where an
-# even spread over twelve positions would give it a twelfth. Combining is, as in *not bad*. With fixed weights, and
-# without norms, each of the ten possible answers would get a number for one digit plus a number for the other, and [no
-# such scores get all 100 cases right](#why-can-a-sum-not-add-digits). Norms and word-dependent weights get round this
-# in part, as the shares after 600 steps say; we have not trained longer.
+# even spread over twelve positions would give it a twelfth. The problem is combining the two digits, as in *not bad*.
+# With fixed weights, and without norms, each of the ten possible answers would get a number for one digit plus a number
+# for the other, and [no such scores get all 100 cases right](#why-can-a-sum-not-add-digits). Norms and word-dependent
+# weights get round this in part, as the shares after 600 steps say; we have not trained longer.
 #
 # ### Why can a sum not add digits?
 #
@@ -1877,10 +1877,12 @@ show_stacks(
 # Where words are alike there is nothing to choose between, and another choice would change nothing. So with attention
 # alone $W_Q$ gets no gradient from the fourth layer on (values near 1e-8 are rounding), and with post-norm hardly any
 # near the top. With *added* a word's own share at the top is only 0.006, but of a size of 1,280 that is about 8, more
-# than at the start. So the scores differ so much that nearly every query gives all its weight to one word, and gets no
-# gradient. Fewer than one in a hundred hesitates between two words, and these few make the whole gradient, about a
-# thousand. On its way down it explodes, to some million times as much. With pre-norm every layer gets one, the top
-# layer a fiftieth of the lowest one's.
+# than at the start. A score multiplies such a difference between keys by a query made from a vector of size 1,280, so
+# nearly every query gives all its weight to one word. A small change of its scores does not change that, so it gets no
+# gradient. Fewer than one in a hundred hesitates between two words, and these few make the whole gradient. It is about
+# a thousand, because the gradient of $W_Q$ is proportional to the vectors that $W_Q$ reads, and near the top these are
+# hundreds of times as large as at the start. On its way down it explodes, to some million times as much. With pre-norm
+# every layer gets one, the top layer a fiftieth of the lowest one's.
 
 # %% [markdown]
 # Here are the stacks at their top, and with them the three in which what attention adds is divided by $\sqrt{24}$:

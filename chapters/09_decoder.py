@@ -527,7 +527,7 @@ class OneScreen(nn.Module):
 # matrix, used a second time: a token's logit is the dot product of its embedding with the decoder's final vector. This
 # **weight tying** saves a matrix of $V \times D$.
 #
-# But its two uses want embeddings of different sizes. At the output they should be small. The final vector comes out of
+# But the two uses want embeddings of different sizes. At the output they should be small. The final vector comes out of
 # a norm, so its entries have size 1. If those of the embeddings had size 1, too, a logit, a sum of $D$ products of
 # random sign, would start near $\sqrt D$, 23 for $D = 512$, and the untrained model would be nearly certain of some
 # arbitrary word. So they start with size $1 / \sqrt D$, and the first logits with size 1. At the input the embeddings

@@ -84,9 +84,9 @@ assert text_of(written) == "a cup"
 # ## Several hypotheses at once
 #
 # **Beam search** keeps the best few beginnings (**hypotheses**), say two. At each step it continues each of them with
-# every word that may follow, and ranks all results by probability, the product over their words. Whichever of the two
-# best results ends with `<eos>` is set aside as finished; a worse one that ends is dropped. Of all results that do not
-# end, the two best go on, so that two beginnings are still followed; they are called *live*. By hand, with dropped
+# every word that may follow, and ranks all results by probability, the product over their words. Of the two best
+# results, any that ends with `<eos>` is set aside as finished; a worse one that ends is dropped. Of all results that do
+# not end, the two best go on, so that two beginnings are still followed; they are called *live*. By hand, with dropped
 # hypotheses in grey:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A tree of beginnings. From <bos> to a 0.5, the 0.4 and this 0.1, of which a and the are kept. From a to cup 0.2, pot 0.175 and tea 0.125, from the to tea 0.36 and cup 0.04; kept are the tea and a cup, and both end."}}

@@ -704,8 +704,8 @@ for metric, name in (("BLEU", "BLEU"), ("chrF2", "chrF")):
 
 # %% [markdown]
 # Most of the lead in BLEU is gone: 0.7 of 1.9 points are left, and in none of the nine pairs is that significant. By
-# chrF the GRU is still ahead in all nine, by 1.4 instead of 2.8. So which model wins this race depends on whether
-# steps or seconds are the same for all, and on the metric.
+# chrF the GRU is still ahead in all nine, by 1.4 instead of 2.8. So how large the GRU's lead is, and whether it is
+# significant, depends on whether steps or seconds are the same for all, and on the metric.
 #
 # These tests compare trained models. To compare *kinds*, compare seeds. Here all three scores of the GRU are above all
 # three of the transformer. Six scores can be split into three and three in 20 ways. If the kind made no difference,

@@ -1651,15 +1651,16 @@ for row in elsewhere["measurements"]:
         print(f"{row['name']:26}{ms_here:11.0f}{1000 * row['seconds']:12.0f}")
 
 # %% [markdown]
-# The launched rungs take 8 to 37 percent less there, and the recorded step takes the same. So it does not depend on the
-# host. The profiler has listed the twelve kernels that take the most time. Those for the loss, attention and copies are
-# in the right column below, each with all its launches. The copies probably come from the padded vocabulary: the
-# gradient of the logits that were kept is written into a tensor that is as wide as before the cut. The list does not
-# hold all products. So for projections and the feed-forward network the right column borrows the speeds of the figure,
-# 67 and 86 percent of the peak, which were measured forward and with more tokens. All other rows stay on the roofline.
-# The layer norm of the figure reaches only a quarter of the bandwidth, but it is a kernel of its own, and in this step
-# norms are fused with their neighbours, so its speed is not borrowed. One kernel of sums is in the list, too, but its
-# time is not in the right column, because its bytes are not counted apart.
+# The launched rungs that were measured there, all but *no waiting*, take 8 to 37 percent less, and the recorded step
+# takes the same. So it does not depend on the host. The profiler has listed the twelve kernels that take the most time.
+# Those for the loss, attention and copies are in the right column below, each with all its launches. The copies
+# probably come from the padded vocabulary: the gradient of the logits that were kept is written into a tensor that is
+# as wide as before the cut. The list does not hold all products. So for projections and the feed-forward network the
+# right column borrows the speeds of the figure, 67 and 86 percent of the peak, which were measured forward and with
+# more tokens. All other rows stay on the roofline. The layer norm of the figure reaches only a quarter of the
+# bandwidth, but it is a kernel of its own, and in this step norms are fused with their neighbours, so its speed is not
+# borrowed. One kernel of sums is in the list, too, but its time is not in the right column, because its bytes are not
+# counted apart.
 
 # %% the roofline, and what was timed tags=["hide-input"]
 print(on_gpu["accelerator"], on_gpu["date"])
