@@ -14,7 +14,7 @@
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation.
 # The chapter takes about 27 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end,
-# takes 5 more minutes.
+# takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
 from functools import partial

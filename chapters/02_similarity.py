@@ -14,7 +14,7 @@
 # *tea*, *debts* and *python*.
 #
 # You need Python with a little NumPy, the product of two matrices, the law of cosines, and, from statistics, the mean,
-# the variance and the normal distribution (covariance for one comparison). It takes about 22 minutes to read, and 30
+# the variance and the normal distribution (covariance for one comparison). It takes about 24 minutes to read, and 30
 # for the exercises. [Going further](#going-further), at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}

@@ -13,7 +13,7 @@
 # from the best match. And it shows why transformers divide their scores by the square root of the width of the keys.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. The chapter
-# takes about 27 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 6 more
+# takes about 27 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 8 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}

@@ -13,7 +13,7 @@
 # them at once, and a sum has no order. At the end of this chapter each word carries its position, in a **positional
 # encoding**, and the verb can tell who bites.
 #
-# You need chapter 4, and sine and cosine. It takes about 25 minutes to read, and 45 for the exercises. [Going
+# You need chapter 4, and sine and cosine. It takes about 26 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 8 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One attention block is built. This chapter adds the two boxes named positions, under the encoder and under the decoder."}}

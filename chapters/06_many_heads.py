@@ -17,7 +17,7 @@
 # single head loses](#would-one-head-do), asks why heads become different, and inspects those of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 27 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 7 more
+# takes about 28 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 9 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}

@@ -13,8 +13,8 @@
 # weights into a look-up: an attention layer finds its own matrices, from nothing but questions and right answers.
 #
 # You need chapters [4](04_self_attention.ipynb) and [6](06_many_heads.ipynb), the softmax's derivative from [chapter
-# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. The chapter takes about 24 minutes to read, and 45
-# for the exercises. [Going further](#going-further), at the end, takes 10 more minutes.
+# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. The chapter takes about 26 minutes to read, and 45
+# for the exercises. [Going further](#going-further), at the end, takes 11 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. All of one attention block is built: dot product, scaling, softmax, weighted average, projections, positions and heads. This chapter adds gradients, which flow back from the answer to every matrix."}}
 from functools import partial

@@ -13,8 +13,8 @@
 # Stack attention alone, with random weights, and after four layers all words of a sentence are practically one vector.
 # You will build an encoder equal to PyTorch's, and then leave out its parts one by one.
 #
-# You need [chapter 7](07_learning.ipynb). This chapter takes about 29 minutes to read, and 70 for the exercises. [Going
-# further](#going-further), at the end, takes 8 more minutes.
+# You need [chapter 7](07_learning.ipynb). This chapter takes about 30 minutes to read, and 70 for the exercises. [Going
+# further](#going-further), at the end, takes 10 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it. Residual paths lead around attention and around the feed-forward network, each to an add and norm."}}
 from functools import partial

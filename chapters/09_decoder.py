@@ -15,8 +15,8 @@
 # the end of this chapter the transformer of the paper is complete, in under eighty lines of code.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
-# 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 29 minutes to read, and 50 for the
-# exercises. [Going further](#going-further), at the end, takes 15 more minutes, and has [a decoder-only
+# 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 30 minutes to read, and 50 for the
+# exercises. [Going further](#going-further), at the end, takes 17 more minutes, and has [a decoder-only
 # model](#a-decoder-only-model-that-answers).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer. Residual paths lead around each sublayer, and the memory from the top of the encoder's stack to the cross-attention."}}

@@ -15,8 +15,8 @@
 # digits, which is thought to be one reason why models count letters and add numbers badly. You also see how a typed
 # text can act as a command, and how sentences become a batch.
 #
-# You need some Python and almost no mathematics. It takes about 29 minutes to read, and 45 for the exercises. [Going
-# further](#going-further), at the end, takes 3 more minutes.
+# You need some Python and almost no mathematics. It takes about 30 minutes to read, and 45 for the exercises. [Going
+# further](#going-further), at the end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
 from functools import partial

@@ -14,7 +14,7 @@
 # moment goes on from its last checkpoint as if nothing had happened.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. The chapter
-# takes about 28 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 8 more
+# takes about 29 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 9 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Everything is built but generation. This chapter adds the loss, above the output."}}

@@ -14,8 +14,8 @@
 # model can write ahead for a large one.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
-# learnt something. This chapter takes about 29 minutes to read, and 40 for the exercises. [Going
-# further](#going-further), at the end, takes 6 more minutes.
+# learnt something. This chapter takes about 30 minutes to read, and 40 for the exercises. [Going
+# further](#going-further), at the end, takes 7 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
 from functools import partial

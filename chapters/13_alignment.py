@@ -16,7 +16,7 @@
 # experiment that shows which position of the source a German word depends on. Then recurrent networks translate the
 # same language, with attention and without, which shows what attention itself is worth.
 #
-# You need [chapter 11](11_training.ipynb) and [chapter 12](12_generation.ipynb). It takes about 23 minutes to read, and
+# You need [chapter 11](11_training.ipynb) and [chapter 12](12_generation.ipynb). It takes about 24 minutes to read, and
 # 30 more for the exercises; [Going further](#going-further), at the end, takes 4 more. You need no German.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter puts it to work."}}

@@ -15,8 +15,8 @@
 # scores means something. Then it turns to captions of pictures: a transformer translates them, and a small race asks
 # whether a recurrent network would do it better.
 #
-# You need [chapter 13](13_alignment.ipynb). This chapter takes about 24 minutes to read, and 35 more for the exercises.
-# [Going further](#going-further), at the end, takes 5 more minutes. You need no German.
+# You need [chapter 13](13_alignment.ipynb). This chapter takes about 26 minutes to read, and 35 more for the exercises.
+# [Going further](#going-further), at the end, takes 6 more minutes. You need no German.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter measures what it writes."}}
 from functools import partial

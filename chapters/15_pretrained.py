@@ -15,7 +15,7 @@
 # turns sentences into vectors, **sentence embeddings**: sentences that mean the same get vectors that point in similar
 # directions. Then you look at where its heads look, and test by experiment whether that explains anything.
 #
-# You need [chapter 8](08_encoder.ipynb). It takes about 25 minutes to read, and 35 more for the exercises. [Going
+# You need [chapter 8](08_encoder.ipynb). It takes about 26 minutes to read, and 35 more for the exercises. [Going
 # further](#going-further), at the end, takes 2 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built."}}

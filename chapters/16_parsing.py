@@ -14,7 +14,7 @@
 # mistake. Of sentences that go one clause deeper, it gets not one right. And on real sentences, a parser that only
 # counts beats it by forty points. Why?
 #
-# You need [chapter 13](13_alignment.ipynb) and [chapter 14](14_translation.ipynb). It takes about 28 minutes to read,
+# You need [chapter 13](13_alignment.ipynb) and [chapter 14](14_translation.ipynb). It takes about 29 minutes to read,
 # and 35 more for the exercises. [Going further](#going-further), at the end, takes 2 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter asks it for trees."}}

@@ -16,7 +16,7 @@
 # than a rule.
 #
 # You need chapters [13](13_alignment.ipynb), [14](14_translation.ipynb) and [15](15_pretrained.ipynb). It takes about
-# 28 minutes to read, and 35 more for the exercises. [Going further](#going-further), at the end, takes 3 more.
+# 29 minutes to read, and 35 more for the exercises. [Going further](#going-further), at the end, takes 3 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter asks it questions."}}
 from functools import partial

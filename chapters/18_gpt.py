@@ -15,7 +15,7 @@
 # By the end of this chapter you have written one, counted GPT-2's parameters exactly, seen a small one learn to write
 # documentation, and found, in a still smaller one, the heads that copy what the model has read.
 #
-# You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 28
+# You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 30
 # minutes to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. A GPT is the decoder's half of it, without cross-attention."}}

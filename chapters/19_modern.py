@@ -14,7 +14,7 @@
 # parameters into your own classes, and chat with it.
 #
 # You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 28 minutes
-# to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 11 more minutes.
+# to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 13 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. This chapter exchanges some of them."}}
 from functools import partial

@@ -17,7 +17,7 @@
 # and compares the gradient with that of the first rung, the plainest one.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
-# 28 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 14 more minutes. No
+# 29 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 16 more minutes. No
 # GPU is needed.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter makes all of it faster."}}

@@ -15,8 +15,8 @@
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. You need no
 # GPU: in this chapter each process on one machine stands for a device. This code has not been run on several GPUs yet.
-# The chapter takes about 28 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end,
-# takes 8 more minutes.
+# The chapter takes about 29 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end,
+# takes 9 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
 import signal

@@ -13,9 +13,9 @@
 # see where the decoder looked for that word. Some 290 lines of JavaScript compute this, without any library. With the
 # same parameters, these lines return the same logits as PyTorch, to about 1e-5.
 #
-# You need [chapter 12](12_generation.ipynb) for the cache, and enough JavaScript to read a loop. It takes about 24
+# You need [chapter 12](12_generation.ipynb) for the cache, and enough JavaScript to read a loop. It takes about 25
 # minutes to read, and 25 more for the exercises. [Going further](#going-further), at the end, makes the same model a
-# file for servers, and takes 8 more minutes.
+# file for servers, and takes 10 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter takes all of it out of Python."}}
 import json
