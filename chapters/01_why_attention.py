@@ -389,14 +389,14 @@ assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 # which the next step may shorten. For example, $\begin{pmatrix} 0 & 1.1 \\ 0.3 & 0 \end{pmatrix}$ turns the row
 # $(1, 0)$ into $(0, 1.1)$, which is longer, but that into $(0.33, 0)$: on average a factor of $\sqrt{0.33} = 0.57$ a
 # step. In general, where a matrix multiplies again and again, the average factor per step tends to one number, the size
-# of its largest *eigenvalue*. For our $W_h$ that is only about 0.6. The slope of $\tanh$ shrinks the change further, so
-# the gradient vanishes all the same.
+# of its largest *eigenvalue*. For our $W_h$ that is only about 0.6, close to the 0.58 by which it shrinks a typical
+# change in one step. With the slope of $\tanh$ on top, the gradient vanishes all the same, as measured above.
 #
 # Where each step multiplies by more than 1, the gradient grows instead: 50 factors of 1.1 make 117. This is the
-# **exploding gradient**. In training the loss can then suddenly leap up or become NaN (*not a number*), and the length
-# of the gradient shows why. **Clipping** helps: a gradient that is too long is made shorter ([chapter
-# 11](11_training.ipynb#clipping)). But no rescaling helps a gradient that vanishes, because the far words' share of it
-# stays as small as it was.
+# **exploding gradient**. In training the loss can then suddenly leap up or become NaN (*not a number*). Print the
+# length of the gradient at each step: if this is the reason, the length leaps up just before. **Clipping** helps: a
+# gradient that is too long is made shorter ([chapter 11](11_training.ipynb#clipping)). But no rescaling helps a
+# gradient that vanishes, because the far words' share of it stays as small as it was.
 
 # %% tags=["proof"]
 assert influence["plain"][20] < 1e-5 and influence["LSTM"][20] < 1e-4
@@ -481,14 +481,16 @@ for name in names:
 # At most 24. Take first a state of one number, such as $x_1 + x_2$. Each of the two explains half the variance of the
 # state. The share that one number explains of another by a linear fit is their squared correlation, so it is the same
 # in both directions: the state explains half of each $x$, too, and together this counts as one number recalled. Other
-# mixtures do no better: the $x$ are independent, so their shares of the state add up, and together they explain at most
-# all of it. By the same symmetry, the $R^2$ with which this one number recalls the $x$ add up to at most 1.
+# mixtures do no better. The $x$ are independent, so the shares of the state's variance that they explain add up, to at
+# most all of it, which is 1. By the same symmetry, each of these shares is also the $R^2$ with which the state recalls
+# that $x$. So these $R^2$, too, add up to at most 1.
 #
 # Now take a state of 24 numbers, and go through them in order. From each, subtract what a linear fit to the numbers
-# before it in that order predicts. The 24 remainders are uncorrelated. The subtractions can be undone, so a linear fit
-# to the remainders recalls exactly as much as one to the state itself. Since they are uncorrelated, what all 24 explain
-# of an $x$ is the sum of what each explains alone. And each alone explains, summed over all $x$, at most 1. So together
-# they recall at most 24 ([proof](#why-not-more-than-24)).
+# before it in that order predicts. The 24 remainders are uncorrelated. Each remainder is a linear mixture of the
+# state's numbers, and, since the subtractions can be undone, each number of the state is such a mixture of the
+# remainders. So a linear fit to the remainders recalls exactly as much as one to the state itself. Since they are
+# uncorrelated, what all 24 explain of an $x$ is the sum of what each explains alone. And each alone explains, summed
+# over all $x$, at most 1. So together they recall at most 24 ([proof](#why-not-more-than-24)).
 #
 # Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more: 21. It
 # spreads nearly the same memory over more words: less of the latest two words, more of older ones.
@@ -803,9 +805,10 @@ plt.show()
 # is, where $n$ is above $2d$. With the original transformer's width, $d = 512$, this is beyond about a thousand words
 # ([counted below](#how-much-work-is-it)).
 #
-# What attention saves in training is the *waiting*: a plain cell or an LSTM needs $h_{t-1}$ before it can compute
-# $h_t$. Waiting is slow on a GPU, because its thousands of units work side by side, and one step, with one word of each
-# sentence, is often too little work to fill them.
+# What attention saves in training is the *waiting*. There the right translation is known, so its words are read all at
+# once, like the source ([chapter 9](09_decoder.ipynb)). But a plain cell or an LSTM needs $h_{t-1}$ before it can
+# compute $h_t$. Waiting is slow on a GPU, because its thousands of units work side by side. Even when many sentences
+# are read together, one step handles only one word of each, and that is often too little work to fill them.
 #
 # When attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)). It
 # then keeps vectors of all earlier words (the *KV cache*): a state, too, but one that grows with the text. So each

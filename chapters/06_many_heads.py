@@ -182,14 +182,16 @@ plt.show()
 # spreads these 8 over 16 entries, but it cannot tell more than they do. Which half is lost? Take $\alpha = \tfrac12$,
 # and call the nouns' sum $s$ and their difference $d$, 8 numbers each. Together they give both nouns,
 # $a = \tfrac12 (s + d)$ and $b = \tfrac12 (s - d)$, but the average determines only $s$. Does $s$ tell anything about
-# $d$? In each entry $s \, d = a^2 - b^2$, which is 0 on average because the nouns have the same variance. So the two
-# are uncorrelated: no matrix can predict $d$ from $s$, and the best guess is 0. With $d$ guessed as 0, both nouns are
-# read as $\tfrac12 s$. So the errors are $a - \tfrac12 s = \tfrac12 d$ and $b - \tfrac12 s = -\tfrac12 d$, and their
-# squares add up to $\tfrac12 d^2$. The squares of the nouns themselves, $a^2 + b^2$, add up to $\tfrac12 (s^2 + d^2)$.
-# But $s^2 - d^2 = 4 \, a \, b$, which is 0 on average because the nouns are independent with mean 0. So $d^2$ is on
-# average as large as $s^2$. The errors' $\tfrac12 d^2$ is then half of the nouns' $\tfrac12 (s^2 + d^2)$: exactly half
-# is lost. For another $\alpha$ another combination of the two nouns is lost in place of the difference ([the
-# proof](#why-exactly-half)).
+# $d$? In each entry $s \, d = a^2 - b^2$, which is 0 on average because the nouns have the same variance. So if we
+# guess $m \, s$ for $d$, with any number $m$, the squared error is $(d - m s)^2 = d^2 - 2 m \, s d + m^2 s^2$. On
+# average its middle term is 0, so the error is smallest at $m = 0$. The other entries of $s$ are independent of this
+# entry of $d$ and do not help either. So no matrix can predict $d$ from $s$, and the best guess is 0. With $d$ guessed
+# as 0, both nouns are read as $\tfrac12 s$. So the errors are $a - \tfrac12 s = \tfrac12 d$ and
+# $b - \tfrac12 s = -\tfrac12 d$, and their squares add up to $\tfrac12 d^2$. The squares of the nouns themselves,
+# $a^2 + b^2$, add up to $\tfrac12 (s^2 + d^2)$. But $s^2 - d^2 = 4 \, a \, b$, which is 0 on average because the nouns
+# are independent with mean 0. So $d^2$ is on average as large as $s^2$. The errors' $\tfrac12 d^2$ is then half of the
+# nouns' $\tfrac12 (s^2 + d^2)$: exactly half is lost. For another $\alpha$ another combination of the two nouns is lost
+# in place of the difference ([the proof](#why-exactly-half)).
 #
 # Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole.
 #
@@ -820,10 +822,12 @@ assert parted < 0.005
 # One head misses about 42 percent. Above it was half, because there we set the weights. Now the head computes them from
 # the nouns, so they carry a message. With the verb's query $q$ and the nouns' keys $k_a$ and $k_b$, the scores differ
 # by $q \cdot (k_a - k_b)$. This is one number about the nouns' difference, and their difference is just what an average
-# with equal weights loses. Through the softmax this number shows in the weights. And the head can write it into its
-# output: if one entry of the values holds the position, 1, 0 or −1, the blend of this entry is the first noun's weight
-# minus the last's ([more](#could-one-head-escape-by-other-means)). So the verb receives about seven of the 12 numbers,
-# six of the average and this one. 5 are missed, and $\tfrac5{12}$ is 0.42.
+# with equal weights loses. Through the softmax this number shows in the weights: the larger it is, the larger is the
+# first noun's weight compared with the last's, and while it is small, the difference of the two weights is almost
+# proportional to it. And the head can write it into its output: if one entry of the values holds the position, 1, 0 or
+# −1, the blend of this entry is the first noun's weight minus the last's
+# ([more](#could-one-head-escape-by-other-means)). So the verb receives about seven of the 12 numbers, six of the
+# average and this one. 5 are missed, and $\tfrac5{12}$ is 0.42.
 #
 # Two heads that start equal miss as much. Two that start at random miss nothing: in all three runs, each from a
 # different random start (*seed*), one head gives most to the first noun on average, the other to the last. The weights

@@ -139,10 +139,10 @@ assert list(tones.values()) == [1, -1, -1, 1]
 # vector: here it had to multiply polarity by *affirmed*.
 #
 # One matrix cannot do that. It gives a weighted sum of the two, and the points at which such a sum changes from blame
-# to praise form a straight line. Nor could attention if its weights were the same for all sentences, because an average
-# of words, each times a matrix, is also a weighted sum. (They do change with the words: [measured
-# below](#what-is-each-part-for-leave-it-out).) In the left panel below, praise stands on one diagonal of a square and
-# blame on the other, so no line separates them: they are not **linearly separable**.
+# to praise form a straight line. Could attention do it, without the network? Not if its weights were the same for all
+# sentences: it would then return a weighted sum of the words' numbers, too. Its weights do change with the words; how
+# far that gets it is [measured below](#what-is-each-part-for-leave-it-out). In the left panel below, praise stands on
+# one diagonal of a square and blame on the other, so no line separates them: they are not **linearly separable**.
 #
 # From $z$, the sum of polarity and *affirmed*, the network makes $\max(0, z)$ and $\max(0, -z)$. With these as axes, on
 # the right, one line separates praise from blame.
@@ -296,7 +296,7 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 #
 # Another price of the sums: the stream can grow from layer to layer. Call the root mean square of a vector's entries
 # its **size**. In [24 attention layers without norms](#how-do-size-and-gradient-change-with-the-layer) the stream
-# reaches size 1,280. Norms keep what a sublayer receives within bounds.
+# reaches size 1,280. Norms keep it within bounds.
 
 # %% [markdown]
 # ## Layer norm, on four numbers
@@ -415,8 +415,8 @@ plt.show()
 # after the last layer.
 #
 # Choose pre-norm, unless you reproduce the paper: in our deep stacks it [learns quickly](#does-training-agree) even
-# from initial weights with which post-norm is slow. A [warm-up](#does-it-need-warm-up), a learning rate that grows from
-# nearly 0, may help post-norm, where full steps at the beginning can go wrong.
+# where post-norm is slow. A [warm-up](#does-it-need-warm-up), a learning rate that grows from nearly 0, may help
+# post-norm, where full steps at the beginning can go wrong.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -518,8 +518,8 @@ ours.norm1, ours.norm2 = ours.norm2, ours.norm1
 assert (ours(x, real[:, None, None]) - expected)[real].abs().max() > 0.3
 
 # %% [markdown]
-# Both hand the same numbers to the same PyTorch functions, and the results agree, so the wiring is right. Five things
-# are easily missed when you compare your own:
+# Both call the same PyTorch functions, and the results agree, so the wiring is right. Five things are easily missed
+# when you compare your own:
 #
 # - **`batch_first=True`**. Otherwise PyTorch takes the first axis for the positions.
 # - **`eval()`**, for both, or dropout makes each run different.
@@ -607,15 +607,13 @@ alone = encoder(sentences[1:, :2])  # without the padding
 assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 
 # %% [markdown]
-# Each token number becomes a vector, its *hidden state*, that has drawn on every real token of its sentence. No token
-# attends to padding: the second sentence gives the same vectors with and without it. You can test the parts of your own
-# encoder in `eval()`: change the vector at one position. The output of a norm or a feed-forward network may change only
-# there, that of attention anywhere. With the position hidden by the mask, attention's outputs at all others must stay
-# the same.
+# Each token number becomes a vector, its *hidden state*, that has drawn on every real token of its sentence. The second
+# sentence gives the same vectors with and without padding. You can test the parts of your own encoder in `eval()`:
+# change the vector at one position. The output of a norm or a feed-forward network may change only there, that of
+# attention anywhere. With the position hidden by the mask, attention's outputs at all others must stay the same.
 #
-# Since every token has read the whole sentence, an encoder that is asked for the *next* token has already seen it, and
-# would only learn to copy. It can learn to fill in words that were hidden, as BERT did ([chapter
-# 15](15_pretrained.ipynb)).
+# An encoder that is asked for the *next* token has already seen it, and would only learn to copy. It can learn to fill
+# in hidden words, as BERT did ([chapter 15](15_pretrained.ipynb)).
 
 # %% [markdown]
 # ## The book's version
@@ -884,11 +882,11 @@ for norm_first in (False, True):
 #
 # **Predict first.** Which parts does *reverse* need, and which *add*?
 #
-# **How it is measured.** Every model has three post-norm layers of width 32 with four heads, and a linear map that
-# turns each position's final vector into ten scores. It is trained for 600 steps of [Adam](11_training.ipynb#adam), the
-# first 50 of them warm-up, with three seeds. A model that lost a part may need a larger or smaller learning rate, so
-# each model is tried with seven and gets the best. The matrices have [Glorot's
-# initialisation](#what-goes-wrong-in-a-deep-stack). `python -m benchmarks.encoders` repeats all this.
+# **How it is measured.** Every model has three post-norm layers of width 32 with four heads, and a linear map from each
+# position's final vector to ten scores. It is trained for 600 steps of [Adam](11_training.ipynb#adam), the first 50 of
+# them warm-up, with three seeds. A model that lost a part may need a larger or smaller learning rate, so each model is
+# tried with seven and gets the best. The matrices have [Glorot's initialisation](#what-goes-wrong-in-a-deep-stack).
+# `python -m benchmarks.encoders` repeats all this.
 
 
 # %% a layer without one of its parts tags=["hide-input"]
@@ -994,14 +992,14 @@ for without in (None, *PARTS):
     print(f"{name:30}{cells[0]:>18}{cells[1]:>18}")
 
 # %% [markdown]
-# Each entry is the share of digits right, from the worst seed to the best.
+# Entries are shares of digits right, from the worst seed to the best.
 #
 # - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
 # - Without the **residual connection** around attention neither task is learned. Before training, attention's weights
 #   are spread over all positions, so each holds an average, and little of its own. After three layers the averages of
 #   averages are [nearly alike](#words-become-alike), so training has little to start from. *Add* stays near chance.
-#   *Reverse* learns little more than how often each digit occurs: always answering with the most frequent digit of the
-#   sequence is right 26 percent of the time.
+#   *Reverse* learns little more than which digit of the sequence is the most frequent: to answer with that one is right
+#   26 percent of the time.
 # - The residual connection around the feed-forward network, and the **norms**, are not needed here.
 # - Without the **feed-forward** networks even *add* is 98 to 99 percent right. Attention is linear only while its
 #   weights are held fixed, but they change with the words. Norms are not linear either, so three layers of both can
@@ -1154,16 +1152,17 @@ show_stacks(
 # tenth over these 24 layers. Why? Once words are mostly alike, attention returns nearly the same vector to all of them.
 # That adds to their common part and hardly to their own, so the own share falls: fast if what attention returns is
 # large beside the stream, slowly if it is small. In *added*, attention reads the stream as it has grown, so what it
-# returns is about as large as the stream. In post-norm, both have a size of about 1. So in these two stacks each
-# addition lengthens the common part by about the same factor, and leaves the own part nearly as it is (post-norm then
-# shrinks both alike): the share is divided by about the same number, layer after layer. In pre-norm, attention reads a
-# normalised copy, so only the stream grows. What is returned becomes smaller and smaller beside it, and the share falls
-# more and more slowly.
+# returns is about as large as the stream. In post-norm, both have a size of about 1. With random matrices, what is
+# returned is nearly at right angles to the stream. So by Pythagoras each addition makes the common part about $\sqrt 2$
+# times as long, and leaves the own part nearly as it is (post-norm then shrinks both alike): the share is divided by
+# about the same number, layer after layer. In pre-norm, attention reads a normalised copy, so only the stream grows.
+# What is returned becomes smaller and smaller beside it, and the share falls more and more slowly.
 #
 # Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $w$
 # to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
 # weights, so it gets no gradient. In the high layers with attention alone and with post-norm, words nearly agree, so
-# $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer), and hardly learns where to look.
+# $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer), and hardly learns where to look. (With
+# *added* the share is as small, but of a huge stream, so words still differ.)
 #
 # ### What helps
 #
@@ -1327,8 +1326,8 @@ print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 
 # %% [markdown]
 # Within 600 steps pre-norm learns, and post-norm from the same initialisation does not. This post-norm stack is slow,
-# but not stuck: at the learning rate that was best for 600 steps it learns after some 2,200 to 2,600. And the norm's
-# position is not all that matters, since with smaller initial weights post-norm is quick.
+# but not stuck: it learns after some 2,200 to 2,600. And the norm's position is not all that matters, since with
+# smaller initial weights post-norm is quick.
 #
 # What unites the two quick stacks? *Before* training, the own share after the twelfth layer is above 0.4. In the other
 # two it is at most 0.03: words are alike before anything is learned. For post-norm this may be why it is slow, because
@@ -1878,11 +1877,13 @@ show_stacks(
 # alone $W_Q$ gets no gradient from the fourth layer on (values near 1e-8 are rounding), and with post-norm hardly any
 # near the top. With *added* a word's own share at the top is only 0.006, but of a size of 1,280 that is about 8, more
 # than at the start. A score multiplies such a difference between keys by a query made from a vector of size 1,280, so
-# nearly every query gives all its weight to one word. A small change of its scores does not change that, so it gets no
-# gradient. Fewer than one in a hundred hesitates between two words, and these few make the whole gradient. It is about
-# a thousand, because the gradient of $W_Q$ is proportional to the vectors that $W_Q$ reads, and near the top these are
-# hundreds of times as large as at the start. On its way down it explodes, to some million times as much. With pre-norm
-# every layer gets one, the top layer a fiftieth of the lowest one's.
+# nearly every query gives all its weight to one word. A small change of such a query's scores does not change that, so
+# $W_Q$ gets no gradient from it. Fewer than one query in a hundred hesitates between two words, and these few make the
+# whole gradient of $W_Q$. Still its length in the top layer is about a thousand: the vector that $W_Q$ reads is a
+# factor of it, hundreds of times as large as at the start, and so are the differences between the words' keys and
+# values, several times as large. The gradient that travels down the stream explodes on its way, so in the first layers
+# that of $W_Q$ is some million times as large. With pre-norm every layer gets one, the top layer a fiftieth of the
+# lowest one's.
 
 # %% [markdown]
 # Here are the stacks at their top, and with them the three in which what attention adds is divided by $\sqrt{24}$:
