@@ -255,8 +255,9 @@ def evaluate(
 # The model is a small version of the paper's: post-norm, two layers on each side, four heads, width 64, and at first
 # without dropout. An **epoch** is one pass through the data. `batches(epoch)` draws its batches, of at most 1,024
 # tokens on each side, padding included, in an order that depends only on the seed and the number of the epoch. Some 6
-# percent of these tokens are padding. (With `alike=True`, as `python -m dotformer train` has it, pairs of one length
-# are sorted by the other side, too, and less than 1 percent are.)
+# percent of these tokens are padding. (With `alike=True`, as `python -m dotformer train` has it unless it [records
+# steps](20_one_gpu.ipynb#record-a-step-and-repeat-it), pairs of one length are sorted by the other side, too, and less
+# than 1 percent are.)
 
 # %% tags=["hide-input", "export"] module="training"
 from dotformer.tokens import pad_batch, token_batches

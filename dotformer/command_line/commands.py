@@ -125,7 +125,8 @@ def train_in_group(args: argparse.Namespace, device: str) -> None:
         say(f"going on after step {reached:,} of {config.steps:,}" if reached else f"{config.steps:,} steps to go")
     if config.cuda_graphs:
         pairs = level(pairs, min(translator.longest, config.max_tokens - 1))
-    batches = partial(pair_batches, pairs, max_tokens=config.max_tokens, seed=config.seed, alike=True)
+    alike = not config.cuda_graphs  # which record a step for each shape: few shapes count for more than little padding
+    batches = partial(pair_batches, pairs, max_tokens=config.max_tokens, seed=config.seed, alike=alike)
     judge = evaluate_together if distributed else evaluate
     validate = partial(judge, batches=list(pair_batches(held_out, max_tokens=config.max_tokens)))
     progress = not args.quiet and sys.stderr is not None and sys.stderr.isatty()
