@@ -585,7 +585,8 @@ for width in widths:
 # Undivided, the luckiest stranger takes 87 percent of the weight at width 64, and 97 percent at 1024. Divided by
 # $\sqrt{d_k}$, it gets about 0.3. Why not divide by $d_k$ itself? Such scores have the standard deviation
 # $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys gets about a
-# tenth.
+# tenth. Such a softmax is not saturated, but whatever the query asks, the answer is nearly the plain average of the
+# values, and the gradients shrink with the width, as the next section shows.
 #
 # Could training not do the division itself, by shrinking the matrix that makes the queries? It could, but it would
 # begin from a saturated softmax. One later model, T5, avoids this by starting the query matrix with smaller numbers.
@@ -611,8 +612,8 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # vector $k_j$ with the score $q \cdot k_j / \tau$, where $\tau$ is $\sqrt{d_k}$, or 1 without the division. The
 # derivatives of $w_1$ with respect to the entries of $q$ make a vector, the *gradient* of $w_1$. The query acts on
 # $w_1$ through all scores. A small change of $q$ changes every score a little, a change of score $j$ changes $w_1$ by
-# $J_{1j}$ times as much, and these changes add up. Score $j$ has the gradient $k_j / \tau$, so the chain rule gives a
-# sum over all scores:
+# $J_{1j}$ times as much, and these changes add up. Score $j$ is a sum of products of an entry of $q$ and the matching
+# entry of $k_j$, divided by $\tau$, so it has the gradient $k_j / \tau$. The chain rule gives a sum over all scores:
 #
 # $$\frac{\partial w_1}{\partial q} = \frac1\tau \sum_j J_{1j} \, k_j = \frac{w_1}{\tau} \bigl(k_1 - \bar k\bigr), \qquad \bar k = \sum_j w_j k_j .$$
 #
@@ -1005,7 +1006,8 @@ for width in (64, 1024):
 # whose entries have variance 1. It draws its weights evenly from $-1/\sqrt n$ to $1/\sqrt n$, where $n$ is the width of
 # a word. Numbers drawn evenly from $-b$ to $b$ have variance $b^2 / 3$, so the weights have $\frac1{3n}$. An entry sums
 # $n$ products, so $v = \tfrac13$, and unscaled scores at width 64 have variance $64 / 9 = 7.1$. Repeat the experiment
-# from this start:
+# from this start (the assertions at the end of the cell check other claims: on dividing by $d_k$, above, and on steps
+# of fixed length, below):
 
 # %%
 for width in (64, 1024):

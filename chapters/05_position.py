@@ -124,9 +124,7 @@ for t in (0, 1, 10, 100):
 # 1. every position is *different*;
 # 2. the numbers are *bounded*, so that a late position does not drown its word;
 # 3. a step of one looks *the same everywhere*, in texts of any length: one fixed operation takes every position to the
-#    next. It may add a number, or multiply by a matrix. A matrix is worth more, because $W_Q$ can learn to be that
-#    matrix. It then turns the vector of each position into that of the next, and if the keys are these vectors as they
-#    are, the query finds the next position;
+#    next. It may add a number, or multiply by a matrix;
 # 4. *any* position can be the one that scores highest, not only the first or the last;
 # 5. neighbouring positions are *similar*, so that what is learned at one nearly holds at the next;
 # 6. there is *no last* position.
@@ -654,13 +652,9 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # time, chapter 7), and kept the one that did best on the test positions themselves, which flatters both.)
 #
 # Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width, but training found another
-# matrix that is right for the 24 encodings it saw. In 24 positions the slow pairs hardly move, so all of them together
-# add nearly one and the same vector to every encoding. And pairs of close frequency move alike, so together they need
-# fewer than two directions each. So the 24 encodings are, nearly, sums of multiples of only about 8 fixed vectors at
-# width 16, and of 12 at width 128. These span the *filled* dimensions; in all others the 24 encodings have almost
-# nothing. What $A$ does in the remaining dimensions hardly changes their scores, so training leaves it open. At 16 and
-# 32 the later encodings lie mostly in the filled dimensions, too. At 64 and 128 a larger part of each lies in the open
-# ones, which explains [part of the failure](#why-do-wide-sinusoids-fail).
+# matrix, right for the 24 encodings that it saw. A wide encoding has many slow pairs, which hardly move in 24
+# positions. So how $A$ should turn them hardly shows in the scores, and training leaves it open. Further on they have
+# moved, and then it counts, which explains [part of the failure](#why-do-wide-sinusoids-fail).
 #
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
 # table 3, row E), and preferred sinusoids in the hope of longer texts.

@@ -179,10 +179,11 @@ assert abs(d_scaled.sum()) < 1e-15
 # A small step changes the loss by about the dot product of gradient and step. Our step is minus the gradient times the
 # learning rate, so the loss falls by about the learning rate times the squared length of the gradient, here
 # $0.113^2 + 0.018^2 = 0.0131$. It fell by 0.0134. A large step may raise the loss, because the gradient changes on the
-# way. So any code that takes such plain steps can be tested: take a step, and measure the loss of the same examples
-# again. It should have fallen by about the learning rate times the squared length of the gradient (for a whole model,
-# the sum of the squares of all entries of all parameters' gradients). If not, try a much smaller learning rate. If the
-# loss still does not fall as it should, the sign, the update or the gradient is wrong.
+# way. For a small one the prediction is a test of any code that takes such steps (each parameter minus its gradient
+# times the learning rate): take a step, and measure the loss of the same examples again. It should have fallen by about
+# the learning rate times the squared length of the gradient (for a whole model, the sum of the squares of all entries
+# of all parameters' gradients). If not, try a much smaller learning rate. If the loss still does not fall as it should,
+# the sign, the update or the gradient is wrong.
 #
 # [Further steps](#keep-going) with all three matrices bring the loss close to 0.
 
@@ -729,13 +730,13 @@ for step in (0, 80, 100, 120, 140, 1000):
 #    helps more than the average, so its score rises. An entry that happens to share the digit gains, too, but only the
 #    right name gains in every note, and its gains add up in $W_Q$ and $W_K$.
 # 3. *Suddenly.* The look-up grows faster the further it has grown, presumably because queries and keys speed each other
-#    up. The gradient of a query is a sum of keys, each multiplied by the gradient of its score. Write each key as the
-#    mean key plus a rest of its own. The mean key is multiplied by the sum of the gradients of the query's scores,
-#    which is 0, so only the rests, the differences between keys, count. At first these are small. As the keys learn,
-#    they grow, and then the queries learn faster. And the gradient of a key is a sum of queries, so as the queries
-#    grow, the keys learn faster. If one of the two cannot move, this is lost: with $W_K$ *frozen* (not trained), the
-#    weight on the right name is only 0.4 after 400 steps. [Going further](#which-half-waits-for-which) asks which
-#    delays which, values or look-up.
+#    up. The gradient of a query is a sum of keys, each multiplied by the gradient of its score. These gradients of the
+#    scores sum to 0, so whatever all keys have in common cancels, and only the differences between keys count. At first
+#    these differences are small, because $W_K$ starts with small random entries. As the keys learn, the differences
+#    grow, and then the queries learn faster. And the gradient of a key is a sum of queries, so as the queries grow, the
+#    keys learn faster. If one of the two cannot move, this is lost: with $W_K$ *frozen* (not trained), the weight on
+#    the right name is only 0.4 after 400 steps. [Going further](#which-half-waits-for-which) asks which delays which,
+#    values or look-up.
 #
 # After 1,000 steps the weight on the right name is near two thirds, while all answers are right. A weight is not a
 # probability of being right: the linear maps after the blend make a clear answer out of a mixture in which one digit is
@@ -1462,9 +1463,11 @@ assert 0.3 < creep[1] < 0.45 < whole[0].diagonal().mean()
 #
 # Zeros, or any other constant, look like an even start. But if all matrices and biases start constant, the columns of a
 # matrix are equal. They read the same input, so they hand on equal numbers. The next layer multiplies these by equal
-# parameters, so all columns get the same gradient, and stay equal. (The last layer is an exception: each of its columns
-# has a right answer of its own.) So heads that start alike, their rows of $W_O$ included, stay alike, and two of them
-# are one for the price of two. A random **initialisation** is there to **break the symmetry**.
+# parameters, so on the way back it passes the same gradient to each of them. So all columns get the same gradient, and
+# stay equal. (The last layer is an exception: each of its columns has a right answer of its own.) It is the same with
+# heads: if two start with the same matrices, and the rows of $W_O$ that read their outputs are equal, too, both get the
+# same gradients and stay alike, and two of them are one for the price of two. A random **initialisation** is there to
+# **break the symmetry**.
 #
 # Zeros can do worse, as the formulas of [the backward pass](#the-backward-pass-for-all-queries) say: apart from the
 # factor $1/\sqrt{d_k}$, $dQ$ is $dZ \, K$, and $dK$ is $dZ^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$ is not, so

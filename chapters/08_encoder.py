@@ -140,8 +140,8 @@ assert list(tones.values()) == [1, -1, -1, 1]
 #
 # One matrix cannot do that. It gives a weighted sum of the two, and the points at which such a sum changes from blame
 # to praise form a straight line. Could attention do it, without the network? Not if its weights were the same for all
-# sentences: it would then return a weighted sum of the words' numbers, too. Its weights do change with the words; how
-# far that gets it is [measured below](#what-is-each-part-for-leave-it-out). In the left panel below, praise stands on
+# sentences: it would then return a weighted sum of the words' numbers, too. Its weights do change with the words, which
+# helps: how much, we measure [below](#what-is-each-part-for-leave-it-out). In the left panel below, praise stands on
 # one diagonal of a square and blame on the other, so no line separates them: they are not **linearly separable**.
 #
 # From $z$, the sum of polarity and *affirmed*, the network makes $\max(0, z)$ and $\max(0, -z)$. With these as axes, on
@@ -296,7 +296,7 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 #
 # Another price of the sums: the stream can grow from layer to layer. Call the root mean square of a vector's entries
 # its **size**. In [24 attention layers without norms](#how-do-size-and-gradient-change-with-the-layer) the stream
-# reaches size 1,280. Norms keep it within bounds.
+# reaches size 1,280. Norms keep what a sublayer receives within bounds.
 
 # %% [markdown]
 # ## Layer norm, on four numbers
@@ -312,12 +312,10 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 # vectors $\gamma$ (the *gain*) and $\beta$ (the *bias*), of width $D$, are trained and start at 1 and 0. They let
 # training stretch and shift single entries again.
 #
-# And the gradient? Shifting $x$ moves it along $(1, \dots, 1)$, and stretching it about its mean moves it along
-# $x - \mu$. Neither changes the result, so neither changes the loss. For a small step the loss changes by the dot
-# product of gradient and step. Along these two it does not change, so both dot products are 0: the gradient at $x$ has
-# no part in these two directions. On the way back the norm multiplies what arrives by $\gamma$ and removes these two
-# parts. The rest it divides by $\sigma$, as it does with a small step of $x$ on the way forward ([exercise
-# 3](#exercise-3-back-through-the-norm)).
+# And the gradient? To shift $x$, or to stretch it about its mean, changes neither the result nor the loss. So the
+# gradient at $x$ has no part along these two directions. In all others a small step of $x$ leaves $\mu$ and $\sigma$ as
+# they are, so it reaches the result divided by $\sigma$ and multiplied by $\gamma$, and the gradient on its way back is
+# treated alike ([exercise 3](#exercise-3-back-through-the-norm)).
 
 
 # %%
@@ -1162,15 +1160,16 @@ show_stacks(
 # to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
 # weights, so it gets no gradient. In the high layers with attention alone and with post-norm, words nearly agree, so
 # $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer), and hardly learns where to look. (With
-# *added* the share is as small, but of a huge stream, so words still differ.)
+# *added* the share is small, too, but of a huge stream, so words still differ.)
 #
 # ### What helps
 #
 # - **Pre-norm.** Before training, what a layer adds has about size 1 at most. Suppose that each of $n$ layers adds one
 #   vector, the same for all words, and that these vectors and the word are independent and of size 1. Independent
 #   vectors are nearly at right angles, so by Pythagoras the squares of their sizes add, and the stream has the size
-#   $\sqrt{1 + n}$. At first nearly all of a word is its own, and what is the same for all words does not change that
-#   part. So it still has size 1, and its share is $1 / \sqrt{1 + n}$: 0.2 after 24 layers. Measured, it is 0.27 ([in
+#   $\sqrt{1 + n}$. At first nearly all of a word is its own, so its own part has size 1. Adding the same vectors to all
+#   words leaves their own parts as they are. So after $n$ layers the own part is still 1, of a stream of
+#   $\sqrt{1 + n}$: the own share is $1 / \sqrt{1 + n}$, or 0.2 after 24 layers. Measured, it is 0.27 ([in
 #   numbers](#how-fast-do-words-become-alike)). The price is that the upper layers change the stream less and less.
 # - **A small initialisation** of the matrices that write into the stream, $W_O$ and $W_2$. GPT-2 divides them by the
 #   root of the number of sublayers, so that each sublayer adds little at first: 24 independent additions of size
@@ -1879,11 +1878,11 @@ show_stacks(
 # than at the start. A score multiplies such a difference between keys by a query made from a vector of size 1,280, so
 # nearly every query gives all its weight to one word. A small change of such a query's scores does not change that, so
 # $W_Q$ gets no gradient from it. Fewer than one query in a hundred hesitates between two words, and these few make the
-# whole gradient of $W_Q$. Still its length in the top layer is about a thousand: the vector that $W_Q$ reads is a
-# factor of it, hundreds of times as large as at the start, and so are the differences between the words' keys and
-# values, several times as large. The gradient that travels down the stream explodes on its way, so in the first layers
-# that of $W_Q$ is some million times as large. With pre-norm every layer gets one, the top layer a fiftieth of the
-# lowest one's.
+# whole gradient of $W_Q$. Still its length in the top layer is about a thousand. It is a product with large factors:
+# the vector that $W_Q$ reads is hundreds of times as large as at the start, and the differences between the words'
+# keys, and between their values, are several times as large. The gradient that travels down the stream explodes on its
+# way, so in the first layers that of $W_Q$ is some million times as large. With pre-norm every layer gets one, the top
+# layer a fiftieth of the lowest one's.
 
 # %% [markdown]
 # Here are the stacks at their top, and with them the three in which what attention adds is divided by $\sqrt{24}$:
