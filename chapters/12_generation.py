@@ -1382,10 +1382,10 @@ verdict
 # parameter has 2 bytes, so there are $B$ FLOPs for each byte. This ratio is the *arithmetic intensity*.
 #
 # Compare it with the hardware. In the time that an H100, a GPU for data centres, takes to load one byte, it can do some
-# 300 FLOPs (at 16 bits, by its data sheet). Plotted over the intensity, the FLOPs a second that the GPU can reach rise
-# while bandwidth sets the limit, and are level once arithmetic does: this curve is its *roofline*, and the 300 FLOPs a
-# byte at which it bends are its *ridge point*. With one sentence the intensity is only 1, so the GPU mostly waits.
-# Caches aside, arithmetic would set the limit from about 300 sentences on.
+# 300 FLOPs (at 16 bits, by its data sheet). Plotted over the intensity, the FLOP/s that the GPU can reach rise while
+# bandwidth sets the limit, and are level once arithmetic does: this curve is its *roofline*, and the 300 FLOPs per byte
+# where it levels off are its *ridge point*. With one sentence the intensity is only 1, so the GPU mostly waits. Caches
+# aside, arithmetic would set the limit from about 300 sentences on.
 #
 # So decoding one sentence is *memory-bound* ([chapter 20](20_one_gpu.ipynb)): the bandwidth of the GPU's memory sets
 # the pace. The 14 GB of the 7 billion parameters above cannot be read in less than 4.2 ms at the H100's 3.35 TB/s, so
