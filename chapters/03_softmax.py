@@ -585,8 +585,8 @@ for width in widths:
 # Undivided, the luckiest stranger takes 87 percent of the weight at width 64, and 97 percent at 1024. Divided by
 # $\sqrt{d_k}$, it gets about 0.3. Why not divide by $d_k$ itself? Such scores have the standard deviation
 # $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys gets about a
-# tenth. Such a softmax is not saturated, but whatever the query asks, the answer is nearly the plain average of the
-# values, and the gradients shrink with the width, as the next section shows.
+# tenth. Such a softmax is not saturated, but at the start the answer to such a random query is nearly the plain average
+# of the values, and the gradients shrink with the width, as the next section shows.
 #
 # Could training not do the division itself, by shrinking the matrix that makes the queries? It could, but it would
 # begin from a saturated softmax. One later model, T5, avoids this by starting the query matrix with smaller numbers.

@@ -653,8 +653,8 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 #
 # Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width, but training found another
 # matrix, right for the 24 encodings that it saw. A wide encoding has many slow pairs, which hardly move in 24
-# positions. So how $A$ should turn them hardly shows in the scores, and training leaves it open. Further on they have
-# moved, and then it counts, which explains [part of the failure](#why-do-wide-sinusoids-fail).
+# positions. So how $A$ should turn them hardly shows in the scores, and training leaves it open. Further on the less
+# slow of them have moved, and then it counts, which explains [part of the failure](#why-do-wide-sinusoids-fail).
 #
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
 # table 3, row E), and preferred sinusoids in the hope of longer texts.

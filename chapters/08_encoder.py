@@ -141,8 +141,8 @@ assert list(tones.values()) == [1, -1, -1, 1]
 # One matrix cannot do that. It gives a weighted sum of the two, and the points at which such a sum changes from blame
 # to praise form a straight line. Could attention do it, without the network? Not if its weights were the same for all
 # sentences: it would then return a weighted sum of the words' numbers, too. Its weights do change with the words, which
-# helps: how much, we measure [below](#what-is-each-part-for-leave-it-out). In the left panel below, praise stands on
-# one diagonal of a square and blame on the other, so no line separates them: they are not **linearly separable**.
+# helps ([how much?](#what-is-each-part-for-leave-it-out)). In the left panel below, praise stands on one diagonal of a
+# square and blame on the other, so no line separates them: they are not **linearly separable**.
 #
 # From $z$, the sum of polarity and *affirmed*, the network makes $\max(0, z)$ and $\max(0, -z)$. With these as axes, on
 # the right, one line separates praise from blame.
@@ -243,7 +243,7 @@ for polarity, affirmed in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
 # This is a **residual connection**, or skip connection. What is gained?
 #
 # - **A word is handed on.** A sublayer need only compute what changes: *bad* kept its polarity. Where $f(x) = 0$, the
-#   word passes unchanged. The price: $f(x)$ must be as wide as $x$.
+#   word passes unchanged.
 # - **So is the gradient.** Let $f'$ be the matrix of derivatives of $f$, and $I$ the identity. The derivative of
 #   $x + f(x)$ is $I + f'$. By the chain rule, the derivatives of $n$ sublayers multiply:
 #   $(I + f_1')(I + f_2') \cdots (I + f_n')$. Multiplied out, this has a term $I$ alone: a path to the lowest layer that
@@ -294,9 +294,9 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 # Larger weights can replace the sums, but only in a narrow range: at 2 half of the gradient arrives, and at 2.5 it
 # explodes. With the sums it explodes, too: they cure vanishing, not exploding.
 #
-# Another price of the sums: the stream can grow from layer to layer. Call the root mean square of a vector's entries
-# its **size**. In [24 attention layers without norms](#how-do-size-and-gradient-change-with-the-layer) the stream
-# reaches size 1,280. Norms keep what a sublayer receives within bounds.
+# The price of the sums: the stream can grow from layer to layer. Call the root mean square of a vector's entries its
+# **size**. In [24 attention layers without norms](#how-do-size-and-gradient-change-with-the-layer) the stream reaches
+# size 1,280. Norms keep what a sublayer receives within bounds.
 
 # %% [markdown]
 # ## Layer norm, on four numbers
@@ -313,9 +313,10 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 # training stretch and shift single entries again.
 #
 # And the gradient? To shift $x$, or to stretch it about its mean, changes neither the result nor the loss. So the
-# gradient at $x$ has no part along these two directions. In all others a small step of $x$ leaves $\mu$ and $\sigma$ as
-# they are, so it reaches the result divided by $\sigma$ and multiplied by $\gamma$, and the gradient on its way back is
-# treated alike ([exercise 3](#exercise-3-back-through-the-norm)).
+# gradient at $x$ has no part along these two directions. A small step of $x$ at right angles to both leaves $\mu$ and
+# $\sigma$ as they are, so it reaches the result divided by $\sigma$ and multiplied by $\gamma$. So on the way back the
+# norm multiplies the gradient that arrives by $\gamma$, removes its parts along these two directions, and divides the
+# rest by $\sigma$ ([exercise 3](#exercise-3-back-through-the-norm)).
 
 
 # %%
@@ -990,7 +991,7 @@ for without in (None, *PARTS):
     print(f"{name:30}{cells[0]:>18}{cells[1]:>18}")
 
 # %% [markdown]
-# Entries are shares of digits right, from the worst seed to the best.
+# Entries are shares of digits right, worst seed to best.
 #
 # - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
 # - Without the **residual connection** around attention neither task is learned. Before training, attention's weights
@@ -1325,8 +1326,8 @@ print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 
 # %% [markdown]
 # Within 600 steps pre-norm learns, and post-norm from the same initialisation does not. This post-norm stack is slow,
-# but not stuck: it learns after some 2,200 to 2,600. And the norm's position is not all that matters, since with
-# smaller initial weights post-norm is quick.
+# but not stuck: at the learning rate that was best for 600 steps, it learns after some 2,200 to 2,600. And the norm's
+# position is not all that matters, since with smaller initial weights post-norm is quick.
 #
 # What unites the two quick stacks? *Before* training, the own share after the twelfth layer is above 0.4. In the other
 # two it is at most 0.03: words are alike before anything is learned. For post-norm this may be why it is slow, because
