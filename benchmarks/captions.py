@@ -8,7 +8,7 @@ besides, and seconds; and of each pair of models, each with its alpha, whether t
 randomisation. Three seeds each are too few to tell whether two *kinds* differ, so of two of them more are trained; and
 the transformer takes as many steps, too, as fit in the time of the GRU.
 
-Takes some seven hours of one core. Whatever is done is kept in book/measurements/captions.json, and not done again.
+Takes some eight hours of one core. Whatever is done is kept in book/measurements/captions.json, and not done again.
 """
 
 from dataclasses import replace

@@ -394,9 +394,9 @@ assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 #
 # Where each step multiplies by more than 1, the gradient grows instead: 50 factors of 1.1 make 117. This is the
 # **exploding gradient**. In training the loss can then suddenly leap up or become NaN (*not a number*). Print the
-# length of the gradient at each step: if this is the reason, the length leaps up just before. **Clipping** helps: a
-# gradient that is too long is made shorter ([chapter 11](11_training.ipynb#clipping)). But no rescaling helps a
-# gradient that vanishes, because the far words' share of it stays as small as it was.
+# length of the gradient at each step: if this is the reason, the length leaps up first. **Clipping** helps: a gradient
+# that is too long is made shorter ([chapter 11](11_training.ipynb#clipping)). But no rescaling helps a gradient that
+# vanishes, because the far words' share of it stays as small as it was.
 
 # %% tags=["proof"]
 assert influence["plain"][20] < 1e-5 and influence["LSTM"][20] < 1e-4
@@ -1047,8 +1047,8 @@ verdict
 # And why does the LSTM with its gate open recall 82 percent of the latest word? Because of the biases, what a step adds
 # to $c$ is not 0 on average. With the gate open these averages pile up, so some entries of $c$ have grown large, each
 # with the same sign in nearly every text. There $\tanh$ is flat, near −1 or 1 whatever the old words were, so
-# $h = o \odot \tanh c$ is nearly $o$ or $-o$. And $o$ is computed anew at each step, from the latest word too, so a
-# linear fit can read much of that word off $h$.
+# $h = o \odot \tanh c$ is nearly $o$ or $-o$. And each step computes $o$ again, from the latest word too, so a linear
+# fit can read much of that word off $h$.
 #
 # ### How much work is it?
 #

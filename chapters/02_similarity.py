@@ -417,7 +417,7 @@ for width in widths:
 # equally likely. Now take two vectors, and turn the space until the first points along $(1, 0, \dots, 0)$. Turning
 # changes no angle. And the second still points in every direction equally often, because it is independent of the
 # first. Scale both to length 1, and call the second $u$. Then their cosine is their dot product,
-# $(1, 0, \dots, 0) \cdot u$, which is just the entry $u_1$.
+# $(1, 0, \dots, 0) \cdot u$, which is the entry $u_1$.
 #
 # So how large is $u_1$? The squares $u_1^2, \dots, u_D^2$ sum to 1, because $u$ has length 1. No axis is favoured, so
 # all $D$ squares have the same mean, which must be $1/D$. Its root, the typical size of $u_1$, is $1/\sqrt D$.

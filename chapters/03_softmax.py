@@ -622,8 +622,8 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # the average of the keys under the present weights.
 #
 # When the softmax is saturated, one key has nearly all the weight. If it is not the first key, $w_1$ is nearly 0, and
-# so is the gradient: a *vanishing gradient*, just where learning is needed. (If it is the first, $\bar k$ is nearly
-# $k_1$, so the gradient is nearly 0, too, but nothing is left to learn.)
+# so is the gradient: a *vanishing gradient*, where learning is needed. (If it is the first, $\bar k$ is nearly $k_1$,
+# so the gradient is nearly 0, too, but nothing is left to learn.)
 #
 # How long is this gradient at the start, for a query and ten keys drawn at random?
 

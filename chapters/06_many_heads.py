@@ -242,11 +242,10 @@ plt.show()
 # Let $A^{(h)}$ be the attention weights of head $h$, $(T, T)$. The head adds $A^{(h)} X W_V^{(h)} W_O^{(h)}$. What if
 # all heads had the same weights $A$? Then they would add $A X \sum_h W_V^{(h)} W_O^{(h)}$ together. By the formula
 # above, with $W_V^{(h)}$ in place of $\text{head}_h$, this sum is a single product,
-# $\sum_h W_V^{(h)} W_O^{(h)} = \bigl[W_V^{(1)}, \dots, W_V^{(H)}\bigr] \, W_O$. So they would add just what one wide
-# head adds, with the weights $A$ and the bracket as its $W_V$. Several heads gain only where their attention weights
-# differ. Also, a sum has no order: if two heads change places, together with their rows of $W_O$, the layer computes
-# the same. So a head's number by itself means nothing, and *head 3* of one trained model need not be like *head 3* of
-# another.
+# $\sum_h W_V^{(h)} W_O^{(h)} = \bigl[W_V^{(1)}, \dots, W_V^{(H)}\bigr] \, W_O$. So they would add what one wide head
+# adds, with the weights $A$ and the bracket as its $W_V$. Several heads gain only where their attention weights differ.
+# Also, a sum has no order: if two heads change places, together with their rows of $W_O$, the layer computes the same.
+# So a head's number by itself means nothing, and *head 3* of one trained model need not be like *head 3* of another.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -821,9 +820,9 @@ assert parted < 0.005
 #
 # One head misses about 42 percent. Above it was half, because there we set the weights. Now the head computes them from
 # the nouns, so they carry a message. With the verb's query $q$ and the nouns' keys $k_a$ and $k_b$, the scores differ
-# by $q \cdot (k_a - k_b)$. This is one number about the nouns' difference, and their difference is just what an average
-# with equal weights loses. Through the softmax this number shows in the weights: the larger it is, the larger is the
-# first noun's weight compared with the last's, and while it is small, the difference of the two weights is almost
+# by $q \cdot (k_a - k_b)$. This is one number about the nouns' difference, and their difference is what an average with
+# equal weights loses. Through the softmax this number shows in the weights: the larger it is, the larger is the first
+# noun's weight compared with the last's, and while it is small, the difference of the two weights is almost
 # proportional to it. And the head can write it into its output: if one entry of the values holds the position, 1, 0 or
 # −1, the blend of this entry is the first noun's weight minus the last's
 # ([more](#could-one-head-escape-by-other-means)). So the verb receives about seven of the 12 numbers, six of the

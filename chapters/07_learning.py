@@ -1454,9 +1454,9 @@ assert 0.3 < creep[1] < 0.45 < whole[0].diagonal().mean()
 # probabilities sum to 1, and so do the $y_i$. The logarithm's $1 / p$ has cancelled the softmax's factor $p$, so a
 # model that is certain and wrong gets a gradient of nearly $-1$ at the right digit. The squared error
 # $\tfrac12 (1 - p)^2$ has no such $1 / p$, so there the right digit gets $-(1 - p) \cdot p (1 - p)$: at $p = 0.0001$
-# about $-0.0001$. But the gradient is just as strong where the *label* is wrong. There a model that has learnt the task
-# gets nearly $-1$ at the label and $+1$ at the true digit, while all correct examples give next to nothing. So a few
-# wrong labels come to rule the updates, though none pulls at a logit with more than 1.
+# about $-0.0001$. But the gradient is as strong where the *label* is wrong. There a model that has learnt the task gets
+# nearly $-1$ at the label and $+1$ at the true digit, while all correct examples give next to nothing. So a few wrong
+# labels come to rule the updates, though none pulls at a logit with more than 1.
 
 # %% [markdown]
 # ### What if matrices start at zero?

@@ -838,7 +838,7 @@ def token_batches(
     lengths = [int(length) for length in lengths]
     if max(lengths, default=0) > max_tokens:
         raise ValueError(f"{max(lengths)} tokens exceed max_tokens {max_tokens}")
-    others = others or [0] * len(lengths)
+    others = [0] * len(lengths) if others is None else others
     # so that sentences of one length come in random order
     shuffled = torch.randperm(len(lengths), generator=generator).tolist()
     batches: list[list[int]] = []
@@ -1256,7 +1256,7 @@ assert 2.8 < seconds[16_000] / seconds[2000] < 3.5
 # and gives each a probability, fitted to the training text. The probability of a segmentation is the product of those
 # of its subwords, and a new word gets the most probable one, so three frequent subwords can beat two rare ones. In
 # training, Unigram drops, again and again, the subwords without which the training text becomes least improbable, and
-# fits the rest anew. Unigram can also draw one of several segmentations at random while a model is trained (**subword
+# fits the rest again. Unigram can also draw one of several segmentations at random while a model is trained (**subword
 # regularisation**). *BPE-dropout* leaves out merges at random to the same end.
 #
 # **SentencePiece** is no third method, but a program that trains BPE or Unigram on raw text. It keeps the space as a

@@ -282,10 +282,10 @@ def pair_batches(
         raise ValueError(f"a side is empty in pairs {empty[:5]} of {len(pairs)}")
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     lengths = [max(len(source), len(target)) for source, target in pairs]
-    others = [len(source) - len(target) for source, target in pairs]
-    for rows in token_batches(
-        lengths, max_tokens, generator, others if alike else None
-    ):
+    others = (
+        [len(source) - len(target) for source, target in pairs] if alike else None
+    )
+    for rows in token_batches(lengths, max_tokens, generator, others):
         source, target = zip(*(pairs[n] for n in rows), strict=True)
         yield pad_batch(source, pad_id), pad_batch(target, pad_id)
 

@@ -194,7 +194,7 @@ def token_batches(
     lengths = [int(length) for length in lengths]
     if max(lengths, default=0) > max_tokens:
         raise ValueError(f"{max(lengths)} tokens exceed max_tokens {max_tokens}")
-    others = others or [0] * len(lengths)
+    others = [0] * len(lengths) if others is None else others
     # so that sentences of one length come in random order
     shuffled = torch.randperm(len(lengths), generator=generator).tolist()
     batches: list[list[int]] = []

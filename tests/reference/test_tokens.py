@@ -153,7 +153,7 @@ def test_batches_waste_little_and_change_from_epoch_to_epoch():
 
 def test_sentences_of_one_length_are_sorted_by_what_they_are_paired_with():
     lengths, others = torch.randint(1, 5, (2, 300), generator=torch.Generator().manual_seed(0)).tolist()
-    batches = token_batches(lengths, 20, torch.Generator().manual_seed(1), others)
+    batches = token_batches(lengths, 20, torch.Generator().manual_seed(1), np.array(others))
     assert sorted(n for batch in batches for n in batch) == list(range(300))
     keys = sorted([(lengths[n], others[n]) for n in batch] for batch in batches)
     assert [key for batch in keys for key in batch] == sorted(zip(lengths, others, strict=True))
