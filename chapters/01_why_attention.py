@@ -99,8 +99,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # How long does a plain cell keep a word? A nudged word leaves the state changed a little, and each later step
 # multiplies this change by $W_h$, the same matrix whatever the word, and by the slope of $\tanh$, which is at most 1.
-# So the cell has little say in the matter. The **LSTM** (long short-term memory) adds a second state, the **cell
-# state** $c$, whose path to the next step avoids the matrix and the slope:
+# So a plain cell can hardly decide, word by word, what to keep. The **LSTM** (long short-term memory) adds a second
+# state, the **cell state** $c$, whose path to the next step avoids the matrix and the slope:
 #
 # $$c' = f \odot c + i \odot g .$$
 #
@@ -156,7 +156,7 @@ plt.show()
 # signature says which shapes fit**: `Float[np.ndarray, "*batch D"]` is an array whose last axis has the size $D$, with
 # any number of axes before it. Here $D$ is the number of entries of a word, and $H$ that of a state. The notation is
 # [jaxtyping](https://docs.kidger.site/jaxtyping/)'s, and `@shapes` checks that each letter stands for one size
-# throughout a call.
+# throughout a call. (The space in `" H"` only keeps linters quiet.)
 
 # %% tags=["export"] module="by_hand.recurrence"
 import numpy as np
@@ -219,12 +219,12 @@ def lstm_cell(
 # standard normal numbers. Nothing is trained: these are weights from which training would start.
 #
 # State and word are vectors now, so each number of the state has a derivative with respect to each number of the word.
-# Together they form a matrix, the *Jacobian*, with a row for each number of the state and a column for each number of
-# the word. A nudge reaches the last state through every state in between, so by the chain rule the Jacobian is a
-# product with a factor for each step:
+# Together they form a matrix, the *Jacobian*, here with a row for each number of the word and a column for each number
+# of the state, because a change of the word is a row and stands left of it. A nudge reaches the last state through
+# every state in between, so by the chain rule the Jacobian is a product with a factor for each step:
 #
-# $$\frac{\partial h_t}{\partial x_{t-k}} = \frac{\partial h_t}{\partial h_{t-1}} \cdots
-# \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \; \frac{\partial h_{t-k}}{\partial x_{t-k}} .$$
+# $$\frac{\partial h_t}{\partial x_{t-k}} = \frac{\partial h_{t-k}}{\partial x_{t-k}} \;
+# \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \cdots \frac{\partial h_t}{\partial h_{t-1}} .$$
 #
 # Here $h_t$ stands for the whole state: in the plain cell $h$ with its $H = 24$ numbers, in the LSTM $h$ and $c$ with
 # 24 each, 48 in all.
@@ -277,9 +277,9 @@ def network(name, rng):
 
 
 def jacobian(function, point, nudge=1e-6):
-    """Derivatives of results with respect to entries: (results, entries)."""
+    """Derivatives of results with respect to entries: (entries, results)."""
     nudges = nudge * np.eye(len(point))
-    return (function(point + nudges) - function(point - nudges)).T / (2 * nudge)
+    return (function(point + nudges) - function(point - nudges)) / (2 * nudge)
 
 
 def influence_by_distance(name, seed, words=100, cut=False):
@@ -299,10 +299,10 @@ def influence_by_distance(name, seed, words=100, cut=False):
             lambda rows: step(rows[:, :8], rows[:, 8:], *weights),
             np.concatenate([word, state]),
         )
-        sizes.append(np.linalg.norm(chain @ one_step[:, :8]))
+        sizes.append(np.linalg.norm(one_step[:8] @ chain))
         if cut:
-            one_step[:, 8:32] = 0
-        chain = chain @ one_step[:, 8:]
+            one_step[8:32] = 0
+        chain = one_step[8:] @ chain
     return np.array(sizes) / sizes[0]
 
 
@@ -322,10 +322,11 @@ for name in names:
 #
 # First the matrix. Each number of the new change, $\delta W_h$, is a sum of $H$ entries of $W_h$, weighted by the
 # numbers of $\delta$. The entries are independent and uniform up to $\pm 1/\sqrt H$, so the square of such a sum is on
-# average $\|\delta\|^2 / (3H)$ ([derived](#three-explanations)). The change has $H$ such numbers, so its squared length
+# average $\|\delta\|^2 / (3H)$ ([derived](#four-explanations)). The change has $H$ such numbers, so its squared length
 # is about $\|\delta\|^2 / 3$: a typical change shrinks to about $1/\sqrt 3 = 0.58$ of its length.
 #
-# Then the slope: it is 0.86 on average. Together they make 0.50 a step. Measured:
+# Then the slope, which we can only measure: it is 0.86 on average. Together they predict $0.58 \cdot 0.86 = 0.50$ a
+# step. The next cell measures both factors, and how much really is left:
 
 # %% matrix, slope and both, along 200 texts tags=["hide-input"]
 slopes, shrinks = [], []
@@ -364,14 +365,14 @@ assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 #
 # The sum inside an LSTM's forget gate is spread around 0, so the gate stands about half open, $\sigma(0) = \frac12$.
 # But a change of $c$ also changes $h$, and $h$ enters the next gates and so the next $c$: this *path through $h$* adds
-# some more ([measured](#three-explanations)). With the gate held open, $f$ is about 0.95. Here are all four side by
+# some more ([measured](#four-explanations)). With the gate held open, $f$ is about 0.95. Here are all four side by
 # side, between 5 and 20 back:
 #
 # | | the matrix or the gate keeps | and then | a step |
 # |---|---|---|---|
 # | plain | 0.58 | times the slope, 0.86 | about 0.5 |
 # | LSTM | about ½ | and more on a path through $h$ | 0.64 |
-# | plain, orthogonal $W_h$ | 1 | times the slope, some 0.8 | 0.8 |
+# | plain, orthogonal $W_h$ | 1 | times the slope, about 0.8 | 0.8 |
 # | LSTM, gate open | 0.95 | and more on the path through $h$ | about 0.97 |
 #
 # Influence decides what can be learned. Training moves each parameter against the *gradient*, the derivative of the
@@ -385,18 +386,13 @@ assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 # Must the gradient vanish? A matrix multiplies the length of a vector at most by its largest **singular value**. If
 # that of $W_h$ is below 1, the gradient must vanish, because the slope of $\tanh$ is never above 1: with 0.9, at most
 # $0.9^{100} \approx 0.00003$ of a change is left after 100 steps. In the plain cell here the largest singular value is
-# a little above 1, so a single step can lengthen a change. But the lengthened change comes out in another direction,
-# which the next step may shorten. For example, $\begin{pmatrix} 0 & 1.1 \\ 0.3 & 0 \end{pmatrix}$ turns the row
-# $(1, 0)$ into $(0, 1.1)$, which is longer, but that into $(0.33, 0)$: on average a factor of $\sqrt{0.33} = 0.57$ a
-# step. In general, where a matrix multiplies again and again, the average factor per step tends to one number, the size
-# of its largest *eigenvalue*. For our $W_h$ that is only about 0.6, close to the 0.58 by which it shrinks a typical
-# change in one step. With the slope of $\tanh$ on top, the gradient vanishes all the same, as measured above.
+# a little above 1, and the gradient vanishes all the same ([why](#four-explanations)).
 #
 # Where each step multiplies by more than 1, the gradient grows instead: 50 factors of 1.1 make 117. This is the
 # **exploding gradient**. In training the loss can then suddenly leap up or become NaN (*not a number*). Print the
-# length of the gradient at each step: if this is the reason, the length leaps up first. **Clipping** helps: a gradient
-# that is too long is made shorter ([chapter 11](11_training.ipynb#clipping)). But no rescaling helps a gradient that
-# vanishes, because the far words' share of it stays as small as it was.
+# length of the gradient at each training step: if this is the reason, the length leaps up first. **Clipping** helps: a
+# gradient that is too long is made shorter ([chapter 11](11_training.ipynb#clipping)). But no rescaling helps a
+# gradient that vanishes, because the far words' share of it stays as small as it was.
 
 # %% tags=["proof"]
 assert influence["plain"][20] < 1e-5 and influence["LSTM"][20] < 1e-4
@@ -478,19 +474,15 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# At most 24. Take first a state of one number, such as $x_1 + x_2$. Each of the two explains half the variance of the
-# state. The share that one number explains of another by a linear fit is their squared correlation, so it is the same
-# in both directions: the state explains half of each $x$, too, and together this counts as one number recalled. Other
-# mixtures do no better. The $x$ are independent, so the shares of the state's variance that they explain add up, to at
-# most all of it, which is 1. By the same symmetry, each of these shares is also the $R^2$ with which the state recalls
-# that $x$. So these $R^2$, too, add up to at most 1.
+# At most 24. Take first a state of one number that has read two independent ones of variance 1, $h = a x_1 + b x_2$.
+# The share of one number's variance that a linear fit to another explains is the square of their correlation. The
+# correlation of $h$ and $x_1$ is $a / \sqrt{a^2 + b^2}$, so $h$ recalls $x_1$ with $R^2 = a^2 / (a^2 + b^2)$, and $x_2$
+# with $b^2 / (a^2 + b^2)$. Together they are 1, so what one gains the other loses: with $a = b$ half of each is
+# recalled, and with $a = 2b$ the shares are 0.8 and 0.2. However many numbers $h$ has read, it has a budget of 1 to
+# share among them, and a $\tanh$ cannot raise it.
 #
-# Now take a state of 24 numbers, and go through them in order. From each, subtract what a linear fit to the numbers
-# before it in that order predicts. The 24 remainders are uncorrelated. Each remainder is a linear mixture of the
-# state's numbers, and, since the subtractions can be undone, each number of the state is such a mixture of the
-# remainders. So a linear fit to the remainders recalls exactly as much as one to the state itself. Since they are
-# uncorrelated, what all 24 explain of an $x$ is the sum of what each explains alone. And each alone explains, summed
-# over all $x$, at most 1. So together they recall at most 24 ([proof](#why-not-more-than-24)).
+# A state of 24 numbers has 24 such budgets, because a matrix can turn it into 24 uncorrelated numbers that hold the
+# same information, and what uncorrelated numbers explain adds up ([proof](#why-not-more-than-24)).
 #
 # Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more: 21. It
 # spreads nearly the same memory over more words: less of the latest two words, more of older ones.
@@ -508,8 +500,8 @@ for name in names:
 # stay. But both choose before the question comes, and neither lifts the bound.
 #
 # Why not a larger state, then? It holds more, at a price: the state must grow with the text, and the work of each step
-# grows with the square of the state. Already 50 words of 8 need a state of 400 numbers. Its $W_h$ is $400 \times 400$,
-# so a step takes more than $400^2$ multiplications.
+# grows with the square of the state. Even 50 words of 8 numbers each need a state of 400. Its $W_h$ is
+# $400 \times 400$, so a step takes more than $400^2$ multiplications.
 #
 # Real words depend on one another, so more of them fit, and a nonlinear fit can recover more. But the state stays as
 # wide as it is, however long the text.
@@ -632,10 +624,10 @@ for back in (1, 10, 40):
 # scores stay fixed, nudging a word moves the answer by the nudge times that word's weight: one factor, not a product
 # over steps. A word of small weight has little influence here, too, but its score decides that, not its distance.
 #
-# Here are influence and recall of the four recurrent networks as curves. The level line at 1, on the right, is
+# Here are influence and recall of the four recurrent networks as curves. The horizontal line at 1, on the right, is
 # attention with the score set by hand; it is drawn, not measured.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain and LSTM fall straight, below a ten-thousandth at 20 back; the plain, orthogonal one falls less than half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all four curves are near 0 by 10 back, and attention is a level line at 1."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain and LSTM fall straight, below a ten-thousandth at 20 back; the plain, orthogonal one falls less than half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all four curves are near 0 by 10 back, and attention is a horizontal line at 1."}}
 colors = dict(
     zip(
         names,
@@ -689,8 +681,8 @@ quiz.one_choice(
 # The bottleneck hurt in translation. A network for translation had two parts and was called an *encoder-decoder* or
 # **sequence-to-sequence** network (*seq2seq*). A recurrent **encoder** read the source sentence, and a recurrent
 # **decoder** wrote the translation. From the source the decoder got only the encoder's last state, so everything had to
-# fit into one vector before the first word was written. A longer sentence has more to fit in, and translations did get
-# worse with its length ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)).
+# fit into one vector before the first word was written. The longer the sentence, the more has to fit in, and
+# translations did get worse with length ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)).
 #
 #
 #
@@ -744,25 +736,27 @@ plt.show()
 # The next state is the new $s$, so the scores change and the decoder looks elsewhere, mostly at the source words that
 # it is about to translate. Such a pairing of words is an **alignment** ([chapter 13](13_alignment.ipynb)).
 #
-# Nobody tells the decoder where to look: it learns this. Every step from the scores to the next word is differentiable,
-# so the gradient reaches the scores: whenever more weight on a source word makes the right next word likelier, training
-# pushes up the score of that source word. If the decoder took only the word with the highest score, *hard attention*, a
-# small change of a score would change nothing, and the gradient could not tell where to look instead.
+# Nobody tells the decoder where to look: it learns to. Every step from the scores to the next word is differentiable,
+# so the gradient reaches the scores: where one source word would make the right next word likelier than the present
+# blend does, training pushes up the score of that source word. If the decoder took only the word with the highest
+# score, a form of *hard attention*, a small change of a score would change nothing, and the gradient could not tell
+# where to look instead.
 #
 # But is $c$ not one small vector again? Yes, but there is a new $c$ for each word that is written, another blend of all
 # the states, so no single state has to hold everything. And each $h_j$ is one step away from $c$, both for what it
 # hands over and for the gradient that comes back. Looking back helped where the old network failed: trained on
 # sentences of up to 50 words, the network of 2014 got no worse on sentences of 50 words and more.
 #
-# ## The transformer: no state at all
+# ## The transformer: no recurrence at all
 #
 # The network of 2014 leaves two problems. Each state is computed from the one before it, so the words must be taken one
 # after another. And within the source, and within the translation, the path from one word to another is still long.
 #
 # The transformer of 2017 keeps the attention and drops the recurrent network around it. It is a stack of **layers**.
 # Each layer takes a vector for every word and returns a new one. In a layer each word asks a question of its own and
-# looks at the words of its *own* sentence, as the decoder above looks at the source. This is *self-attention*. Where
-# a translation is written, its words look at the source, too, as before: *cross-attention*.
+# looks at the words of its *own* sentence, as the decoder above looks at the source: *bites*, for example, may look for
+# who bites. This is *self-attention*. Where a translation is written, its words look at the source, too, as before:
+# *cross-attention*.
 #
 # That removes both problems. When a text is read, all the vectors that a word looks at are there before the layer
 # begins, so the layer computes all words at once, and any two words are one step apart. One thing is lost, the order of
@@ -779,8 +773,8 @@ plt.show()
 #
 # - the work (*complexity per layer*),
 # - the steps that must wait for one another (*sequential operations*),
-# - the longest path between two words, that is, the number of steps that a signal passes and along which a gradient may
-#   fade (*maximum path length*).
+# - the longest path between two words: how many steps a signal must pass, each of which may weaken the gradient
+#   (*maximum path length*).
 #
 # | layer | work (multiplications) | sequential steps | longest path |
 # |---|---|---|---|
@@ -794,21 +788,21 @@ plt.show()
 #
 # The work has two parts. The first is the matrices. To multiply a word by a $d \times d$ matrix takes $d^2$
 # multiplications, and a plain cell has two such matrices, this convolution three, one for each word that it sees, and
-# attention four (chapters 4 and 6 introduce them). The second part, in attention only, is the $n^2$ pairs of words: to
-# compare the two takes $d$ multiplications, and to multiply one vector by its weight $d$ more. So the work of attention
-# is **quadratic** in $n$. The paper leaves out the four matrices. Counted like that, attention does less work than a
-# plain cell as long as $n < d$, because $2 n^2 d$ is then less than $2 n d^2$.
+# attention four (chapters 4 and 6 introduce them). The second part, in attention only, is the $n^2$ pairs of words:
+# comparing the two takes $d$ multiplications, and multiplying a vector by its weight $d$ more. So the work of attention
+# is **quadratic** in $n$.
 #
-# Attention needs one layer and no waiting. The price is work: counted in full, it does *more* than a plain cell at any
-# length, because it has four matrices and the cell two. But an LSTM has eight, four more than attention. So attention
-# does more work than an LSTM only where its pairs, $2 n^2 d$, outweigh the LSTM's four extra matrices, $4 n d^2$, that
-# is, where $n$ is above $2d$. With the original transformer's width, $d = 512$, this is beyond about a thousand words
-# ([counted below](#how-much-work-is-it)).
+# Attention needs one layer and no waiting. The price is work: it does *more* than a plain cell at any length, because
+# it has four matrices and the cell two. But an LSTM has eight, four more than attention. So attention does more work
+# than an LSTM only where its pairs, $2 n^2 d$, outweigh the LSTM's four extra matrices, $4 n d^2$, that is, where $n$
+# is above $2d$. With the original transformer's width, $d = 512$, this is beyond about a thousand words ([counted
+# below](#how-much-work-is-it)). (The paper leaves the four matrices out. So it says that attention does less work than
+# a plain cell as long as $n < d$, where $2 n^2 d$ is less than $2 n d^2$.)
 #
 # What attention saves in training is the *waiting*. There the right translation is known, so its words are read all at
 # once, like the source ([chapter 9](09_decoder.ipynb)). But a plain cell or an LSTM needs $h_{t-1}$ before it can
-# compute $h_t$. Waiting is slow on a GPU, because its thousands of units work side by side. Even when many sentences
-# are read together, one step handles only one word of each, and that is often too little work to fill them.
+# compute $h_t$. Waiting is costly on a GPU, because most of its thousands of units then stand idle. Even when many
+# sentences are read together, one step handles only one word of each, and that is often too little work to fill them.
 #
 # When attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)). It
 # then keeps vectors of all earlier words (the *KV cache*): a state, too, but one that grows with the text. So each
@@ -974,8 +968,8 @@ verdict
 #
 # Which word of a sentence matters depends on what is asked, and that is known only afterwards. A recurrent network has
 # to pack the words into a state of fixed size as they come: with a poor start it forgets them within a sentence, and a
-# linear fit recovers at most as many numbers as the state has. Attention keeps the words and looks back at all of them
-# in one step. When every word looks, every word has to be compared with every other.
+# linear fit recovers at most as many independent numbers as the state has. Attention keeps the words and looks back at
+# all of them in one step. When every word looks, every word has to be compared with every other.
 #
 # **Sources.** The plain recurrent network: [Elman (1990)](https://doi.org/10.1207/s15516709cog1402_1). Why gradients
 # vanish: [Bengio, Simard and Frasconi (1994)](https://doi.org/10.1109/72.279181). Orthogonal initialisation: [Saxe,
@@ -997,51 +991,58 @@ verdict
 # Results that the chapter used without deriving them, and a mistake that makes a recurrent network read the wrong
 # memory.
 #
-# ### Three explanations
+# ### Four explanations
 #
-# Three of the numbers in [How fast do they forget?](#how-fast-do-they-forget) need an explanation: why $W_h$ shrinks a
-# change to 0.58 of its length, why the LSTM keeps more than its forget gate, and why the slope is smaller in the
-# orthogonal cell.
+# Four findings of [How fast do they forget?](#how-fast-do-they-forget) need an explanation: that $W_h$ shrinks a change
+# to 0.58 of its length, that the gradient vanishes although one step can lengthen a change, that the LSTM keeps more
+# than its forget gate lets through, and that the slope is smaller in the orthogonal cell.
 #
 # The entries of $W_h$ are uniform between $-1/\sqrt{H}$ and $1/\sqrt{H}$. Between $-a$ and $a$ the variance is
 # $a^2 / 3$, here $1/(3H)$. An entry of $\delta W_h$ is a sum of $H$ of them, each times an entry of $\delta$. Variances
 # of independent terms add up, and a factor enters as its square, so the variance is $\|\delta\|^2 / (3H)$. The mean is
 # 0, so this is the average square that was used above.
 #
-# The LSTM keeps more than its forget gate lets through, because of the path through $h$. With the gate open it keeps
-# about 0.97 per step (0.96 from 1 to 5 steps back, 0.985 from 20 to 40: slower than exponential). Cut that path, and
-# 0.95 is left. With PyTorch's initialisation it keeps about 0.64, and without that path 0.55. That is still a little
-# more than $\frac12$, because the gates differ, and those that are further open keep more.
+# A single step can lengthen a change, because the largest singular value of $W_h$ is a little above 1. But the
+# lengthened change comes out in another direction, which the next step may shorten. For example,
+# $\begin{pmatrix} 0 & 1.1 \\ 0.3 & 0 \end{pmatrix}$ turns the row $(1, 0)$ into $(0, 1.1)$, which is longer, but that
+# into $(0.33, 0)$: on average a factor of $\sqrt{0.33} = 0.57$ a step. In general, where a matrix multiplies again and
+# again, the average factor per step tends to one number, the size of its largest *eigenvalue*. For our $W_h$ that is
+# only about 0.6, close to the 0.58 by which it shrinks a typical change in one step. So over many steps $W_h$ shrinks
+# every change, the slope of $\tanh$ shrinks it further, and the gradient vanishes.
 #
-# The slope of $\tanh$ is 0.86 in the plain cell, but some 0.8 in the orthogonal one. The states of the orthogonal one
+# The LSTM keeps more, because of the path through $h$. With the gate open it keeps about 0.97 per step (0.96 from 1 to
+# 5 steps back, 0.985 from 20 to 40: slower than exponential). Cut that path, and 0.95 is left. With PyTorch's
+# initialisation it keeps about 0.64, and without that path 0.55. That is still a little more than $\frac12$, because
+# the gates differ, and those that are further open keep more.
+#
+# The slope of $\tanh$ is 0.86 in the plain cell, but about 0.8 in the orthogonal one. The states of the orthogonal one
 # are larger, and the $\tanh$ is flatter there.
 
 # %% [markdown]
 # ### Why not more than 24?
 #
-# Take a state of one number that has read two independent ones of variance 1, $h = a x_1 + b x_2$. Its correlation with
-# $x_1$ is $a / \sqrt{a^2 + b^2}$, and the square of that is the $R^2$ with which $h$ recalls $x_1$:
-# $a^2 / (a^2 + b^2)$. For $x_2$ it is $b^2 / (a^2 + b^2)$. Together they are 1, so what one gains the other loses: with
-# $a = b$ half of each is recalled, and with $a = 2b$ the shares are 0.8 and 0.2. However many numbers $h$ has read, it
-# has a budget of 1 to share among them.
+# Take a state of $N$ numbers. From each, subtract what a linear fit to the numbers before it predicts. That leaves $N$
+# uncorrelated numbers, and since the subtractions can be undone, a linear fit to them recalls exactly as much as one to
+# the state itself.
 #
-# Now take a state of $N$ numbers. A matrix turns it into $N$ uncorrelated numbers that hold the same information. Write
-# every $R^2$ into a matrix, with a row for each of these $N$ and a column for each number read. An $R^2$ is the same in
-# both directions, so we may read the matrix in two ways. Where the numbers that explain are uncorrelated, their $R^2$
-# add up. Along a row, the numbers that were read explain one state number. They are independent, so the row sums to the
-# share that all of them explain, which is at most 1, with or without a $\tanh$. So the $N$ rows sum to at most $N$.
-# Down a column, the state numbers explain one number that was read, so the column sums to what the whole state recalls
-# of it. Rows and columns add up the same entries, so all that is recalled sums to at most $N$.
+# Write every $R^2$ into a matrix, with a row for each of these $N$ and a column for each number read. The $R^2$ of one
+# number on another is the square of their correlation, the same in both directions, so we may read the matrix in two
+# ways. If the explaining numbers are uncorrelated, their $R^2$ values add up. Along a row, the numbers that were read
+# explain one state number. They are independent, so the row sums to the share that all of them explain, which is at
+# most 1, with or without a $\tanh$. So the $N$ rows sum to at most $N$. Down a column, the state numbers explain one
+# number that was read, so the column sums to what the whole state recalls of it. Rows and columns add up the same
+# entries, so all that is recalled sums to at most $N$.
 #
-# The $R^2$ that we measured is *adjusted*: what a fit to pure noise would explain is subtracted.
+# The $R^2$ that we measured is *adjusted*: what a fit to pure noise would explain is subtracted, and the rest rescaled
+# so that perfect recall is still 1.
 #
 # ### Why only 14 of 48?
 #
-# Why is the LSTM, with PyTorch's initialisation, so far below its 48? Measured (the folded cells above), $c$ alone
-# recalls only some 12 of 24. The other half of its budget goes mostly to products: in $i \odot g$ both factors depend
+# Why is the LSTM, with PyTorch's initialisation, so far below its 48? As measured in the folded cells above, $c$ alone
+# recalls only about 12 of 24. The other half of its budget goes mostly to products: in $i \odot g$ both factors depend
 # on the same word, so $c$ contains products of two of the numbers read. These do not help a linear fit, because
 # $x_1 x_2$ is correlated with neither factor. What $h = o \odot \tanh c$ knows beyond $c$ is mostly products again, so
-# it adds only about 2 numbers. But let the fit predict such products, too, and all $R^2$ together come to some 45 of
+# it adds only about 2 numbers. But let the fit predict such products, too, and all $R^2$ together come to about 45 of
 # 48.
 #
 # And why does the LSTM with its gate open recall 82 percent of the latest word? Because of the biases, what a step adds
@@ -1071,8 +1072,9 @@ for n in (50, 512, 5000):
 # The paper itself drops the constants and the four matrices of attention. The convolutions that it counts are
 # *dilated*: they skip words and need fewer layers.
 #
-# A recurrent network that is linear in its state need not wait for it: linear steps can be combined before the state is
-# known. Mamba, in the sources, uses this.
+# A recurrent network that is linear in its state need not take its steps one after another: two linear steps make one
+# linear step, so steps can be combined in pairs, all pairs at once, before any state is known. Mamba, in the sources,
+# uses this.
 
 # %% [markdown]
 # ### Break it: someone else's memory

@@ -41,7 +41,7 @@ transformer_map(built=2)
 # and positive where question and word both have large numbers of the same sign, so the score is high where the two
 # agree.
 #
-# Why multiply and add? Compare three ways to look up:
+# Why multiply and add? Compare three ways to look something up:
 #
 # - *Equality*, as in a Python dictionary, finds only what is exactly the same, and no word is $(0, 2, 0)$. Nor can a
 #   model be trained with it: after any small change of the numbers the answer stays *no*, so training cannot tell what
@@ -197,7 +197,7 @@ print("tea and coffee ", dot(tea, coffee))
 
 # %% [markdown]
 # Coffee, 15 against 13, because it has the same *drink* and a larger *warm*. The dot product measures two things at
-# once: how nearly two vectors say the same, and how loudly they say it.
+# once: how nearly two vectors say the same thing, and how loudly they say it.
 #
 # ## Direction and length
 #
@@ -352,7 +352,7 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # *vector database*, say) often uses the cosine; with dot products it is a *maximum inner product search*. In a
 # *look-up* we keep the lengths, because training can then use them. It can lengthen the keys that are often worth
 # finding. And it can shorten a key such as $(9, 9, 9)$, which would otherwise score 18 for *every* question that asks
-# for one feature with a 2. The original transformer leaves the lengths to training.
+# for one feature with a 2.
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -420,14 +420,14 @@ for width in widths:
 # $(1, 0, \dots, 0) \cdot u$, which is the entry $u_1$.
 #
 # So how large is $u_1$? The squares $u_1^2, \dots, u_D^2$ sum to 1, because $u$ has length 1. No axis is favoured, so
-# all $D$ squares have the same mean, which must be $1/D$. Its root, the typical size of $u_1$, is $1/\sqrt D$.
+# all $D$ squares have the same mean, which must be $1/D$. Its square root, the typical size of $u_1$, is $1/\sqrt D$.
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly *orthogonal*.
 #
 # So is 0.5 high? At width 2, two pairs in three have a cosine above 0.5 or below $-0.5$. At width 64, where 0.5 is four
-# times the typical size, only two or three pairs in 100,000 do. So a key whose cosine with a query is 0.5 stands out
-# among thousands of random ones.
+# times the typical size, only about two pairs in 100,000 do. So a key whose cosine with a query is 0.5 stands out among
+# thousands of random ones.
 #
 # And the typical *dot product* of two strangers? It is a sum of $D$ products $a_i b_i$. Each has mean 0, so its
 # variance is the mean of $a_i^2 b_i^2$. Because $a_i$ and $b_i$ are independent, this is the mean of $a_i^2$ times the
@@ -436,11 +436,11 @@ for width in widths:
 # and negative terms mostly cancel). Chapter 3 will divide scores by this $\sqrt D$.
 
 # %% tags=["proof"]
-import math
-
 assert all(abs(typical[width] * width**0.5 - 1) < 0.03 for width in widths)
 assert 87 < np.degrees(np.arccos(typical[512])) < 88
-assert round(100_000 * math.erfc(4 / 2**0.5)) == 6  # of a normal distribution
+cosines = np.linspace(-1, 1, 200_001)
+density = (1 - cosines**2) ** ((64 - 3) / 2)  # of a stranger's cosine at width 64
+assert round(1e5 * density[abs(cosines) > 0.5].sum() / density.sum()) == 2
 
 # %% [markdown]
 # ## Real vectors
@@ -510,13 +510,13 @@ for word in ("tea", "debts", "python"):
 # | **tea and coffee** | **0.44** |
 # | a word and its nearest other word, median of those we tried | 0.58 |
 #
-# A made-up word means nothing. The mean and the covariance only make it as likely to point this way or that as word
-# vectors roughly are; a stranger from the section before would favour no direction, and the comparison would be too
-# easy. So the second row is what the best of 21,000 reaches by chance. It is far above the 0.07 of the first row,
-# because it is the best of so many and not one pair. (That 0.07 is itself more than the $1/\sqrt{384} = 0.05$ of random
-# vectors, because word vectors do not fill all directions evenly.) Tea and coffee are well above the second row, so
-# their 0.44 is hardly an accident. But they are below the last row, so for a nearest word 0.44 is nothing special. A
-# cosine is high or low only among others from the same model.
+# A made-up word means nothing. But real word vectors favour some directions, and the mean and covariance give it
+# roughly the same preferences. A stranger from the section before has none and would be too easy to beat. So the second
+# row is what the best of 21,000 reaches by chance. It is far above the 0.07 of the first row, because it is the best of
+# so many and not one pair. (That 0.07 is itself more than the $1/\sqrt{384} = 0.05$ of strangers, because word vectors
+# do not fill all directions evenly.) Tea and coffee are well above the second row, so their 0.44 is hardly an accident.
+# But they are below the last row, so for a nearest word 0.44 is nothing special. A cosine is high or low only in
+# comparison with others from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -538,8 +538,8 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 #
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
 #
-# First by hand, with the vectors of the first section: the queries *what gets paid?* and *how often?* as rows, times
-# the keys *Lannister*, *always*, *pays* and *debts* as columns:
+# First by hand, with the vectors of the first section: the queries *what gets paid?*, $(0, 2, 0)$, and *how often?*,
+# $(0, 0, 2)$, as rows, times the keys *Lannister*, *always*, *pays* and *debts* as columns:
 #
 # $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 2 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 6 & 0 & 0 \end{pmatrix} .$$
 #
@@ -595,17 +595,17 @@ plt.show()
 # - It is symmetric: *hot* can score *coffee* no higher than *coffee* scores *hot*. But *hot* should find the noun that
 #   it belongs to, and that noun need not look back.
 # - Every word finds itself first, because the diagonal holds the squared lengths, here 1, and between vectors of length
-#   1 no dot product is larger. But a look-up is for what other words can add.
+#   1 no dot product is larger. But a word asks in order to learn something from *other* words.
 #
 # Both faults come from using one vector as query *and* as key. A query or key need not be the word's vector itself. It
-# can be the product of that vector with a matrix whose numbers are learned. But one such matrix $W$ for both would cure
-# neither fault. With the words as rows of $X$, the scores would be $XW (XW)^\top$, which is again symmetric. Its
-# diagonal still holds squared lengths, now of the rows of $XW$. Let $a$ and $b$ be two rows of $XW$. For the word of
-# row $a$ to find the word of row $b$ before itself, $a \cdot b$ must be more than $\|a\|^2$. But it is at most
-# $\|a\| \, \|b\|$, so $b$ must be the longer of the two, and the word with the longest row can never find another
-# before itself. Two matrices cure both faults: [chapter 4](04_self_attention.ipynb#queries-keys-and-values) gives each
-# word a query and a separate key, through two matrices that training can change, so the scores are
-# $X W_Q (X W_K)^\top$.
+# can be the product of that vector with a matrix whose numbers are learned. But one such matrix $W$ for both would not
+# cure the first fault at all, and would cure the second only in part. With the words as rows of $X$, the scores would
+# be $XW (XW)^\top$, which is again symmetric. Its diagonal still holds squared lengths, now of the rows of $XW$. Let
+# $a$ and $b$ be two rows of $XW$. For the word of row $a$ to find the word of row $b$ before itself, $a \cdot b$ must
+# be more than $\|a\|^2$. But it is at most $\|a\| \, \|b\|$, so $b$ must be the longer of the two, and the word with
+# the longest row can never find another before itself. Two matrices can cure both: [chapter
+# 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two matrices
+# that training can change, so the scores are $X W_Q (X W_K)^\top$.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -613,7 +613,7 @@ quiz.one_choice(
     "with the question's words as queries?",
     quiz.wrong(
         "64 × 64",
-        "That would be the shape of $Q^\\top K$ if both had the same number of rows: it compares the 64 *properties* with each "
+        "That would be the shape of $Q^\\top K$ if both had the same number of rows: it compares the 64 *features* with each "
         "other, not the words. The width is what gets summed away.",
     ),
     quiz.wrong(
@@ -902,9 +902,10 @@ assert luckiest.max() < 0.43
 # ### More features than dimensions
 #
 # In a wide space random vectors are almost at right angles ([above](#how-alike-are-strangers)), so there is room for
-# many. Draw 2,000 random vectors of width 512, nearly four times as many as there are axes: the largest of all their
-# cosines, in size, lay between 0.21 and 0.24 in ten draws. The number of nearly perpendicular directions that fit grows
-# exponentially with the width ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2).
+# many. Draw 2,000 random vectors of width 512, nearly four times as many as there are axes: the largest of their
+# cosines in absolute value lay between 0.21 and 0.24 in ten draws. The number of nearly perpendicular directions that
+# fit grows exponentially with the width ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture
+# 2).
 #
 # A model could use that, and small ones have been shown to do so ([Elhage and others,
 # 2022](https://transformer-circuits.pub/2022/toy_model/index.html)). Such a model gives every *feature*, such as *is a
@@ -921,7 +922,8 @@ assert luckiest.max() < 0.43
 # must tell the 20 features that are present from the 1,980 that are *absent*. The dot products with the present ones
 # should be 1, but the smallest of the 20 is 0.65. Those with the absent ones should be 0, but they are about as noisy,
 # and the largest of so many is 0.68 (means of 400 draws). In more than half of the draws no threshold separates present
-# from absent: there may be many features, but only a few of them can be present at a time.
+# from absent. So if features are read by single dot products, there may be many, but only a few of them can be present
+# at a time.
 
 # %% tags=["proof"]
 crowd = normalize(np.random.default_rng(0).standard_normal((8000, 512)))

@@ -71,8 +71,8 @@ with np.errstate(all="ignore"):
         print(row, "->", (row / np.sum(row)).round(2))
 
 # %% [markdown]
-# In the third line the scores sum to 0, and a division by 0 gives no shares; in the last, our list, ice gets a negative
-# share.
+# In the third line the scores sum to 0, and a division by 0 gives no shares; in the last line, our list, ice gets a
+# negative share.
 #
 # The second line shows another fault: with 10 added to the scores of the first line, the winner's share falls from 0.67
 # to 0.36. But such a shift should change nothing, because it favours no key. To see this, give every key a fourth entry
@@ -86,8 +86,8 @@ with np.errstate(all="ignore"):
 # 2. The shares sum to 1.
 # 3. A higher score gets a larger share.
 # 4. A common shift of all scores changes no share.
-# 5. The ratio of two shares depends on their own two scores alone: not on other keys, nor on which two keys the shares
-#    belong to.
+# 5. The ratio of two shares depends on their two scores alone: whichever keys have these scores, and whatever else is
+#    in the list.
 #
 # Demand 1 is there for learning. If a key had share 0 for a range of scores, no small change of its score would change
 # its share, so learning would get no hint, and the key could be lost. Demand 2 keeps a blend on the scale of the
@@ -202,7 +202,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "Dividing the scores by their sum",
-        "The weights sum to 1 anyway, but the scores need not. Dividing them changes their differences, and may divide by 0.",
+        "The weights sum to 1 anyway, but the scores need not. Dividing them changes their differences, and may mean dividing by 0.",
     ),
 )
 
@@ -328,7 +328,7 @@ assert (
 )
 
 # %% [markdown]
-# After the two words and their plurals comes *bank*, nearer to the blend than all other words. (To *account* alone its
+# After the two words and their plurals comes *bank*, nearer to the blend than any other word. (To *account* alone its
 # cosine is 0.31, to *river* 0.25.) We chose the pair and the shares; for most pairs nothing so neat appears.
 
 # %% [markdown]
@@ -445,7 +445,7 @@ assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 # is the matrix of all products $w_i w_j$. For the weights 0.090, 0.245, 0.665 its last column, which says what the last
 # score does to every weight, is:
 #
-# | | score 3 |
+# | | the third score, $s_3$ |
 # |---|---|
 # | weight 1 | $-0.090 \cdot 0.665 = -0.060$ |
 # | weight 2 | $-0.245 \cdot 0.665 = -0.163$ |
@@ -655,11 +655,13 @@ plt.show()
 # median is about 0.07 at both. Why is the scaled median the same at both widths? The gradient has three factors. The
 # first, $w_1$, is about the same at every width, because the scaled scores are about the same. The second, $1/\tau$, is
 # $1/\sqrt{d_k}$. But the length of the third, $k_1 - \bar k$, grows as $\sqrt{d_k}$, because its square is a sum of
-# $d_k$ squares. So the second and the third cancel. Does a short gradient hold up learning? Draw queries again, each
-# with ten random keys, and let each query move while its keys stay as they are. A step adds 10 times the gradient of
-# $w_1$ to the query; the 10 is called the **learning rate**. A query succeeds if its right key has more than 0.9 of the
-# weight. The table shows how many have succeeded before the first step, and how many after 100 steps. (The shares after
-# 100 steps are of 500 queries, so a few points are chance.)
+# $d_k$ squares. So the second and the third cancel.
+#
+# Does a short gradient hold up learning? Now an experiment: draw queries again, each with ten random keys, and let each
+# query move while its keys stay as they are. A step adds 10 times the gradient of $w_1$ to the query; the 10 is called
+# the **learning rate**. A query succeeds if its right key has more than 0.9 of the weight. The table shows how many
+# have succeeded before the first step, and how many after 100 steps. (The shares after 100 steps are taken over 500
+# queries, so a few points either way are chance.)
 #
 # | | width 64, before | after | width 1024, before | after |
 # |---|---|---|---|---|
@@ -815,8 +817,8 @@ verdict
 # %% [markdown]
 # ### Exercise 2: The logarithm of a softmax
 #
-# *Medium, 10 minutes.* Training needs $\ln w_i$ (chapter 11). `np.log(softmax(scores))` gives minus infinity as soon
-# as a weight rounds to 0. Find a form that stays finite for all scores whose differences are finite.
+# *Medium, 10 minutes.* Training needs $\ln w_i$ (chapter 7). `np.log(softmax(scores))` gives minus infinity as soon as
+# a weight rounds to 0. Find a form that stays finite for all scores whose differences are finite.
 
 
 # %% tags=["exercise"]
@@ -988,9 +990,9 @@ for width in (64, 1024):
 # - *Learning rate 0.1.* It is too small for a hundred steps, and the unscaled version is ahead. Where its softmax is
 #   not saturated, its gradients are the larger ones, since they lack the factor $\frac1\tau$.
 # - *Learning rates 1 and 10.* At 1 nearly every scaled query finds its key, and at 10 every one does.
-# - *Learning rates from a million.* At width 64 a million lets 88 percent of the unscaled queries find their key, and
-#   $10^{12}$ nearly all, since a gradient that is not 0 can be multiplied by enough. At 1024 fewer than half do, even
-#   at $10^{12}$.
+# - *Learning rates of a million and more.* At width 64 a million lets 88 percent of the unscaled queries find their
+#   key, and $10^{12}$ nearly all, since a gradient that is not 0 can be multiplied by enough. At 1024 fewer than half
+#   do, even at $10^{12}$.
 #
 # So the division does not make all gradients larger. It lets the softmax *start* away from where they vanish.
 #
@@ -1002,12 +1004,13 @@ for width in (64, 1024):
 #
 # The division cancels the growth with the width, but not the scale of the entries. If all entries are twice as large,
 # all products are four times as large, and so are the scores. In general, if the entries have variance $v$ in place of
-# 1, unscaled scores have variance $v^2 d_k$. For example, let PyTorch's `nn.Linear` make queries and keys from words
-# whose entries have variance 1. It draws its weights evenly from $-1/\sqrt n$ to $1/\sqrt n$, where $n$ is the width of
-# a word. Numbers drawn evenly from $-b$ to $b$ have variance $b^2 / 3$, so the weights have $\frac1{3n}$. An entry sums
-# $n$ products, so $v = \tfrac13$, and unscaled scores at width 64 have variance $64 / 9 = 7.1$. Repeat the experiment
-# from this start (the assertions at the end of the cell check other claims: on dividing by $d_k$, above, and on steps
-# of fixed length, below):
+# 1, unscaled scores have variance $v^2 d_k$. For example, let PyTorch's `nn.Linear` make queries and keys from word
+# vectors whose entries have variance 1. It draws its weights uniformly from $-1/\sqrt n$ to $1/\sqrt n$, where $n$ is
+# the width of a word vector. Numbers drawn uniformly from $-b$ to $b$ have variance $b^2 / 3$, so the weights have
+# variance $\frac1{3n}$. Each entry of a query is a sum of $n$ products, each of variance $1 \cdot \frac1{3n}$, so
+# $v = \tfrac13$, and unscaled scores at width 64 have variance $64 / 9 = 7.1$. Repeat the experiment from this start
+# (the assertions at the end of the cell check other claims: on dividing by $d_k$, above, and on steps of fixed length,
+# below):
 
 # %%
 for width in (64, 1024):
@@ -1034,10 +1037,12 @@ for width in (64, 1024):
 #
 # The division also matters less with another kind of step. Go back to variance 1, and give all steps the same length,
 # 0.1. Then every query finds its key at either width, with the division or without. The unscaled ones even get there
-# sooner, because without the division the same step moves the scores $\sqrt{d_k}$ times as far.
+# sooner. Without the division the same step moves the scores $\sqrt{d_k}$ times as far. They also start that much
+# further apart, but the lead that 0.9 of the weight takes at the end is the same for both: $\ln 9 = 2.2$ over one
+# rival.
 #
-# So unscaled scores spoil the size of the gradient and leave its direction right, and a step of fixed length for *each
-# query* is enough. That holds in float64, in which this is computed. Float32 holds nothing positive below about
+# So unscaled scores spoil the size of the gradient, while its direction is still useful, and a step of fixed length for
+# *each query* is enough. That holds in float64, in which this is computed. Float32 holds nothing positive below about
 # $10^{-45}$, so the weight of the right key rounds to 0 at the start for some 6 percent of the queries at width 1024,
 # and then no direction is left. Adam, of [chapter 11](11_training.ipynb#adam), rescales its steps, too. But it rescales
 # a sum over many examples, and a saturated query adds next to nothing to this sum.

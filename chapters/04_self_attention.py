@@ -233,7 +233,8 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 #   choice is clear. The columns are *alive* and *action*, so row 2, what an action asks, is $(2, 0)$.
 # - $W_K$: a living thing can be found by *alive*, and an action by *action*. Being human (row 3) adds another 1 to
 #   *alive*, so *bites* prefers *man*, whose key has a 2, to *dog*.
-# - $W_V$: the value says whether a word is alive and whether it is human. About an action it says nothing.
+# - $W_V$: the value says whether a word is alive and whether it is human. About an action it says nothing: we follow
+#   only *bites*, and leave out what *dog* and *man* would receive from it.
 
 # %% tags=["nbval-check-output"]
 import numpy as np
@@ -242,8 +243,8 @@ small_tokens = ["dog", "bites", "man"]
 small = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1]])  # alive, action, human
 
 # rows: alive, action, human; columns of w_q and w_k: alive, action
-w_q = np.array([[0, 2], [2, 0], [0, 0]])  # a living thing asks for an action, ...
-w_k = np.array([[1, 0], [0, 1], [1, 0]])  # and is found by alive, ...
+w_q = np.array([[0, 2], [2, 0], [0, 0]])  # row 1: alive asks for action
+w_k = np.array([[1, 0], [0, 1], [1, 0]])  # row 1: alive is found by alive
 w_v = np.array([[1, 0], [0, 0], [0, 1]])  # columns: is it alive, is it human
 
 q, k, v = small @ w_q, small @ w_k, small @ w_v
@@ -462,7 +463,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "The weights of one query",
-        "These are a step before it: they have a number for each key, and the output has $d_v$ numbers.",
+        "These come one step earlier: they have a number for each key, and the output has $d_v$ numbers.",
     ),
 )
 
@@ -563,8 +564,10 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # %% [markdown]
 # *Python* moves towards *programming* beside *import*, and towards *animal* beside *snake*. *Imported*, for which we
 # made no pair, works almost as well, because its cosine with *import* is 0.73. *Lizard*, whose cosine with *snake* is
-# only 0.42, gets less weight and hands over less of *animal*. That *import* implies *programming* was our choice;
-# training has to find its matrices from examples.
+# only 0.42, gets less weight and hands over less of *animal*. Beside *import*, of the two words that it implied at the
+# beginning, only *programming* comes nearer: the cosine with *pip* falls from 0.34 to 0.24, because *pip* has little in
+# common with *programming*. That *import* implies *programming* was our choice; training has to find its matrices from
+# examples.
 
 # %% [markdown]
 # ## Why the square root?
@@ -827,7 +830,7 @@ assert order[8] == 3  # Language, now the last
 
 # %% [markdown]
 # The output of *Language* stays the same, and it would with any matrices. Each score depends on two words alone, the
-# softmax divides by a *sum* over all words, an output is again such a *sum*, and a sum does not depend on the order of
+# softmax divides by a *sum* over all words, an output is itself such a *sum*, and a sum does not depend on the order of
 # its terms. So if you shuffle the words, the weights and outputs are shuffled in the same way, which is called
 # **permutation equivariance**.
 #
@@ -928,7 +931,7 @@ assert (blank == 0).all()
 # With $d_k = d_v$ the projections take $3 T D d_k$, and the pairs $2 T^2 d_k$. So in short texts the projections are
 # most of the work, until the pairs overtake them at $T = 1.5 \, D$.
 #
-# What do you gain for this? A recurrent network reads one word after the other. In attention any word reaches in one
+# What do you get in return? A recurrent network reads one word after the other. In attention any word reaches in one
 # step any other that it may see, and where the whole text is known, as in training, all queries can be computed in
 # parallel.
 
@@ -1191,8 +1194,8 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Questions about the matrices, the mask and the root, an old relative, and four ways to compute the weights. Later
-# chapters repeat what they need of them.
+# Questions about the matrices and the mask, an old relative, and four ways to compute the weights. Later chapters
+# repeat what they need of them.
 #
 # ### Why two matrices, and not their product?
 #
@@ -1264,7 +1267,7 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 # $\|k_i\| \|k_j\| \cos\theta$ with $\theta$ the angle between the two keys, scatter around 0. Divide both by $\|k_i\|$:
 # word $j$ wins only where $\|k_j\| \cos\theta > \|k_i\|$, so its key must be longer. And the scores
 # $X W_Q (X W_Q)^\top$ stay symmetric, whatever training does. With two random matrices a word's query has no more to do
-# with its own key than with any other, so training can still choose.
+# with its own key than with any other, so training decides whom the word attends to, itself included.
 #
 # An attention that picks its own word fetches nothing new. Can a shared matrix work? Yes, with two changes: [Kitaev and
 # others (2020)](https://arxiv.org/abs/2001.04451) scale the keys, but not the queries, to length 1, so that scores are
@@ -1307,11 +1310,11 @@ for used in (8, 16):
     assert lost[1] < 1e-9 if used == 8 else 0.45 < lost[1] < 0.55
 
 # %% [markdown]
-# Without $W_V$ both words may point in the same directions, so no linear map can tell their parts of the sum apart. The
-# best guess for each is half the sum. It misses $(x_i - x_j)/2$, whose squared length is on average half of one word's.
-# A matrix, even a random one, turns what was found into other directions. Where words use 8 of 16 entries, $x_j W_V$
-# fills all 16, but the last 8 numbers of the sum come from $x_j$ alone. They determine $x_j$; subtract $x_j W_V$ from
-# the sum, and $x_i$ is left. So nothing is lost. Two words that use all 16 entries do not both fit.
+# Without $W_V$ both words use the same entries, so no linear map can tell their parts of the sum apart. The best guess
+# for each is half the sum. It misses $(x_i - x_j)/2$, whose squared length is on average half of one word's. A matrix,
+# even a random one, turns what was found into other directions. Where words use 8 of 16 entries, $x_j W_V$ fills all
+# 16, but the last 8 numbers of the sum come from $x_j$ alone. They determine $x_j$; subtract $x_j W_V$ from the sum,
+# and $x_i$ is left. So nothing is lost. Two words that use all 16 entries do not both fit.
 #
 # One $W_V$ can also hold dozens of pairs like *import* → *programming*. With 50 random pairs of the 384-wide word
 # vectors the result still has a cosine of 0.9 with its target, on average, since the first words of the pairs are
@@ -1389,31 +1392,6 @@ assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
 # not equally many.
 
 # %% [markdown]
-# ### A six under the root
-#
-# An easy mistake is to divide by the root of the number of words. Suppose that the made-up scores of the six tokens of
-# *Hi , how are you ?* are divided by $\sqrt 6$. What becomes of them?
-
-# %%
-made_up = np.array(
-    [
-        [89, 12, 32, 45, 73, 34],
-        [20, 11, 15, 21, 29, 24],
-        [33, 25, 91, 36, 55, 45],
-        [52, 68, 12, 13, 40, 27],
-        [28, 27, 54, 41, 92, 12],
-        [39, 30, 73, 64, 12, 74],
-    ]
-)
-six = softmax(made_up / np.sqrt(6))
-print("largest weight in each row:", six.max(axis=1).round(3))
-assert (six.max(axis=1) > 0.99).sum() == 4
-
-# %% [markdown]
-# In four of the six rows one word has more than 0.99 of the weight, so dividing by $\sqrt 6$ did not keep scores of
-# this size from saturating the softmax. Nor could one expect it to: the 6 counts tokens, but a score sums over the
-# width of a key, so the root must be that of this width.
-#
 # ### Is attention a filter?
 #
 # A picture is cleaned of noise by averaging each pixel with others. A blur gives the neighbours of a pixel weights that
@@ -1461,8 +1439,9 @@ for name, version in versions.items():
 
 # %% [markdown]
 # Shape and shuffle catch nothing. The sum catches the wrong axis: there the columns sum to 1 and the rows do not, so an
-# output is no average of the values any more. Leaving queries out catches it, too, because there each weight depends on
-# the other queries. The same check catches the root of the number of queries, because that number changes.
+# output is no longer an average of the values. Leaving queries out catches it, too, because a softmax over queries
+# makes each weight depend on the other queries. The same check catches the root of the number of queries, because that
+# number changes.
 #
 # No division at all passes every check but the last: its weights are positive, sum to 1 and move with the words. Only
 # known numbers or independent code, such as the loop, detect it here.

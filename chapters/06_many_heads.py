@@ -119,11 +119,11 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #
 # How much does one average lose? We try to read both nouns back from what the verb receives. A word has $D = 16$
 # numbers. Every noun fills the same 8 of them, and the others are 0. So two nouns are 16 numbers, and the verb receives
-# 16: would they fit? We draw two thousand pairs of nouns, whose entries are independent normal numbers with mean 0, and
+# 16: will they fit? We draw two thousand pairs of nouns, whose entries are independent normal numbers with mean 0, and
 # set the attention weights ourselves:
 #
 # - *One head* averages the nouns with $\alpha$ and $1 - \alpha$, and multiplies by a random $W_V$ of shape (16, 16).
-#   (To multiply first gives the same, because $W_V$ is linear.) We vary $\alpha$.
+#   (Multiplying first gives the same, because $W_V$ is linear.) We vary $\alpha$.
 # - *Two heads*: one has all of its weight on the first noun, the other on the last. Each has a random $W_V$ of shape
 #   (16, 8).
 #
@@ -181,12 +181,16 @@ plt.show()
 # One head misses half, whatever $\alpha$ is. Why? The nouns fill only 8 numbers, so their average does, too. $W_V$
 # spreads these 8 over 16 entries, but it cannot tell more than they do. Which half is lost? Take $\alpha = \tfrac12$,
 # and call the nouns' sum $s$ and their difference $d$, 8 numbers each. Together they give both nouns,
-# $a = \tfrac12 (s + d)$ and $b = \tfrac12 (s - d)$, but the average determines only $s$. Does $s$ tell anything about
-# $d$? In each entry $s \, d = a^2 - b^2$, which is 0 on average because the nouns have the same variance. So if we
-# guess $m \, s$ for $d$, with any number $m$, the squared error is $(d - m s)^2 = d^2 - 2 m \, s d + m^2 s^2$. On
-# average its middle term is 0, so the error is smallest at $m = 0$. The other entries of $s$ are independent of this
-# entry of $d$ and do not help either. So no matrix can predict $d$ from $s$, and the best guess is 0. With $d$ guessed
-# as 0, both nouns are read as $\tfrac12 s$. So the errors are $a - \tfrac12 s = \tfrac12 d$ and
+# $a = \tfrac12 (s + d)$ and $b = \tfrac12 (s - d)$, but the average determines only $s$. Does $s$ tell us anything
+# about $d$?
+#
+# Take one entry; from here on $a$, $b$, $s$ and $d$ are its numbers. Then $s \, d = a^2 - b^2$, which is 0 on average
+# because the nouns have the same variance. So if we guess $m \, s$ for $d$, with any number $m$, the squared error is
+# $(d - m s)^2 = d^2 - 2 m \, s d + m^2 s^2$. On average its middle term is 0, so the error is smallest at $m = 0$. The
+# other entries of the sum are independent of this $d$ and do not help either. So no matrix can predict $d$, and the
+# best guess is 0.
+#
+# With $d$ guessed as 0, both nouns are read as $\tfrac12 s$. So the errors are $a - \tfrac12 s = \tfrac12 d$ and
 # $b - \tfrac12 s = -\tfrac12 d$, and their squares add up to $\tfrac12 d^2$. The squares of the nouns themselves,
 # $a^2 + b^2$, add up to $\tfrac12 (s^2 + d^2)$. But $s^2 - d^2 = 4 \, a \, b$, which is 0 on average because the nouns
 # are independent with mean 0. So $d^2$ is on average as large as $s^2$. The errors' $\tfrac12 d^2$ is then half of the
@@ -240,12 +244,13 @@ plt.show()
 # *rank* is at most $d_k$).
 #
 # Let $A^{(h)}$ be the attention weights of head $h$, $(T, T)$. The head adds $A^{(h)} X W_V^{(h)} W_O^{(h)}$. What if
-# all heads had the same weights $A$? Then they would add $A X \sum_h W_V^{(h)} W_O^{(h)}$ together. By the formula
-# above, with $W_V^{(h)}$ in place of $\text{head}_h$, this sum is a single product,
-# $\sum_h W_V^{(h)} W_O^{(h)} = \bigl[W_V^{(1)}, \dots, W_V^{(H)}\bigr] \, W_O$. So they would add what one wide head
-# adds, with the weights $A$ and the bracket as its $W_V$. Several heads gain only where their attention weights differ.
-# Also, a sum has no order: if two heads change places, together with their rows of $W_O$, the layer computes the same.
-# So a head's number by itself means nothing, and *head 3* of one trained model need not be like *head 3* of another.
+# all heads had the same weights $A$? Then together they would contribute $A X \sum_h W_V^{(h)} W_O^{(h)}$. By the
+# formula above, with $W_V^{(h)}$ in place of $\text{head}_h$, this sum is a single product,
+# $\sum_h W_V^{(h)} W_O^{(h)} = \bigl[W_V^{(1)}, \dots, W_V^{(H)}\bigr] \, W_O$. So they would contribute what one wide
+# head does, with the weights $A$ and the bracket as its $W_V$. Several heads gain only where their attention weights
+# differ. Also, a sum has no order: if two heads change places, together with their rows of $W_O$, the layer computes
+# the same. So a head's number by itself means nothing, and *head 3* of one trained model need not be like *head 3* of
+# another.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -562,7 +567,7 @@ assert np.allclose(sum(terms), mixed)
 # ### What do eight heads cost?
 #
 # **Predict first.** The original transformer has $D = 512$ and 8 heads of 64. Give it a sentence of 100 words. If you
-# change the number of heads and keep $D$, which of these grow: parameters, multiplications, attention weights?
+# raise the number of heads and keep $D$, which of these grow: parameters, multiplications, attention weights?
 
 
 # %% parameters, multiplications and weights, counted tags=["nbval-check-output", "hide-input"]
@@ -584,10 +589,12 @@ for num_heads in (1, 8, 64):
     print(f"{num_heads * 100 * 100:7,} attention weights")
 
 # %% [markdown]
-# The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$ have $4 D^2$ numbers together, however they are cut. Each word is
-# multiplied by all of them, $4 T D^2 = 104{,}857{,}600$. Scores and blends take $T^2 d_k$ multiplications each in every
-# head, so $2 H T^2 d_k = 2 T^2 D = 10{,}240{,}000$ in all, because $H \cdot d_k$ stays 512. What grows is the number of
-# attention weights, $H \, T^2$, and so the time for their softmaxes and any memory to store them.
+# The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$ have $4 D^2$ numbers together, however they are cut. Each word takes
+# one product with each of the four, of $D^2$ multiplications, so $4 T D^2 = 104{,}857{,}600$ in all. Scores and blends
+# take $T^2 d_k$ multiplications each in every head, so $2 H T^2 d_k = 2 T^2 D = 10{,}240{,}000$ in all, because
+# $H \cdot d_k$ stays
+# 512. What grows is the number of attention weights, $H \, T^2$, and so the time for their softmaxes and any memory to
+# store them.
 #
 # How many heads are best? Vaswani and others chose eight. Their table 3 gives the quality of translations as a score
 # from 0 to 100, called BLEU ([chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with
@@ -831,15 +838,15 @@ assert parted < 0.005
 # Two heads that start equal miss as much. Two that start at random miss nothing: in all three runs, each from a
 # different random start (*seed*), one head gives most to the first noun on average, the other to the last. The weights
 # need not be 1 and 0. Two different averages are enough, as 3 and $\tfrac73$ were at the start of this chapter: they
-# are two equations for two unknowns. But the weights are the coefficients of these equations, and the same $W_O$ must
-# solve them in every sentence. So each head's weights must stay nearly the same from one sentence to the next.
+# are two equations for two unknowns. But $W_O$ undoes the averaging with the same numbers in every sentence. So each
+# head's weights must stay nearly the same from one sentence to the next, or $W_O$ undoes the wrong averages.
 #
-# Training corrects each matrix by how a change in it would change the error. A change in a head reaches the output, and
-# so the error, only through the head's own rows of $W_O$. So two heads that start from different random matrices get
-# different corrections. Presumably a head lowers the error more by bringing what is still missing than by repeating
-# what the other brings, so the difference can grow. Two heads that start equal write the same through equal rows, so
-# they get equal corrections and stay equal. Different starts break this *symmetry*, and a task that one average cannot
-# solve rewards drifting apart. Where one average would do, nothing forces heads to differ.
+# Training corrects each matrix according to how a change in it would change the error. A change in a head reaches the
+# output, and so the error, only through the head's own rows of $W_O$. So two heads that start from different random
+# matrices get different corrections. Presumably a head lowers the error more by bringing what is still missing than by
+# repeating what the other brings, so the difference can grow. Two heads that start equal write the same through equal
+# rows, so they get equal corrections and stay equal. Different starts break this *symmetry*, and a task that one
+# average cannot solve rewards drifting apart. Where one average would do, nothing forces heads to differ.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -850,14 +857,14 @@ quiz.one_choice(
     ),
     quiz.right(
         "They drift apart: each is corrected through its own rows of $W_O$",
-        "Yes, as the last row of the output above shows: nothing of the nouns is missed. Equal rows of $W_O$ are needed to keep two heads equal.",
+        "Yes, as the last row of the output above shows: no part of the nouns is missed. Equal rows of $W_O$ are needed to keep two heads equal.",
     ),
     quiz.wrong(
         "One of them learns, and the other stays as it was",
         "Both contribute to the output, and both are corrected through their rows of $W_O$.",
     ),
     quiz.wrong(
-        "They drift apart only if the sentences for the one are not those for the other",
+        "They drift apart only if they are given different sentences",
         "All heads of a layer see the same sentences, always. What differs is how each is corrected.",
     ),
 )
@@ -938,7 +945,7 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off (an
 # **ablation**; see [chapter 15](15_pretrained.ipynb)): let it add 0 to the [sum of the heads](#heads-are-a-sum), and
 # measure how much worse the model does on new text. [Going further](#what-else-do-heads-do-and-can-they-be-removed)
-# tells what else heads do, which of them can be removed, and why so much weight may go to `[CLS]`.
+# describes what else heads do, which of them can be removed, and why so much weight may go to `[CLS]`.
 
 # %% [markdown]
 # ## Exercises
@@ -1207,9 +1214,9 @@ verdict
 #
 # ### Why exactly half?
 #
-# Beside the average take the combination $(1 - \alpha) \, a - \alpha \, b$. Together, average and combination give both
-# nouns. Let the nouns be independent and drawn alike, with mean 0. Then average and combination have the same variance,
-# $\alpha^2 + (1 - \alpha)^2$, and are uncorrelated: entry by entry, with variance 1, their covariance is
+# Alongside the average, take the combination $(1 - \alpha) \, a - \alpha \, b$. Together, average and combination give
+# both nouns. Let the nouns be independent and drawn alike, with mean 0. Then average and combination have the same
+# variance, $\alpha^2 + (1 - \alpha)^2$, and are uncorrelated: entry by entry, with variance 1, their covariance is
 # $\alpha (1 - \alpha) - (1 - \alpha) \, \alpha = 0$. So no matrix recovers anything of the combination from the
 # average: that half is lost. The average explains this share of each noun's variance (the squared correlation between
 # an entry of the average and the same entry of the noun):
@@ -1225,11 +1232,11 @@ verdict
 # ### Could one head escape by other means?
 #
 # - *Could its weights depend on the nouns themselves?* Yes, and that gains a little:
-#   [trained](#why-do-heads-become-different) freely, with nouns of six numbers, one head misses 42 percent, and not 50.
-#   The verb's scores for the two nouns differ by $q \cdot (k_a - k_b)$, one number about the nouns' difference. While
-#   the scores are small, this number shows in the weights: the first noun's weight minus the last noun's is almost
-#   proportional to it. And the head can hand over this difference of weights: let one entry of the values hold the
-#   position, 1 for the first noun, 0 for the verb and $-1$ for the last noun, so that its blend is the first weight
+#   [trained](#why-do-heads-become-different) freely, with nouns of six numbers, one head misses 42 percent rather than
+#   50. The verb's scores for the two nouns differ by $q \cdot (k_a - k_b)$, one number about the nouns' difference.
+#   While the scores are small, this number shows in the weights: the first noun's weight minus the last noun's is
+#   almost proportional to it. And the head can hand over this difference of weights: let one entry of the values hold
+#   the position, 1 for the first noun, 0 for the verb and $-1$ for the last noun, so that its blend is the first weight
 #   minus the last. So the verb receives nearly seven numbers, the six of the average and this one, and about 5 of 12
 #   are lost, 0.417. Where the head's keys see the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into other numbers than the last?* Not in the first layer. The matrix is the
@@ -1281,7 +1288,7 @@ for size in (8, 12, 16):
 # and measuring on another.) Apart from such hundredths, two heads never do worse in this test, and they gain most where
 # a few numbers of each word are enough. That may be the usual case: to agree with its subject, a verb needs to know
 # *one or many?*, and not all that the subject means. What narrow heads give up is in the comparing: each compares words
-# by fewer numbers ([how much](#what-if-a-head-is-too-narrow)).
+# by fewer numbers ([why that matters](#what-if-a-head-is-too-narrow)).
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -1295,8 +1302,8 @@ assert [round(two, 1) for _, two in trade.values()] == [0, 0.3, 0.5]
 # ### Do heads cut the input?
 #
 # No. A head's *output* is a slice, but every head reads the whole word, because the cut comes after the projection.
-# Compare two orders: to project the word and then cut, as above, or, by mistake, to cut the word first and project each
-# slice. Change one number of a word: in which of four heads does the word's key change?
+# Compare two orders: projecting the word and then cutting, as above, or, by mistake, cutting the word first and
+# projecting each slice. Change one number of a word: in which of four heads does the word's key change?
 
 # %%
 change = np.eye(16)[0]  # the first of 16 numbers
@@ -1343,8 +1350,9 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 # ### What else do heads do, and can they be removed?
 #
 # Clark and others (2019) found heads in BERT's middle and higher layers that follow *syntax*, from an object to its
-# verb or from an article to its noun, and one that leads from a pronoun to what it stands for. In language models some
-# heads attend to what followed an earlier copy of the same token (*induction heads*, [chapter 18](18_gpt.ipynb)).
+# verb or from an article to its noun, and one that leads from a mention, such as a pronoun, to an earlier mention of
+# the same thing. In language models some heads attend to what followed an earlier copy of the same token (*induction
+# heads*, [chapter 18](18_gpt.ipynb)).
 #
 # In the first layer of MiniLM, in our three sentences, six of the twelve heads give more than a quarter of their weight
 # to `[CLS]` (last row of numbers in the output [above](#heads-at-work)). Clark and others found that in BERT, a larger

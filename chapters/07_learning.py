@@ -180,10 +180,10 @@ assert abs(d_scaled.sum()) < 1e-15
 # learning rate, so the loss falls by about the learning rate times the squared length of the gradient, here
 # $0.113^2 + 0.018^2 = 0.0131$. It fell by 0.0134. A large step may raise the loss, because the gradient changes on the
 # way. For a small one the prediction is a test of any code that takes such steps (each parameter minus its gradient
-# times the learning rate): take a step, and measure the loss of the same examples again. It should have fallen by about
+# times the learning rate): take a step, and measure the loss on the same examples again. It should have fallen by about
 # the learning rate times the squared length of the gradient (for a whole model, the sum of the squares of all entries
-# of all parameters' gradients). If not, try a much smaller learning rate. If the loss still does not fall as it should,
-# the sign, the update or the gradient is wrong.
+# of all parameters' gradients). If not, try a much smaller learning rate, in 64 bits, so that rounding does not hide
+# the fall. If the loss still does not fall as it should, the sign, the update or the gradient is wrong.
 #
 # [Further steps](#keep-going) with all three matrices bring the loss close to 0.
 
@@ -339,8 +339,8 @@ def attention_gradients(
 # %% [markdown]
 # Is that right? One check needs no calculus: nudge one input up, then down, and divide the difference of the two losses
 # by twice the nudge. Comparing this quotient, a **central difference**, with the formula's gradient is called a
-# **gradient check**. In the code, `attend_by_hand` is the forward pass, `attention_gradients` the backward pass, and
-# `d_output` and `d_query` are the gradients found on paper:
+# **gradient check**. In the code, `attend_by_hand` is the forward pass, `attention_gradients` is the backward pass
+# above as a function, and `d_output` and `d_query` are the gradients found on paper:
 
 
 # %%
@@ -614,7 +614,7 @@ class NoteModel(nn.Module):
 #
 # Training repeats four steps:
 #
-# 1. take a **batch** of sixteen notes, and ask each for all of its five names;
+# 1. take a **batch** of sixteen notes, and ask each about all five of its names;
 # 2. measure the loss, the mean over these eighty answers;
 # 3. pass its gradient back;
 # 4. subtract from every parameter its gradient times the learning rate, here 1.
@@ -645,8 +645,8 @@ print(f"loss of the first batch: {loss:.2f}")
 # chance.
 #
 # Now `train`, in the folded cell, repeats this step a thousand times on a new model, each time with sixteen new notes.
-# There are more than five million notes, and training shows only these 16,000, nearly all of them once, so remembering
-# answers would not help: the layer must find out *how* to look.
+# There are more than five million notes, and training shows only these 16,000, nearly all of them only once, so
+# remembering answers would not help: the layer must find out *how* to look.
 
 # %% the training loop, and a note to watch tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -723,20 +723,21 @@ for step in (0, 80, 100, 120, 140, 1000):
 # notes share $W_Q$ and $W_K$, so these pushes nearly cancel, and at first no look-up grows. What happens then has three
 # parts:
 #
-# 1. *Values.* $W_V$ and the output can learn without a look-up. With even weights a question receives the mean of five
-#    values. That says which digits are in the note, but not which one was asked for: enough to bet on these instead of
-#    all ten.
+# 1. *Values.* $W_V$ and the linear maps after the blend can learn without a look-up. With even weights a question
+#    receives the mean of five values. That says which digits are in the note, but not which one was asked for: enough
+#    to bet on these instead of all ten.
 # 2. *Look-up.* Now the value of *Cleo 1* raises the logit of 1. For the question *Cleo?* more weight on this entry
 #    helps more than the average, so its score rises. An entry that happens to share the digit gains, too, but only the
 #    right name gains in every note, and its gains add up in $W_Q$ and $W_K$.
-# 3. *Suddenly.* The look-up grows faster the further it has grown, presumably because queries and keys speed each other
-#    up. The gradient of a query is a sum of keys, each multiplied by the gradient of its score. These gradients of the
-#    scores sum to 0, so whatever all keys have in common cancels, and only the differences between keys count. At first
-#    these differences are small, because $W_K$ starts with small random entries. As the keys learn, the differences
-#    grow, and then the queries learn faster. And the gradient of a key is a sum of queries, so as the queries grow, the
-#    keys learn faster. If one of the two cannot move, this is lost: with $W_K$ *frozen* (not trained), the weight on
-#    the right name is only 0.4 after 400 steps. [Going further](#which-half-waits-for-which) asks which delays which,
-#    values or look-up.
+# 3. *Suddenly.* The look-up grows faster the further it has grown. Presumably one reason is that queries and keys speed
+#    each other up. The gradient of a query is a sum of keys, each multiplied by the gradient of its score. These
+#    gradients of the scores sum to 0, so whatever all keys have in common cancels, and only the differences between
+#    keys count. At first these differences are small, because $W_K$ starts with small random entries. As the keys
+#    learn, the differences grow, and then the queries learn faster. And the gradient of a key is a sum of queries, so
+#    as the queries grow, the keys learn faster. With $W_K$ *frozen* (not trained), so that of queries and keys only the
+#    queries can learn, the weight on the right name is only 0.4 after 400 steps. Another reason may be that a sharper
+#    look-up teaches the values, too. [Going further](#which-half-waits-for-which) asks which delays which, values or
+#    look-up.
 #
 # After 1,000 steps the weight on the right name is near two thirds, while all answers are right. A weight is not a
 # probability of being right: the linear maps after the blend make a clear answer out of a mixture in which one digit is
@@ -773,10 +774,10 @@ assert not any(bad for rate, bad in overflowed if rate < 1)
 # It seems not, as long as training does not diverge: all three models answer every question, with about two thirds of
 # the weight on the right name.
 #
-# What did training make of $W_Q$ and $W_K$? A name is a single 1, so without biases and digits its query is a row of
-# $W_Q$ and its key a row of $W_K$. The first eight rows belong to the eight names. So the first eight rows and columns
-# of $W_Q W_K^\top / \sqrt{18}$ are the scaled scores of names with names: a row for each name that asks, a column for
-# each name as a key. In the first of the three models:
+# What did training make of $W_Q$ and $W_K$? Leave the biases aside, and look only at the name in each vector. A name is
+# a single 1, so what it adds to a query is one row of $W_Q$, and to a key one row of $W_K$. The first eight rows belong
+# to the eight names. So the first eight rows and columns of $W_Q W_K^\top / \sqrt{18}$ are the scaled scores of names
+# with names: a row for each name that asks, a column for each name as a key. In the first of the three models:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight scaled scores of names with names, after training. The diagonal is between 1.7 and 2; all other entries are between minus 0.7 and 0.1. So each name finds itself."}}
 with torch.no_grad():
@@ -1155,19 +1156,19 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Eight points about gradients, masks and the start. Later chapters repeat what they need of them.
+# Eight points about gradients, masks and initialisation. Later chapters repeat what they need of them.
 
 # %% [markdown]
 # ### Why does the best bet cost that much?
 #
 # With even weights the model [with the cut](#break-it-a-cut-in-the-record) sees each digit's share of the note, but not
-# whose digit it is. If it gave each digit its share as the probability, the loss would be $\ln 5 = 1.61$ when the five
+# whose digit it is. If it gave each digit its share as its probability, the loss would be $\ln 5 = 1.61$ when the five
 # digits differ, and 1.35 on average, since digits often repeat. For that, the logits would have to be the logarithms of
-# the shares, but our linear maps can only make logits in proportion to the shares. The average loss is lowest when each
-# logit is about 8.2 times the share. If the five digits differ, their logits are then $8.2/5 = 1.64$ and those of the
-# five others 0, so these absent digits get $5/(5 + 5 \, e^{1.64}) = 0.16$ together, though none of them is ever right.
-# A larger factor would leave them less, but bet too much on a digit that occurs twice. Averaged over many notes the
-# loss is 1.58.
+# the shares, but our linear maps can only make logits that are linear in the shares, and by symmetry the best are in
+# proportion to them. The average loss is lowest when each logit is about 8.2 times the share. If the five digits
+# differ, their logits are then $8.2/5 = 1.64$ and those of the five others 0, so these absent digits get
+# $5/(5 + 5 \, e^{1.64}) = 0.16$ together, though none of them is ever right. A larger factor would leave them less, but
+# bet too much on a digit that occurs twice. Averaged over many notes the loss is 1.58.
 
 # %% tags=["proof"]
 _, many = draw(40_000, torch.Generator().manual_seed(0))
@@ -1387,8 +1388,8 @@ assert descend(["W_V"])[3] < 0.006
 # In [learning to look things up](#learning-to-look-things-up) the model must learn two halves: where to look ($W_Q$
 # and $W_K$), and what to make of what it finds (the rest). Which delays the other?
 #
-# *Values given*: train everything but $W_Q$ and $W_K$ for 300 steps, then let these two learn, too. If missing values
-# were what delayed the look-up, it should now come quickly. *$W_Q$, $W_K$ given*: the reverse, a fresh model that
+# *Values given*: train everything but $W_Q$ and $W_K$ for 300 steps, then let these two learn, too. If the look-up had
+# been waiting for useful values, it should now come quickly. *$W_Q$, $W_K$ given*: the reverse, a fresh model that
 # begins with these two from a trained one. Count the steps from there until the next ten losses average less than 0.5.
 
 
@@ -1456,18 +1457,18 @@ assert 0.3 < creep[1] < 0.45 < whole[0].diagonal().mean()
 # $\tfrac12 (1 - p)^2$ has no such $1 / p$, so there the right digit gets $-(1 - p) \cdot p (1 - p)$: at $p = 0.0001$
 # about $-0.0001$. But the gradient is as strong where the *label* is wrong. There a model that has learnt the task gets
 # nearly $-1$ at the label and $+1$ at the true digit, while all correct examples give next to nothing. So a few wrong
-# labels come to rule the updates, though none pulls at a logit with more than 1.
+# labels come to rule the updates, though none pulls on a logit with a gradient larger than 1.
 
 # %% [markdown]
 # ### What if matrices start at zero?
 #
-# Zeros, or any other constant, look like an even start. But if all matrices and biases start constant, the columns of a
-# matrix are equal. They read the same input, so they hand on equal numbers. The next layer multiplies these by equal
-# parameters, so on the way back it passes the same gradient to each of them. So all columns get the same gradient, and
-# stay equal. (The last layer is an exception: each of its columns has a right answer of its own.) It is the same with
-# heads: if two start with the same matrices, and the rows of $W_O$ that read their outputs are equal, too, both get the
-# same gradients and stay alike, and two of them are one for the price of two. A random **initialisation** is there to
-# **break the symmetry**.
+# Zeros, or any other constant, look like an even start. But if in every matrix and bias all entries start with the same
+# number, the columns of each matrix are equal. They read the same input, so they hand on equal numbers. The next layer
+# multiplies these by equal parameters, so on the way back it passes the same gradient to each of them. So all columns
+# get the same gradient, and stay equal. (The last layer is an exception: each of its columns has a right answer of its
+# own.) It is the same with heads: if two start with the same matrices, and the rows of $W_O$ that read their outputs
+# are equal, too, both get the same gradients and stay alike, so you get one head for the price of two. A random
+# **initialisation** is there to **break the symmetry**.
 #
 # Zeros can do worse, as the formulas of [the backward pass](#the-backward-pass-for-all-queries) say: apart from the
 # factor $1/\sqrt{d_k}$, $dQ$ is $dZ \, K$, and $dK$ is $dZ^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$ is not, so
@@ -1500,7 +1501,7 @@ assert round(np.mean(history[-100:]), 2) == 1.62
 # %% [markdown]
 # How large should random entries be? A sum of $D$ products has $\sqrt D$ times the size of one, so entries of deviation
 # $1/\sqrt D$ keep the size of an input, at any width. (*Xavier* or *Glorot* initialisation uses the number of outputs,
-# too.) And large entries of $W_Q$ and $W_K$ make large scores, and so saturated rows. Multiply both matrices before
+# too.) And large entries of $W_Q$ and $W_K$ make large scores, and so saturated rows. Multiply both by a factor before
 # training:
 
 # %% larger matrices, before and after training tags=["hide-input"]

@@ -355,8 +355,8 @@ plt.show()
 # ## The decoder layer
 #
 # A decoder layer has three sublayers, each with a residual connection and a norm, in post-norm order as in 2017. All
-# decoder layers look at the same memory, the output of the *last* encoder layer, but each has a $W_Q$, a $W_K$ and a
-# $W_V$ of its own for it. In the code, an attention takes its queries from its first argument, and its keys and values
+# decoder layers look at the same memory, the output of the *last* encoder layer, but each has its own $W_Q$, $W_K$,
+# $W_V$ and $W_O$ for it. In the code, an attention takes its queries from its first argument, and its keys and values
 # from its second:
 #
 # ```python
@@ -393,8 +393,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## All of it on one screen
 #
-# Here is the whole model. It needs only PyTorch. To run it, put into one file all the code that is shown from here on,
-# up to the first answers of the trained model, and the folded cells that make `pairs` and `hold_out`.
+# Here is the whole model. It needs only PyTorch. To run it, put into one file all the code that is shown from here to
+# the first answers of the trained model, and the two folded cells that make `pairs` and `hold_out`.
 #
 # First come the positions of chapter 5 and the attention, whose keys and values are made from `context`.
 
@@ -573,7 +573,7 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 # position sees its future*, not even by a detour through a lower layer. It does: in layer 1, row $t$ is made of words 0
 # to $t$ alone. In each further layer, row $t$ is made of rows 0 to $t$ of the layer below, and none of these holds a
 # later word. Nothing else moves a word between rows: norms and feed-forward networks work on each row alone, and the
-# memory contains no word of the answer.
+# memory has no word of the answer.
 #
 # This property has a test of its own, the **leak test**: change later words, and the earlier logits must not move. A
 # fresh model and random token numbers, none of them 0, will do. The function `check` runs the leak test and three
@@ -586,9 +586,9 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 # - *source*: the question is replaced by another. Some logit must move.
 # - *finite*: every logit of a real position is a number. A position that may attend to nothing gets NaN in this code.
 #
-# All run in both modes, after `model.train()` and after `model.eval()`, because some code computes attention in another
-# way when it does not train, and a mask may be missing there. The model must be built without dropout, which would move
-# the logits by chance.
+# All run in both modes, after `model.train()` and after `model.eval()`, because code may compute attention in another
+# way when it does not train, and miss a mask there. The model must be built without dropout, which would move the
+# logits by chance.
 
 
 # %%
@@ -623,10 +623,10 @@ fresh = OneScreen(32, d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
 check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 
 # %% [markdown]
-# The leak test has three gaps. It does not notice targets that are not shifted, because it never sees what is wanted.
-# It does not notice a mask that hides too much, because then nothing leaks. And it finds only what leaks across its
-# single cut, after the third word: if position 5 saw position 6, both would stand behind the cut, and nothing before it
-# would move. So try other values of `cut`, too.
+# The leak test has three gaps. It does not notice targets that are not shifted, because it never sees what is wanted,
+# nor a mask that hides too much, because then nothing leaks. And it finds only what leaks across its single cut, after
+# the third token, `<bos>` included: if position 5 saw position 6, both would stand behind the cut, and nothing before
+# it would move. So try other values of `cut`, too, with random tokens, because real answers end alike.
 #
 # ## A model that has learnt to answer
 #
@@ -1167,8 +1167,8 @@ assert difference < 1e-4
 check(model, questions[::41], answers[::41, :-1])
 
 # %% [markdown]
-# It also agrees with `nn.Transformer`, with pre-norm and with post-norm. With post-norm, PyTorch's stacks end in one
-# norm more than the book's, so here the book's get it, too:
+# It also agrees with `nn.Transformer`, pre-norm and post-norm. (PyTorch's post-norm stacks end in one more norm, which
+# the book's get here, too.)
 
 # %% compare with nn.Transformer tags=["hide-input"]
 from dataclasses import replace
@@ -1200,7 +1200,7 @@ for norm_first in (False, True):
 # %% [markdown]
 # ## Break it: leave out the causal mask
 #
-# In `decode` the causal mask is one expression. Leave it out, and every shape stays the same:
+# In `decode` the causal mask is one expression. Leave it out, and every output keeps its shape:
 
 
 # %%
@@ -1276,16 +1276,17 @@ assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 # So a low loss says little about the masks, and even good answers do not say enough: of [nine kinds of wrong
 # mask](#nine-wrong-masks), two leave nearly all answers right. `check` finds most of the nine.
 #
-# ### What to check, and in which order
+# ### What to check, and in what order
 #
-# Run these checks on every model with masks. They need no training and take seconds:
+# Run these checks on every model with masks. They need no training and take seconds. (`check` has the second, at one
+# cut, and the third.)
 #
 # | check | finds |
 # |---|---|
 # | one pair of input and target, printed | targets that are not shifted ([a tenth mistake](#a-tenth-mistake-in-no-mask)) |
 # | the leak test, in both modes and at several cuts | masks that show the future |
 # | more padding | padding that is not hidden |
-# | a reference with the same parameters, such as `nn.Transformer`, with sentences of different lengths, in both modes, at real positions | every mask that changes a logit, also one that hides too much |
+# | a reference with the same parameters, such as `nn.Transformer`, with sentences of different lengths, in both modes, at real positions | every mask that changes a logit, including one that hides too much |
 #
 # [Four more](#checks-that-need-training) need training.
 
@@ -1639,10 +1640,10 @@ class DecoderOnly(nn.Module):
 
 
 # %% [markdown]
-# It is trained in much the same way (the width, the number of steps and the peak are others), but the loss now includes
-# the words of the question. Nobody can predict whether *she* or *you* comes next, so the loss does not fall to 0. The
-# model writes one token after another: the likeliest or, with a `temperature` above 0, one drawn from the `top_k`
-# likeliest ([chapter 12](12_generation.ipynb#sampling)):
+# It is trained in much the same way (the width, the number of steps and the peak are different), but the loss now
+# includes the words of the question. Nobody can predict whether *she* or *you* comes next, so the loss does not fall to
+# 0. The model writes one token after another: the likeliest or, with a `temperature` above 0, one drawn from the
+# `top_k` likeliest ([chapter 12](12_generation.ipynb#sampling)):
 
 
 # %%
@@ -1768,7 +1769,7 @@ assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
 #
 # ### Checks that need training
 #
-# Run these when [the first four](#what-to-check-and-in-which-order) have passed:
+# Run these when [the first four](#what-to-check-and-in-what-order) have passed:
 #
 # | check | bad sign | what it means |
 # |---|---|---|
@@ -1959,7 +1960,7 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 
 # %% [markdown]
 # The losses give hardly any warning: all but one are 0.003, as in the correct model. One comparison finds all nine: a
-# correct model with the same parameters returns other logits.
+# correct model with the same parameters returns different logits.
 #
 # **Five see the future**, in training too. With the right words given, even held-out questions look solved. Without a
 # mask, or with it turned around, the wanted word is visible among others.
@@ -1982,9 +1983,9 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 # because the residual connection carries the word itself upwards.
 #
 # In the code on one screen, and in `nn.MultiheadAttention` as it is called by default, a row that may see nothing gets
-# the softmax 0/0, which is NaN. The NaN spreads: in the next layer to all rows, because a NaN score makes a row's whole
-# softmax NaN, and even a weight of 0 times NaN is NaN. So in such code the first loss shows *one word too few*, and
-# *turned around* as well, because there the last row has no word after it.
+# the softmax 0/0, which is NaN, and spreads it: a NaN score makes a row's whole softmax NaN, and even a weight of 0
+# times NaN is NaN. So in such code the first loss shows *one word too few*, and *turned around*, whose last row has no
+# word after it.
 #
 # A causal mask *on cross-attention* lets row $t$ attend only to the question's words 0 to $t$. Most answers are right
 # all the same, presumably because the encoder, which sees the whole question, has carried what is needed to the first
@@ -2028,9 +2029,9 @@ assert loss < 0.01 and writing == 0 and forced < 0.05
 # ### Does it combine what it has learnt?
 #
 # Every question that the model was tested on has a twin with another greeting. (If near-duplicates get into a test set
-# by accident, it is called **contaminated**.) For a harder test, hold out whole *topics*. A topic is a person with a
-# mood, such as *you* with *tired*, or a person with *how*. If *you* and *tired* never stood in one question, what does
-# the model say to *why are you tired*? Combining what was seen in different examples is called **compositional
+# by accident, the set is called **contaminated**.) For a harder test, hold out whole *topics*. A topic is a person with
+# a mood, such as *you* with *tired*, or a person with *how*. If *you* and *tired* never stood in one question, what
+# does the model say to *why are you tired*? Combining what was seen in different examples is called **compositional
 # generalisation**.
 #
 # **Predict first.** What share of the answers to held-out topics is right? We have trained nine models with whole
@@ -2104,7 +2105,7 @@ for kind in ("yes", "why", "how"):
 # %% [markdown]
 # Where topics were held out, the models answer nearly all questions whose answer begins with *yes*: that answer is the
 # same for every mood, and the model has seen it for this person with other moods. They answer 93 percent of those that
-# ask *why*: a model that has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. With *how* it is
+# ask *why*: a model that has seen *you cold* and *Ada tired* can usually say *who says I am tired*. With *how* it is
 # different. *I am fine* answers only *how are you*, so when that topic is held out, no training pair has this answer.
 # Then the model is right about one time in four. The answers to *why* were as new, so novelty alone does not explain
 # the difference; we have not found what does. A test set measures what its split makes it measure.

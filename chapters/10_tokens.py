@@ -125,8 +125,8 @@ for step in range(1, 5):
 # does not always give the fewest. It cuts *eateat* into *ea tea t*, where *eat eat* would do, because the method is
 # **greedy**: it never takes a merge back.
 #
-# Keep to the order of learning all the same, because the model's training text was cut by it. If you cut new text in
-# another way, nothing fails, but the model sees cuts that it has hardly ever seen.
+# Keep to the order of learning all the same, because the model's training text was cut in that order. If you cut new
+# text in another way, nothing fails, but the model sees cuts that it has hardly ever seen.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -169,9 +169,9 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 #
 # ### Before any merge, cut into words
 #
-# In most tokenizers, as in your merging by hand, no merge crosses the end of a word. Otherwise *dog.*, *dog,* and
-# *dog!* could each become a token, and each would have to learn *dog* for itself. So the text is first cut into words,
-# which is called **pre-tokenization**.
+# In most tokenizers, as when you merged by hand, no merge crosses the end of a word. Otherwise *dog.*, *dog,* and
+# *dog!* could each become a token, and the model would have to learn *dog* separately for each. So the text is first
+# cut into words, which is called **pre-tokenization**.
 #
 # The cut must keep the spaces, or *now here* and *nowhere* could both be *now | here*. Each space goes with the word
 # after it, so that a frequent word and its space can become one token.
@@ -187,11 +187,10 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | `\s+(?!\S)` | a run of white space; if a visible character follows, all but the last of the run | *a␣␣b* is cut into *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
 #
-# The `(?!\S)` in the fourth part, a *negative lookahead*, forbids the run to end before a visible character. So before
-# a word the run gives its last character back. If that is a space, the word takes it along. But if it is a line break,
-# parts 1 to 3 cannot take it, because they allow only a space in front, so it is left to the fifth: *a*, a space, a
-# line break and *b* are cut into four. A lone line break before a word also goes to the fifth, because a run of one
-# cannot give a character back.
+# The `(?!\S)` in the fourth part, a *negative lookahead*, keeps the run from ending before a visible character. So the
+# last space of a run is left to the word after it. If the run ends in a line break, no word can take that, because
+# parts 1 to 3 allow only a space in front. So this line break is left to the fifth: *a*, a space, a line break and *b*
+# are cut into four.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -365,7 +364,7 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 #
 # With our four merges *eat* is symbol 259, and its ID is 262, because three special tokens come first.
 #
-# One special token more would shift the IDs of all bytes and merges. A trained model knows a token only by its ID, so
+# One more special token would shift the IDs of all bytes and merges. A trained model knows a token only by its ID, so
 # choose the special tokens before training. The model cannot use another tokenizer: 262 would be another piece of text.
 #
 # ### The tokenizer
@@ -647,7 +646,7 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # counts were 12, 9, 5, 3. So later merges also shorten texts less. We call a token *rare* if the training text uses it
 # fewer than 100 times. Rare tokens stay **undertrained**, because their rows are seldom looked up, so few examples
 # train them. In large models *glitch tokens* cause odd answers: most were probably frequent in the tokenizer's training
-# text, so became tokens, but hardly occurred in the model's.
+# text, and so became tokens, but they hardly occurred in the model's.
 #
 # **Fertility**, the average number of tokens per word, says how much shorter texts become. Here it is on held-out
 # captions. A word is what stands between two spaces, so *tea.* is one word and at least two tokens.
@@ -1026,8 +1025,8 @@ def in_order(symbols, merges):
     return list(symbols)
 
 
-def one_pass(symbols, merges):
-    """Applies each merge once to the symbols it finds first, last learnt first."""
+def in_reverse(symbols, merges):
+    """Applies the merges in reverse: the last learnt first."""
     for n, pair in reversed(list(enumerate(merges))):
         symbols = merge_pair(symbols, pair, 256 + n)
     return list(symbols)
@@ -1061,7 +1060,7 @@ check_cut = partial(
         ([], [(101, 97)]),
     ],
     mistakes={
-        "you apply the merges in reverse: apply the one that was learnt first, first": one_pass,
+        "you apply the merges in reverse: apply the one that was learnt first, first": in_reverse,
         "you look for the longest subword; early merges come before late ones": longest_first,
         "only the first merge is applied": lambda s, m: merge_pair(s, m[0], 256),
         "the new symbols are numbered from 0; they begin at 256": lambda s, m: [
@@ -1118,8 +1117,8 @@ check_padding = partial(
         "this is the share of words": lambda b: (
             sum(sum(batch) for batch in b) / places_of(b)
         ),
-        "you average over batches; a large batch counts for more": lambda b: float(
-            np.mean([1 - sum(x) / (len(x) * max(x)) for x in b])
+        "you average over batches, but a large batch should count for more": lambda b: (
+            float(np.mean([1 - sum(x) / (len(x) * max(x)) for x in b]))
         ),
         "each batch is filled up to its own longest, not to the longest of all": lambda b: (
             1
@@ -1152,7 +1151,7 @@ verdict
 # **Sources.** Byte-pair encoding for translation, which began with letters: [Sennrich, Haddow and Birch
 # (2016)](https://arxiv.org/abs/1508.07909), after a compression method by [Gage
 # (1994)](http://www.pennelynn.com/Documents/CUJ/HTML/94HTML/19940045.HTM). Bytes as the first symbols, and why *dog.*
-# should be no token: [Radford and others
+# should not be a token: [Radford and others
 # (2019)](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf). Small
 # vocabularies for small corpora: [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901). Batches by tokens:
 # [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 5.1.
@@ -1211,9 +1210,9 @@ for chosen in trials["models"]:
 # The model with the largest vocabulary needs the fewest bits, though 95 percent of its merged tokens are rare: here the
 # count of rare tokens would have misled us.
 #
-# Is the number of parameters the reason? Only in part. The wider model of 2,000 tokens has about as many parameters as
-# that of 16,000. But compared with the narrow one of 2,000, it saves only about a quarter of the bits that that of
-# 16,000 saves. Both large models take roughly three times as long to train as the narrow one.
+# Is the number of parameters the reason? Not the number alone: the wider model of 2,000 tokens has about as many
+# parameters as that of 16,000, but compared with the narrow one it saves 0.03 bits per byte, and that of 16,000 saves
+# 0.12. Both large models take roughly three times as long to train as the narrow one.
 #
 # No model had more than 16,000, so where the best size lies stays open.
 
@@ -1255,9 +1254,9 @@ assert 2.8 < seconds[16_000] / seconds[2000] < 3.5
 # **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords,
 # and gives each a probability, fitted to the training text. The probability of a segmentation is the product of those
 # of its subwords, and a new word gets the most probable one, so three frequent subwords can beat two rare ones. In
-# training, Unigram drops, again and again, the subwords without which the training text becomes least improbable, and
-# fits the rest again. Unigram can also draw one of several segmentations at random while a model is trained (**subword
-# regularisation**). *BPE-dropout* leaves out merges at random to the same end.
+# training, Unigram drops, again and again, the subwords whose removal lowers the probability of the training text
+# least, and fits the rest again. Unigram can also draw one of several segmentations at random while a model is trained
+# (**subword regularisation**). *BPE-dropout* leaves out merges at random to the same end.
 #
 # **SentencePiece** is no third method, but a program that trains BPE or Unigram on raw text. It keeps the space as a
 # character of the text, so it needs no word splitter made for one language. But unless told otherwise, it lets no

@@ -85,9 +85,9 @@ assert text_of(written) == "a cup"
 #
 # **Beam search** keeps the best few beginnings (**hypotheses**), say two. At each step it continues each of them with
 # every word that may follow, and ranks all results by probability, the product over their words. Of the two best
-# results, any that ends with `<eos>` is set aside as finished; a worse one that ends is dropped. Of all results that do
-# not end, the two best go on, so that two beginnings are still followed; they are called *live*. By hand, with dropped
-# hypotheses in grey:
+# results, any that ends with `<eos>` is set aside as finished; an ending that is not among them is dropped. Of all
+# results that do not end, the two best go on, so that two beginnings are still followed; they are called *live*. By
+# hand, with dropped hypotheses in grey:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A tree of beginnings. From <bos> to a 0.5, the 0.4 and this 0.1, of which a and the are kept. From a to cup 0.2, pot 0.175 and tea 0.125, from the to tea 0.36 and cup 0.04; kept are the tea and a cup, and both end."}}
 from classroom.diagram import Diagram
@@ -160,8 +160,8 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 #
 # **Why do only the best endings count?** After a softmax no probability is exactly 0, so in a trained model every
 # hypothesis can end at every step. If all endings counted, even the empty sentence could win, because its sum has a
-# single term. And every hypothesis can go on, so `live` never empties, and a greatest length is needed. ([When does the
-# search stop?](#when-does-beam-search-stop))
+# single term. And every hypothesis can go on, so in the loop above `live` would never empty, and a maximum length is
+# needed. ([When does the search stop?](#when-does-beam-search-stop))
 #
 # What does a beam cost? With a beam of $K$ and $V$ words, each step runs $K$ rows through the model and ranks $K V$
 # continuations. With $\alpha = 0$ a beam of 1 gives what greedy decoding gives ([why](#when-does-beam-search-stop)). A
@@ -316,7 +316,7 @@ class Recompute:
 # `beam_search`, folded, does for a batch what the short beam search above did for one sentence, with the length
 # penalty. To the model each hypothesis is a row, and after each step `select` gets the rows that the kept ones came
 # from. In the example *the tea* comes from row 1, *the*, and *a cup* from row 0, *a*, so `select([1, 0])` swaps the
-# rows. Without it the model would read *tea* after *a*, and nothing would crash. `beam_search` compares
+# rows. Without it a transformer would read *tea* after *a*, and nothing would crash. `beam_search` compares
 # log-probabilities, not logits: adding a number to all logits of a row changes none of its probabilities, so a logit
 # means nothing against another row's.
 
@@ -556,9 +556,9 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # A translation is tied closely to its source, and a narrow beam with a length penalty usually finds a good one. A story
 # can go on in thousands of ways, and the likeliest is not the one that you want to read. [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
-# over and over (**degeneration**). Two things speak against searching for the likeliest story:
+# over and over (**degeneration**). There are two reasons not to search for the likeliest story:
 #
-# 1. Repetition feeds itself: with each repetition the model found the next one likelier.
+# 1. Repetition feeds on itself: with each repetition the model found the next one likelier.
 # 2. The likeliest text is not a typical one. Toss a coin that shows heads with probability 0.6. The likeliest run of a
 #    hundred tosses is all heads, and nobody ever sees it.
 #
@@ -697,8 +697,9 @@ for options in (
 
 # %% [markdown]
 # Without any option, about a fifth are right, because one wrong token spoils a number. Wherever the model is unsure, a
-# draw may take a wrong one. (The � is a byte that is no whole character.) Every option brings the share nearer to that
-# of greedy decoding. So where only one answer is right, a single draw is a poor way to find it.
+# draw may take a wrong one. (The � is a byte that does not make a whole character.) Every option brings the share
+# nearer to that of greedy decoding. So where only one answer is right, a single draw from the model's own probabilities
+# is a poor way to find it.
 #
 # **Minimum Bayes risk decoding** does not rely on a single draw: it draws many translations and takes the one that is
 # most like all the others, so that an odd one rarely wins.
@@ -849,9 +850,9 @@ class KVAttention:
 
 
 # %% [markdown]
-# For each decoder layer `KVCache` has two such objects. The one for self-attention starts empty, from `memory[:, :0]`,
-# and grows with the target. The one for cross-attention keeps the memory's keys and values, and never grows; `select`
-# touches it only if the rows' sources change.
+# For each decoder layer `KVCache` has two such objects. The one for self-attention starts empty and grows with the
+# target; `memory[:, :0]`, a slice of no tokens, only gives it its shape. The one for cross-attention keeps the memory's
+# keys and values, and never grows; `select` touches it only if the rows' sources change.
 
 
 # %% tags=["export"] module="generation"
@@ -1110,12 +1111,12 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # | *hundert* | any | none | not used here; had all four drafted tokens been right, a fifth token for free |
 #
 # That makes three tokens from one pass. But drafting costs time, too, and for our small models there is [little gain,
-# or a loss](#does-a-small-draft-model-pay).
+# or a loss](#does-a-small-draft-model-pay-off).
 #
-# With sampling, a drafted token to which the large model gives the probability $p$ and the small one $q$ is kept with
-# probability $\min(1, p/q)$. Otherwise another token is drawn in its place, each token of the vocabulary in proportion
-# to $\max(0, p - q)$, with its own $p$ and $q$. So every token is written as often as if the large model had drawn it
-# ([why](#why-does-speculative-sampling-change-nothing)). So a poor draft model costs only speed ([how
+# With sampling, let the large model give a token $x$ the probability $p(x)$, and the small one $q(x)$. A drafted token
+# $x$ is kept with probability $\min(1, p(x)/q(x))$. Otherwise one is drawn in its place with probabilities proportional
+# to $\max(0, p(x) - q(x))$. So every token is written as often as if the large model had drawn it
+# ([why](#why-does-speculative-sampling-change-nothing)), and a poor draft model costs only speed ([how
 # much?](#how-many-tokens-does-a-pass-give)). With many sentences at once the device is busy already, and the gain
 # shrinks or is lost.
 
@@ -1371,8 +1372,8 @@ verdict
 #
 # A model trained with label smoothing of 0.1 has learnt to leave about a tenth of the probability to other tokens, at
 # every token. So even a perfect one would draw the nine tokens of a typical number right only $0.9^9 = 39$ percent of
-# the time. Trained like ours, but with smoothing, a model draws fewer than one number in eight right instead of one in
-# five, although greedily it gets half. Sample from such a model only with a filter.
+# the time. Trained like ours, but with smoothing, a model gets fewer than one number in eight right by sampling,
+# instead of one in five, although greedily it gets half. Sample from such a model only with a filter.
 
 # %% [markdown]
 # ### Why one sentence is slow
@@ -1381,19 +1382,19 @@ verdict
 # sentence. For $B$ sentences that makes $2B$ floating-point operations (FLOPs) for each parameter. At 16 bits a
 # parameter has 2 bytes, so there are $B$ FLOPs for each byte. This ratio is the *arithmetic intensity*.
 #
-# Compare it with the hardware. In the time that an H100, a GPU for data centres, takes to load one byte, it can do some
-# 300 FLOPs (at 16 bits, by its data sheet). Plotted over the intensity, the FLOP/s that the GPU can reach rise while
-# bandwidth sets the limit, and are level once arithmetic does: this curve is its *roofline*, and the 300 FLOPs per byte
-# where it levels off are its *ridge point*. With one sentence the intensity is only 1, so the GPU mostly waits. Caches
-# aside, arithmetic would set the limit from about 300 sentences on.
+# Compare it with the hardware. In the time that an H100, a GPU for data centres, takes to load one byte, it can do
+# about 300 FLOPs (at 16 bits, according to its data sheet). Below that intensity bandwidth sets the limit, so the
+# FLOP/s that the GPU can reach grow with the intensity; above it arithmetic does, and they are level. Plotted, this
+# limit is the *roofline* of [chapter 20](20_one_gpu.ipynb), and 300 FLOPs per byte is its *ridge point*. With one
+# sentence the intensity is only 1, so the GPU mostly waits. Caches aside, arithmetic would set the limit from about 300
+# sentences on.
 #
-# So decoding one sentence is *memory-bound* ([chapter 20](20_one_gpu.ipynb)): the bandwidth of the GPU's memory sets
-# the pace. The 14 GB of the 7 billion parameters above cannot be read in less than 4.2 ms at the H100's 3.35 TB/s, so
-# one text gets at most 240 tokens a second, at one token a pass. More sentences share the parameters, but each has a
-# cache of its own, and with many or long texts reading the caches takes longest. A long prefill uses each parameter for
-# many tokens at once, so it is *compute-bound*: arithmetic sets the limit. Here are steps of decoding on the processor
-# that ran this page, with the layers and the width of the paper's base model (here launching operations takes part of
-# the time, too):
+# So decoding one sentence is *memory-bound*: the bandwidth of the GPU's memory sets the pace. The 14 GB of the 7
+# billion parameters above cannot be read in less than 4.2 ms at the H100's 3.35 TB/s, so one text gets at most 240
+# tokens a second, at one token a pass. More sentences share the parameters, but each has a cache of its own, and with
+# many or long texts reading the caches takes longest. A long prefill uses each parameter for many tokens at once, so it
+# is *compute-bound*: arithmetic sets the limit. Here are steps of decoding on the processor that ran this page, with
+# the layers and the width of the paper's base model (here launching operations takes part of the time, too):
 
 # %% tags=["proof"]
 assert round(1000 * 14e9 / 3.35e12, 1) == 4.2 and 230 < 3.35e12 / 14e9 < 240
@@ -1467,7 +1468,7 @@ with torch.no_grad():
 #
 # ### How is the cache made smaller?
 #
-# There are three ways:
+# Three ways are common:
 #
 # - **Keep fewer keys and values.** In **multi-query attention** ([Shazeer, 2019](https://arxiv.org/abs/1911.02150)) all
 #   heads share one set of keys and values. In **grouped-query attention** ([Ainslie and others,
@@ -1481,7 +1482,7 @@ with torch.no_grad():
 #   2023](https://arxiv.org/abs/2309.06180)).
 
 # %% [markdown]
-# ### Does a small draft model pay?
+# ### Does a small draft model pay off?
 #
 # `speculate`, folded, writes ahead and checks, without a cache, for the first of the three number models. Its draft
 # model has half the width and half the layers, and gets far fewer whole numbers right, though it was trained for
@@ -1568,8 +1569,9 @@ assert draft_right < 0.8 * forced[0]
 # $1 + kc$ large passes. With $k = 4$ and $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and
 # $a = 0.3$ it takes 2 passes to get 1.4 tokens, a loss.
 #
-# For the run above, where the models agree at 0.88 of the tokens, the formula gives 3.9. We measured 3.3, presumably
-# because each number's last pass is cut short by its end.
+# For the run above, where the models agree on 88 percent of the tokens, the formula gives 3.9. We measured 3.3. Most of
+# the difference comes from the end of each number, which cuts its last pass short: independent draws with $a = 0.88$,
+# cut off after nine tokens, give 3.4.
 
 # %% tags=["proof"]
 for a, c, tokens, gain in (
@@ -1579,6 +1581,14 @@ for a, c, tokens, gain in (
 ):
     found = sum(a**n for n in range(5))
     assert round(found, 1) == tokens and round(found / (1 + 4 * c), 1) == gain
+rng, passes = np.random.default_rng(0), 0
+for _ in range(4000):  # numbers of nine tokens
+    written = 0
+    while written < 9:
+        kept = rng.random(4) < 0.88
+        written += 1 + (4 if kept.all() else int(kept.argmin()))
+        passes += 1
+assert round(4000 * 9 / passes, 1) == 3.4
 
 # %% [markdown]
 # ### Why does speculative sampling change nothing?
@@ -1592,9 +1602,8 @@ for a, c, tokens, gain in (
 # 1. $x$ is drawn and accepted with probability $q(x) \min(1, p(x) / q(x)) = \min(p(x), q(x))$.
 # 2. $x$ is drawn and rejected with probability $q(x) - \min(p(x), q(x)) = \max(0, q(x) - p(x))$. Summed over all tokens
 #    that is $Z$, the probability of a rejection.
-# 3. Both $p$ and $q$ sum to 1, so $\max(0, p - q)$ has the sum $Z$, too. A replacement is therefore $x$ with
-#    probability $\max(0, p(x) - q(x)) / Z$. So $x$ replaces a rejected token with probability
-#    $Z \cdot \max(0, p(x) - q(x)) / Z$.
+# 3. Both $p$ and $q$ sum to 1, so $\max(0, p - q)$ also sums to $Z$. A replacement is therefore $x$ with probability
+#    $\max(0, p(x) - q(x)) / Z$. So $x$ replaces a rejected token with probability $Z \cdot \max(0, p(x) - q(x)) / Z$.
 #
 # Points 1 and 3 add up to the large model's own probability (and the acceptance rate $a$ is $1 - Z$):
 #

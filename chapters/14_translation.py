@@ -504,7 +504,7 @@ assert round(run["measured"]["exact_match"], 2) == 0.07
 # %% [markdown]
 # Wu and others (2021) have published 41.0 for a small transformer. It cannot be compared with our 40.5, because theirs
 # is counted on lower-cased tokens that are not sacreBLEU's, and has no signature. Nor can the 28.4 of [chapter
-# 1](01_why_attention.ipynb#the-transformer-no-state-at-all), which belongs to another test set.
+# 1](01_why_attention.ipynb#the-transformer-no-recurrence-at-all), which belongs to another test set.
 #
 # What does 40.5 look like? Here are the first five short captions of the test set.
 
