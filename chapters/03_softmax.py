@@ -621,9 +621,10 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # $w_1 k_1 - w_1 \sum_j w_j k_j$. In words: to raise $w_1$, the query should move towards $k_1$, and away from $\bar k$,
 # the average of the keys under the present weights.
 #
-# When the softmax is saturated, one key has nearly all the weight. If it is not the first key, $w_1$ is nearly 0, and
-# so is the gradient: a *vanishing gradient*, where learning is needed. (If it is the first, $\bar k$ is nearly $k_1$,
-# so the gradient is nearly 0, too, but nothing is left to learn.)
+# When the softmax is saturated, one key has nearly all the weight. If it is not the first key, $w_1$ is exponentially
+# small, while $k_1 - \bar k$ is only about $\sqrt{2 d_k}$ long. So the gradient is nearly 0: a *vanishing gradient*,
+# where learning is needed. (If it is the first, $\bar k$ is nearly $k_1$, so the gradient is nearly 0, too, but nothing
+# is left to learn.)
 #
 # How long is this gradient at the start, for a query and ten keys drawn at random?
 
@@ -684,12 +685,13 @@ for width, expected in ((64, 0.012), (1024, 0.003)):  # divided by d_k itself
 # %% [markdown]
 # The few that succeed before any step are lucky: their sharp weights happen to be on the right key.
 #
-# Could a larger learning rate make up for the missing division? In a wide space only in part: at a learning rate of a
-# million 88 percent of the unscaled queries succeed at width 64, but only 29 at 1024. (Dividing by $d_k$ itself
-# shortens the gradients, too, because $1/d_k$ shrinks faster than $k_1 - \bar k$ grows: the median is 0.012 at width 64
-# and 0.003 at 1024. But there all gradients are about equally short, so one larger learning rate suits all: with 1000
-# all queries succeed at both widths.) [Going further](#can-a-query-still-learn) has the code, and shows [when the
-# division matters less](#when-does-it-matter-less).
+# Could a larger learning rate make up for the missing division? In a wide space only in part (unless [every step gets
+# the same length](#when-does-it-matter-less)): at a learning rate of a million 88 percent of the unscaled queries
+# succeed at width 64, but only 29 at 1024. (What of dividing by $d_k$ itself? That shortens the gradients, too, because
+# $1/d_k$ shrinks faster than $k_1 - \bar k$ grows: the median is 0.012 at width 64 and 0.003 at 1024. But there all
+# gradients are about equally short, so one larger learning rate suits all: with 1000 all queries succeed at both
+# widths.) [Going further](#can-a-query-still-learn) has the code, and shows [when the division matters
+# less](#when-does-it-matter-less).
 
 # %% [markdown]
 # ### Scaled dot-product attention

@@ -13,7 +13,7 @@
 # all of them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 30 minutes to read, and 45 for the
-# exercises. [Going further](#going-further), at the end, takes 10 more minutes.
+# exercises. [Going further](#going-further), at the end, takes 9 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
 from functools import partial, wraps
@@ -233,8 +233,8 @@ assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 #   choice is clear. The columns are *alive* and *action*, so row 2, what an action asks, is $(2, 0)$.
 # - $W_K$: a living thing can be found by *alive*, and an action by *action*. Being human (row 3) adds another 1 to
 #   *alive*, so *bites* prefers *man*, whose key has a 2, to *dog*.
-# - $W_V$: the value says whether a word is alive and whether it is human. About an action it says nothing: we follow
-#   only *bites*, and leave out what *dog* and *man* would receive from it.
+# - $W_V$: the value says whether a word is alive and whether it is human. About an action it says nothing, so *dog* and
+#   *man* will receive nothing from *bites*.
 
 # %% tags=["nbval-check-output"]
 import numpy as np
@@ -496,8 +496,8 @@ quiz.one_choice(
 # - $W_K$ is the identity: a word is found by its own vector.
 # - $W_Q$ turns *python* into its query, the sum *import* + *snake* − *python*, as the outer product of *python* and
 #   this sum. A word's score is then its cosine with *import*, plus that with *snake*, minus that with *python*. The
-#   first two favour words like *import* or *snake*. The last lowers the score of *python* itself most, by 1, because
-#   its cosine with itself is 1. So it does not choose itself.
+#   first two favour words like *import* or *snake*. The last lowers the score of *python* itself by 1, since its cosine
+#   with itself is 1, so that it does not choose itself.
 # - $W_V$ is the sum of two outer products. One turns *import* into *programming*, the other *snake* into *animal*. Each
 #   hardly disturbs the other, because *import* and *snake* have a cosine near 0.
 #
@@ -564,10 +564,10 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # %% [markdown]
 # *Python* moves towards *programming* beside *import*, and towards *animal* beside *snake*. *Imported*, for which we
 # made no pair, works almost as well, because its cosine with *import* is 0.73. *Lizard*, whose cosine with *snake* is
-# only 0.42, gets less weight and hands over less of *animal*. Beside *import*, of the two words that it implied at the
-# beginning, only *programming* comes nearer: the cosine with *pip* falls from 0.34 to 0.24, because *pip* has little in
-# common with *programming*. That *import* implies *programming* was our choice; training has to find its matrices from
-# examples.
+# only 0.42, gets less weight and hands over less of *animal*. (Its cosine with *pip*, the other word of programming at
+# the beginning of the chapter, falls beside *import* from 0.34 to 0.24: what *import* hands over is the vector of
+# *programming*, which has little in common with that of *pip*.) That *import* implies *programming* was our choice;
+# training has to find its matrices from examples.
 
 # %% [markdown]
 # ## Why the square root?

@@ -592,9 +592,8 @@ for num_heads in (1, 8, 64):
 # The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$ have $4 D^2$ numbers together, however they are cut. Each word takes
 # one product with each of the four, of $D^2$ multiplications, so $4 T D^2 = 104{,}857{,}600$ in all. Scores and blends
 # take $T^2 d_k$ multiplications each in every head, so $2 H T^2 d_k = 2 T^2 D = 10{,}240{,}000$ in all, because
-# $H \cdot d_k$ stays
-# 512. What grows is the number of attention weights, $H \, T^2$, and so the time for their softmaxes and any memory to
-# store them.
+# $H \cdot d_k$ stays the same. What grows is the number of attention weights, $H \, T^2$, and so the time for their
+# softmaxes and any memory to store them.
 #
 # How many heads are best? Vaswani and others chose eight. Their table 3 gives the quality of translations as a score
 # from 0 to 100, called BLEU ([chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with
@@ -830,10 +829,10 @@ assert parted < 0.005
 # by $q \cdot (k_a - k_b)$. This is one number about the nouns' difference, and their difference is what an average with
 # equal weights loses. Through the softmax this number shows in the weights: the larger it is, the larger is the first
 # noun's weight compared with the last's, and while it is small, the difference of the two weights is almost
-# proportional to it. And the head can write it into its output: if one entry of the values holds the position, 1, 0 or
-# −1, the blend of this entry is the first noun's weight minus the last's
-# ([more](#could-one-head-escape-by-other-means)). So the verb receives about seven of the 12 numbers, six of the
-# average and this one. 5 are missed, and $\tfrac5{12}$ is 0.42.
+# proportional to it. And the head can write it into its output. Let one entry of the values hold 1 for the first word,
+# 0 for the verb and −1 for the last word. With the weights 0.4, 0.1 and 0.5 the blend of this entry is
+# $0.4 - 0.5 = -0.1$, the difference of the two weights ([more](#could-one-head-escape-by-other-means)). So the verb
+# receives about seven of the 12 numbers, six of the average and this one. 5 are missed, and $\tfrac5{12}$ is 0.42.
 #
 # Two heads that start equal miss as much. Two that start at random miss nothing: in all three runs, each from a
 # different random start (*seed*), one head gives most to the first noun on average, the other to the last. The weights

@@ -315,8 +315,8 @@ assert 0.4 < arrives[False, 2] < 0.6 and 80 < arrives[False, 2.5] < 130
 #
 # And the gradient? The norm does three things to a small step of $x$. It removes the step's parts along two directions,
 # because shifting $x$, or stretching it about its mean, changes nothing in the result. It divides what is left by
-# $\sigma$, and multiplies it by $\gamma$. On the way back, the gradient meets the same three in reverse order
-# ([exercise 3](#exercise-3-back-through-the-norm)).
+# $\sigma$, and multiplies it by $\gamma$. On the way back, the gradient meets the same three, each its own transpose,
+# in reverse order ([exercise 3](#exercise-3-back-through-the-norm)).
 
 
 # %%
@@ -610,9 +610,6 @@ assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 # sentence gives the same vectors with and without padding. You can test the parts of your own encoder in `eval()`:
 # change the vector at one position. The output of a norm or a feed-forward network may change only there, that of
 # attention anywhere. With the position hidden by the mask, attention's outputs at all others must stay the same.
-#
-# An encoder that is asked for the *next* token has already seen it, and would only learn to copy. It can learn to fill
-# in hidden words, as BERT did ([chapter 15](15_pretrained.ipynb)).
 
 # %% [markdown]
 # ## The book's version
@@ -885,7 +882,8 @@ for norm_first in (False, True):
 # position's final vector to ten scores. It is trained for 600 steps of [Adam](11_training.ipynb#adam), the first 50 of
 # them warm-up, with three seeds. A model that lost a part may need a larger or smaller learning rate, so each model is
 # tried with seven and gets the best. The matrices have [Glorot's initialisation](#what-goes-wrong-in-a-deep-stack),
-# random entries that on average keep a vector's size. `python -m benchmarks.encoders` repeats all this.
+# random entries, so that on average a square matrix keeps a vector's size. `python -m benchmarks.encoders` repeats all
+# this.
 
 
 # %% a layer without one of its parts tags=["hide-input"]
@@ -996,9 +994,9 @@ for without in (None, *PARTS):
 # - Without **attention** both stay at chance, 10 percent, because no digit reaches another position.
 # - Without the **residual connection** around attention neither task is learned. Before training, attention's weights
 #   are spread over all positions, so each position holds an average, and little of its own. After three layers the
-#   averages of averages are [nearly alike](#words-become-alike), and 600 steps of training do not make up for that.
-#   *Add* stays near chance. *Reverse* gets at most a third right; always answering with the most frequent digit of the
-#   sequence is right 26 percent of the time.
+#   averages of averages are [nearly alike](#words-become-alike), and within 600 steps training does not solve the task
+#   from there. *Add* stays near chance. *Reverse* gets at most a third right; always answering with the most frequent
+#   digit of the sequence is right 26 percent of the time.
 # - The residual connection around the feed-forward network, and the **norms**, are not needed here.
 # - Without the **feed-forward** networks even *add* is 98 to 99 percent right. Attention is linear only while its
 #   weights are held fixed, but they change with the words. Norms are not linear either, so three layers of both can
@@ -1150,32 +1148,32 @@ show_stacks(
 # With Glorot's weights, *added* and post-norm only delay the collapse. Only with pre-norm does the share stay above a
 # tenth over these 24 layers. Why? Once words are mostly alike, attention returns nearly the same vector to all of them.
 # That adds to their common part and hardly to their own, so the own share falls: fast if what attention returns is
-# large beside the stream, slowly if it is small. In *added*, attention reads the stream as it has grown, and in
-# post-norm both have a size of about 1. So in both, what it returns stays about as large as the stream, and the share
-# keeps falling at the same pace. In pre-norm, attention reads a normalised copy, so only the stream grows. What is
-# returned becomes smaller and smaller beside it, and the share falls more and more slowly ([in
-# numbers](#how-fast-do-words-become-alike)).
+# large beside the stream, slowly if it is small. In *added*, attention reads the stream as it has grown, so what it
+# returns has grown, too. In post-norm, stream and result both have a size of about 1. (Its norm scales common and own
+# part alike.) So in both attention always returns something about as large as the stream, and the share keeps falling.
+# In pre-norm, attention reads a normalised copy, so only the stream grows. What is returned becomes smaller and smaller
+# beside it, and the share falls more and more slowly ([in numbers](#how-fast-do-words-become-alike)).
 #
 # Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $w$
 # to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
 # weights, so it gets no gradient. In the high layers with attention alone and with post-norm, words nearly agree, so
-# $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer), and hardly learns where to look. (*Added*
-# has another fault: [its numbers explode](#how-do-size-and-gradient-change-with-the-layer).)
+# $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer), and what it gets hardly says where to look.
+# (*Added* has another fault: [its numbers explode](#how-do-size-and-gradient-change-with-the-layer).)
 #
 # ### What helps
 #
-# - **Pre-norm.** Before training, what a layer adds has a size of at most about 1. Suppose the worst: each of $n$
-#   layers adds one vector, the same for all words, and these vectors and the word are independent and of size 1.
+# - **Pre-norm.** Before training, what a layer adds has a size of at most about 1. Suppose that each of $n$ layers adds
+#   only one vector, the same for all words, and that these vectors and the word are independent and of size 1.
 #   Independent vectors are nearly at right angles, so by Pythagoras the squares of their sizes add, and the stream has
-#   the size $\sqrt{1 + n}$. At first nearly all of a word is its own, so its own part has size 1. Adding the same
-#   vectors to all words leaves their own parts as they are. So after $n$ layers the own part is still 1, of a stream of
-#   $\sqrt{1 + n}$: the own share is $1 / \sqrt{1 + n}$, or 0.2 after 24 layers. Measured, it is 0.27. The price is that
-#   the upper layers change the stream less and less.
+#   the size $\sqrt{1 + n}$. At first nearly all of a word is its own, of size 1, and adding the same vectors to all
+#   words leaves that as it is. So after $n$ layers it is 1 of a stream of $\sqrt{1 + n}$: the own share is
+#   $1 / \sqrt{1 + n}$, or 0.2 after 24 layers. Measured, it is 0.27. The price is that the upper layers change the
+#   stream less and less.
 # - **A small initialisation** of the matrices that write into the stream, $W_O$ and $W_2$. GPT-2 divides them by the
 #   root of the number of sublayers, so that each sublayer adds little at first: 24 independent additions of size
 #   $1/\sqrt{24}$ make a sum of size 1, not more than the word itself. By the same estimate that leaves an own share of
-#   about $1/\sqrt 2 = 0.7$. Measured, it is even above 0.9 for *added*, post-norm and pre-norm after 24 layers
-#   ([why](#how-fast-do-words-become-alike)).
+#   about $1/\sqrt 2 = 0.7$. Measured, it is even above 0.9 for *added*, post-norm and pre-norm after 24 layers, because
+#   the average of 16 words that still differ has a size of only about a quarter.
 #
 
 # %% tags=["proof"]
@@ -1329,9 +1327,10 @@ print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 # position is not all that matters, since with smaller initial weights post-norm is quick.
 #
 # In the two quick stacks the own share after the twelfth layer is above 0.4 *before* training, and in the slow one it
-# is 0.02. There words are alike before anything is learned, so $W_Q$ gets hardly any gradient, which may be why it is
-# slow. (*No norm* fails for another reason: its [numbers explode](#how-do-size-and-gradient-change-with-the-layer).) So
-# few stacks do not prove a cause, but [three more](#three-more-deep-stacks) fit the pattern.
+# is 0.02: there words are alike before anything is learned. That may be why it is slow, or not: Adam divides the size
+# of a small gradient out again. (*No norm* has a low share, too, but also [numbers that
+# explode](#how-do-size-and-gradient-change-with-the-layer).) So few stacks prove no cause, but [three
+# more](#three-more-deep-stacks) fit the pattern.
 #
 # Started small, a stack learns even [without norms](#three-more-deep-stacks). What do norms add, then? They can allow
 # larger steps. At a learning rate of 0.01, from the small initialisation, post-norm still learns with every seed, but
@@ -1428,9 +1427,9 @@ for depth, stream in enumerate(streams):
 
 # %% [markdown]
 # At the bottom, layer 0, a vector is a digit's embedding plus its position, so it holds its own digit and nothing of
-# the one to output. After layer 1 the one to output is read right in 30 percent of the cases, but so is any other digit
-# in about 20: this layer has spread a little of every digit everywhere. After the second layer, with some seeds only
-# after the third, both can be read from one vector of 32 numbers.
+# the one to output. After layer 1 the one to output is read right in 30 percent of the cases, and any other digit in
+# about 20: this layer spread a little of each everywhere. After the second layer, with some seeds only after the third,
+# both can be read from one vector of 32 numbers.
 
 # %% [markdown]
 # So what layer 3 reads at a position is **no longer its word alone**. In a language model such vectors are called
@@ -1831,9 +1830,8 @@ for without in single:
 #   random words has a 16th of their mean square, so the common part begins at a size of about $\sqrt{1/16} = 0.25$ and
 #   the own parts at $\sqrt{15/16} = 0.97$. The own parts point in random directions, so averaging shrinks them: after
 #   the first layer 0.27 is measured. It does not shrink the common part, measured as 0.26, so both parts are about
-#   equal now. (Because this common part is so short, and not of size 1, the small initialisation keeps more of the
-#   words than the estimate says.) But the vectors are less than half as long as before. Shorter vectors have smaller
-#   scores, which make the weights nearly even, and so the second layer shrinks the own parts thirty times.
+#   equal now. But the vectors are less than half as long as before. Shorter vectors have smaller scores, which make the
+#   weights nearly even, and so the second layer shrinks the own parts thirty times.
 # - **Post-norm** scales every sum back to size 1, so once words are mostly alike, what is added next is about as large
 #   as the stream. Write a word as $c + w$, what is common and what is its own. Attention adds a common vector $a$,
 #   about as long as $c$, and in a random direction, since the matrices are random. Lengths at right angles add by

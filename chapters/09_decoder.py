@@ -586,9 +586,8 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 # - *source*: the question is replaced by another. Some logit must move.
 # - *finite*: every logit of a real position is a number. A position that may attend to nothing gets NaN in this code.
 #
-# All run in both modes, after `model.train()` and after `model.eval()`, because code may compute attention in another
-# way when it does not train, and miss a mask there. The model must be built without dropout, which would move the
-# logits by chance.
+# All run in both modes, `model.train()` and `model.eval()`, because code may compute attention in another way when it
+# does not train, and miss a mask there. The model must be built without dropout, which would move the logits by chance.
 
 
 # %%
@@ -626,7 +625,8 @@ check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 # The leak test has three gaps. It does not notice targets that are not shifted, because it never sees what is wanted,
 # nor a mask that hides too much, because then nothing leaks. And it finds only what leaks across its single cut, after
 # the third token, `<bos>` included: if position 5 saw position 6, both would stand behind the cut, and nothing before
-# it would move. So try other values of `cut`, too, with random tokens, because real answers end alike.
+# it would move. So try other values of `cut`, too, with random tokens: many real answers end alike, so that a late cut
+# changes nothing.
 #
 # ## A model that has learnt to answer
 #
@@ -1273,7 +1273,7 @@ assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 # learnt to copy it from there. That works for held-out answers, too, so loss and accuracy look perfect. When the model
 # writes, the next input is not there yet.
 #
-# So a low loss says little about the masks, and even good answers do not say enough: of [nine kinds of wrong
+# A low loss says little about masks, and even good answers too little: of [nine kinds of wrong
 # mask](#nine-wrong-masks), two leave nearly all answers right. `check` finds most of the nine.
 #
 # ### What to check, and in what order
@@ -1641,9 +1641,9 @@ class DecoderOnly(nn.Module):
 
 # %% [markdown]
 # It is trained in much the same way (the width, the number of steps and the peak are different), but the loss now
-# includes the words of the question. Nobody can predict whether *she* or *you* comes next, so the loss does not fall to
-# 0. The model writes one token after another: the likeliest or, with a `temperature` above 0, one drawn from the
-# `top_k` likeliest ([chapter 12](12_generation.ipynb#sampling)):
+# includes the words of the question. Nobody can predict whether *she* or *you* comes next, so the loss stays well above
+# 0 to the end. The model writes one token after another: the likeliest or, with a `temperature` above 0, one drawn from
+# the `top_k` likeliest ([chapter 12](12_generation.ipynb#sampling)):
 
 
 # %%

@@ -190,7 +190,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # The `(?!\S)` in the fourth part, a *negative lookahead*, keeps the run from ending before a visible character. So the
 # last space of a run is left to the word after it. If the run ends in a line break, no word can take that, because
 # parts 1 to 3 allow only a space in front. So this line break is left to the fifth: *a*, a space, a line break and *b*
-# are cut into four.
+# are cut into `a`, `␣`, `\n` and `b`.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -513,7 +513,7 @@ plt.show()
 
 # %% [markdown]
 # The space is a token of its own, because our four words had no space before them, so no merge could learn one. From
-# running text a tokenizer would learn *␣eat*. Python writes the two bytes of *ë* as `\xc3` and `\xab`.
+# running text a tokenizer could learn *␣eat*. Python writes the two bytes of *ë* as `\xc3` and `\xab`.
 #
 # A single token may be part of a character, so a program that prints tokens as they are generated must wait until a
 # character is complete (exercise 1).
@@ -883,8 +883,9 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# Sorting by length saves nearly all of the padding. The order of the batches is random, or the model would get all
-# short sentences first. Here are sixteen of the texts in batches of four:
+# Sorting by length saves nearly all of the padding. (A limit in tokens saves slightly less, because batches of short
+# texts get more lengths. But every batch costs about the same.) The order of the batches is random, or the model would
+# get all short sentences first. Here are sixteen of the texts in batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: about as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)

@@ -160,12 +160,12 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 #
 # **Why do only the best endings count?** After a softmax no probability is exactly 0, so in a trained model every
 # hypothesis can end at every step. If all endings counted, even the empty sentence could win, because its sum has a
-# single term. And every hypothesis can go on, so in the loop above `live` would never empty, and a maximum length is
-# needed. ([When does the search stop?](#when-does-beam-search-stop))
+# single term. And every hypothesis can go on, so `live` would never empty above, and a maximum length is needed. ([When
+# does the search stop?](#when-does-beam-search-stop))
 #
 # What does a beam cost? With a beam of $K$ and $V$ words, each step runs $K$ rows through the model and ranks $K V$
 # continuations. With $\alpha = 0$ a beam of 1 gives what greedy decoding gives ([why](#when-does-beam-search-stop)). A
-# beam so wide that nothing is dropped is **exhaustive search**, over all $V^n$ sentences of $n$ words.
+# beam that drops nothing is **exhaustive search**, over all $V^n$ sentences of $n$ words.
 
 # %% [markdown]
 # ## Should one search harder?
@@ -698,8 +698,8 @@ for options in (
 # %% [markdown]
 # Without any option, about a fifth are right, because one wrong token spoils a number. Wherever the model is unsure, a
 # draw may take a wrong one. (The � is a byte that does not make a whole character.) Every option brings the share
-# nearer to that of greedy decoding. So where only one answer is right, a single draw from the model's own probabilities
-# is a poor way to find it.
+# nearer to that of greedy decoding. So where only one answer is right, drawing from the model's own probabilities
+# rarely finds it.
 #
 # **Minimum Bayes risk decoding** does not rely on a single draw: it draws many translations and takes the one that is
 # most like all the others, so that an odd one rarely wins.
@@ -851,8 +851,8 @@ class KVAttention:
 
 # %% [markdown]
 # For each decoder layer `KVCache` has two such objects. The one for self-attention starts empty and grows with the
-# target; `memory[:, :0]`, a slice of no tokens, only gives it its shape. The one for cross-attention keeps the memory's
-# keys and values, and never grows; `select` touches it only if the rows' sources change.
+# target; `memory[:, :0]`, no tokens, only gives it its shape. The one for cross-attention keeps the memory's keys and
+# values, and never grows; `select` touches it only if the rows' sources change.
 
 
 # %% tags=["export"] module="generation"
@@ -1114,8 +1114,8 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # or a loss](#does-a-small-draft-model-pay-off).
 #
 # With sampling, let the large model give a token $x$ the probability $p(x)$, and the small one $q(x)$. A drafted token
-# $x$ is kept with probability $\min(1, p(x)/q(x))$. Otherwise one is drawn in its place with probabilities proportional
-# to $\max(0, p(x) - q(x))$. So every token is written as often as if the large model had drawn it
+# $x$ is kept with probability $\min(1, p(x)/q(x))$. Otherwise another is drawn with probabilities proportional to
+# $\max(0, p(x) - q(x))$. So every token is written as often as if the large model had drawn it
 # ([why](#why-does-speculative-sampling-change-nothing)), and a poor draft model costs only speed ([how
 # much?](#how-many-tokens-does-a-pass-give)). With many sentences at once the device is busy already, and the gain
 # shrinks or is lost.
