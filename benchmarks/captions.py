@@ -6,7 +6,7 @@ order of norm and sum. Settings are chosen by BLEU on the validation captions. K
 translations of the test set, BLEU and chrF, what BLEU counts of each sentence, all that with an alpha of its own
 besides, and seconds; and of each pair of models, each with its alpha, whether they differ, by approximate
 randomisation. Three seeds each are too few to tell whether two *kinds* differ, so of two of them more are trained; and
-the transformer takes as many steps, too, as fit in the time of the GRU.
+the transformer, with all five seeds, takes as many steps, too, as fit in the time of the GRU.
 
 Takes some eight hours of one core. Whatever is done is kept in book/measurements/captions.json, and not done again.
 """
@@ -15,8 +15,10 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
+from scipy.stats import permutation_test
 
 from benchmarks.race import SEEDS, TUNED, Task, race
 from benchmarks.results import save
@@ -97,6 +99,16 @@ def differences(runs: list[dict[str, Any]], wanted: list[str]) -> list[dict[str,
     return found
 
 
+def kinds(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[str, float]:
+    """How often chance alone makes the means of two kinds as different, by each metric: over all splits of the runs."""
+
+    def gap(left: np.ndarray, right: np.ndarray) -> float:
+        return left.mean() - right.mean()
+
+    pairs = {name: [[run[name] for run in runs] for runs in (one, other)] for name in ("BLEU", "chrF2")}
+    return {name: round(float(permutation_test(pair, gap).pvalue), 4) for name, pair in pairs.items()}
+
+
 KINDS, MORE = ("transformer", "gru, attention"), range(3, 5)  # seeds that the search has not seen
 METRICS = {"BLEU": BLEU(force=True), "chrF": CHRF()}
 SHORT = Task(
@@ -124,12 +136,19 @@ if __name__ == "__main__":
         store.do([job | {"seed": seed} for seed in MORE])
     job = {"part": "more", "corpus": "longer", "model": "transformer"}
     job["settings"] = store.chosen["short"]["transformer"]["placed"]
-    store.do([job | {"seed": seed} for seed in SEEDS])
+    store.do([job | {"seed": seed} for seed in (*SEEDS, *MORE)])
     found = measured("captions")
     last = {(task, name): [*stages.values()][-1] for task, of in found["chosen"].items() for name, stages in of.items()}
     judged_runs = [r for r in found["runs"] if r["part"] == "judge" and r["settings"] == last[r["corpus"], r["model"]]]
     with_own = [run | run["own_alpha"] for run in judged_runs]
-    longer = [run | run["own_alpha"] for run in found["runs"] if run["corpus"] == "longer"]
-    with_own += [run | {"corpus": "short", "model": "transformer, longer"} for run in longer]
+    more = [r | r["own_alpha"] for r in found["runs"] if r["part"] == "more"]
+    longer = [run | {"corpus": "short", "model": "transformer, longer"} for run in more if run["corpus"] == "longer"]
+    fives = {"transformer, longer": longer}
+    fives |= {kind: [r for r in (*with_own, *more) if (r["corpus"], r["model"]) == ("short", kind)] for kind in KINDS}
+    found["kinds"] = {
+        f"{one} / {other}": kinds(fives[one], fives[other])
+        for one, other in (KINDS, ("transformer, longer", "gru, attention"))
+    }
+    with_own += [run for run in longer if run["seed"] in SEEDS]
     found["differences"] = differences(with_own, [pair.target for pair in learnt()[0].test])
     save("captions", found)

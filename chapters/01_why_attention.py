@@ -418,6 +418,12 @@ for name, rate in (("LSTM", 0.55), ("LSTM, gate open", 0.95)):
     without_h = np.median(runs, axis=0)
     assert round((without_h[20] / without_h[5]) ** (1 / 15), 2) == rate
 assert round(open_gate[40], 2) == 0.35
+others = [
+    influence_by_distance("LSTM, gate open", seed, words=words)[40]
+    for words in (100, 150, 300)
+    for seed in range(8)
+]
+assert [round(end(others), 1) for end in (min, max)] == [0.2, 0.8]
 
 # %% [markdown]
 # ## How much do they hold?
@@ -488,10 +494,10 @@ for name in names:
 # spreads nearly the same memory over more words: less of the latest two words, more of older ones.
 #
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
-# a third. Its $c$ is largely a sum in which old words fade slowly, so dozens of words are still in it. Each moves the
-# sum, but explains only a small share of it, because so many others move it, too. (The latest word, with 82 percent, is
-# [an exception](#why-only-14-of-48).) With PyTorch's initialisation the LSTM recalls only 14 of 48 in all
-# ([why](#why-only-14-of-48)).
+# a third (0.2 to 0.8 in single networks, even on longer texts). Its $c$ is largely a sum in which old words fade
+# slowly, so dozens of words are still in it. Each moves the sum, but explains only a small share of it, because so many
+# others move it, too. (The latest word, with 82 percent, is [an exception](#why-only-14-of-48).) With PyTorch's
+# initialisation the LSTM recalls only 14 of 48 in all ([why](#why-only-14-of-48)).
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.
@@ -568,7 +574,7 @@ quiz.number(
 # ## The other way: keep everything, and look
 #
 # Now keep all words. When the question comes, give each word a weight, so that the weights sum to 1, and add up the
-# words in these proportions. That is attention.
+# words in these proportions. That is attention: you *attend to* a word as much as its weight says.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Above, a recurrent network reads A Lannister always pays his debts: an arrow leads from each word to a state below it and from state to state, so that the first word reaches the last state through five others. Below, attention: from each of the six words an arrow leads directly to the answer."}}
 from classroom.diagram import Diagram

@@ -622,9 +622,9 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # the average of the keys under the present weights.
 #
 # When the softmax is saturated, one key has nearly all the weight. If it is not the first key, $w_1$ is exponentially
-# small, while $k_1 - \bar k$ is only about $\sqrt{2 d_k}$ long. So the gradient is nearly 0: a *vanishing gradient*,
-# where learning is needed. (If it is the first, $\bar k$ is nearly $k_1$, so the gradient is nearly 0, too, but nothing
-# is left to learn.)
+# small, while $k_1 - \bar k$, for random keys, is only about $\sqrt{2 d_k}$ long. So the gradient is nearly 0: a
+# *vanishing gradient*, where learning is needed. (If it is the first, $\bar k$ is nearly $k_1$, so the gradient is
+# nearly 0, too, but nothing is left to learn.)
 #
 # How long is this gradient at the start, for a query and ten keys drawn at random?
 

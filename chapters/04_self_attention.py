@@ -564,8 +564,8 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # %% [markdown]
 # *Python* moves towards *programming* beside *import*, and towards *animal* beside *snake*. *Imported*, for which we
 # made no pair, works almost as well, because its cosine with *import* is 0.73. *Lizard*, whose cosine with *snake* is
-# only 0.42, gets less weight and hands over less of *animal*. (Its cosine with *pip*, the other word of programming at
-# the beginning of the chapter, falls beside *import* from 0.34 to 0.24: what *import* hands over is the vector of
+# only 0.42, gets less weight and hands over less of *animal*. (Beside *import*, *python*'s cosine with *pip*, the other
+# word of programming at the beginning, falls from 0.34 to 0.24: what *import* hands over is the vector of
 # *programming*, which has little in common with that of *pip*.) That *import* implies *programming* was our choice;
 # training has to find its matrices from examples.
 
@@ -574,9 +574,10 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 #
 # [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) derived the division by $\sqrt{d_k}$, and
 # [measured](03_softmax.ipynb#can-a-query-still-learn) how much learning suffers without it. In short, a score sums
-# $d_k$ products. If the entries of query and key are independent, with mean 0 and variance 1, the variance of that sum
-# is $d_k$. So the scores of wide queries and keys lie further apart, one word gets nearly all the weight before
-# anything has been learned, and the gradient is nearly 0, because a small change of a score hardly changes any weight.
+# $d_k$ products. If the entries of query and key are independent, with mean 0 and variance 1, so is each product, and
+# since variances of independent terms add up, the variance of that sum is $d_k$. So the scores of wide queries and keys
+# lie further apart, one word gets nearly all the weight before anything has been learned, and the gradient is nearly 0,
+# because a small change of a score hardly changes any weight.
 #
 # Dividing the scores by $\sqrt{d_k}$ divides their variance by $d_k$, so under these assumptions the variance is 1 at
 # every width. Let a random query ask ten random keys. Here is its largest weight, on average:
@@ -636,7 +637,7 @@ quiz.number(
 # But in training the whole text is there, and without a mask each position could look at the next word, which it should
 # guess, and copy it ([chapter 9](09_decoder.ipynb)).
 #
-# A causal mask is a lower triangle. Wherever a mask is False, the score becomes minus infinity, so the weight
+# A causal mask is a lower triangle. Wherever a mask is False, the scaled score becomes minus infinity, so the weight
 # becomes 0. In `attention` that takes two more lines:
 
 

@@ -537,11 +537,11 @@ assert difference > 0.1
 # ## Does adding destroy the word?
 #
 # After adding, the model sees only the sum, but the sum can be taken apart. In a [test with 1,000
-# words](#can-the-sum-be-taken-apart) one matrix recovers the word. In a wide space another recovers the position, and
-# is nearly always right or off by one. It helps that in such a space a random direction, such as an untrained word's,
-# is nearly at right angles to any other ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)), so word and
-# position hardly disturb each other at the start. Later training can move the words away from the directions that
-# positions use.
+# words](#can-the-sum-be-taken-apart) one matrix recovers the word, at widths from 32 to 256. Another recovers the
+# position: at $D = 128$ it is right or off by one for 99 percent of the sums, at $D = 32$ for 71. It helps that in a
+# wide space a random direction, such as an untrained word's, is nearly at right angles to any other ([chapter
+# 2](02_similarity.ipynb#how-alike-are-strangers)), so word and position hardly disturb each other at the start. Later
+# training can move the words away from the directions that positions use.
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**)? In the projection that comes next,
 # the upper rows, $W_1$, multiply the word, and the lower rows, $W_2$, the position:
@@ -1236,7 +1236,7 @@ for d_model in (256, 128, 64, 32):
     )
 assert all(shares[0] > 0.995 and shares[2] > 0.89 for shares in right.values())
 assert right[256][1] > 0.8 > 0.4 > right[32][1]
-assert near[128] > 0.98 and min(near.values()) > 0.7
+assert round(near[128], 2) == 0.99 and round(near[32], 2) == 0.71
 
 # %% [markdown]
 # Adding does not destroy the word: it is recovered at every width. So is nearly every position, if the position vectors

@@ -206,10 +206,10 @@ plt.show()
 # ## The definition
 #
 # There are $H$ heads. Each has its own three **projections**, matrices of shape $(D, d_k)$. All of them have $D$ rows,
-# so every head reads the whole word. The **head dimension** is by convention $d_k = D / H$, so $D$ must be divisible by
-# $H$. A head divides its scores by $\sqrt{d_k}$, [not by $\sqrt D$](03_softmax.ipynb#which-d-is-under-the-root). Head
-# $h$ computes attention with its own three matrices, and the layer sets all heads side by side and multiplies by one
-# more matrix:
+# so every head reads the whole word. The **head dimension** (`head_dim` in much code) is by convention $d_k = D / H$,
+# so $D$ must be divisible by $H$. A head divides its scores by $\sqrt{d_k}$, [not by
+# $\sqrt D$](03_softmax.ipynb#which-d-is-under-the-root). Head $h$ computes attention with its own three matrices, and
+# the layer sets all heads side by side and multiplies by one more matrix:
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
 #
@@ -407,12 +407,11 @@ axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# Here is the whole layer, for a batch of $B$ sentences. `split` does the two steps of the drawing.
-# `scaled_dot_product_attention`, from chapter 4, computes the blends of each head. Merging reverses the steps of
-# `split`: first swap, then reshape.
+# Here is the whole layer, for a batch of $B$ sentences. `split` does the two steps of the drawing, and attention is
+# that of chapter 4. Merging reverses the steps of `split`: first swap, then reshape.
 
 # %%
-from dotformer.by_hand.attention import scaled_dot_product_attention
+from dotformer.by_hand.softmax import softmax
 
 
 def multi_head(x, w_q, w_k, w_v, w_o, num_heads):
@@ -422,9 +421,9 @@ def multi_head(x, w_q, w_k, w_v, w_o, num_heads):
         y = y.reshape(B, T, num_heads, -1)  # cut the rows: (B, T, H, d_k)
         return y.swapaxes(1, 2)  # (B, H, T, d_k)
 
-    query = split(x @ w_q)  # (B, T, D) -> (B, H, T, d_k)
-    key, value = split(x @ w_k), split(x @ w_v)
-    per_head, _ = scaled_dot_product_attention(query, key, value)  # (B, H, T, d_k)
+    query, key, value = (split(x @ w) for w in (w_q, w_k, w_v))  # (B, H, T, d_k)
+    scaled = query @ key.swapaxes(2, 3) / np.sqrt(query.shape[3])  # (B, H, T, T)
+    per_head = softmax(scaled) @ value  # (B, H, T, d_k)
     merged = per_head.swapaxes(1, 2)  # (B, T, H, d_k)
     return merged.reshape(B, T, D) @ w_o  # (B, T, D)
 
@@ -592,8 +591,8 @@ for num_heads in (1, 8, 64):
 # The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$ have $4 D^2$ numbers together, however they are cut. Each word takes
 # one product with each of the four, of $D^2$ multiplications, so $4 T D^2 = 104{,}857{,}600$ in all. Scores and blends
 # take $T^2 d_k$ multiplications each in every head, so $2 H T^2 d_k = 2 T^2 D = 10{,}240{,}000$ in all, because
-# $H \cdot d_k$ stays the same. What grows is the number of attention weights, $H \, T^2$, and so the time for their
-# softmaxes and any memory to store them.
+# $H \cdot d_k = D$. What grows is the number of attention weights, $H \, T^2$, and so the time for their softmaxes and
+# any memory to store them.
 #
 # How many heads are best? Vaswani and others chose eight. Their table 3 gives the quality of translations as a score
 # from 0 to 100, called BLEU ([chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with
@@ -792,8 +791,8 @@ def train_heads(seed, num_heads, equal=False, only_positions=False, steps=600):
         missed = (layer(x[:, 1:2], x * kept, x)[:, 0, :12] - nouns).square().mean()
         query = layer.split(layer.w_q(x[:, 1:2]))
         keys = layer.split(layer.w_k(x * kept))
-        scores = query @ keys.mT / query.shape[-1] ** 0.5
-    weights = scores.softmax(dim=-1)[:, :, 0].mean(dim=0)
+        scaled = query @ keys.mT / query.shape[-1] ** 0.5
+    weights = scaled.softmax(dim=-1)[:, :, 0].mean(dim=0)
     return (missed / nouns.square().mean()).item(), weights.numpy()
 
 
@@ -831,8 +830,8 @@ assert parted < 0.005
 # noun's weight compared with the last's, and while it is small, the difference of the two weights is almost
 # proportional to it. And the head can write it into its output. Let one entry of the values hold 1 for the first word,
 # 0 for the verb and −1 for the last word. With the weights 0.4, 0.1 and 0.5 the blend of this entry is
-# $0.4 - 0.5 = -0.1$, the difference of the two weights ([more](#could-one-head-escape-by-other-means)). So the verb
-# receives about seven of the 12 numbers, six of the average and this one. 5 are missed, and $\tfrac5{12}$ is 0.42.
+# $0.4 - 0.5 = -0.1$, the difference of the two weights. So the verb receives about seven of the 12 numbers, six of the
+# average and this one. 5 are missed, and $\tfrac5{12}$ is 0.42.
 #
 # Two heads that start equal miss as much. Two that start at random miss nothing: in all three runs, each from a
 # different random start (*seed*), one head gives most to the first noun on average, the other to the last. The weights
@@ -1230,14 +1229,9 @@ verdict
 #
 # ### Could one head escape by other means?
 #
-# - *Could its weights depend on the nouns themselves?* Yes, and that gains a little:
-#   [trained](#why-do-heads-become-different) freely, with nouns of six numbers, one head misses 42 percent rather than
-#   50. The verb's scores for the two nouns differ by $q \cdot (k_a - k_b)$, one number about the nouns' difference.
-#   While the scores are small, this number shows in the weights: the first noun's weight minus the last noun's is
-#   almost proportional to it. And the head can hand over this difference of weights: let one entry of the values hold
-#   the position, 1 for the first noun, 0 for the verb and $-1$ for the last noun, so that its blend is the first weight
-#   minus the last. So the verb receives nearly seven numbers, the six of the average and this one, and about 5 of 12
-#   are lost, 0.417. Where the head's keys see the positions only, it misses half.
+# - *Could its weights depend on the nouns themselves?* Yes, and that gains [one
+#   number](#why-do-heads-become-different), the difference of the two weights: with nouns of six numbers about 5 of 12
+#   are lost, 0.417, instead of half. Where the head's keys see the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into other numbers than the last?* Not in the first layer. The matrix is the
 #   same for every word, and a position is only added, so both nouns are written into the same numbers.
 # - *Could a later part that is not linear tell them apart?* For a fixed list of nouns, yes, if no two pairs have the

@@ -736,8 +736,8 @@ for step in (0, 80, 100, 120, 140, 1000):
 #    learn, the differences grow, and then the queries learn faster. And the gradient of a key is a sum of queries, so
 #    as the queries grow, the keys learn faster. With $W_K$ *frozen* (not trained), so that of queries and keys only the
 #    queries can learn, the weight on the right name is 0.4 after 400 steps, less than the 0.53 of the whole model after
-#    140 (though fewer parameters could be one reason, too). Another reason may be that a sharper look-up teaches the
-#    values, too. [Going further](#which-half-waits-for-which) asks which delays which, values or look-up.
+#    140 (fewer parameters may matter, too). Another reason may be that a sharper look-up teaches the values, too.
+#    [Going further](#which-half-waits-for-which) asks which delays which, values or look-up.
 #
 # After 1,000 steps the weight on the right name is near two thirds, while all answers are right. A weight is not a
 # probability of being right: the linear maps after the blend make a clear answer out of a mixture in which one digit is
@@ -1455,7 +1455,7 @@ assert 0.3 < creep[1] < 0.45 < whole[0].diagonal().mean()
 # probabilities sum to 1, and so do the $y_i$. The logarithm's $1 / p$ has cancelled the softmax's factor $p$, so a
 # model that is certain and wrong gets a gradient of nearly $-1$ at the right digit. The squared error
 # $\tfrac12 (1 - p)^2$ has no such $1 / p$, so there the right digit gets $-(1 - p) \cdot p (1 - p)$: at $p = 0.0001$
-# about $-0.0001$. But the gradient is as strong where the *label* is wrong. There a model that has learnt the task gets
+# about $-0.0001$. But the gradient is as strong where the *label* is wrong. There a model that has learned the task gets
 # nearly $-1$ at the label and $+1$ at the true digit, while all correct examples give next to nothing. So a few wrong
 # labels come to rule the updates, though none pulls on a logit with a gradient larger than 1.
 

@@ -97,6 +97,57 @@ plt.show()
 # which is $|-1 - 1| - 1 = 1$: praise. Attention and the network write to a word's horizontal line in the drawing, its
 # **residual stream**: the vector that entered, and everything added to it since.
 #
+# Attention is the only part in which one word's numbers reach another's. The network combines numbers within one
+# vector: here it had to multiply polarity by *affirmed*.
+#
+# One matrix cannot do that. It gives a weighted sum of the two, and the points at which such a sum changes from blame
+# to praise form a straight line. In the left panel below, praise lies on one diagonal of a square and blame on the
+# other, so no line separates them: they are not **linearly separable**.
+#
+# From $z$, the sum of polarity and *affirmed*, the network makes $\max(0, z)$ and $\max(0, -z)$. With these as axes, on
+# the right, one line separates praise from blame.
+#
+# Could attention alone do it? With weights that are the same for all sentences, no: it would return a weighted sum of
+# the words' numbers, too. But its weights change with the words, which [helps](#what-is-each-part-for-leave-it-out).
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, polarity against affirmed: good at (1, 1) and not bad at (-1, -1) are praise, bad at (-1, 1) and not good at (1, -1) are blame; the two kinds stand on opposite corners of a square. Right, the positive part of their sum against its negative part: good at (2, 0), not bad at (0, 2), bad and not good both at (0, 0). A dashed line separates praise from blame."}}
+figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.0))
+square = {
+    "good": (1, 1),
+    "not bad": (-1, -1),
+    "bad": (-1, 1),
+    "not good": (1, -1),
+}
+for word, (polarity, affirmed) in square.items():
+    color = plots.TEAL if polarity == affirmed else plots.RED
+    z = polarity + affirmed
+    hidden = max(0, z), max(0, -z)
+    panels[0].plot(polarity, affirmed, "o", color=color, ms=9)
+    panels[0].text(polarity, affirmed + 0.22, word, ha="center", color=color)
+    panels[1].plot(*hidden, "o", color=color, ms=9)
+    if z:
+        panels[1].text(hidden[0] + 0.12, hidden[1] + 0.12, word, color=color)
+panels[1].text(-0.42, -0.38, "bad, not good", color=plots.RED)
+panels[1].plot([-0.5, 1.5], [1.5, -0.5], "--", color=plots.GREY)
+panels[0].set(xlabel="polarity", ylabel="affirmed", xlim=(-2, 2), ylim=(-1.6, 1.7))
+panels[1].set(
+    xlabel="max(0, polarity + affirmed)",
+    ylabel="max(0, −polarity − affirmed)",
+    xlim=(-0.5, 3),
+    ylim=(-0.5, 2.5),
+)
+for axes, title in zip(
+    panels,
+    ("what attention has brought", "after the network's first step"),
+    strict=True,
+):
+    axes.set_title(title)
+    axes.set_xticks([tick for tick in range(-1, 3) if tick >= axes.get_xlim()[0]])
+    axes.set_yticks([tick for tick in range(-1, 3) if tick >= axes.get_ylim()[0]])
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
 # The code builds $|z|$ from $\operatorname{ReLU}(z) = \max(0, z)$, which keeps a positive number and turns a negative
 # one into 0: $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
 
@@ -134,57 +185,6 @@ for text in ("good", "bad", "not good", "not bad"):
     print(f"{text:9} tone {tones[text]:+.0f}")
 assert list(tones.values()) == [1, -1, -1, 1]
 
-# %% [markdown]
-# Attention is the only part in which one word's numbers reach another's. The network combines numbers within one
-# vector: here it had to multiply polarity by *affirmed*.
-#
-# One matrix cannot do that. It gives a weighted sum of the two, and the points at which such a sum changes from blame
-# to praise form a straight line. In the left panel below, praise lies on one diagonal of a square and blame on the
-# other, so no line separates them: they are not **linearly separable**.
-#
-# From $z$, the sum of polarity and *affirmed*, the network makes $\max(0, z)$ and $\max(0, -z)$. With these as axes, on
-# the right, one line separates praise from blame.
-#
-# Could attention alone do it? With weights that are the same for all sentences, no: it would return a weighted sum of
-# the words' numbers, too. But its weights change with the words, which [helps](#what-is-each-part-for-leave-it-out).
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, polarity against affirmed: good at (1, 1) and not bad at (-1, -1) are praise, bad at (-1, 1) and not good at (1, -1) are blame; the two kinds stand on opposite corners of a square. Right, the positive part of their sum against its negative part: good at (2, 0), not bad at (0, 2), bad and not good both at (0, 0). A dashed line separates praise from blame."}}
-figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.0))
-square = {
-    "good": (1, 1),
-    "not bad": (-1, -1),
-    "bad": (-1, 1),
-    "not good": (1, -1),
-}
-for word, (polarity, affirmed) in square.items():
-    color = plots.TEAL if tones[word] == 1 else plots.RED
-    z = polarity + affirmed
-    hidden = max(0, z), max(0, -z)
-    panels[0].plot(polarity, affirmed, "o", color=color, ms=9)
-    panels[0].text(polarity, affirmed + 0.22, word, ha="center", color=color)
-    panels[1].plot(*hidden, "o", color=color, ms=9)
-    if z:
-        panels[1].text(hidden[0] + 0.12, hidden[1] + 0.12, word, color=color)
-panels[1].text(-0.42, -0.38, "bad, not good", color=plots.RED)
-panels[1].plot([-0.5, 1.5], [1.5, -0.5], "--", color=plots.GREY)
-panels[0].set(xlabel="polarity", ylabel="affirmed", xlim=(-2, 2), ylim=(-1.6, 1.7))
-panels[1].set(
-    xlabel="max(0, polarity + affirmed)",
-    ylabel="max(0, −polarity − affirmed)",
-    xlim=(-0.5, 3),
-    ylim=(-0.5, 2.5),
-)
-for axes, title in zip(
-    panels,
-    ("what attention has brought", "after the network's first step"),
-    strict=True,
-):
-    axes.set_title(title)
-    axes.set_xticks([tick for tick in range(-1, 3) if tick >= axes.get_xlim()[0]])
-    axes.set_yticks([tick for tick in range(-1, 3) if tick >= axes.get_ylim()[0]])
-figure.tight_layout()
-plt.show()
-
 # %% tags=["proof"]
 cases = torch.tensor([[1.0, 1, 1], [-1, 1, 1], [1, -1, 1], [-1, -1, 1]])
 best = torch.linalg.lstsq(cases, torch.tensor([[1.0], [-1], [-1], [1]])).solution
@@ -199,7 +199,7 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 # $$\operatorname{FeedForward}(x) = \operatorname{activation}(x W_1 + b_1) \, W_2 + b_2 .$$
 #
 # $W_1$ takes a vector from $D$ entries, `d_model` in code, up to $d_\text{ff}$ *hidden* entries, or *units*, usually
-# $4D$ of them, and $W_2$ brings it down again. In *not bad* two units were enough, with $b_1 = 0$:
+# $4D$ of them (2,048 in the paper), and $W_2$ brings it down again. In *not bad* two units were enough, with $b_1 = 0$:
 #
 # $$W_1 = \begin{pmatrix} 1 & -1 \\ 1 & -1 \\ 0 & 0 \\ 0 & 0 \end{pmatrix}, \quad W_2 = \begin{pmatrix} 0 & 0 & 0 & 1 \\ 0 & 0 & 0 & 1 \end{pmatrix}, \quad b_2 = (0, 0, 0, -1) .$$
 #
@@ -882,8 +882,8 @@ for norm_first in (False, True):
 # position's final vector to ten scores. It is trained for 600 steps of [Adam](11_training.ipynb#adam), the first 50 of
 # them warm-up, with three seeds. A model that lost a part may need a larger or smaller learning rate, so each model is
 # tried with seven and gets the best. The matrices have [Glorot's initialisation](#what-goes-wrong-in-a-deep-stack),
-# random entries, so that on average a square matrix keeps a vector's size. `python -m benchmarks.encoders` repeats all
-# this.
+# random entries, scaled so that on average a square matrix keeps a vector's size. `python -m benchmarks.encoders`
+# repeats all this.
 
 
 # %% a layer without one of its parts tags=["hide-input"]
@@ -1149,16 +1149,16 @@ show_stacks(
 # tenth over these 24 layers. Why? Once words are mostly alike, attention returns nearly the same vector to all of them.
 # That adds to their common part and hardly to their own, so the own share falls: fast if what attention returns is
 # large beside the stream, slowly if it is small. In *added*, attention reads the stream as it has grown, so what it
-# returns has grown, too. In post-norm, stream and result both have a size of about 1. (Its norm scales common and own
-# part alike.) So in both attention always returns something about as large as the stream, and the share keeps falling.
-# In pre-norm, attention reads a normalised copy, so only the stream grows. What is returned becomes smaller and smaller
-# beside it, and the share falls more and more slowly ([in numbers](#how-fast-do-words-become-alike)).
+# returns has grown, too. Post-norm keeps stream and result near size 1, and its norm scales common and own part alike.
+# So in both, attention returns something about as large as the stream, and the share keeps falling. In pre-norm,
+# attention reads a normalised copy, so only the stream grows. What is returned becomes smaller and smaller beside it,
+# and the share falls more and more slowly ([in numbers](#how-fast-do-words-become-alike)).
 #
 # Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $w$
 # to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
 # weights, so it gets no gradient. In the high layers with attention alone and with post-norm, words nearly agree, so
-# $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer), and what it gets hardly says where to look.
-# (*Added* has another fault: [its numbers explode](#how-do-size-and-gradient-change-with-the-layer).)
+# $W_Q$ gets [hardly any](#how-do-size-and-gradient-change-with-the-layer). (*Added* has another fault: [its numbers
+# explode](#how-do-size-and-gradient-change-with-the-layer).)
 #
 # ### What helps
 #
@@ -1327,8 +1327,8 @@ print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 # position is not all that matters, since with smaller initial weights post-norm is quick.
 #
 # In the two quick stacks the own share after the twelfth layer is above 0.4 *before* training, and in the slow one it
-# is 0.02: there words are alike before anything is learned. That may be why it is slow, or not: Adam divides the size
-# of a small gradient out again. (*No norm* has a low share, too, but also [numbers that
+# is 0.02: there words start alike, so $W_Q$'s gradient should be small. That may be why it is slow, or not: Adam
+# divides a gradient's size out. (*No norm* has a low share, too, but also [numbers that
 # explode](#how-do-size-and-gradient-change-with-the-layer).) So few stacks prove no cause, but [three
 # more](#three-more-deep-stacks) fit the pattern.
 #
@@ -1504,9 +1504,9 @@ def variant(
                     strict=True,
                 )
             )
-            scores = q @ k.transpose(-2, -1) / root(D // H, D)
-            scores = scores.masked_fill(hidden(real)[:, None, None], -1e9)
-            y = (scores.softmax(dim=-1) @ v).transpose(1, 2).reshape(B, T, D)
+            scaled = q @ k.transpose(-2, -1) / root(D // H, D)
+            scaled = scaled.masked_fill(hidden(real)[:, None, None], -1e9)
+            y = (scaled.softmax(dim=-1) @ v).transpose(1, 2).reshape(B, T, D)
             return attention.out_proj(y)
 
         def feed_forward(x):
@@ -1592,9 +1592,9 @@ def encoder_layer(theirs, x, real):
             part.reshape(B, T, attention.num_heads, -1).transpose(1, 2)
             for part in joined.chunk(3, dim=-1)
         )
-        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-        scores = scores.masked_fill(~real[:, None, None], -math.inf)
-        heads = scores.softmax(dim=-1) @ v
+        scaled = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        scaled = scaled.masked_fill(~real[:, None, None], -math.inf)
+        heads = scaled.softmax(dim=-1) @ v
         return attention.out_proj(heads.transpose(1, 2).reshape(B, T, D))
 
     def feed_forward(x):

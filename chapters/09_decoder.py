@@ -355,9 +355,9 @@ plt.show()
 # ## The decoder layer
 #
 # A decoder layer has three sublayers, each with a residual connection and a norm, in post-norm order as in 2017. All
-# decoder layers look at the same memory, the output of the *last* encoder layer, but each has its own $W_Q$, $W_K$,
-# $W_V$ and $W_O$ for it. In the code, an attention takes its queries from its first argument, and its keys and values
-# from its second:
+# decoder layers look at the same memory, each with its own $W_Q$, $W_K$, $W_V$ and $W_O$. It is the output of the
+# *last* encoder layer, because only its vectors have been through every layer. In the code, an attention takes its
+# queries from its first argument, and its keys and values from its second:
 #
 # ```python
 # x = norm_self(x + self_attention(x, x, mask))
@@ -628,7 +628,7 @@ check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 # it would move. So try other values of `cut`, too, with random tokens: many real answers end alike, so that a late cut
 # changes nothing.
 #
-# ## A model that has learnt to answer
+# ## A model that has learned to answer
 #
 # The task is small talk: ten questions about each of nine people, each with all three greetings and with none, which
 # makes 360. Each has one right answer. Those about *you* are:
@@ -824,7 +824,7 @@ assert share_right(wide, unseen) > 0.95
 
 # %% [markdown]
 # The answers are right. But every held-out question has a twin among the training pairs, with another greeting. [A
-# harder test](#does-it-combine-what-it-has-learnt) holds out the twins, too.
+# harder test](#does-it-combine-what-it-has-learned) holds out the twins, too.
 
 # %% [markdown]
 # ## One question, followed to its answer
@@ -871,16 +871,6 @@ with torch.no_grad():
 
 products, weights = q[0, 0] @ k[0].T, cross[1][0, 0]  # of <bos>, in head 1
 blend = weights @ v[0]
-print(f"{'':5}{'q · k':>8}{'/ √8':>8}{'exp':>11}{'weight':>8}   value begins with")
-for word, product, weight, value in zip(
-    question, products, weights, v[0], strict=True
-):
-    scaled = product / math.sqrt(8)
-    print(
-        f"{word:5}{product:8.2f}{scaled:8.2f}{scaled.exp():11.2f}"
-        f"{weight:8.2f}{value[0]:12.2f}"
-    )
-print("the blend begins with", [round(entry, 2) for entry in blend[:4].tolist()])
 best = logits.topk(3)
 print(
     "the largest logits:",
@@ -891,9 +881,35 @@ print(
 )
 assert vocabulary[best.indices[0]] == "I" and logits.softmax(-1).max() > 0.9
 
+# %% tags=["plot"] mystnb={"image": {"alt": "The query of begin on the left, and a row for each word of the question: Hi, comma, how, are, you, question mark. Its columns: the dot product of query and key, that divided by root 8, e to that power, the weight, the first entry of the value, and weight times entry. Only are and you have a weight above 0.01, about 0.46 and 0.54; their values begin with about 0.96 and 0.89, and their products 0.44 and 0.48 add up to the blend's first entry, 0.92."}}
+scaled = products / math.sqrt(8)
+columns = {
+    "q · k": products,
+    "÷ √8": scaled,
+    "$e$ to that": scaled.exp(),
+    "weight": weights,
+    "value[0]": v[0, :, 0],
+    "product": weights * v[0, :, 0],
+}
+drawing = Diagram(7.2, 3.3)
+drawing.text(0.1, 1.85, "query\nof <bos>", color=plots.RED, at="left")
+drawing.arrow((0.95, 1.85), (1.25, 1.85), color=plots.RED)
+for x, (title, column) in zip(range(6), columns.items(), strict=True):
+    x = 2.6 + 0.85 * x
+    drawing.text(x, 3.1, title, color=plots.GREY)
+    for y, entry in enumerate(column.tolist()):
+        color = plots.BLUE if weights[y] > 0.01 else plots.GREY
+        drawing.text(x, 2.7 - 0.38 * y, f"{entry:z.2f}", color=color)
+for y, word in enumerate(question):
+    color = plots.BLUE if weights[y] > 0.01 else plots.GREY
+    drawing.text(1.9, 2.7 - 0.38 * y, word, color=color, at="right")
+drawing.text(4.3, 0.3, f"sum {scaled.exp().sum():.2f}", color=plots.GREY)
+drawing.text(7.15, 0.3, f"blend {blend[0]:.2f}", color=plots.RED, at="right")
+plt.show()
+
 # %% [markdown]
-# Read the row of *you*: its exponential, 28.10, is 0.54 of the sum of its column. Nearly all the rest goes to *are*. Of
-# the 0.92 with which the blend begins, *you* contributes $0.54 \cdot 0.89 = 0.48$, and *are* 0.44.
+# Read the row of *you*: its exponential, about 28, is 0.54 of the sum of its column. Nearly all the rest goes to *are*.
+# Of the 0.92 with which the blend begins, *you* contributes $0.54 \cdot 0.89 = 0.48$, and *are* 0.44.
 #
 # The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`; norm and
 # feed-forward network follow. *I* has by far the largest logit, 10.5, and is written.
@@ -913,8 +929,8 @@ so_far = ["<bos>", "I", "am", "fine"]
 movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 
 # %% [markdown]
-# Choose a layer and a head, and see what each word of the answer attends to in the question. A map shows where this
-# model looked, and not whether the answer depended on it ([tested at the end](#does-the-map-say-why)).
+# Choose a layer and a head. A map shows where this model looked, and not whether the answer depended on it ([tested at
+# the end](#does-the-map-say-why)).
 
 # %% [markdown]
 # ## Does training run token by token?
@@ -1270,10 +1286,10 @@ assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 
 # %% [markdown]
 # Of loss, accuracy and writing, only the last tells. In training the wanted word is the next input, and the model has
-# learnt to copy it from there. That works for held-out answers, too, so loss and accuracy look perfect. When the model
+# learned to copy it from there. That works for held-out answers, too, so loss and accuracy look perfect. When the model
 # writes, the next input is not there yet.
 #
-# A low loss says little about masks, and even good answers too little: of [nine kinds of wrong
+# A low loss says little about masks, and even good answers not enough: of [nine kinds of wrong
 # mask](#nine-wrong-masks), two leave nearly all answers right. `check` finds most of the nine.
 #
 # ### What to check, and in what order
@@ -1600,7 +1616,7 @@ verdict
 #
 # Here is a small GPT: one stack, a causal mask, and *pre-norm*, with a norm at the top (positions and ReLU are those of
 # 2017). It takes `Attention` and `sinusoids` from [the model on one screen](#all-of-it-on-one-screen), and the data
-# with their split from [its training](#a-model-that-has-learnt-to-answer):
+# with their split from [its training](#a-model-that-has-learned-to-answer):
 
 
 # %%
@@ -1991,7 +2007,7 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 # all the same, presumably because the encoder, which sees the whole question, has carried what is needed to the first
 # positions.
 #
-# **One sees padding.** The batches in training had padding, too, so the model learnt to live with it; an amount that it
+# **One sees padding.** The batches in training had padding, too, so the model learned to live with it; an amount that it
 # never met may change the answer. (The *decoder's* self-attention needs no padding mask where padding stands on the
 # right: by the causal mask no real word sees it, and the loss ignores its rows.)
 #
@@ -2026,7 +2042,7 @@ assert loss < 0.01 and writing == 0 and forced < 0.05
 # would not help, because the logits are those of a correct model with these parameters. But the teacher-forced accuracy
 # still asks for the next word, so it is near 0. And from `<bos>` the model writes nothing but `<bos>`.
 #
-# ### Does it combine what it has learnt?
+# ### Does it combine what it has learned?
 #
 # Every question that the model was tested on has a twin with another greeting. (If near-duplicates get into a test set
 # by accident, the set is called **contaminated**.) For a harder test, hold out whole *topics*. A topic is a person with

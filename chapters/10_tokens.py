@@ -112,15 +112,15 @@ for step in range(1, 5):
 # %% [markdown]
 # *Steam* is cut into *s team*, though it has nothing to do with a team: the method knows only what is frequent.
 #
-# To encode a *new* word, apply the merges in the order in which they were learnt. Take *seat*. The first merge, *e a*,
+# To encode a *new* word, apply the merges in the order in which they were learned. Take *seat*. The first merge, *e a*,
 # gives *s ea t*. The second, *t ea*, does not fit, because here the *t* comes after *ea*. Nor does the third, *tea m*.
 # The fourth, *ea t*, gives *s eat*.
 #
 # *Seat* never occurred in the text, but *s* and *eat* did. That is the advantage over whole words: a new word usually
-# consists of subwords whose embeddings have been learnt.
+# consists of subwords whose embeddings have been learned.
 #
 # The order of the merges matters. In *seateam* the first merge leaves *s ea t ea m*, where *ea t* and *t ea* both want
-# the same *t*. The merge *t ea* was learnt first, so you get *s ea tea m*, and then *s ea team*, three tokens. If you
+# the same *t*. The merge *t ea* was learned first, so you get *s ea tea m*, and then *s ea team*, three tokens. If you
 # always took the longest token that fits, from the left, you would get four, *s eat ea m*. But the order of learning
 # does not always give the fewest. It cuts *eateat* into *ea tea t*, where *eat eat* would do, because the method is
 # **greedy**: it never takes a merge back.
@@ -133,15 +133,15 @@ quiz.one_choice(
     "In what order are the merges applied to a new word?",
     quiz.wrong(
         "From left to right through the word",
-        "That is how one merge goes through a word. But which merge comes next depends on when it was learnt.",
+        "That is how one merge goes through a word. But which merge comes next depends on when it was learned.",
     ),
     quiz.right(
-        "Those learnt early before those learnt late",
-        "Yes: at each step, of all pairs in the word, the one that was learnt first.",
+        "Those learned early before those learned late",
+        "Yes: at each step, of all pairs in the word, the one that was learned first.",
     ),
     quiz.wrong(
         "By how often each pair occurs in the new word",
-        "Counting is for learning. The word's most frequent pair may not have been learnt at all.",
+        "Counting is for learning. The word's most frequent pair may not have been learned at all.",
     ),
     quiz.wrong(
         "From the left, always the longest subword that fits",
@@ -372,13 +372,13 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # Read `__init__`, `encode`, `_merge` and `decode`; the others train, save, load, or show tokens. `vocabulary` lists the
 # bytes of each token ID (none for a special token), and `decode` joins them.
 #
-# The heart is `_merge`. The *rank* of a pair says how early it was learnt, 0 for the first. `_merge` takes, again and
-# again, the learnt pair of lowest rank in the word, until there is none. In *seat* only *e a* is a learnt pair, of rank
+# The heart is `_merge`. The *rank* of a pair says how early it was learned, 0 for the first. `_merge` takes, again and
+# again, the learned pair of lowest rank in the word, until there is none. In *seat* only *e a* is a learned pair, of rank
 # 0, so the word becomes *s ea t*. Now *ea t*, of rank 3, is one, and the word becomes *s eat*. That is two rounds
 # instead of four merges, and a large tokenizer has thousands of merges.
 #
 # The result is the same as from going through all merges in order. A merge brings only pairs with its new symbol into
-# the word, and such a pair can have been learnt only after that symbol was made. So the ranks that `_merge` takes only
+# the word, and such a pair can have been learned only after that symbol was made. So the ranks that `_merge` takes only
 # rise: it makes the same merges in the same order, and skips those that do not occur. `_cache` keeps results, because
 # frequent words come back.
 
@@ -528,7 +528,7 @@ print(*learnt)
 
 # %% [markdown]
 # A merge knows nothing of characters: *f* has joined the first byte of *ü*, which gives `f\xc3`. Nor does it know of
-# parts of words: *ert*, learnt early because of *hundert*, takes the *t* of *viertausend* too, so this word is joined
+# parts of words: *ert*, learned early because of *hundert*, takes the *t* of *viertausend* too, so this word is joined
 # from *vi* and *ertausend*. Now three texts, the IDs of the first, and the 500 words that were out of vocabulary:
 
 # %%
@@ -638,7 +638,7 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 #
 # Each merge makes texts shorter, so the layers have fewer positions to compute. But it has two prices.
 #
-# First, it adds a row to the embedding table, which must be learnt, and one logit at every position. With 512 numbers
+# First, it adds a row to the embedding table, which must be learned, and one logit at every position. With 512 numbers
 # in a row, 32,000 more tokens cost 16.4 million parameters, and as many again for each further matrix of this shape,
 # such as that of an output layer which does not share the embedding table.
 #
@@ -684,7 +684,7 @@ for row in captions["sizes"]:
 # is a small share.
 #
 # Whatever the size, split the data first and learn the merges from training text alone, because they are fitted to
-# their text like parameters. Merges that were learnt from the test text, too, would cut it into fewer tokens than other
+# their text like parameters. Merges that were learned from the test text, too, would cut it into fewer tokens than other
 # new text, so a test on it would no longer tell how new text fares.
 
 # %% tags=["proof"]
@@ -884,7 +884,7 @@ print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
 # Sorting by length saves nearly all of the padding. (A limit in tokens saves slightly less, because batches of short
-# texts get more lengths. But every batch costs about the same.) The order of the batches is random, or the model would
+# texts mix more lengths. But every batch costs about the same.) The order of the batches is random, or the model would
 # get all short sentences first. Here are sixteen of the texts in batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: about as much grey as blue. Right, sorted by length: much less grey."}}
@@ -1009,7 +1009,7 @@ verdict
 # %% [markdown]
 # ### Exercise 2: Cut a new word
 #
-# *Medium, 15 minutes.* Given a word as a list of symbols, and the merges in the order in which they were learnt, as a
+# *Medium, 15 minutes.* Given a word as a list of symbols, and the merges in the order in which they were learned, as a
 # list of pairs (merge number $n$, counted from 0, makes symbol $256 + n$), return its symbols after all merges.
 
 
@@ -1027,7 +1027,7 @@ def in_order(symbols, merges):
 
 
 def in_reverse(symbols, merges):
-    """Applies the merges in reverse: the last learnt first."""
+    """Applies the merges in reverse: the last learned first."""
     for n, pair in reversed(list(enumerate(merges))):
         symbols = merge_pair(symbols, pair, 256 + n)
     return list(symbols)
@@ -1061,7 +1061,7 @@ check_cut = partial(
         ([], [(101, 97)]),
     ],
     mistakes={
-        "you apply the merges in reverse: apply the one that was learnt first, first": in_reverse,
+        "you apply the merges in reverse: apply the one that was learned first, first": in_reverse,
         "you look for the longest subword; early merges come before late ones": longest_first,
         "only the first merge is applied": lambda s, m: merge_pair(s, m[0], 256),
         "the new symbols are numbered from 0; they begin at 256": lambda s, m: [

@@ -85,7 +85,7 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 
 # %% [markdown]
 # The target stands between the special tokens `<bos>`, 1, and `<eos>`, 2. As in [chapter
-# 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer), the model gets all of it but the last token, and must predict
+# 9](09_decoder.ipynb#a-model-that-has-learned-to-answer), the model gets all of it but the last token, and must predict
 # all of it but the first.
 #
 # ## The loss
@@ -1703,7 +1703,7 @@ plt.show()
 #
 # **Warm-up.** At the chapter's learning rate it makes no difference. At twice that learning rate it saves steps: 99
 # percent are reached at 275 to 400 with it, at 425 to 525 without, and in the end nearly all numbers are right.
-# ([Chapter 8](08_encoder.ipynb#does-it-need-warm-up) has learning rates at which nothing is learnt without it.)
+# ([Chapter 8](08_encoder.ipynb#does-it-need-warm-up) has learning rates at which nothing is learned without it.)
 #
 # **Clipping.** With Adam, clipping makes no difference here. SGD, at the learning rate that is best with clipping,
 # needs 75 to 125 steps more for 99 percent without it.

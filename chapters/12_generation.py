@@ -14,7 +14,7 @@
 # model can write ahead for a large one.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
-# learnt something. This chapter takes about 30 minutes to read, and 40 for the exercises. [Going
+# learned something. This chapter takes about 30 minutes to read, and 40 for the exercises. [Going
 # further](#going-further), at the end, takes 7 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
@@ -151,16 +151,16 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
-# This is **length normalisation**. A negative sum divided by a larger number comes closer to 0, so the penalty, in
-# spite of its name, favours *long* hypotheses, the more so the larger $\alpha$ is. With $\alpha = 0$ the penalty is 1.
-# The original transformer takes $\alpha = 0.6$.
+# This is **length normalisation**. A negative sum divided by a larger number comes closer to 0, so the penalty favours
+# *long* hypotheses, the more so the larger $\alpha$ is. With $\alpha = 0$, or for one token, the penalty is 1. The
+# original transformer takes $\alpha = 0.6$.
 #
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
 #
 # **Why do only the best endings count?** After a softmax no probability is exactly 0, so in a trained model every
 # hypothesis can end at every step. If all endings counted, even the empty sentence could win, because its sum has a
-# single term. And every hypothesis can go on, so `live` would never empty above, and a maximum length is needed. ([When
+# single term. And every hypothesis can go on, so `live` above would never empty, and a maximum length is needed. ([When
 # does the search stop?](#when-does-beam-search-stop))
 #
 # What does a beam cost? With a beam of $K$ and $V$ words, each step runs $K$ rows through the model and ranks $K V$
@@ -200,7 +200,7 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # ## One loop for every model
 #
 # A transformer writes many sentences at once, one per row. Where the loop of [chapter
-# 9](09_decoder.ipynb#a-model-that-has-learnt-to-answer) always took the best token, a function `choose` now turns
+# 9](09_decoder.ipynb#a-model-that-has-learned-to-answer) always took the best token, a function `choose` now turns
 # logits $(B, V)$ into tokens $(B)$: argmax for greedy decoding, a draw for sampling.
 #
 # The same loop should serve a transformer with and without a cache, so it asks for four things only. Whatever offers
@@ -396,7 +396,7 @@ assert np.allclose(
 
 
 # %% [markdown]
-# ## A model that has learnt a little
+# ## A model that has learned a little
 #
 # Does a beam help a trained model? Take the number model of chapter 11, which writes English numbers in German. We
 # train it with three seeds, without label smoothing, and for 110 steps instead of 600, so that it still makes mistakes.
@@ -698,8 +698,8 @@ for options in (
 # %% [markdown]
 # Without any option, about a fifth are right, because one wrong token spoils a number. Wherever the model is unsure, a
 # draw may take a wrong one. (The � is a byte that does not make a whole character.) Every option brings the share
-# nearer to that of greedy decoding. So where only one answer is right, drawing from the model's own probabilities
-# rarely finds it.
+# nearer to that of greedy decoding. So where only one answer is right, one draw from the model's own probabilities is a
+# poor bet.
 #
 # **Minimum Bayes risk decoding** does not rely on a single draw: it draws many translations and takes the one that is
 # most like all the others, so that an odd one rarely wins.
@@ -851,7 +851,7 @@ class KVAttention:
 
 # %% [markdown]
 # For each decoder layer `KVCache` has two such objects. The one for self-attention starts empty and grows with the
-# target; `memory[:, :0]`, no tokens, only gives it its shape. The one for cross-attention keeps the memory's keys and
+# target; `memory[:, :0]`, empty, only gives it its shape. The one for cross-attention keeps the memory's keys and
 # values, and never grows; `select` touches it only if the rows' sources change.
 
 
@@ -1286,8 +1286,8 @@ def received(
     values = [*(kept_values if past else []), *([value] if own else [])]
     if not keys:
         return np.zeros(len(query))
-    scores = np.array(keys) @ query / np.sqrt(scale or len(query))
-    weights = np.exp(scores - scores.max())
+    scaled = np.array(keys) @ query / np.sqrt(scale or len(query))
+    weights = np.exp(scaled - scaled.max())
     return weights / weights.sum() @ np.array(values)
 
 
@@ -1322,8 +1322,8 @@ check_receive(receive)
 # %% tags=["solution"]
 def receive(query, key, value, kept_keys, kept_values):
     keys, values = np.vstack([kept_keys, key]), np.vstack([kept_values, value])
-    scores = keys @ query / np.sqrt(len(query))
-    weights = np.exp(scores - scores.max())
+    scaled = keys @ query / np.sqrt(len(query))
+    weights = np.exp(scaled - scaled.max())
     return weights @ values / weights.sum()
 
 
@@ -1370,7 +1370,7 @@ verdict
 #
 # ### Why are draws after label smoothing so poor?
 #
-# A model trained with label smoothing of 0.1 has learnt to leave about a tenth of the probability to other tokens, at
+# A model trained with label smoothing of 0.1 has learned to leave about a tenth of the probability to other tokens, at
 # every token. So even a perfect one would draw the nine tokens of a typical number right only $0.9^9 = 39$ percent of
 # the time. Trained like ours, but with smoothing, a model gets fewer than one number in eight right by sampling,
 # instead of one in five, although greedily it gets half. Sample from such a model only with a filter.

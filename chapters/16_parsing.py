@@ -516,7 +516,7 @@ assert 0.28 < like_first / len(deep) < 0.37
 # %% [markdown]
 # Neither length nor the three words do harm here. Only sentences with a third clause fail. So the model has learned to
 # build one clause and two, but not to put one more around them. A perfect result on a test set drawn like the training
-# set does not show that a grammar was learnt. What is missing, combining known parts in new ways, is called
+# set does not show that a grammar was learned. What is missing, combining known parts in new ways, is called
 # **compositional generalization** (Kim and Linzen 2020).
 
 # %% [markdown]

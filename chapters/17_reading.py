@@ -1464,7 +1464,7 @@ assert 0.73 < sentences["right"]["minilm"] < 0.75
 
 # %% [markdown]
 # The rule of most shared words is ahead of MiniLM and its 22 million parameters by less than two points, which could be
-# chance ([sign test](13_alignment.ipynb#longer-than-anything-it-has-learnt), p = 0.21). The rule in which rare words
+# chance ([sign test](13_alignment.ipynb#longer-than-anything-it-has-learned), p = 0.21). The rule in which rare words
 # count more is clearly ahead of MiniLM (p = 0.00002).
 #
 # Why do the rules do so well? Half of a question's words are in the answer's sentence (52 percent, against 21 in any

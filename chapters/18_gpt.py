@@ -913,7 +913,7 @@ plt.show()
 # little until the second looks for it. [Olsson and others (2022)](https://arxiv.org/abs/2209.11895) found such a turn
 # in language models of two and more layers, at which induction heads form and in-context learning improves abruptly.
 #
-# The models of one layer have not learnt to copy at the end: their loss is 3.1 to 3.2, close to that of a reader who
+# The models of one layer have not learned to copy at the end: their loss is 3.1 to 3.2, close to that of a reader who
 # knows the letters and not their order. Those of two layers without positions learn it slowly: 1.1 to 1.2 after 2,000
 # steps.
 #

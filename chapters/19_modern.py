@@ -1388,7 +1388,7 @@ assert 1.7 < took[2] / took[1] < 2.2
 # %% [markdown]
 # ### Does it read texts longer than those it was trained on?
 #
-# Four models learnt from texts cut after 64 tokens. Let them read texts of 160 tokens. Two of them come from [the
+# Four models learned from texts cut after 64 tokens. Let them read texts of 160 tokens. Two of them come from [the
 # comparison](#what-is-each-change-worth): *SwiGLU*, which has sinusoids, and *RoPE*. The third is *no positions* from
 # [above](#where-do-the-two-gains-come-from), and the fourth has learned positions. Its vectors for positions beyond the
 # longest training text are still the noise that they began as. Sinusoids and rotations go on by formula. Is that
@@ -1440,7 +1440,7 @@ assert round(added - without, 2) == 0.12
 assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) + 0.3
 
 # %% [markdown]
-# Of the four that learnt from 64 tokens, RoPE is best at the end (4.19), then no positions (4.30), sinusoids (4.56) and
+# Of the four that learned from 64 tokens, RoPE is best at the end (4.19), then no positions (4.30), sinusoids (4.56) and
 # learned ones (4.63).
 #
 # So a formula that goes on is not enough. Sinusoids go on, and end hardly better than learned vectors, which are noise

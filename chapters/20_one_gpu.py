@@ -488,7 +488,7 @@ assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
 
 # %% [markdown]
 # The bfloat16 parameter stops at 1.44. There two neighbouring bfloat16 numbers are 1/128 apart, and a step shorter than
-# half of that rounds to nothing. The loss falls, and then is flat, as if all had been learnt.
+# half of that rounds to nothing. The loss falls, and then is flat, as if all had been learned.
 #
 # So parameters stay in float32, and so do Adam's two running means, its *moments*. Only what goes into a product, and
 # what comes out of it, is rounded to 16 bits. That is called **mixed precision**, with float32 *master weights*. It is

@@ -119,6 +119,13 @@ def test_differences_are_tested_between_kinds_of_one_race_only():
     assert first["p"]["BLEU"] < 0.001 and second["p"]["BLEU"] > 0.2
 
 
+def test_kinds_are_compared_over_all_splits_of_their_seeds():
+    one = [{"BLEU": 32, "chrF2": 50}, {"BLEU": 31, "chrF2": 52}, {"BLEU": 30, "chrF2": 57}]
+    other = [{"BLEU": 29, "chrF2": 51}, {"BLEU": 28, "chrF2": 50}, {"BLEU": 27, "chrF2": 49}]
+    # of 20 splits by chrF, three have a sum of 159 or more on one side, 57 + 52 with 51, 50 or 50; three on the other
+    assert captions.kinds(one, other) == {"BLEU": 2 / 20, "chrF2": 6 / 20}
+
+
 @pytest.mark.parametrize("model", ["transformer", "gru, attention"])
 def test_it_is_seen_where_a_model_looks(model):
     corpus, *tokenizers = TASKS["grammar"].learnt()

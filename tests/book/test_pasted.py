@@ -11,7 +11,7 @@ LEFT_OUT = {"hide-input", "proof", "plot", "quiz", "check", "exercise", "solutio
 FOLDED = {"REPLIES", "hold_out"}  # data and helpers, which the page says to be folded
 SHOWN = (
     "All of it on one screen",
-    "A model that has learnt to answer",
+    "A model that has learned to answer",
     "The leak test",
     "Break it: leave out the causal mask",
     "A decoder-only model that answers",

@@ -53,6 +53,29 @@ def test_boxes_stay_inside_the_drawing():
         assert 0 < box.y < box.y + box.height < map_drawing.HEIGHT, box
 
 
+def arrows_into_the_left_of(box):
+    return [arrow for arrow in map_drawing.ARROWS if arrow[-1][0] == box.x and 0 < arrow[-1][1] - box.y < box.height]
+
+
+SUBLAYERS = [box for box in map_drawing.BOXES if "attention" in box.part or box.part == "feed-forward"]
+
+
+@pytest.mark.parametrize("sublayer", SUBLAYERS, ids=lambda box: f"{box.label}-{box.x}")
+def test_each_sublayer_has_a_residual_path_into_the_norm_above_it(sublayer):
+    norm = max((box for box in map_drawing.BOXES if box.x == sublayer.x and box.y < sublayer.y), key=lambda box: box.y)
+    assert norm.part == "add and norm"
+    [(start, *bends, _)] = arrows_into_the_left_of(norm)
+    assert sublayer.x < start[0] < sublayer.x + sublayer.width and start[1] > sublayer.y + sublayer.height  # from below
+    assert all(x < sublayer.x for x, _ in bends)  # and past it
+
+
+def test_memory_leaves_the_top_of_the_encoders_stack_for_cross_attention():
+    frame = next(box for box in map_drawing.FRAMES if box.part == "encoder stack")
+    [cross] = [box for box in map_drawing.BOXES if box.part == "cross-attention"]
+    [((x, inside), (above, outside), *_)] = arrows_into_the_left_of(cross)
+    assert x == above and outside < frame.y < inside
+
+
 def test_in_words():
     assert repr(transformer_map(3)) == (
         "Map of the transformer. Built so far: dot product. This chapter: softmax; scale; weighted average."
