@@ -59,7 +59,7 @@ epub: book ## pack the book for readers of ePub into _build/paper
 
 # Fast and telling first (tests/conftest.py has the order): what is found there is said before the slow ones begin.
 PYTEST = $(RUN) pytest -n 2 --dist loadscope --no-loadscope-reorder --max-worker-restart 0
-FAST_ONES = tests/book/test_chapters.py tests/book/test_make.py tests/book/test_press.py \
+FAST_ONES = tests/book/test_chapters.py tests/book/test_make.py tests/book/test_pasted.py tests/book/test_press.py \
 	tests/reference tests/command tests/literate tests/classroom tests/benchmarks
 MINUTES = book/notebooks tests/mutants tests/browser tests/torchrun tests/book/test_site.py tests/book/test_paper.py tests/book/test_gates.py
 

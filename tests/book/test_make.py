@@ -32,3 +32,11 @@ def test_the_lab_serves_the_readers_folder_and_lets_root_in(root, tmp_path, user
     result = make(root, "-o", "venv", "lab", "RUN=echo", PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert result.stdout.splitlines()[0] == "literate.lab"
     assert result.stdout.splitlines()[-1] == f"jupyterlab {shown}"
+
+
+def test_the_tests_that_make_runs_are_all_there_are(root):
+    commands = make(root, "--dry-run", "-o", "venv", "test").stdout
+    named = [root / word for word in commands.split() if word.startswith("tests/")]
+    assert len(named) > 10 and all(place.exists() for place in named)
+    files = (root / "tests").rglob("test_*.py")
+    assert [file.name for file in files if not any(file.is_relative_to(place) for place in named)] == []

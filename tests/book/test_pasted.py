@@ -12,6 +12,9 @@ FOLDED = {"REPLIES", "hold_out"}  # data and helpers, which the page says to be 
 SHOWN = (
     "All of it on one screen",
     "A model that has learned to answer",
+    "What is given, and what is wanted",
+    "Writing",
+    "Training it",
     "The leak test",
     "Break it: leave out the causal mask",
     "A decoder-only model that answers",
