@@ -258,14 +258,23 @@ roof = np.minimum(peak_compute, intensity * bandwidth)
 axes.loglog(intensity, roof, color=plots.GREY)
 axes.loglog([n / 6 for n in sizes], throughputs, "o", color=plots.BLUE)
 for n, throughput in zip(sizes, throughputs, strict=True):
-    axes.annotate(f"{n}", (n / 6, throughput), (5, -11), textcoords="offset points")
+    axes.annotate(
+        f"{n}",
+        (n / 6, throughput),
+        (0, -17),
+        textcoords="offset points",
+        ha="center",
+    )
 axes.loglog([1 / 12], [added], "o", color=plots.RED)
 axes.annotate("sum", (1 / 12, added), (7, -6), textcoords="offset points")
-places = {"softmax": (7, -2), "layer norm": (7, -5), "Adam": (-14, 7)}
-places |= {"one token": (-22, -17), "projection": (-10, 9)}
+left, middle = ("right", (-7, -2)), ("center", (0, -14))  # of its dot
+places = {"Adam": left, "one token": left, "layer norm": middle}
+places |= {"softmax": ("left", (7, -2)), "projection": ("center", (4, 8))}
 for name, dot in measured_parts.items():
     axes.loglog(*dot, "s", color=plots.TEAL, ms=5)
-    axes.annotate(name, dot, places[name], textcoords="offset points", size=9)
+    side, offset = places[name]
+    axes.annotate(name, dot, offset, textcoords="offset points", size=9, ha=side)
+axes.margins(y=0.12)
 axes.set(xlabel="arithmetic intensity (FLOPs per byte)", ylabel="FLOP/s")
 plt.show()
 
@@ -2042,14 +2051,19 @@ for axes, figures, title in zip(
 ):
     for way, color in (("written out", plots.RED), ("fused", plots.BLUE)):
         axes.loglog(lengths, [figures[way, n] for n in lengths], "o-", color=color)
+        side, offset = (
+            ("right", (-8, 4)) if way == "written out" else ("left", (8, -12))
+        )
+        last_but_one = lengths[-2], figures[way, lengths[-2]]
         axes.annotate(
             way,
-            (lengths[-1], figures[way, lengths[-1]]),
-            (-6, 8 if way == "written out" else -22),
+            last_but_one,
+            offset,
             textcoords="offset points",
-            ha="right",
+            ha=side,
             color=color,
         )
+    axes.margins(y=0.2)
     axes.minorticks_off()
     axes.set_xticks(lengths, [str(n) for n in lengths])
     axes.set(xlabel="tokens", title=title)
