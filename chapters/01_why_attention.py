@@ -488,7 +488,7 @@ for name in names:
 # share among them, and a $\tanh$ cannot raise it.
 #
 # A state of 24 numbers has 24 such budgets, because a matrix can turn it into 24 uncorrelated numbers that hold the
-# same information, and what uncorrelated numbers explain adds up ([proof](#why-not-more-than-24)).
+# same information, and what uncorrelated numbers recall of an $x$ adds up ([proof](#why-not-more-than-24)).
 #
 # Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more: 21. It
 # spreads nearly the same memory over more words: less of the latest two words, more of older ones.
@@ -496,8 +496,8 @@ for name in names:
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
 # a third (0.2 to 0.8 in single networks, even on longer texts). Its $c$ is largely a sum in which old words fade
 # slowly, so dozens of words are still in it. Each moves the sum, but explains only a small share of it, because so many
-# others move it, too. (The latest word, with 82 percent, is [an exception](#why-only-14-of-48).) With PyTorch's
-# initialisation the LSTM recalls only 14 of 48 in all ([why](#why-only-14-of-48)).
+# others move it, too. (The latest word, with 82 percent, is [an exception](#why-only-14-of-48): the output gate is
+# computed from it.) With PyTorch's initialisation the LSTM recalls only 14 of 48 in all ([why](#why-only-14-of-48)).
 #
 # **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
 # weights. From a state of 24 it recalls at most three words of 8 numbers each.
@@ -1013,8 +1013,8 @@ verdict
 # $\begin{pmatrix} 0 & 1.1 \\ 0.3 & 0 \end{pmatrix}$ turns the row $(1, 0)$ into $(0, 1.1)$, which is longer, but that
 # into $(0.33, 0)$: on average a factor of $\sqrt{0.33} = 0.57$ a step. In general, where a matrix multiplies again and
 # again, the average factor per step tends to one number, the size of its largest *eigenvalue*. For our $W_h$ that is
-# only about 0.6, close to the 0.58 by which it shrinks a typical change in one step. So over many steps $W_h$ shrinks
-# every change, the slope of $\tanh$ shrinks it further, and the gradient vanishes.
+# only about 0.6, close to the 0.58 by which it shrinks a typical change in one step. So over many steps $W_h$ by itself
+# shrinks every change. The unequal slopes of $\tanh$ could undo that, but in the measurement the gradient vanishes.
 #
 # The LSTM keeps more, because of the path through $h$. With the gate open it keeps about 0.97 per step (0.96 from 1 to
 # 5 steps back, 0.985 from 20 to 40: slower than exponential). Cut that path, and 0.95 is left. With PyTorch's

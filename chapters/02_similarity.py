@@ -510,13 +510,13 @@ for word in ("tea", "debts", "python"):
 # | **tea and coffee** | **0.44** |
 # | a word and its nearest other word, median of those we tried | 0.58 |
 #
-# A made-up word means nothing. But real word vectors favour some directions, and the mean and covariance give it
-# roughly the same preferences. A stranger from the section before has none and would be too easy to beat. So the second
-# row is what the best of 21,000 reaches by chance. It is far above the 0.07 of the first row, because it is the best of
-# so many and not one pair. (That 0.07 is itself more than the $1/\sqrt{384} = 0.05$ of strangers, because word vectors
-# do not fill all directions evenly.) Tea and coffee are well above the second row, so their 0.44 is hardly an accident.
-# But they are below the last row, so for a nearest word 0.44 is nothing special. A cosine is high or low only in
-# comparison with others from the same model.
+# The second row is what the best of 21,000 reaches by chance, because a made-up word means nothing. (It has the mean
+# and covariance of word vectors because those favour some directions. A stranger from the section before, which favours
+# none, would be too easy to beat.) The 0.29 is far above the 0.07 of the first row, because it is the best of so many
+# and not one pair. (That 0.07 is itself more than the $1/\sqrt{384} = 0.05$ of strangers, because word vectors do not
+# fill all directions evenly.) Tea and coffee are well above the second row, so their 0.44 is hardly an accident. But
+# they are below the last row, so for a nearest word 0.44 is nothing special. A cosine is high or low only in comparison
+# with others from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45

@@ -105,8 +105,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # | times the weight: gradient of the scaled score | −0.110 | −0.025 | 0.135 |
 #
 # So the score of *dog* should rise, that of *man* should fall, and *bites* hardly matters. The 0.135 of *man* agrees
-# with the nudge. The three gradients sum to 0, because the same number added to all scores changes nothing. (These and
-# all later numbers are computed from unrounded ones.) The formula also says when a score gets little or no gradient:
+# with the nudge (0.133, because a nudge of 0.1 is not tiny). The three gradients sum to 0, because the same number
+# added to all scores changes nothing. (These and all later numbers are computed from unrounded ones.) The formula also
+# says when a score gets little or no gradient:
 #
 # | case | gradient of the score | because |
 # |---|---|---|
@@ -179,11 +180,7 @@ assert abs(d_scaled.sum()) < 1e-15
 # A small step changes the loss by about the dot product of gradient and step. Our step is minus the gradient times the
 # learning rate, so the loss falls by about the learning rate times the squared length of the gradient, here
 # $0.113^2 + 0.018^2 = 0.0131$. It fell by 0.0134. A large step may raise the loss, because the gradient changes on the
-# way. For a small one the prediction is a test of any code that takes such steps (each parameter minus its gradient
-# times the learning rate): take a step, and measure the loss on the same examples again. It should have fallen by about
-# the learning rate times the squared length of the gradient (for a whole model, the sum of the squares of all entries
-# of all parameters' gradients). If not, try a much smaller learning rate, in 64 bits, so that rounding does not hide
-# the fall. If the loss still does not fall as it should, the sign, the update or the gradient is wrong.
+# way. For small steps the prediction will serve as [a test of code](#break-it-a-cut-in-the-record).
 #
 # [Further steps](#keep-going) with all three matrices bring the loss close to 0.
 
@@ -734,10 +731,10 @@ for step in (0, 80, 100, 120, 140, 1000):
 #    gradients of the scores sum to 0, so whatever all keys have in common cancels, and only the differences between
 #    keys count. At first these differences are small, because $W_K$ starts with small random entries. As the keys
 #    learn, the differences grow, and then the queries learn faster. And the gradient of a key is a sum of queries, so
-#    as the queries grow, the keys learn faster. With $W_K$ *frozen* (not trained), so that of queries and keys only the
-#    queries can learn, the weight on the right name is 0.4 after 400 steps, less than the 0.53 of the whole model after
-#    140 (fewer parameters may matter, too). Another reason may be that a sharper look-up teaches the values, too.
-#    [Going further](#which-half-waits-for-which) asks which delays which, values or look-up.
+#    as the queries grow, the keys learn faster. With $W_K$ *frozen* (not trained), the weight on the right name is 0.4
+#    after 400 steps, where the whole model has 0.53 after 140. (Fewer parameters to train may matter, too.) Another
+#    reason may be that a sharper look-up teaches the values, too. [Going further](#which-half-waits-for-which) asks
+#    which delays which, values or look-up.
 #
 # After 1,000 steps the weight on the right name is near two thirds, while all answers are right. A weight is not a
 # probability of being right: the linear maps after the blend make a clear answer out of a mixture in which one digit is
@@ -857,8 +854,8 @@ quiz.one_choice(
 # ## Break it: a cut in the record
 #
 # Suppose the scores get no gradient. `weights.detach()` sees to that: it gives the same numbers without their record, a
-# *stop-gradient*. So the way back is cut: values and output still learn, the scores do not. (`new_model()` makes the
-# whole model, without the cut and with the same start.)
+# *stop-gradient*. So the way back is cut: the values and the maps after the blend still learn, the scores do not.
+# (`new_model()` makes the whole model, without the cut and with the same start.)
 
 
 # %%
@@ -948,7 +945,11 @@ assert all(
 # |---|---|---|
 # | the first loss | be near $\ln V$, where $V$ is the number of possible answers; for ten digits 2.30, and ours was 2.33 | [what a higher or a lower one means](#the-first-number-to-look-at) |
 # | the gradient of every matrix and bias | be there, and not be 0 in all its entries, except for that bias | a cut, or a part that nothing uses; at the first step also [matrices of zeros](#what-if-matrices-start-at-zero) |
-# | one small plain step (SGD), the same batch again, no dropout | lower the loss by about the learning rate times the squared length of the gradient | [the learning rate is too large; if not, the sign, the update or the gradient is wrong](#back-to-the-matrix-and-one-step) |
+# | one small plain step (SGD), the same batch again, no dropout | lower the loss by about the learning rate times the squared length of the gradient | the learning rate is too large; if not, the sign, the update or the gradient is wrong |
+#
+# In the third check the squared length is the sum of the squares of all entries of all parameters' gradients. If it
+# fails, try a much smaller learning rate, in 64 bits, so that rounding does not hide the fall. Where some gradients are
+# missing and the others right, this check passes, so it needs the second beside it.
 
 # %% [markdown]
 # ## Exercises

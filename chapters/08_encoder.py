@@ -1150,9 +1150,10 @@ show_stacks(
 # That adds to their common part and hardly to their own, so the own share falls: fast if what attention returns is
 # large beside the stream, slowly if it is small. In *added*, attention reads the stream as it has grown, so what it
 # returns has grown, too. Post-norm keeps stream and result near size 1, and its norm scales common and own part alike.
-# So in both, attention returns something about as large as the stream, and the share keeps falling. In pre-norm,
-# attention reads a normalised copy, so only the stream grows. What is returned becomes smaller and smaller beside it,
-# and the share falls more and more slowly ([in numbers](#how-fast-do-words-become-alike)).
+# So in both, attention returns something about as large as the stream, nearly the same for all words, and the share
+# keeps falling. In pre-norm, attention reads a normalised copy, so only the stream grows. What is returned becomes
+# smaller and smaller beside it, and the share falls more and more slowly ([in
+# numbers](#how-fast-do-words-become-alike)).
 #
 # Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $w$
 # to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
@@ -1173,7 +1174,7 @@ show_stacks(
 #   root of the number of sublayers, so that each sublayer adds little at first: 24 independent additions of size
 #   $1/\sqrt{24}$ make a sum of size 1, not more than the word itself. By the same estimate that leaves an own share of
 #   about $1/\sqrt 2 = 0.7$. Measured, it is even above 0.9 for *added*, post-norm and pre-norm after 24 layers, because
-#   the average of 16 words that still differ has a size of only about a quarter.
+#   what is added in common, the average of 16 differing words, is only a quarter as large.
 #
 
 # %% tags=["proof"]

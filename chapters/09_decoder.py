@@ -527,11 +527,11 @@ class OneScreen(nn.Module):
 # matrix, used a second time: a token's logit is the dot product of its embedding with the decoder's final vector. This
 # **weight tying** saves a matrix of $V \times D$.
 #
-# But the two uses want embeddings of different sizes. At the output they should be small. The final vector comes out of
-# a norm, so its entries have size 1. If those of the embeddings had size 1, too, a logit, a sum of $D$ products of
-# random sign, would start near $\sqrt D$, 23 for $D = 512$, and the untrained model would be nearly certain of some
-# arbitrary word. So they start with size $1 / \sqrt D$, and the first logits with size 1. At the input the embeddings
-# should be about as large as the positions, so there `stack` multiplies them by $\sqrt D$, as in [chapter
+# But the two uses want entries of different sizes. At the output they should be small. The final vector comes out of a
+# norm, so its entries have size 1. If those of the embeddings had size 1, too, a logit, a sum of $D$ products of random
+# sign, would start near $\sqrt D$, 23 for $D = 512$, and the untrained model would be nearly certain of some arbitrary
+# word. So they start with size $1 / \sqrt D$, and the first logits with size 1. At the input the embeddings should be
+# about as large as the positions, so there `stack` multiplies them by $\sqrt D$, as in [chapter
 # 8](08_encoder.ipynb#from-token-numbers-to-vectors).
 #
 # Try the model before any training, at the paper's size but with a small vocabulary and random tokens. The logits
@@ -625,7 +625,7 @@ check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 # The leak test has three gaps. It does not notice targets that are not shifted, because it never sees what is wanted,
 # nor a mask that hides too much, because then nothing leaks. And it finds only what leaks across its single cut, after
 # the third token, `<bos>` included: if position 5 saw position 6, both would stand behind the cut, and nothing before
-# it would move. So try other values of `cut`, too, with random tokens: many real answers end alike, so that a late cut
+# it would move. So try other values of `cut`, too, with random tokens: real answers often end alike, so a late cut
 # changes nothing.
 #
 # ## A model that has learned to answer
@@ -2178,10 +2178,10 @@ for (lost, looked), count in groups.most_common():
     print(f"{count:11}   {lost:18}  {looked}")
 
 # %% [markdown]
-# Hide *you*, and *I* keeps a probability of 0.84; hide any other single word, and it keeps at least 0.99. But hide
-# *are* and *you* together, and the probability of *I* is nearly 0; hide any other two, and it is at least 0.8. So *I* needs one
-# of the two positions with most attention, and either is enough, presumably because the encoder has mixed *you* into
-# the vector of *are*. Hiding one at a time does not show that.
+# Hide *you*, and *I* keeps a probability of about 0.85; hide any other single word, and it keeps at least 0.99. But
+# hide *are* and *you* together, and the probability of *I* is nearly 0; hide any other two, and it is at least 0.8. So
+# *I* needs one of the two positions with most attention, and either is enough, presumably because the encoder has mixed
+# *you* into the vector of *are*. Hiding one at a time does not show that.
 #
 # In four of the nine other models *you* gets the most attention, too, and there *I* is lost without it. Three others
 # need *how*, and also *are*, but not *you*. The last two keep *I* whichever single word is hidden. So in six of the

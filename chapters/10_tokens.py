@@ -188,9 +188,9 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | `\s+` | white space that is left | a line break before a word |
 #
 # The `(?!\S)` in the fourth part, a *negative lookahead*, keeps the run from ending before a visible character. So the
-# last space of a run is left to the word after it. If the run ends in a line break, no word can take that, because
-# parts 1 to 3 allow only a space in front. So this line break is left to the fifth: *a*, a space, a line break and *b*
-# are cut into `a`, `␣`, `\n` and `b`.
+# last space of a run is left to the word after it. If the run ends in a line break, no word can take that character,
+# because parts 1 to 3 allow only a space in front. So it is left to the fifth: *a*, a space, a line break and *b* are
+# cut into `a`, `␣`, `\n` and `b`.
 
 # %% tags=["export"] module="tokens"
 import regex

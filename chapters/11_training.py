@@ -701,7 +701,7 @@ plt.show()
 #
 # The output compares remedies: *none* is the left panel, and each row below adds one. The first two columns are
 # measured where the validation loss is lowest, the last two at the end. All losses are plain, and all numbers are means
-# of three seeds, with ± their standard deviation.
+# of three seeds, the last with ± their standard deviation.
 
 # %% lowest and last losses, and what is right then tags=["hide-input"]
 print(

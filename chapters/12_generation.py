@@ -122,7 +122,7 @@ plt.show()
 
 # %% [markdown]
 # At the next step both live hypotheses end. The better one is *the tea*: beam search finds it, although its first word
-# is only the second best. (It is a heuristic: a dropped beginning never comes back.)
+# is only the second best. (A heuristic: what is dropped never comes back.)
 #
 # A product of many probabilities is tiny, so the code adds their logarithms (**log-probabilities**). Their sum is the
 # product's logarithm, so the ranking stays the same.
@@ -152,8 +152,8 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
 # This is **length normalisation**. A negative sum divided by a larger number comes closer to 0, so the penalty favours
-# *long* hypotheses, the more so the larger $\alpha$ is. With $\alpha = 0$, or for one token, the penalty is 1. The
-# original transformer takes $\alpha = 0.6$.
+# *long* hypotheses, the more so the larger $\alpha$ is. With $\alpha = 0$ or $n = 1$ the penalty is 1 (hence the 5 and
+# 6). The original transformer takes $\alpha = 0.6$.
 #
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
@@ -698,7 +698,7 @@ for options in (
 # %% [markdown]
 # Without any option, about a fifth are right, because one wrong token spoils a number. Wherever the model is unsure, a
 # draw may take a wrong one. (The � is a byte that does not make a whole character.) Every option brings the share
-# nearer to that of greedy decoding. So where only one answer is right, one draw from the model's own probabilities is a
+# nearer to that of greedy decoding. Where only one answer is right, one draw from the model's own probabilities is a
 # poor bet.
 #
 # **Minimum Bayes risk decoding** does not rely on a single draw: it draws many translations and takes the one that is
@@ -852,7 +852,7 @@ class KVAttention:
 # %% [markdown]
 # For each decoder layer `KVCache` has two such objects. The one for self-attention starts empty and grows with the
 # target; `memory[:, :0]`, empty, only gives it its shape. The one for cross-attention keeps the memory's keys and
-# values, and never grows; `select` touches it only if the rows' sources change.
+# values, and never grows.
 
 
 # %% tags=["export"] module="generation"
@@ -1115,10 +1115,10 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 #
 # With sampling, let the large model give a token $x$ the probability $p(x)$, and the small one $q(x)$. A drafted token
 # $x$ is kept with probability $\min(1, p(x)/q(x))$. Otherwise another is drawn with probabilities proportional to
-# $\max(0, p(x) - q(x))$. So every token is written as often as if the large model had drawn it
-# ([why](#why-does-speculative-sampling-change-nothing)), and a poor draft model costs only speed ([how
-# much?](#how-many-tokens-does-a-pass-give)). With many sentences at once the device is busy already, and the gain
-# shrinks or is lost.
+# $\max(0, p(x) - q(x))$, and the drafted tokens after it are dropped. So every token is written as often as if the
+# large model had drawn it ([why](#why-does-speculative-sampling-change-nothing)), and a poor draft model only costs
+# speed ([how much?](#how-many-tokens-does-a-pass-give)). With many sentences at once the device is busy already, and
+# the gain shrinks or is lost.
 
 # %% [markdown]
 # ## Exercises
