@@ -13,7 +13,7 @@
 # from the best match. And it shows why transformers divide their scores by the square root of the width of the keys.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. The chapter
-# takes about 27 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 8 more
+# takes about 28 minutes to read, and 20 for the exercises. [Going further](#going-further), at the end, takes 8 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
@@ -868,58 +868,6 @@ def log_softmax(scores):
 
 
 verdict = check_log_softmax(log_softmax)
-assert verdict.passed, verdict
-verdict
-
-# %% [markdown]
-# ### Exercise 3: Backwards through the softmax
-#
-# *Harder, 15 minutes.* Some result depends on the weights, and you know its derivative with respect to each weight: a
-# vector $g$ with an entry for each weight. What is its derivative with respect to each *score*? Score $j$ acts on every
-# weight $i$. So by the chain rule the derivative for score $j$ is $\sum_i J_{ij} \, g_i$, which is entry $j$ of
-# $J^\top g$. Compute this vector for every row of a matrix of weights, without ever building $J$. Chapter 7 needs it.
-
-
-# %% tags=["exercise"]
-def softmax_backward(weights, g):
-    """Gradient g for the weights -> gradient for the scores; all are (..., S)."""
-    ...
-
-
-# %% tags=["check"]
-rng = np.random.default_rng(3)
-check_backward = partial(
-    checks.check,
-    reference=lambda w, g: np.einsum("...ij,...i->...j", softmax_jacobian(w), g),
-    cases=[
-        (softmax(np.array([0.0, 1.0, 2.0])), np.array([0.0, 0.0, 1.0])),
-        (softmax(rng.standard_normal((4, 5))), rng.standard_normal((4, 5))),
-    ],
-    mistakes={
-        "that is only the diagonal of J, `w * (1 - w) * g`: raising one score lowers the other weights too": lambda w, g: (
-            w * (1 - w) * g
-        ),
-        "the subtracted average weighs all keys alike: weigh it with the weights": lambda w, g: (
-            w * (g - g.mean(-1, keepdims=True))
-        ),
-        "the average over keys is missing: the result must sum to 0": lambda w, g: (
-            w * g
-        ),
-        "the sign is the wrong way round": lambda w, g: (
-            w * ((w * g).sum(-1, keepdims=True) - g)
-        ),
-    },
-)
-check_backward(softmax_backward)
-
-
-# %% tags=["solution"]
-def softmax_backward(weights, g):
-    average = (weights * g).sum(axis=-1, keepdims=True)  # of g, by weight
-    return weights * (g - average)
-
-
-verdict = check_backward(softmax_backward)
 assert verdict.passed, verdict
 verdict
 
