@@ -110,8 +110,8 @@ for t in (0, 1, 10, 100):
 # with a fixed vector $u$ (for the plain index, $u = (1, \dots, 1)$). The key is
 # $(x_t + t\,u) W_K = x_t W_K + t\,(u W_K)$, so its score with a query $q$ gains $c\,t$. Here $c = q \cdot (u W_K)$ is
 # the same for every key. If $c$ is positive, the last position gains most, because $c\,t$ grows with $t$. If $c$ is
-# negative, the first does. A position in the middle never can. But a verb that looks for the word just before it needs
-# just such a position to win.
+# negative, the first does. Within this layer, a position in the middle never can. But a verb that looks for the word
+# just before it needs just such a position to win.
 #
 # **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
 # so "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in the
@@ -158,9 +158,9 @@ assert cosine_similarity(dog, man) < 0.5
 # $$p_{t, 2i} = \sin(\omega_i t), \qquad p_{t, 2i+1} = \cos(\omega_i t), \qquad \omega_i = 10000^{-2i/D} .$$
 #
 # The first pair turns by $\omega_0 = 1$ radian a step, and comes full circle after $2\pi \approx 6.3$ steps. Each pair
-# is slower than the one before by the factor $10000^{2/D}$. For a large $D$ the exponent of the last pair is nearly
-# $-1$, so its period is nearly $2\pi \cdot 10{,}000$ steps. Why the base 10,000? [Going further](#why-10000) compares
-# other bases.
+# is slower than the one before by the factor $10000^{2/D}$, so that few pairs reach from single words to whole texts,
+# as few digits reach from ones to thousands. For a large $D$ the exponent of the last pair is nearly $-1$, so its
+# period is nearly $2\pi \cdot 10{,}000$ steps. Why the base 10,000? [Going further](#why-10000) compares other bases.
 #
 # Work out $D = 4$ on paper. There are two pairs, with $\omega_0 = 1$ and $\omega_1 = 10000^{-2/4} = \frac{1}{100}$:
 #
@@ -649,9 +649,11 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # better than chance: its rows there are random numbers that training never changed. PyTorch's `nn.Embedding(max_length,
 # D)` has no rows at all beyond `max_length`, the model's *context length*, so a longer text raises an error.
 #
-# Sinusoids may extrapolate: in our task they do at width 16 and 32, in part at 64, and not at 128. The shares are means
-# of three runs. For each kind at each width we tried five learning rates (how far training moves the numbers at a time,
-# chapter 7), and kept the one that did best on the test positions themselves. That flatters both kinds.
+# Sinusoids may extrapolate: in our task they do at width 16 and 32, in part at 64, and not at 128. (Real models are
+# wider, and [Press and others (2022)](https://arxiv.org/abs/2108.12409) found that language models with sinusoids
+# hardly extrapolate.) The shares are means of three runs. For each kind at each width we tried five learning rates (how
+# far training moves the numbers at a time, chapter 7), and kept the one that did best on the test positions themselves.
+# That flatters both kinds.
 #
 # Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width, but training found another
 # matrix, right for the 24 encodings that training saw. A wide encoding has many slow pairs of nearly equal speed. Over
