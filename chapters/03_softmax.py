@@ -270,7 +270,7 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 # The answer costs 2.91, which is not on the list: it is mostly coffee and about a quarter tea. Even the train, with
 # less than half a percent of the weight, puts 0.20 into the answer, because every finite score gets some weight, unless
 # it rounds to 0. And since the weights always sum to 1, a soft look-up always hands over something: it cannot answer
-# *nothing found*.
+# *nothing found*, unless some key has a value near 0.
 
 # %% [markdown]
 # Does the blend still jump when the query turns? Ask with $(x, 1, 0)$, let $x$ run from $-2$ to 2, and look at the
@@ -363,7 +363,7 @@ assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
 #
 # **Predict first.** Raise $\tau$ until it is very large. Where do the weights of the four entries go?
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Weights of coffee, tea, train and ice against temperature from 0.1 to 1000 on a logarithmic axis. At 0.1 coffee has weight 1. With rising temperature the four curves approach each other and end together at one quarter."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Weights of coffee, tea, train and ice against temperature from 0.1 to 1000 on a logarithmic axis. At 0.1 coffee has weight 1. With rising temperature coffee falls and the others rise, tea first and for a while above one quarter; all four end there together."}}
 temperatures = np.geomspace(0.1, 1000, 200)
 curves = softmax(scores / temperatures[:, None])  # (200 temperatures, 4 keys)
 labels = {
@@ -643,7 +643,7 @@ for axes, width in zip(panels, (64, 1024), strict=True):
         slopes = softmax_jacobian(weights)[:, :, 0] @ ten_keys / tau
         lengths[name, width] = np.linalg.norm(slopes, axis=-1).flatten()
         shown = np.log10(np.maximum(lengths[name, width], 1e-30))
-        axes.hist(shown, np.arange(-30, 2), color=color, alpha=0.7)
+        axes.hist(shown, np.arange(-30, 3), color=color, alpha=0.7)
         axes.set(title=f"width {width}", xlabel="length of the gradient")
     axes.set_xticks([-30, -15, 0], ["≤ 1e-30", "1e-15", "1"])
 panels[0].set_ylabel("queries of 2,000")
@@ -685,12 +685,12 @@ for width, expected in ((64, 0.012), (1024, 0.003)):  # divided by d_k itself
 # %% [markdown]
 # The few that succeed before any step are lucky: their sharp weights happen to be on the right key.
 #
-# Could a larger learning rate make up for the missing division? In a wide space only in part (unless [every step gets
-# the same length](#when-does-it-matter-less)): at a learning rate of a million 88 percent of the unscaled queries
-# succeed at width 64, but only 29 at 1024. (What of dividing by $d_k$ itself? That shortens the gradients, too, because
-# $1/d_k$ shrinks faster than $k_1 - \bar k$ grows: the median is 0.012 at width 64 and 0.003 at 1024. But there all
-# gradients are about equally short, so one larger learning rate suits all: with 1000 all queries succeed at both
-# widths.) [Going further](#can-a-query-still-learn) has the code, and shows [when the division matters
+# Could a larger learning rate make up for the missing division? Not in a wide space (unless [every step gets the same
+# length](#when-does-it-matter-less)): at a learning rate of a million 88 percent of the unscaled queries succeed at
+# width 64, but only 29 at 1024. (What of dividing by $d_k$ itself? That shortens the gradients, too, because $1/d_k$
+# shrinks faster than $k_1 - \bar k$ grows: the median is 0.012 at width 64 and 0.003 at 1024. But there all gradients
+# are about equally short, so one larger learning rate suits all: with 1000 all queries succeed at both widths.) [Going
+# further](#can-a-query-still-learn) has the code, and shows [when the division matters
 # less](#when-does-it-matter-less).
 
 # %% [markdown]
@@ -988,8 +988,8 @@ for width in (64, 1024):
 # The division also matters less with another kind of step. Go back to variance 1, and give all steps the same length,
 # 0.1. Then every query finds its key at either width, with the division or without. The unscaled ones even get there
 # sooner. Without the division the same step moves the scores $\sqrt{d_k}$ times as far. They also start that much
-# further apart, but the lead that 0.9 of the weight takes at the end is the same for both: $\ln 9 = 2.2$ over one
-# rival.
+# further apart, but the lead that 0.9 of the weight takes does not grow with the width: $\ln 9 = 2.2$ over one rival,
+# $\ln 81 = 4.4$ over nine equal ones.
 #
 # So unscaled scores spoil the size of the gradient, while its direction is still useful, and a step of fixed length for
 # *each query* is enough. That holds in float64, in which this is computed. Float32 holds nothing positive below about

@@ -352,7 +352,7 @@ quiz.one_choice(
 # | $K$, keys | $(S, d_k)$ | what one word can be found by |
 # | $V$, values | $(S, d_v)$ | what one word hands over |
 # | $Q K^\top$, **scores** | $(T, S)$ | how well each key matches one query |
-# | divided by $\sqrt{d_k}$, **scaled scores** | $(T, S)$ | the same, of similar size at every $d_k$ |
+# | divided by $\sqrt{d_k}$, **scaled scores** | $(T, S)$ | the same; before training, of similar size at every $d_k$ |
 # | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention; each row sums to 1 |
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its *context vector* |
 #
@@ -576,8 +576,8 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # [measured](03_softmax.ipynb#can-a-query-still-learn) how much learning suffers without it. In short, a score sums
 # $d_k$ products. If the entries of query and key are independent, with mean 0 and variance 1, so is each product, and
 # since variances of independent terms add up, the variance of that sum is $d_k$. So the scores of wide queries and keys
-# lie further apart, one word gets nearly all the weight before anything has been learned, and the gradient is nearly 0,
-# because a small change of a score hardly changes any weight.
+# lie further apart, one word often gets nearly all the weight before anything has been learned, and then the gradient
+# is nearly 0, because a small change of a score hardly changes any weight.
 #
 # Dividing the scores by $\sqrt{d_k}$ divides their variance by $d_k$, so under these assumptions the variance is 1 at
 # every width. Let a random query ask ten random keys. Here is its largest weight, on average:
@@ -695,8 +695,8 @@ print(padded_weights[1].round(3))
 
 # %% [markdown]
 # Whatever finite numbers the padding holds, no real word gives it any weight. So the words of a sentence must get the
-# same outputs in a padded batch as alone, up to rounding. A test of this finds a padding mask that is missing, or on
-# the wrong axis.
+# same outputs in a padded batch as alone, up to rounding. Without a causal mask, which hides padding at the end anyway,
+# a test of this finds a padding mask that is missing, or on the wrong axis.
 #
 # As a query the padding token is not hidden: the third row above is its own. This query, too, may attend to the real
 # words, because a row with nothing to attend to would cause trouble ([below](#a-row-with-nothing-to-attend-to)). The
@@ -1180,9 +1180,9 @@ verdict
 #
 # Every word makes a query, a key and a value from its own vector, by three learned matrices. Its query is compared with
 # all keys, the scores are divided by the root of the key's width, the softmax turns them into weights, and the word
-# receives the values in these proportions. All words do so at once, and their order plays no part until it is put into
-# the vectors, or a causal mask is used. In *you import a file with python*, one choice of $W_Q$ and $W_K$ lets *python*
-# choose *import*, and one choice of $W_V$ hands over *programming*.
+# receives the values in these proportions. All words do so at once, and their order plays no part until attention is
+# told the positions, or a causal mask is used. In *you import a file with python*, one choice of $W_Q$ and $W_K$ lets
+# *python* choose *import*, and one choice of $W_V$ hands over *programming*.
 #
 # **Sources.** The formula: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762). A shared matrix: [Kitaev,
 # Kaiser and Levskaya (2020)](https://arxiv.org/abs/2001.04451). The nine tokens of *I like Natural Language Processing
@@ -1323,8 +1323,8 @@ for used in (8, 16):
 #
 # And $W_V$ can hand over nothing: *bites* had the value $(0, 0)$. A value near zero is useful because a softmax cannot
 # say *none*. A word that needs nothing must still distribute a total weight of 1, and can give nearly all of it to a
-# word whose value is near zero. A token that collects much weight in this way, whatever is asked, is called an
-# **attention sink** ([Xiao and others, 2023](https://arxiv.org/abs/2309.17453)).
+# word whose value is near zero. A token that collects much weight, whatever is asked, is called an **attention sink**
+# ([Xiao and others, 2023](https://arxiv.org/abs/2309.17453)).
 #
 # So read weights with care. A large weight may fetch almost nothing. And above the first layer of a transformer, a
 # word's vector is already a mixture of several words, so a weight on *man* is a weight on that mixture.

@@ -108,7 +108,7 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # noun and $\tfrac13$ to the last. The verb receives the numbers (*dog*, *man*) = $(\tfrac23, \tfrac13)$ for *dog bites
 # man*, and $(\tfrac13, \tfrac23)$ for *man bites dog*, so it can tell the two sentences apart. Equal weights would not
 # do, because they give $(\tfrac12, \tfrac12)$ for both. Unequal weights are enough here because only *dog* and *man*
-# can occur, and each has a number of its own in the vector.
+# can occur, so there are few averages, and no two are equal.
 #
 # What if the nouns are arbitrary vectors, $a$ at the start and $b$ at the end? With the weights $\alpha$ and
 # $1 - \alpha$ the verb receives the single average
@@ -1189,12 +1189,12 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# One head gives each word one average. If two unrelated things fill the same numbers, a matrix recovers only half of
-# them from a fixed average. Where a few numbers of each word are enough, several narrow heads, each with its own
-# average, can do better than a wide one. So attention runs several times side by side, in narrow heads with matrices of
-# their own. The layer then has as many parameters and multiplications as with a single wide head and a $W_O$. Each head
-# writes through its own rows of $W_O$, and what they write is added up. In our task, where one average would not do,
-# training made the heads differ, because they started from different numbers.
+# One head gives each word one average. If two unrelated things, drawn alike with mean 0, fill the same numbers, a
+# matrix recovers only half of them from a fixed average. Where a few numbers of each word are enough, several narrow
+# heads, each with its own average, can do better than a wide one. So attention runs several times side by side, in
+# narrow heads with matrices of their own. The layer then has as many parameters and multiplications as with a single
+# wide head and a $W_O$. Each head writes through its own rows of $W_O$, and what they write is added up. In our task,
+# where one average would not do, training made the heads differ, because they started from different numbers.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
@@ -1224,8 +1224,8 @@ verdict
 # The two shares sum to 1. Two nouns recovered whole would give 2, so half is recovered. With $\alpha = \tfrac12$ the
 # average holds half of each noun, with $\alpha = 1$ all of $a$ and nothing of $b$.
 #
-# In chapter 5 both terms of a sum could be recovered. That is no contradiction: there each term came from a fixed list,
-# and the fit had only to come nearest to the right entry.
+# In chapter 5 the word, and nearly every random position, could be recovered from a sum. That is no contradiction:
+# there each came from a fixed list, and from width 32 on the fit was usually nearest the right entry.
 #
 # ### Could one head escape by other means?
 #

@@ -666,15 +666,15 @@ for row in captions["sizes"]:
 # percent of the merged tokens are rare.
 #
 # French was absent from the training text, so fewer merges fit. From a vocabulary of 2,000 on, it needs about twice as
-# many tokens per word as English: twice the computation or more, and half as many words in the model's **context
+# many tokens per word as English: about twice the computation, and half as many words in the model's **context
 # window**, the tokens that it can read at once. Large models have this problem too: languages that their tokenizers saw
 # least tend to cost most.
 #
 # Which size is best? The share of rare tokens alone does not tell, because they make up less of a running text than of
-# the vocabulary. In [our trials](#which-vocabulary-is-best) with vocabularies from 300 to 16,000, the largest predicted
-# held-out text best, although nearly all of its merged tokens are rare. In translation, though, Sennrich and Zhang
-# found that small vocabularies help small corpora. So try a few sizes, and compare the models by what they cost and by
-# their loss on held-out text.
+# the vocabulary. In [our trials](#which-vocabulary-is-best), with one pass over the text, the largest vocabulary,
+# 16,000, predicted held-out text best, although nearly all of its merged tokens are rare. In translation, though,
+# Sennrich and Zhang found that small vocabularies help small corpora. So try a few sizes, and compare the models by
+# what they cost and by their loss on held-out text.
 #
 # Take this loss per byte, because a loss per token cannot be compared between vocabularies: longer tokens are fewer,
 # and each is harder to predict ([more](#which-vocabulary-is-best)).
@@ -778,8 +778,9 @@ assert convenient.decode(convenient.encode(message)) != message
 # token comes out.
 #
 # Libraries differ. Hugging Face's tokenizers recognise special tokens in a text. To have them encoded like any other
-# text, set `encode_special_tokens = True`, although the name suggests the opposite. tiktoken raises an error, unless
-# you say what to do (`allowed_special`, `disallowed_special`). Know what yours does before you hand it what users type.
+# text, set `encode_special_tokens = True` (in spite of its name) in `tokenizers`, but `split_special_tokens=True` in
+# `transformers`. tiktoken raises an error, unless you say what to do (`allowed_special`, `disallowed_special`). Know
+# what yours does before you hand it what users type.
 
 # %% [markdown]
 # ## Batches with little padding
@@ -883,11 +884,11 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# Sorting by length saves nearly all of the padding. (A limit in tokens saves slightly less, because batches of short
-# texts mix more lengths. But every batch costs about the same.) The order of the batches is random, or the model would
-# get all short sentences first. Here are sixteen of the texts in batches of four:
+# Sorting by length saves nearly all of the padding. (A limit in tokens saves slightly less: its batches are larger. But
+# all cost about the same.) The order of the batches is random, or the model would get all short sentences first. Here
+# are sixteen of the texts in batches of four:
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: about as much grey as blue. Right, sorted by length: much less grey."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: three quarters as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)
 few = lengths[:16]
 for axes, drawn, title in (
@@ -1247,10 +1248,10 @@ assert 2.8 < seconds[16_000] / seconds[2000] < 3.5
 #
 # **WordPiece**, which BERT uses, is usually described as follows: it merges the pair whose count is highest *when
 # divided by the product of the counts of its two parts*, and cuts a new word from the left, taking each time the
-# longest known subword that fits. The way of cutting matters: our own merges, with 8,000 tokens, cut 1,741 words of the
-# test text into several tokens. If you cut these words from the left with the same tokens, 36 percent come out
-# differently: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug*
-# from the left.
+# longest known subword that fits. The way of cutting matters: our own merges, with 8,000 tokens, cut 1,741 different
+# words of the test text into several tokens. If you cut these words from the left with the same tokens, 36 percent come
+# out differently: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau
+# fahrzeug* from the left.
 #
 # **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords,
 # and gives each a probability, fitted to the training text. The probability of a segmentation is the product of those

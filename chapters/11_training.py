@@ -358,7 +358,7 @@ def train(model, data, watch, steps=600, peak=3e-3, warmup=100, device="cpu"):
         for group in optimizer.param_groups:  # the learning rate is kept here
             group["lr"] = peak * min(up, down)
         source, target = source.to(device), target.to(device)
-        model.train()  # dropout is on again: `watch` switched it off
+        model.train()  # dropout on, in whatever mode the model came
         logits = model(source, target[:, :-1])  # (B, T, V), from all but the last
         wanted = target[:, 1:]  # (B, T), all but the first
         loss = F.cross_entropy(  # the mean over the targets that are not 0
@@ -630,8 +630,8 @@ plt.show()
 # first:** which can be left out here, Adam, warm-up, clipping, a learning rate that falls all the way to 0, or label
 # smoothing?
 #
-# Each of them can be left out here at a cost of about one percent at most, if the others stay and the optimiser has a
-# learning rate that suits it ([all figures](#what-was-needed-in-figures)):
+# Each of them can be left out here at a mean cost of about one percent at most, if the others stay and the optimiser
+# has a learning rate that suits it ([all figures](#what-was-needed-in-figures)):
 #
 # | recipe, 600 steps | test numbers right |
 # |---|---|
@@ -701,7 +701,7 @@ plt.show()
 #
 # The output compares remedies: *none* is the left panel, and each row below adds one. The first two columns are
 # measured where the validation loss is lowest, the last two at the end. All losses are plain, and all numbers are means
-# of three seeds, the last with ± their standard deviation.
+# of three seeds on the same 150 numbers, the last with ± their standard deviation.
 
 # %% lowest and last losses, and what is right then tags=["hide-input"]
 print(
@@ -1508,9 +1508,9 @@ axes.spines[:].set_visible(False)
 plt.show()
 
 # %% [markdown]
-# In the row of *drei* the darkest cell lies under *three*; in the row of *sechzig* it lies under *sixty*. So the model
-# reads *three* first and then *sixty*, against the order of the English words. [Chapter 13](13_alignment.ipynb) counts
-# how often the darkest cell is the right word.
+# In the row of *drei* the darkest cell lies under *three*; in the row of *sechzig* it lies under *sixty*. So this
+# layer's largest weight goes first to *three* and then to *sixty*, against the order of the English words. [Chapter
+# 13](13_alignment.ipynb) counts how often the darkest cell is the right word.
 #
 # ### How small can a smoothed loss become?
 #
@@ -1557,9 +1557,10 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # For plain gradient descent that is the same as shrinking every parameter by $\eta \lambda \theta$ at each step. With
 # Adam it is not, because Adam would divide $\lambda \theta$ by $\sqrt v$ as well, and parameters with large gradients
 # would hardly decay. **AdamW** therefore takes the decay out of the gradient, and does it separately from Adam's step
-# (*decoupled*): $\theta \leftarrow \theta - \eta \lambda \theta$, with the learning rate $\eta$. How strong is that?
-# In the [runs above](#when-a-model-overfits) the 600 learning rates sum to 0.9. By itself, decay 1 would therefore
-# shrink a parameter to $e^{-0.9} = 0.41$ of its size, and decay 0.1 only to 0.91.
+# (*decoupled*): $\theta \leftarrow \theta - \eta \lambda \theta$, with the learning rate $\eta$ in PyTorch (its authors
+# take only the schedule's factor). How strong is that? In the [runs above](#when-a-model-overfits) the 600 learning
+# rates sum to 0.9. By itself, decay 1 would therefore shrink a parameter to $e^{-0.9} = 0.41$ of its size, and decay
+# 0.1 only to 0.91.
 #
 # Most of today's language models are trained with AdamW, often with $\beta_2 = 0.95$, usually without decay of biases
 # and norms. The usual strength is 0.01 to 0.1, where the learning rates often sum to more than here. The paper mentions
@@ -1701,11 +1702,11 @@ plt.show()
 # and others, 2024](https://arxiv.org/abs/2402.19449)). Say that a parameter gets the gradient 1 only at every hundredth
 # step. SGD moves it 100 times more slowly than one that gets 1 at every step, and Adam 14 times.
 #
-# **Warm-up.** At the chapter's learning rate it makes no difference. At twice that learning rate it saves steps: 99
-# percent are reached at 275 to 400 with it, at 425 to 525 without, and in the end nearly all numbers are right.
-# ([Chapter 8](08_encoder.ipynb#does-it-need-warm-up) has learning rates at which nothing is learned without it.)
+# **Warm-up.** At the chapter's learning rate three seeds show no clear difference. At twice that learning rate it saves
+# steps: 99 percent are reached at 275 to 400 with it, at 425 to 525 without, and in the end nearly all numbers are
+# right. ([Chapter 8](08_encoder.ipynb#does-it-need-warm-up) has learning rates at which nothing is learned without it.)
 #
-# **Clipping.** With Adam, clipping makes no difference here. SGD, at the learning rate that is best with clipping,
+# **Clipping.** With Adam, three seeds show no clear difference. SGD, at the learning rate that is best with clipping,
 # needs 75 to 125 steps more for 99 percent without it.
 #
 # **The schedule.** With each of the three seeds the cosine gets to 99 percent later than the linear schedule, by 25 to

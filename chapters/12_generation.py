@@ -697,9 +697,8 @@ for options in (
 
 # %% [markdown]
 # Without any option, about a fifth are right, because one wrong token spoils a number. Wherever the model is unsure, a
-# draw may take a wrong one. (The � is a byte that does not make a whole character.) Every option brings the share
-# nearer to that of greedy decoding. Where only one answer is right, one draw from the model's own probabilities is a
-# poor bet.
+# draw may take a wrong one. (The � is a byte that does not make a whole character.) Each option tried brings the share
+# nearer to that of greedy decoding. Where only one answer is right, one draw at temperature 1 is a poor bet.
 #
 # **Minimum Bayes risk decoding** does not rely on a single draw: it draws many translations and takes the one that is
 # most like all the others, so that an odd one rarely wins.
@@ -1087,13 +1086,13 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # %% [markdown]
 # ## Several tokens for the price of one
 #
-# To write one token of one sentence, a GPU must fetch nearly every parameter from its memory, and that takes far longer
-# than the arithmetic ([why](#why-one-sentence-is-slow)). If the model reads five tokens in one pass, its parameters are
-# still fetched only once. **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192))
-# uses that. A small **draft model** with the same vocabulary writes a few tokens ahead, say four. Then the large model
-# reads five tokens in one pass, under a causal mask. The first is the newest token of the text, which it has chosen but
-# not yet read (its cache holds the tokens before). The other four are the drafted ones. So there are five rows of
-# logits, and each says what the large model would write after its token.
+# To write one token of one sentence, a GPU must fetch nearly all parameters of the decoder from its memory, and that
+# takes far longer than the arithmetic ([why](#why-one-sentence-is-slow)). If the model reads five tokens in one pass,
+# its parameters are still fetched only once. **Speculative decoding** ([Leviathan and others,
+# 2023](https://arxiv.org/abs/2211.17192)) uses that. A small **draft model** with the same vocabulary writes a few
+# tokens ahead, say four. Then the large model reads five tokens in one pass, under a causal mask. The first is the
+# newest token of the text, which it has chosen but not yet read (its cache holds the tokens before). The other four are
+# the drafted ones. So there are five rows of logits, and each says what the large model would write after its token.
 #
 # With greedy decoding, drafted tokens are accepted as long as each is the large model's choice. The first that is not
 # is replaced by that choice, and those after it are dropped. (A cache must forget the replaced token and all dropped
@@ -1485,8 +1484,8 @@ with torch.no_grad():
 # ### Does a small draft model pay off?
 #
 # `speculate`, folded, writes ahead and checks, without a cache, for the first of the three number models. Its draft
-# model has half the width and half the layers, and gets far fewer whole numbers right, though it was trained for
-# longer. But on single tokens it agrees with the large model nearly nine times in ten.
+# model has half the width and half the layers, and gets far fewer whole numbers right, though it was trained for more
+# steps. But on single tokens it agrees with the large model nearly nine times in ten.
 
 
 # %% propose four tokens, check them in one pass tags=["hide-input"]
@@ -1554,9 +1553,9 @@ assert draft_right < 0.8 * forced[0]
 
 # %% [markdown]
 # The same tokens come out, in fewer than a third as many passes of the large model. But before each of these come four
-# passes of the draft model, and each takes half to four fifths of a large one's time, depending on the run: presumably
-# starting operations takes most of it. That makes 3 to 4.2 large passes for 3.3 tokens: little gain, or a loss. The
-# draft model must be far cheaper than the large one.
+# passes of the draft model, and each takes 0.4 to 0.85 of a large one's time, depending on the run: presumably starting
+# operations takes most of it. That makes 2.6 to 4.4 large passes for 3.3 tokens: a small gain, or a loss. The draft
+# model must be far cheaper than the large one.
 #
 # ### How many tokens does a pass give?
 #

@@ -8,12 +8,12 @@
 # %% [markdown]
 # # 15. What is inside a trained model?
 #
-# *What happens to an object that nobody uses any more?* Among some sections of Python's manual, the sentence that
-# shares most words with this question does not answer it; a search by meaning finds the sentence about
-# *garbage-collected* objects. In [chapter 8](08_encoder.ipynb) our encoder matched PyTorch's, but its numbers were
-# random. Here you load the 22.6 million trained numbers of a published model into code that you have read. The model
-# turns sentences into vectors, **sentence embeddings**: sentences that mean the same get vectors that point in similar
-# directions. Then you look at where its heads look, and test by experiment whether that explains anything.
+# *What happens to an object that nobody uses any more?* Among some sections of Python's manual, a search by words finds
+# nothing better than a sentence with *object* in it; a search by meaning finds the sentence about *garbage-collected*
+# objects. In [chapter 8](08_encoder.ipynb) our encoder matched PyTorch's, but its numbers were random. Here you load
+# the 22.6 million trained numbers of a published model into code that you have read. The model turns sentences into
+# vectors, **sentence embeddings**: sentences that mean the same get vectors that point in similar directions. Then you
+# look at where its heads look, and test by experiment whether that explains anything.
 #
 # You need [chapter 8](08_encoder.ipynb). It takes about 26 minutes to read, and 35 more for the exercises. [Going
 # further](#going-further), at the end, takes 2 more minutes.
@@ -195,8 +195,8 @@ quiz.one_choice(
 # %% [markdown]
 # The parameters come in a *safetensors* file, a format that holds numbers and no code, so that loading it cannot run
 # anything. The file uses other names than ours: its `attention.self.query` is our `attention.w_q`. The folded cell
-# renames the parameters and picks those that our model has. Then `load_state_dict` copies the numbers. A missing name
-# is an error. (Left to `load_state_dict` with `strict=False`, such a parameter would stay as it was.) One layer of the
+# renames the parameters and picks those that our model has. Then `load_state_dict` puts the file's tensors into the
+# model. A missing name is an error. (With `strict=False` such a parameter would be left as it was.) One layer of the
 # file is left out, the *pooler*, because it works on the vector of `[CLS]` alone, and we use the mean.
 
 # %% tags=["hide-input", "export"] module="pretrained"
@@ -575,10 +575,11 @@ assert any('"finally"' in text for text in manual)
 
 # %% [markdown]
 # The search by meaning answers the first question: it finds *garbage-collected* for what nobody uses. For the one about
-# files it finds a sentence on the right subject, but not the best one; for the one about loops, a sentence that names
-# `break`, but only in passing. For the last question it misses the keyword `finally`, though several sentences are
-# about it. The search by words answers none of the four. But it only counts words in common; BM25, the usual
-# **lexical** search, also weighs how rare they are.
+# files it finds a sentence on the right subject, but not an answer; for the one about loops, a sentence that names
+# `break`, but only in passing. For the last question it misses the three sentences that name `finally`. (None of them
+# says that it always runs: those that do were not short and plain enough for our list.) The search by words answers
+# none of the four. For three, no sentence shares more than one word, and the first of several is shown. This search
+# only counts words; BM25, the usual **lexical** search, also weighs how rare they are.
 #
 # The first three fit a pattern: the model finds the subject, and not always the answer. The last shows that it can miss
 # the subject, too. But a measurement takes many questions with known answers, and counts how often an answer is among
@@ -783,7 +784,8 @@ assert abs(within["clear map, words only"]) < 0.1
 # clear when all its weight goes to a special token. Counting only the weights on words, each row scaled to a sum of 1
 # again, leaves −0.09. Second, the layers differ: the heads of layer 6 change the vectors most, and their maps are not
 # very clear. Also ranking each head only within its layer leaves about 0 (for 72 independent heads chance alone would
-# give about ±0.12). So in this model, how clear a map is says almost nothing about how much its head matters.
+# give about ±0.12). So in this model, how clear a map is among words says almost nothing about how much its head
+# matters.
 #
 # Another number does go with the change: the total weight that a head gives to words. The correlation is 0.39, and 0.40
 # with ranks within each layer, so this is not only the last layer's doing. Part of it is built in: a head that gives
@@ -924,8 +926,8 @@ assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.0
 # experiment does not test whether a head looks at special tokens *because* it finds nothing to fetch.
 #
 # With their values at 0, the special tokens turn the vector by 0.007 and two random words by 0.030, though by length
-# both pairs hand over about the same. Their *hidden* lines cannot be compared, because hiding words moves far less
-# weight.
+# the special tokens hand over a little more. Their *hidden* lines cannot be compared, because hiding words moves far
+# less weight.
 #
 # ### Does attention received say which word matters?
 #
@@ -1226,8 +1228,8 @@ verdict
 #
 # One probe chooses the position among the fifteen after `[CLS]`, so a guess is right once in fifteen. The other probe
 # predicts the word's embedding, and answers with the token, of all 30,522, whose embedding is nearest. Here a guess is
-# hardly ever right. The 148 words of its test were not in the fitting. Success means that the answer is easy to read
-# from the vector, not that the model reads it.
+# hardly ever right. None of the 148 tokens of its test occurred in the fitting. Success means that the answer is easy
+# to read from the vector, not that the model reads it.
 #
 # **Predict first.** The embeddings are a sum of word and position. Through six layers, does the word or the position
 # fade faster?
