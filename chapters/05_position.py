@@ -111,7 +111,7 @@ for t in (0, 1, 10, 100):
 # $(x_t + t\,u) W_K = x_t W_K + t\,(u W_K)$, so its score with a query $q$ gains $c\,t$. Here $c = q \cdot (u W_K)$ is
 # the same for every key. If $c$ is positive, the last position gains most, because $c\,t$ grows with $t$. If $c$ is
 # negative, the first does. Within this layer, a position in the middle never can. But a verb that looks for the word
-# just before it needs just such a position to win.
+# just before it needs such a position to win.
 #
 # **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
 # so "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in the

@@ -1935,6 +1935,16 @@ at_once = {name: min(rows[1]["right"]) for name, rows in deep.items()}
 assert deep["pre-norm"][1]["learning_rate"] == 0.01
 assert at_once["post-norm, small init"] > 0.98
 assert all(loss is None for loss in deep["no norm, small init"][1]["losses"])
+learned = {
+    row["without"]
+    for row in measurement["parts"]
+    if (row["task"], row["learning_rate"]) == ("add", 0.01)
+    and min(row["right"]) > 0.5
+}
+assert learned == {"norm"}
+three = measurement["longer"][-1]
+assert three["without"] == around and three["steps"] == 5000
+assert [step is None for step in three["learned_at"]].count(True) == 1
 
 # %% [markdown]
 # ### Does it need warm-up?
@@ -2008,6 +2018,18 @@ for norm_first, warm_up in product((False, True), (False, True)):
 assert highest["post", False] == 0.01 and highest["post", True] == 0.02
 assert highest["pre", False] == 0.02 and highest["pre", True] == 0.03
 assert min(ends[False, False, 0.015]) > 2
+for limit in (0.98, 0.99):  # stricter than a loss of 0.3
+    pre, post = (
+        max(
+            row["learning_rate"]
+            for row in measurement["warm_up"]
+            if row["norm_first"] == norm_first
+            and (row["warm_up"] > 1) != norm_first
+            and min(row["right"]) > limit
+        )
+        for norm_first in (True, False)
+    )
+    assert pre != post
 
 # %% [markdown]
 # ### Which layer fetches the digit?

@@ -576,10 +576,10 @@ assert any('"finally"' in text for text in manual)
 # %% [markdown]
 # The search by meaning answers the first question: it finds *garbage-collected* for what nobody uses. For the one about
 # files it finds a sentence on the right subject, but not an answer; for the one about loops, a sentence that names
-# `break`, but only in passing. For the last question it misses the three sentences that name `finally`. (None of them
+# `break`, but only in passing. For the last question it misses the few sentences that name `finally`. (None of them
 # says that it always runs: those that do were not short and plain enough for our list.) The search by words answers
-# none of the four. For three, no sentence shares more than one word, and the first of several is shown. This search
-# only counts words; BM25, the usual **lexical** search, also weighs how rare they are.
+# none of the four. For most, no sentence shares more than one word, and the first of several is shown. This search only
+# counts words; BM25, the usual **lexical** search, also weighs how rare they are.
 #
 # The first three fit a pattern: the model finds the subject, and not always the answer. The last shows that it can miss
 # the subject, too. But a measurement takes many questions with known answers, and counts how often an answer is among
