@@ -5,27 +5,32 @@ warm-up of its own, with the learning rate once more, and at last both together 
 order of norm and sum. Settings are chosen by BLEU on the validation captions. Kept of each trained model: its
 translations of the test set, BLEU and chrF, what BLEU counts of each sentence, all that with an alpha of its own
 besides, and seconds; and of each pair of models, each with its alpha, whether they differ, by approximate
-randomisation. Three seeds each are too few to tell whether two *kinds* differ, so of two of them more are trained; and
-the transformer, with all five seeds, takes as many steps, too, as fit in the time of the GRU.
+randomisation. Three seeds each are too few to tell whether two *kinds* differ, so of two of them more are trained. A
+step of these two is timed in turns; and the transformer, with all five seeds, takes as many steps, too, as fit in the
+time of the GRU.
 
 Takes some eight hours of one core. Whatever is done is kept in book/measurements/captions.json, and not done again.
 """
 
+import time
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
+import torch
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 from scipy.stats import permutation_test
 
-from benchmarks.race import SEEDS, TUNED, Task, race
+from benchmarks.race import SEEDS, TUNED, Task, race, translator_of
 from benchmarks.results import save
 from benchmarks.search import climb
 from classroom.measured import measured
 from dotformer.data.corpora import Corpus, multi30k
 from dotformer.tokens import BPETokenizer
+from dotformer.training import Trainer, TrainingConfig, pair_batches
 from dotformer.translation import Translator, bleu
 
 ALPHA = 0.6  # how far beam search favours length, as in the paper
@@ -99,6 +104,24 @@ def differences(runs: list[dict[str, Any]], wanted: list[str]) -> list[dict[str,
     return found
 
 
+def step_milliseconds(chosen: dict[str, dict[str, Any]], rounds: int = 7, steps: int = 60) -> dict[str, list[float]]:
+    """What a training step of each kind takes on one core: in turns, the mean of the same steps in each round."""
+    torch.set_num_threads(1)
+    corpus, *tokenizers = learnt()
+    found: dict[str, list[float]] = {}
+    for model in KINDS * rounds:
+        torch.manual_seed(0)
+        translator = translator_of(SHORT, model, chosen[model]["placed"], *tokenizers)
+        trainer = Trainer(translator.model, TrainingConfig(), "cpu")
+        batches = pair_batches(translator.encode_pairs(corpus.train), max_tokens=SHORT.max_tokens, seed=0)
+        some = [*islice(batches, steps)]
+        start = time.process_time()
+        for batch in some:
+            trainer.train_step([batch], learning_rate=1e-3)
+        found.setdefault(model, []).append(round(1000 * (time.process_time() - start) / steps, 1))
+    return found
+
+
 def kinds(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[str, float]:
     """How often chance alone makes the means of two kinds as different, by each metric: over all splits of the runs."""
 
@@ -127,7 +150,7 @@ SHORT = Task(
     max_tokens=1024,
     shape={"share_embeddings": True},
 )
-TASKS = {"short": SHORT, "longer": replace(SHORT, steps=2600, models=())}  # nothing is chosen for the longer one
+TASKS = {"short": SHORT, "longer": replace(SHORT, steps=2900, models=())}  # nothing is chosen for the longer one
 
 if __name__ == "__main__":
     store = race("captions", TASKS, __doc__)
@@ -145,6 +168,8 @@ if __name__ == "__main__":
     longer = [run | {"corpus": "short", "model": "transformer, longer"} for run in more if run["corpus"] == "longer"]
     fives = {"transformer, longer": longer}
     fives |= {kind: [r for r in (*with_own, *more) if (r["corpus"], r["model"]) == ("short", kind)] for kind in KINDS}
+    if "step_milliseconds" not in found:
+        found["step_milliseconds"] = step_milliseconds(found["chosen"]["short"])
     found["kinds"] = {
         f"{one} / {other}": kinds(fives[one], fives[other])
         for one, other in (KINDS, ("transformer, longer", "gru, attention"))

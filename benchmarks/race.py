@@ -164,12 +164,11 @@ class Store:
     """
 
     def __init__(self, name: str, work: Callable[[dict[str, Any]], dict[str, Any]], jobs: int, about: Figures) -> None:
-        self.name, self.work, self.about = name, work, about
+        self.name, self.work = name, work
+        self.about = (measured(name) if (FOLDER / f"{name}.json").exists() else {}) | about
         self.chosen: dict[str, dict[str, dict[str, Settings]]] = {}  # by task, model and stage
         self.pool = ProcessPoolExecutor(jobs, get_context("spawn"))
-        there = (FOLDER / f"{name}.json").exists()
-        rows = measured(name).get("runs", []) if there else []
-        self.rows = {self.key(row): row for row in rows}
+        self.rows = {self.key(row): row for row in self.about.get("runs", [])}
 
     @staticmethod
     def key(job: dict[str, Any]) -> str:

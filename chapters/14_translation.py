@@ -164,7 +164,7 @@ quiz.number(
 
 # %% tags=["export"] module="translation"
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
-    """chrF with beta 2, and its signature: `corpus_score`. After Popović (2015)."""
+    """chrF with beta 2, and its signature: `corpus_score`. After Popović (2016)."""
     return corpus_score(CHRF(), hypotheses, references)
 
 
@@ -440,8 +440,9 @@ assert 0.05 < results["BLEU"][1].p_value < 0.15 and round(1 - 0.95**20, 2) == 0.
 # by the number of comparisons, so that their chances add up to 0.05. With three the limit is 0.017, still above 0.002.
 #
 # And what has been shown? One *trained model* is worse than the other, on sentences like these. But the two are of one
-# kind, and only the seed differs. So to compare *kinds* of model, train several of each, show all their scores, and
-# believe in a difference only if it is large beside the differences between seeds.
+# kind, with the same settings, and only the seed differs. (Seed 0 is also the one that chose the settings, which may
+# favour it.) So to compare *kinds* of model, train several of each, show all their scores, and believe in a difference
+# only if it is large beside the differences between seeds.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -628,12 +629,15 @@ assert [round(end(chance_of), 3) for end in (min, max)] == [0.001, 0.070]
 
 # %% [markdown]
 # Together these changes bring 1.3 BLEU, four tenths of the gap to the GRU. For the nine pairs of a model before and one
-# after, $p$ is 0.001 to 0.070, so not all gains are significant. We have not tested how much pre-norm alone brings.
+# after, $p$ is 0.001 to 0.070, so not all gains are significant. Pre-norm alone brought 0.4 BLEU on the validation
+# captions, with one seed. One layer instead of two brought 0.6 there with the seed that chose it, 0.1 with three seeds,
+# and nothing on the test captions.
 #
 # A report of either race would look fair: tuned models, three seeds. Yet a search finds only what is on its list, and
 # the first list left out a setting that only the transformer has. The second list has it, but we wrote it after we had
-# seen the test scores. So the test set guided a search that used only the validation captions (**overfitting to the
-# test set**). A clean answer needs a fresh test set, such as the newer ones of this task, which we did not have.
+# seen test scores, and only they made us put warm-up on the first. So the test set guided a search that used only the
+# validation captions (**overfitting to the test set**). A clean answer needs a fresh test set, such as the newer ones
+# of this task, which we did not have.
 #
 # ### Is the gap more than chance?
 #
@@ -679,15 +683,15 @@ for one, other in (attending[:2], attending[::2], attending[1:]):
 # seeds and on the metric.
 #
 # **At equal steps the GRU with attention is ahead**, by about 2 BLEU and 3 chrF, in this race with little text, few
-# parameters and few steps. Two settings came after we had seen the test scores: the position of the norm, which only
-# the transformer has, and $\alpha$, because the transformer's texts were short. Both were meant to help the kind that
-# lost, and without both the gap was 3.2, so they do not explain the GRU's lead. Why might the transformer lose here,
-# although it wins in the papers? A recurrent network has order built in, while a transformer must learn from data what
-# positions mean. We have not tested that.
+# parameters and few steps. More searches came after we had seen test scores: warm-up, the position of the norm,
+# learning rate and layers once more, and $\alpha$. Together they helped the kind that lost: before them the gap was
+# 4.3. So they do not explain the GRU's lead. Why might the transformer lose here, although it wins in the papers? A
+# recurrent network has order built in, while a transformer must learn from data what positions mean. We have not tested
+# that.
 #
-# **Equal steps are not equal time.** All took 2,000 steps, and on one core a step of the GRU takes 1.3 times as long as
-# one of the transformer (on a GPU it may be more). So in the GRU's time the transformer can take 2,600. With the
-# settings that were chosen for 2,000:
+# **Equal steps are not equal time.** All took 2,000 steps, and on one core a step of the GRU takes 1.44 times as long
+# as one of the transformer (in seven measurements of both in turns, without validation, 1.3 to 1.6; on a GPU it may be
+# more). So in the GRU's time the transformer can take 2,900. With the settings that were chosen for 2,000:
 
 # %% in the time of the GRU tags=["hide-input"]
 in_its_time = [
@@ -699,7 +703,7 @@ in_bleu, in_chrf = (
     [run[name] for run in in_its_time] for name in ("BLEU", "chrF2")
 )
 print(
-    "transformer, 2,600 steps:",
+    "transformer, 2,900 steps:",
     *(f"{score:.1f}" for score in in_bleu),
     f" mean {np.mean(in_bleu):.1f}, chrF {np.mean(in_chrf):.1f}",
 )
@@ -708,23 +712,23 @@ for metric, name in (("BLEU", "BLEU"), ("chrF2", "chrF")):
     print(f"nine pairs with the GRU, by {name}: p {p.min():.4f} to {p.max():.4f}")
 
 # %% [markdown]
-# Most of the lead in BLEU is gone: 0.7 of 1.9 points are left, and in none of the nine pairs is that significant. By
-# chrF the GRU is still ahead in all nine, by 1.4 instead of 2.8. So how large the GRU's lead is, and whether it is
-# significant, depends on whether steps or seconds are the same for all, and on the metric.
+# The lead in BLEU is gone: 0.3 of 1.9 points are left, and in none of the nine pairs is that significant. By chrF the
+# GRU is still ahead in all nine, significantly in seven, by 1.0 instead of 2.8. So how large the GRU's lead is, and
+# whether it is significant, depends on whether steps or seconds are the same for all, and on the metric.
 #
-# These tests compare trained models. To compare *kinds*, compare seeds. Here all three scores of the GRU are above all
-# three of the transformer. Six scores can be split into three and three in 20 ways. If the kind made no difference,
-# each way would be equally likely. In only two of them does one group have the three highest scores: in the real split
-# and in its mirror image. No other split is as far apart, so this *permutation test* gives $p = 2/20 = 0.1$, and three
-# seeds of each kind can give no smaller value. By the custom of 0.05 the *kinds* do not differ significantly.
+# These tests compare trained models. To compare *kinds*, compare seeds. At equal steps all three scores of the GRU are
+# above all three of the transformer. Six scores can be split into three and three in 20 ways. If the kind made no
+# difference, each way would be equally likely. In only two of them does one group have the three highest scores: in the
+# real split and in its mirror image. No other split is as far apart, so this *permutation test* gives $p = 2/20 = 0.1$,
+# and three seeds of each kind can give no smaller value. By the custom of 0.05 the *kinds* do not differ significantly.
 #
-# So we trained two more of each, and of the transformer with 2,600 steps, with the settings as they were. (To add seeds
+# So we trained two more of each, and of the transformer with 2,900 steps, with the settings as they were. (To add seeds
 # until $p$ is small enough would be cheating, but with three the test could not have ended the experiment.)
 
 # %% five seeds of each tags=["hide-input"]
 five = {
     name: [
-        run["own_alpha"]["BLEU"]
+        run["own_alpha"]
         for run in race["runs"]
         if (run["part"], run["corpus"], run["model"]) == ("more", "short", name)
         or run in judged(name, "placed")
@@ -732,26 +736,43 @@ five = {
     for name in attending[1::-1]
 }
 five["transformer, longer"] = [
-    run["own_alpha"]["BLEU"] for run in race["runs"] if run["corpus"] == "longer"
+    run["own_alpha"] for run in race["runs"] if run["corpus"] == "longer"
 ]
-for name, scores in five.items():
-    print(f"{name:20}", *(f"{score:.1f}" for score in scores), end="   ")
-    print(f"mean {np.mean(scores):.1f}")
 for pair, p in race["kinds"].items():
     print(f"{pair:38} p by BLEU {p['BLEU']:.3f}, by chrF {p['chrF2']:.3f}")
-gru, *others = five.values()
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Dots for five seeds each of the GRU, the transformer, and the transformer trained longer. BLEU: the GRU from 31.7 to 32.5, the transformer from 30.1 to 31.1, and the longer one where the GRU is. chrF: the GRU near 57, the transformer near 54.4, and the longer one between them, near 56.3."}}
+figure, panels = plt.subplots(1, 2, figsize=(7.4, 2.1), sharey=True)
+for axes, metric in zip(panels, ("BLEU", "chrF2"), strict=True):
+    for row, (seeds, color) in enumerate(
+        zip(five.values(), (plots.RED, plots.BLUE, plots.TEAL), strict=True)
+    ):
+        scores = [run[metric] for run in seeds]
+        axes.plot(scores, [row] * len(scores), "o", color=color, alpha=0.6)
+        axes.plot([np.mean(scores)] * 2, [row - 0.3, row + 0.3], color=color)
+    axes.set(xlabel="chrF" if metric == "chrF2" else metric, ylim=(2.6, -0.6))
+panels[0].set_yticks(range(3), ["GRU", "transformer", "transformer, longer"])
+figure.tight_layout()
+plt.show()
+
+# %% tags=["proof"]
+gru, *others = ([run["BLEU"] for run in seeds] for seeds in five.values())
+assert {*map(len, five.values())} == {5}
 assert min(gru) > max(others[0]) and round(2 / 252, 4) == 0.0079
 leads = [np.mean(gru) - np.mean(scores) for scores in others]
-assert round(leads[1], 1) == 0.5 and 0.7 < 1 - leads[1] / leads[0] < 0.8
+assert [round(np.mean(scores), 1) for scores in (gru, others[1])] == [32.2, 32.1]
+by_chrf = [[run["chrF2"] for run in seeds] for seeds in five.values()]
+behind = [np.mean(by_chrf[0]) - np.mean(scores) for scores in by_chrf[1:]]
+assert np.round(behind, 1).tolist() == [2.7, 0.8]
+assert min(by_chrf[0]) > max(by_chrf[2])
 found = [[*p.values()] for p in race["kinds"].values()]
-assert found[0] == [0.0079, 0.0079] and found[1][1] == 0.0079
-assert round(found[1][0], 2) == 0.04
+assert found[0] == [0.0079, 0.0079] and found[1][1] == 0.0079 and found[1][0] > 0.5
 
 # %% [markdown]
 # At equal steps all scores of the GRU are again above all of the transformer, and of the 252 ways to split ten scores
-# into five and five only the real one and its mirror image are as far apart. So the kinds do differ significantly. In
-# equal time (*longer*) the lead is down to half a point, with $p = 0.04$: below 0.05, but above 0.025, Bonferroni's
-# limit for two comparisons. By chrF the five GRUs stay ahead of all five transformers.
+# into five and five only the real one and its mirror image are as far apart. So with these settings the kinds do differ
+# significantly. In equal time (*longer*) the two are level in BLEU, 32.2 and 32.1. By chrF all five GRUs stay ahead of
+# all five transformers, but by 0.8 instead of 2.7.
 #
 # In the validation loss the GRU and the transformer are level (1.91 and 1.92), although their BLEU is not. For the
 # loss, a model is given the right words before each token (*teacher forcing*). When it translates it reads its own
@@ -818,16 +839,48 @@ for stage in (after, with_own):
         if stage is with_own:
             own_penalty = 0.93 if name == "transformer" else 0.98
             assert round(np.mean(penalties), 2) == own_penalty
-longer, shorter = (
-    np.mean([run["seconds"] for run in after[name]])
-    for name in ("gru, attention", "transformer")
+took = race["step_milliseconds"]  # of both, in turns
+ratios = np.divide(took["gru, attention"], took["transformer"])
+whole = np.divide(*map(sum, (took["gru, attention"], took["transformer"])))
+assert len(ratios) == 7 and round(whole, 2) == 1.44
+assert ratios.min() > 1.3 and ratios.max() < 1.6
+assert round(whole * race["steps"]["short"], -2) == race["steps"]["longer"] == 2900
+no_norm, only_norm = (
+    next(
+        run["validation_bleu"]
+        for run in race["runs"]
+        if (run["part"], run["model"]) == ("search", "transformer")
+        and run["settings"] == settings
+    )
+    for settings in (was, {"norm_first": True} | was)
 )
-assert round(longer / shorter, 1) == 1.3
+assert round(only_norm - no_norm, 1) == 0.4
+layered = {  # the last settings, with two layers and with one
+    layers: [
+        run
+        for run in race["runs"]
+        if (run["part"], run["model"]) == ("judge", "transformer")
+        and run["settings"] == now | {"layers": layers}
+    ]
+    for layers in (2, 1)
+}
+assert [*map(len, layered.values())] == [3, 3]
+(two, one), (two_tested, one_tested) = (
+    [np.array([run[name] for run in runs]) for runs in layered.values()]
+    for name in ("validation_bleu", "BLEU")
+)
+assert round(one[0] - two[0], 1) == 0.6 and round((one - two).mean(), 1) == 0.1
+assert one_tested.mean() < two_tested.mean()
+at_first = [
+    np.mean([run["BLEU"] for run in judged(name, "tuned")])
+    for name in attending[:2]
+]
+assert round(at_first[1] - at_first[0], 1) == 4.3
 left = [own["gru, attention"].mean() - np.mean(in_bleu)]
 left.append(chrf_of["gru, attention"] - np.mean(in_chrf))
-assert np.round(left, 1).tolist() == [0.7, 1.4]
+assert np.round(left, 1).tolist() == [0.3, 1.0]
 assert chances("gru, attention", "transformer, longer").min() > 0.05
-assert chances("gru, attention", "transformer, longer", "chrF2").max() < 0.02
+assert (chances("gru, attention", "transformer, longer", "chrF2") < 0.05).sum() == 7
 assert {run["alpha"] for run in in_its_time} == {1.0}
 assert all(0.9 < length_ratio(run) < 0.92 for run in after["transformer"])
 
@@ -844,7 +897,7 @@ assert all(0.9 < length_ratio(run) < 0.92 for run in after["transformer"])
 # ```
 #
 # For texts of your own, write a configuration with `corpus = "parallel"` and the names of your files; `--help` lists
-# all keys. The captions of `multi30k` are downloaded at first use, for research and education only.
+# all keys. The captions of `multi30k` are downloaded at first use, for non-commercial research and education only.
 
 # %% [markdown]
 # ## Exercises
@@ -970,7 +1023,7 @@ check_kinds = partial(
         "the real split counts, too: at least as far, and not only further": partial(
             by_splits, far=lambda gap, real: abs(gap) > abs(real) + 1e-9
         ),
-        "seeds are not pairs: seed 0 of one kind has nothing to do with seed 0 of the other": by_signs,
+        "do not pair the seeds: go through all splits, not only exchanges within pairs": by_signs,
     },
 )
 check_kinds(p_of_kinds)
@@ -1001,14 +1054,15 @@ verdict
 # of characters. Neither sees the meaning, and two scores can be compared only if signature and references are the same.
 # A paired test asks whether two trained models differ on sentences like those of the test set. To compare two kinds of
 # model, train several seeds of each. In a small race on captions a GRU with attention was ahead of the transformer at
-# equal steps. The gap narrowed when all settings were searched again, and in equal time three quarters of the lead in
-# BLEU was gone, and half of that in chrF. With more steps and parameters, two transformers, each trained by one
-# command, get 40.5 BLEU into German and 42.6 into English.
+# equal steps. The gap narrowed when the position of the norm and three more settings were searched, and in equal time
+# the lead in BLEU was gone, and most of that in chrF. With more steps and parameters, two transformers, each trained by
+# one command, get 40.5 BLEU into German and 42.6 into English.
 #
 # **Sources.** BLEU: [Papineni and others (2002)](https://aclanthology.org/P02-1040/); why it needs a signature: [Post
 # (2018)](https://arxiv.org/abs/1804.08771);
 #
-# chrF: [Popović (2015)](https://aclanthology.org/W15-3049/). COMET: [Rei and others
+# chrF: [Popović (2015)](https://aclanthology.org/W15-3049/), and why $\beta = 2$: [Popović
+# (2016)](https://aclanthology.org/W16-2341/). COMET: [Rei and others
 # (2020)](https://aclanthology.org/2020.emnlp-main.213/); learned metrics against BLEU: [Freitag and others
 # (2022)](https://aclanthology.org/2022.wmt-1.2/). The paired bootstrap: [Koehn
 # (2004)](https://aclanthology.org/W04-3250/); approximate randomisation: [Riezler and Maxwell
@@ -1036,8 +1090,8 @@ verdict
 #
 # [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901) translate from few sentences with smaller vocabularies,
 # more dropout and smaller batches. We change one setting at a time (`python -m benchmarks.small_data`). The baseline
-# differs from the recipe [above](#real-words-real-sentences) in three ways: a learning rate of 0.00125 instead of
-# 0.002, 17,621 steps instead of 24,000, and no bfloat16. All runs shown have the same number of FLOPs, so a larger
+# differs from the recipe [above](#real-words-real-sentences) mainly in three ways: a learning rate of 0.00125 instead
+# of 0.002, 17,621 steps instead of 24,000, and no bfloat16. All runs shown have the same number of FLOPs, so a larger
 # model or a larger batch gets fewer steps.
 #
 # Two rows need an explanation. *consistency* is R-Drop ([Liang and others, 2021](https://arxiv.org/abs/2106.14448)). It
@@ -1078,12 +1132,14 @@ assert {name for name in ahead if ahead[name] < -1} == {
     "bpe_dropout 0.0 → 0.1",
     "learning_rate 0.00125 → 0.000625",
 }
-assert max(ahead.values()) < 0.9 and min(ahead.values()) > -2.6 and len(ahead) == 12
+assert (
+    max(ahead.values()) < 0.9 and min(ahead.values()) > -2.55 and len(ahead) == 12
+)
 assert max(averaged.values()) - min(averaged.values()) < 0.002
 
 # %% [markdown]
 # No change gains a point. Seven changes end within a point of the baseline, too little for one seed to tell. Four end
-# 1.4 to 2.6 points lower: more dropout, words cut at random (*bpe_dropout*), R-Drop, and half of the learning rate.
+# 1.4 to 2.5 points lower: more dropout, words cut at random (*bpe_dropout*), R-Drop, and half of the learning rate.
 # They may learn more slowly than the others, and this training may be too short for them. R-Drop has half of the steps
 # here; with as many it may do better. Six of the program's seventeen changes have not been run yet: the smaller
 # vocabulary, the smaller batch, two layers, width 128, no smoothing, and twice the steps.
@@ -1268,8 +1324,9 @@ class Translator:
     ) -> list[str]:
         """The best hypothesis for each text, at most 50 tokens longer than it.
 
-        Batches have at most `max_tokens` tokens, hypotheses included. A text of
-        nothing but space gives "". Raises ValueError for one that is too long.
+        A batch has at most `max_tokens` source tokens, counted once for each
+        hypothesis, or one text. A text of nothing but space gives "". Raises
+        ValueError for one that is too long.
         """
         rows = [self.tokens(text) for text in texts]
         results = [""] * len(texts)

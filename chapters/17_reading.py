@@ -325,7 +325,8 @@ assert translator.translate([mine], beam=1) == ["office"]
 # Does the model need one vector for each fact? Two other kinds of model get one for each token. *tokens* is a plain
 # `Transformer`. *placed tokens* gets the same products $e_i \odot p_{\text{pos}(i)}$ and the lines' positions as a
 # `FactTransformer`, but does not add the products up. The output has the lowest and the highest score of several models
-# of each kind (`python -m benchmarks.stories`), and last a rule: answer with the room that the story names most often.
+# of each kind (`python -m benchmarks.stories`), and last a rule: answer with the room that the story names most often
+# (of equals, the newest).
 
 
 # %% scores of all models, and of a rule tags=["hide-input"]
@@ -357,7 +358,8 @@ assert round(plain_one, 2) == 0.46 and round(plain, 2) == 0.47
 
 # %% [markdown]
 # Even with one hop both kinds stay near one half, about what the rule gets. One of the *tokens* models stays there even
-# with four times as many steps of training. With this much training, gathering words into facts made the difference.
+# with four times as many steps of training. With two layers and this much training, gathering words into facts made the
+# difference. Deeper models were not tried.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -656,14 +658,15 @@ print(f"the room of whoever took something last: {rule:.1%} of two hops")
 # %% [markdown]
 # None of the three takes the route of the model above from start to end:
 #
-# - **Seed 0** starts like that model, but after layer 2 no kind of line is enough in half the stories.
-# - In **seed 1** the *went* lines are enough after one layer. So two hops need not take two layers: *Paul went to the
-#   bedroom* can read the question and *Paul took the book* in the same layer, and that layer's feed-forward network can
-#   compare the thing asked for with the thing taken.
-# - **Seed 2** gives the same answer whichever thing is asked for, so no donor has another answer to bring. A
-#   **shortcut** is enough for its 86 percent: the rule in the output's last line is right in 88. It cannot fail where
-#   only one thing is taken, in nearly half of these stories. Whether the model follows exactly this rule, the scores do
-#   not tell. By its score alone this model would pass for one that is nearly there.
+# - In **seed 0** the *took* lines are enough after layer 1, too, but they have read the room as well as the question
+#   (other copies show it). After layer 2 no kind of line is enough in half the stories.
+# - In **seed 1** the *went* lines are enough after one layer, in at least 79 percent. So two hops need not take two
+#   layers of reading: *Paul went to the bedroom* can read the question and *Paul took the book* in the same layer. The
+#   copies do not tell where the thing asked for is compared with the thing taken.
+# - **Seed 2** gives the same answer for the thing asked for and for the other thing that we tried, so no donor has
+#   another answer to bring. A **shortcut** is enough for its 86 percent: the rule in the output's last line is right in
+#   88. It cannot fail where only one thing is taken, in nearly half of these stories. Whether the model follows exactly
+#   this rule, the scores do not tell. By its score alone this model would pass for one that is nearly there.
 
 # %% tags=["proof"]
 single = np.mean([one.source.count(" took ") == 1 for one in two_hops])
@@ -681,7 +684,7 @@ first, second = (
     for run in facts[:2]
 )
 assert first["room"][1][1] > 0.95 and first["owner"][1][1] > 0.95
-assert min(second[change][1][2] for change in CHANGES) > 0.75
+assert round(min(second[change][1][2] for change in CHANGES), 2) == 0.79
 assert all(0.45 < run["scores"]["task 2"] < 0.495 for run in tokens)
 assert all(0.44 < run["scores"]["task 1"] < 0.515 for run in tokens)
 [longer] = [run for run in tokens if run["settings"].get("times") == 4]
@@ -715,7 +718,7 @@ assert 10.5 < longer["seconds"] / once < 11.5
 # %% [markdown]
 # Beside the model stand three rules that never look at the question. *usual* gives the task's most frequent answer in
 # training. The others look for words in the story that were answers to the task: *newest* gives the latest, *frequent*
-# the commonest.
+# the commonest, and both give *usual* where there is none.
 #
 # In the figure each task has a row, with a blue dot for each of the three models, and the best of the three rules in
 # red. A task is passed with 95 percent or more, the dotted line.
@@ -805,8 +808,8 @@ assert most > 0.6 * sum(times for _, times in counted)
 #
 # They fail all six tasks that you were asked about, though they come close in *maybe* (10):
 #
-# - **Two facts** (2) and **counting** (7): things are handed on and put down, and the model seems to lose track of who
-#   has them.
+# - **Two facts** (2) and **counting** (7): in task 2 the mistakes that we kept, in short stories, often name an earlier
+#   room of the right person. In task 7 things are put down and handed on, and the model seems to lose count.
 # - **Induction** (16): 48 percent are right, no more than a rule gets.
 # - **Positions** (17), yes or no, get 60 percent, where a coin flip would get 50, and **paths** (19) are no better than
 #   always giving the same answer. In both, relations must be composed, through things that the question does not name.
@@ -1076,7 +1079,7 @@ plt.show()
 # | written | ***the number of** edges **in** it* |
 #
 # Four of the six written words are right (*precision*), and four of the seven wanted words were found (*recall*). Lin's
-# ROUGE is the recall, but a summary can raise it by being long. So today one gives F1, the harmonic mean of precision
+# ROUGE-1 is the recall, but a summary can raise it by being long. So today one gives F1, the harmonic mean of precision
 # and recall: twice the shared words over the words of both texts, $2 \cdot 4 / (6 + 7) = 0.615$, often given times 100,
 # as 61.5.
 
@@ -1137,9 +1140,10 @@ quiz.number(
 )
 
 # %% [markdown]
-# A docstring begins with a line that sums it up. The Python libraries that this book installs have 12,700 functions and
-# classes with such a line and more text after it. The task: from the name and the text, write the line. Of two tests of
-# 500 pairs each, one is of the *same packages* as in training, and one of *networkx*, which was kept out.
+# A docstring begins with a line that sums it up. Seven Python libraries that this book installs have, without
+# duplicates, 12,700 functions, classes and modules with such a line and more text after it, of which we take up to 200
+# characters. The task: from the name and the text, write the line. Of two tests of 500 pairs each, one is of the *same
+# packages* as in training, and one of *networkx*, which was kept out.
 #
 # Both models are larger now, and use subwords (`python -m benchmarks.summaries`; `configs/summaries.toml` trains a
 # similar one). These can spell any name, but a rare name takes several subwords, and the plain model must find each of
@@ -1149,7 +1153,7 @@ quiz.number(
 #   model that writes is **abstractive**);
 # - *words of the name*: `number_of_nodes` becomes *number of nodes*.
 #
-# Beside ROUGE-1 the output has the share of the written words that are also in the text.
+# Beside ROUGE-1 the output has the share of the written words that are also in the name or the text.
 #
 # **Predict first**: in which order will they come?
 
@@ -1520,7 +1524,8 @@ assert 0.25 < largest[0] < 0.4 and min(largest[1:]) > 0.95
 #
 # [Chapter 19](19_modern.ipynb) loads SmolLM2, a chat model of 135 million parameters. Give it the paragraph, a
 # question, and the request to answer in a few words, without any training (**zero-shot**). An answer counts if the
-# right words occur in it. (A hundred real questions, and a hundred of each of bAbI's first two tasks.)
+# right words occur in it; in bAbI, if the first room that it names is right. (A hundred real questions, and a hundred
+# of each of bAbI's first two tasks.)
 
 # %% answers right without training tags=["hide-input"]
 asked = questions["xquad"]
@@ -1547,6 +1552,6 @@ assert one["no_place"] == 0.52 and all(
 # %% [markdown]
 # A quarter of its replies to real questions have the right words in them. The sentence with most shared words, taken
 # whole, has them in 70 percent. By this count the rule wins, but it writes a whole sentence; by F1 of the words
-# (exercise 1) the two are close. In bAbI's first task half of the replies name no room at all, and in both tasks the
-# room named last scores higher. One model and one wording were tried, so this shows only that a chat model must be
-# checked, too.
+# (without articles and punctuation) the two are close. In bAbI's first task half of the replies name no room at all,
+# and in both tasks the room named last scores higher. One model and one wording were tried, so this shows only that a
+# chat model must be checked, too.

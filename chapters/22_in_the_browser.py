@@ -312,14 +312,14 @@ assert cost[3, False][0] < 430 and abs(cost[8, True][2] - cost[32, True][2]) < 5
 # %% [markdown]
 # In 8 bits all 500 sentences stay right. Why is so little lost? A rounding error is spread evenly from minus to plus
 # half a scale, so its standard deviation is the scale divided by $\sqrt{12}$. The largest absolute value of 64 normal
-# random numbers is about 2.6 times a typical one, and the 8-bit scale is this divided by 127. So the error is 0.6
-# percent of a typical entry, in 4 bits 11 percent, and in 3 bits 25. A dot product with such a row is off by the same
-# share: the errors cancel in part, but so do its terms. With a scale for each row even 3 bits cost only a few
-# sentences. With one scale for the whole matrix they cost far more, because its largest entry makes the scale so coarse
-# that 54 percent of the entries round to 0, against 31 with one for each row.
+# random numbers is about 2.6 times their standard deviation, and the 8-bit scale is this divided by 127. So the error
+# is 0.6 percent of the entries' standard deviation, in 4 bits 11 percent, and in 3 bits 25. A dot product with such a
+# row is off by the same share: the errors cancel in part, but so do its terms. With a scale for each row even 3 bits
+# cost only a few sentences. With one scale for the whole matrix they cost far more, because its largest entry makes the
+# scale so coarse that 54 percent of the entries round to 0, against 31 with one for each row.
 #
 # But this language is easy, and the model is large for it. On captions, which are harder, few bits cost more. Here
-# three transformers of a million parameters, trained with different seeds, translate the captions of chapter 14. You
+# three transformers of 0.9 million parameters, trained with different seeds, translate the captions of chapter 14. You
 # can repeat this with `python -m benchmarks.quantization`.
 
 # %% the same for captions tags=["hide-input"]
@@ -331,11 +331,11 @@ for row_ in captions["rows"]:
     print(f"{row_['bits']:4}  {kind:9}{scores}")
 
 # %% [markdown]
-# In 8 bits each model keeps its BLEU to a tenth of a point. In 4 bits it loses about a point with a scale for each row,
-# and about three with one for the matrix. So the page uses 8 bits, which cost nothing that we can measure, and need no
-# packing. In 8 bits one scale for each matrix would do as well. But scales for all rows of the translator above take
-# only 14 kB, 4 bytes each, and one large entry makes only its own row coarse. [Going further](#other-ways-to-quantize)
-# has other ways.
+# In 8 bits each model keeps its BLEU to a tenth of a point. In 4 bits it loses 0.8 to 1.5 points with a scale for each
+# row, and 2.5 to 3.5 with one for the matrix. So the page uses 8 bits, which cost nothing that we can measure, and need
+# no packing. In 8 bits one scale for each matrix would do as well. But scales for all rows of the translator above are
+# only 14 kB, 4 bytes each (as digits in the page some 50 kB), and one large entry makes only its own row coarse. [Going
+# further](#other-ways-to-quantize) has other ways.
 
 # %% tags=["proof"]
 lost = {
@@ -409,7 +409,7 @@ translator_figure(
 # %% [markdown]
 # At first the picture shows the mean of the heads of layer 2. A row is a step of the decoder, and the last row writes
 # the end. The step that writes *der* needs the gender of the German noun. It gives a quarter of its weight to *man*,
-# and most to *the*, where the encoder has brought the gender ([chapter
+# and most to *the*, where the encoder has brought the gender, or what decides it ([chapter
 # 13](13_alignment.ipynb#what-is-read-at-the-right-word)). *sehen* looks back at *see*. Change *man* into *woman*, and
 # watch what *der* becomes, and where it looks.
 #
@@ -812,12 +812,12 @@ quiz.one_choice(
 # %% [markdown]
 # ## Does it compute the same?
 #
-# Give PyTorch's model the dequantized parameters too, so that only the computation can differ. On a hundred test
-# sentences, compare the source's tokens, the logits of *every* step, and what greedy and beam search write. For the
-# logits both programs read the same target tokens, those that PyTorch writes greedily (*teacher forcing*). Otherwise
-# one differing word could change all later steps. Why every step? At the first, the decoder's self-attention sees a
-# single token, whose weight is 1 whatever its score. So an error in this attention's scores, or in the cache, shows
-# only from the second step on.
+# Give PyTorch's model the dequantized parameters too, so that only the computation can differ (and the last bit of a
+# few parameters in a hundred, by our estimate). On a hundred test sentences, compare the source's tokens, the logits of
+# *every* step, and what greedy and beam search write. For the logits both programs read the same target tokens, those
+# that PyTorch writes greedily (*teacher forcing*). Otherwise one differing word could change all later steps. Why every
+# step? At the first, the decoder's self-attention sees a single token, whose weight is 1 whatever its score. So an
+# error in this attention's scores, or in the way that its cache grows, shows only from the second step on.
 
 # %% logits and tokens, compared tags=["hide-input"]
 to_compare = (
@@ -924,12 +924,12 @@ for name, (line, wrong) in defects.items():
     print(f"{name:28}{off:14.1e}{differ:20} of 100")
 
 # %% [markdown]
-# Readers would notice only the engine without $\sqrt D$. The logits give all six away: each is off by more than our
-# check allows, the right engine by less than 1e-5. Why do the other five write the same words, apart from one sentence?
-# The grammar is easy and the model sure of itself, and only the largest logit counts. If every position moves by one,
-# all distances stay, and products of two position vectors depend only on the distance ([chapter
-# 5](05_position.ipynb#similar-but-different)). The learned matrices come between, so the logits change, but here no
-# word does.
+# By the texts alone, readers would hardly notice any but the engine without $\sqrt D$. The logits give all six away:
+# each is off by more than our check allows, the right engine by less than 1e-5. Why do the other five write the same
+# words, apart from one sentence? The grammar is easy and the model sure of itself, and only the largest logit counts.
+# If every position moves by one, all distances stay, and products of two position vectors depend only on the distance
+# ([chapter 5](05_position.ipynb#similar-but-different)). The learned matrices come between, so the logits change, but
+# here no word does.
 #
 # The engine without $\epsilon$ is off by only 5e-5. Our check finds it, but one that allows 1e-4 would not. So a
 # tolerance should be a few times what rounding does, and no more.
@@ -939,8 +939,8 @@ for name, (line, wrong) in defects.items():
 # logits decide.
 #
 # When the logits differ, how do you find the *line*? Compare in the order of the computation: tokens, embeddings, then
-# each layer's output. The first result that differs was computed by the wrong line, or by a function that this line
-# calls.
+# each layer's output. The first result that differs by more than rounding comes from the wrong line, from a function
+# that this line calls, or from a parameter that was read wrongly.
 
 # %% tags=["proof"]
 noticed = [name for name, (_, differ) in broken.items() if differ > 1]
@@ -1155,9 +1155,10 @@ verdict
 # scaled up by the same factor
 # ([Xiao and others, 2022](https://arxiv.org/abs/2211.10438)).
 #
-# Numbers that stay in 8 bits take a quarter of the memory, and a large model is faster with them, because it waits for
-# its parameters to arrive from memory. Our page could keep the stored numbers $q_{ij}$ in 8 bits after loading, and
-# compute with them: a row $i$ has one scale $s_i$, so entry $i$ of a product with $x$ is $s_i \sum_j q_{ij} x_j$.
+# Numbers that stay in 8 bits take a quarter of the memory, and a large model that writes for one reader is faster with
+# them, because it waits for its parameters to arrive from memory. Our page could keep the stored numbers $q_{ij}$ in 8
+# bits after loading, and compute with them: a row $i$ has one scale $s_i$, so entry $i$ of a product with $x$ is
+# $s_i \sum_j q_{ij} x_j$.
 #
 # And if post-training quantization loses too much, train on with the rounding in the forward pass: **quantization-aware
 # training**. Rounding has derivative 0 almost everywhere, so the backward pass leaves it out (the *straight-through
@@ -1359,7 +1360,7 @@ def write_onnx(model: Transformer, folder: str | Path) -> None:
 
 
 # %% [markdown]
-# Generation asks for an object with `step`, `select` and a length ([chapter
+# Generation asks for an object with `step`, `select`, a length and `special_ids` ([chapter
 # 12](12_generation.ipynb#one-word-at-a-time)). Wrap the two graphs in such an object, and beam search runs on them
 # unchanged. The parameters are in 32 bits here, and the logits are compared with PyTorch's.
 
@@ -1433,8 +1434,8 @@ print(f"beam search: {len(found)} of {len(found)} translations are the same")
 # so test it from the text to the end.
 #
 # And is it faster? We timed three engines in turn, on one core, with a larger model (1.7 million parameters, sources of
-# 24 tokens): PyTorch with our cache, ONNX Runtime with the two graphs, and CTranslate2, which is made for this one
-# purpose ([the comparison](../comparison.md) has more).
+# up to 24 tokens, 24 written for each): PyTorch with our cache, ONNX Runtime with the two graphs, and CTranslate2,
+# which is made for this one purpose ([the comparison](../comparison.md) has more).
 
 # %% three engines tags=["hide-input"]
 engines = ("dotformer", "dotformer, ONNX Runtime", "CTranslate2")

@@ -48,7 +48,7 @@ def bleu(
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
-    """chrF with beta 2, and its signature: `corpus_score`. After Popović (2015).
+    """chrF with beta 2, and its signature: `corpus_score`. After Popović (2016).
 
     Defined in chapter 14, "Letters instead of words".
     """
@@ -125,8 +125,9 @@ class Translator:
     ) -> list[str]:
         """The best hypothesis for each text, at most 50 tokens longer than it.
 
-        Batches have at most `max_tokens` tokens, hypotheses included. A text of
-        nothing but space gives "". Raises ValueError for one that is too long.
+        A batch has at most `max_tokens` source tokens, counted once for each
+        hypothesis, or one text. A text of nothing but space gives "". Raises
+        ValueError for one that is too long.
         """
         rows = [self.tokens(text) for text in texts]
         results = [""] * len(texts)
