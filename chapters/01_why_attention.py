@@ -238,7 +238,7 @@ def lstm_cell(
 # | row | start |
 # |---|---|
 # | *plain*, *LSTM* | as in PyTorch: every entry of the matrices and biases uniform between $-1/\sqrt{H}$ and $1/\sqrt{H}$ |
-# | *plain, orthogonal* | to forget less: $W_h$ is **orthogonal**, a rotation or reflection, which leaves every length as it is |
+# | *plain, orthogonal* | to forget less: $W_h$ is **orthogonal**, a rotation with or without a reflection, which leaves every length as it is |
 # | *LSTM, gate open* | to forget less: 3 added to the forget gate's bias, so $f$ starts at about $\sigma(3) = 0.95$ |
 #
 # **Predict first.** In the plain cell with PyTorch's initialisation, how much influence does the word 20 steps back
@@ -325,22 +325,27 @@ for name in names:
 # average $\|\delta\|^2 / (3H)$ ([derived](#four-explanations)). The change has $H$ such numbers, so its squared length
 # is about $\|\delta\|^2 / 3$: a typical change shrinks to about $1/\sqrt 3 = 0.58$ of its length.
 #
-# Then the slope, which we can only measure: it is 0.86 on average. Together they predict $0.58 \cdot 0.86 = 0.50$ a
-# step. The next cell measures both factors, and how much really is left:
+# Then the slope, which we measure: it is 0.86 on average. Together they predict $0.58 \cdot 0.86 = 0.50$ a step. The
+# next cell measures both factors, and how much really is left:
+
 
 # %% matrix, slope and both, along 200 texts tags=["hide-input"]
-slopes, shrinks = [], []
-for seed in range(8):
-    step, weights, size = network("plain", np.random.default_rng(seed))
-    states = np.zeros((200, size))  # of 200 texts
+def slope_and_matrix(kind, seed):
+    """Mean slope of tanh over 200 texts, and what the matrix keeps of a change."""
+    step, weights, size = network(kind, np.random.default_rng(seed))
+    states = np.zeros((200, size))
     for words in np.random.default_rng(seed).standard_normal((50, 200, 8)):
         states = step(words, states, *weights)
-    slopes.append((1 - states**2).mean())  # tanh' = 1 - tanh²
-    shrinks.append(np.linalg.norm(weights[1]) / size**0.5)
-slope, shrinks = np.mean(slopes), np.mean(shrinks)
+    shrinks = np.linalg.norm(weights[1]) / size**0.5
+    return (1 - states**2).mean(), shrinks  # tanh' = 1 - tanh²
+
+
+slope, shrinks = np.mean([slope_and_matrix("plain", n) for n in range(8)], axis=0)
 a_step = (influence["plain"][20] / influence["plain"][5]) ** (1 / 15)
 print(f"slope {slope:.2f}, matrix {shrinks:.2f}, measured {a_step:.2f} a step")
 assert abs(slope - 0.86) < 0.02 and abs(shrinks - 0.58) < 0.02
+turned = [slope_and_matrix("plain, orthogonal", n) for n in range(8)]
+assert np.allclose(np.mean(turned, axis=0), [0.8, 1], atol=0.03)
 gated = (influence["LSTM"][20] / influence["LSTM"][5]) ** (1 / 15)
 assert 0.55 < gated < 0.7
 assert abs(a_step - 0.52) < 0.01
@@ -505,9 +510,9 @@ for name in names:
 # Training might choose what is worth keeping on average, *Lannister* rather than *a*, and a gate can choose which words
 # stay. But both choose before the question comes, and neither lifts the bound.
 #
-# Why not a larger state, then? It holds more, at a price: the state must grow with the text, and the work of each step
-# grows with the square of the state. Even 50 words of 8 numbers each need a state of 400. Its $W_h$ is
-# $400 \times 400$, so a step takes more than $400^2$ multiplications.
+# Why not a larger state, then? It holds more, at a price: the state must grow with the text, and in these cells the
+# work of each step grows with the square of the state. Even 50 words of 8 numbers each need a state of 400. Its $W_h$
+# is $400 \times 400$, so a step takes more than $400^2$ multiplications.
 #
 # Real words depend on one another, so more of them fit, and a nonlinear fit can recover more. But the state stays as
 # wide as it is, however long the text.
@@ -743,10 +748,10 @@ plt.show()
 # it is about to translate. Such a pairing of words is an **alignment** ([chapter 13](13_alignment.ipynb)).
 #
 # Nobody tells the decoder where to look: it learns to. Every step from the scores to the next word is differentiable,
-# so the gradient reaches the scores: where one source word would make the right next word likelier than the present
-# blend does, training pushes up the score of that source word. If the decoder took only the word with the highest
-# score, a form of *hard attention*, a small change of a score would change nothing, and the gradient could not tell
-# where to look instead.
+# so the gradient reaches the scores: where a little more of one source word in the blend would make the right next word
+# likelier, training pushes up the score of that source word. If the decoder took only the word with the highest score,
+# a form of *hard attention*, a small change of a score would change nothing, and the gradient could not tell where to
+# look instead.
 #
 # But is $c$ not one small vector again? Yes, but there is a new $c$ for each word that is written, another blend of all
 # the states, so no single state has to hold everything. And each $h_j$ is one step away from $c$, both for what it
@@ -812,8 +817,9 @@ plt.show()
 #
 # When attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)). It
 # then keeps vectors of all earlier words (the *KV cache*): a state, too, but one that grows with the text. So each
-# further word costs attention more than the last, while a recurrent cell does the same work for every word: in writing
-# very long texts the cell can be the cheaper one.
+# further word costs attention more than the last, while a recurrent cell does the same work for every word. So in
+# writing a plain cell is cheaper at every word, and an LSTM is cheaper at every word after the first $2d$
+# ([counted](#how-much-work-is-it)).
 #
 # ### Is attention an infinite memory?
 #
@@ -1000,15 +1006,15 @@ verdict
 # ### Four explanations
 #
 # Four findings of [How fast do they forget?](#how-fast-do-they-forget) need an explanation: that $W_h$ shrinks a change
-# to 0.58 of its length, that the gradient vanishes although one step can lengthen a change, that the LSTM keeps more
-# than its forget gate lets through, and that the slope is smaller in the orthogonal cell.
+# to 0.58 of its length, that the gradient vanishes although $W_h$ can lengthen a change, that the LSTM keeps more than
+# its forget gate lets through, and that the slope is smaller in the orthogonal cell.
 #
 # The entries of $W_h$ are uniform between $-1/\sqrt{H}$ and $1/\sqrt{H}$. Between $-a$ and $a$ the variance is
 # $a^2 / 3$, here $1/(3H)$. An entry of $\delta W_h$ is a sum of $H$ of them, each times an entry of $\delta$. Variances
 # of independent terms add up, and a factor enters as its square, so the variance is $\|\delta\|^2 / (3H)$. The mean is
 # 0, so this is the average square that was used above.
 #
-# A single step can lengthen a change, because the largest singular value of $W_h$ is a little above 1. But the
+# Multiplying by $W_h$ once can lengthen a change, because its largest singular value is a little above 1. But the
 # lengthened change comes out in another direction, which the next step may shorten. For example,
 # $\begin{pmatrix} 0 & 1.1 \\ 0.3 & 0 \end{pmatrix}$ turns the row $(1, 0)$ into $(0, 1.1)$, which is longer, but that
 # into $(0.33, 0)$: on average a factor of $\sqrt{0.33} = 0.57$ a step. In general, where a matrix multiplies again and
@@ -1017,7 +1023,7 @@ verdict
 # shrinks every change. The unequal slopes of $\tanh$ could undo that, but in the measurement the gradient vanishes.
 #
 # The LSTM keeps more, because of the path through $h$. With the gate open it keeps about 0.97 per step (0.96 from 1 to
-# 5 steps back, 0.985 from 20 to 40: slower than exponential). Cut that path, and 0.95 is left. With PyTorch's
+# 5 steps back, 0.985 from 20 to 40, so not a single exponential). Cut that path, and 0.95 is left. With PyTorch's
 # initialisation it keeps about 0.64, and without that path 0.55. That is still a little more than $\frac12$, because
 # the gates differ, and those that are further open keep more.
 #
@@ -1046,10 +1052,10 @@ verdict
 #
 # Why is the LSTM, with PyTorch's initialisation, so far below its 48? As measured in the folded cells above, $c$ alone
 # recalls only about 12 of 24. The other half of its budget goes mostly to products: in $i \odot g$ both factors depend
-# on the same word, so $c$ contains products of two of the numbers read. These do not help a linear fit, because
-# $x_1 x_2$ is correlated with neither factor. What $h = o \odot \tanh c$ knows beyond $c$ is mostly products again, so
-# it adds only about 2 numbers. But let the fit predict such products, too, and all $R^2$ together come to about 45 of
-# 48.
+# on the same word, in $f \odot c$ on different ones, so $c$ contains products of two of the numbers read. These do not
+# help a linear fit, because $x_1 x_2$ is correlated with neither factor. What $h = o \odot \tanh c$ knows beyond $c$ is
+# mostly products again, so it adds only about 2 numbers. But let the fit predict such products, too, and all $R^2$
+# together come to about 45 of 48.
 #
 # And why does the LSTM with its gate open recall 82 percent of the latest word? Because of the biases, what a step adds
 # to $c$ is not 0 on average. With the gate open these averages pile up, so some entries of $c$ have grown large, each
@@ -1107,9 +1113,10 @@ wrong = run(batch, parameters)  # (7, 24)?
 print("right:", right.shape, "  wrong:", wrong.shape)
 
 # %% [markdown]
-# The shape gives the mistake away, if you look. With 7 sentences of 7 words both shapes would be the same. But the loop
-# would still run over *sentences*: the first row of the result has read the first word of sentence 1, then the first
-# word of sentence 2, and so on.
+# The shape of the last state gives the mistake away, if you look. (PyTorch's layers also return all states, in one
+# shape with or without that argument.) With 7 sentences of 7 words both shapes are the same. But the loop would still
+# run over *sentences*: the first row of the result has read the first word of sentence 1, then the first word of
+# sentence 2, and so on.
 #
 # The check: change one sentence, and the results of the others must stay as they were. Which one should we change? In
 # the wrong layout the sentences act as time steps. The first is then read longest ago, and we have seen what happens

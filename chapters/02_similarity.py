@@ -350,9 +350,9 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # Should the length of a key count, then? It depends on the task. If we ask which texts are alike, it should not,
 # because the direction shows what a text says, and the length only how loudly. So a **nearest-neighbour search** (in a
 # *vector database*, say) often uses the cosine; with dot products it is a *maximum inner product search*. In a
-# *look-up* we keep the lengths, because training can then use them. It can lengthen the keys that are often worth
-# finding. And it can shorten a key such as $(9, 9, 9)$, which would otherwise score 18 for *every* question that asks
-# for one feature with a 2.
+# *look-up* the transformer of 2017 keeps the lengths, because training can then use them. It can lengthen the keys that
+# are often worth finding. And it can shorten a key such as $(9, 9, 9)$, which would otherwise score 18 for *every*
+# question that asks for one feature with a 2.
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -433,7 +433,7 @@ for width in widths:
 # variance is the mean of $a_i^2 b_i^2$. Because $a_i$ and $b_i$ are independent, this is the mean of $a_i^2$ times the
 # mean of $b_i^2$, and both are 1, the variance of an entry. The $D$ terms are independent, too, so their variances add
 # up to $D$. The sum has mean 0, so its typical size is the root of its variance, $\sqrt D$ (not $D$, because positive
-# and negative terms mostly cancel). Chapter 3 will divide scores by this $\sqrt D$.
+# and negative terms mostly cancel). Chapter 3 will divide scores by this root, with the width of the keys as $D$.
 
 # %% tags=["proof"]
 assert all(abs(typical[width] * width**0.5 - 1) < 0.03 for width in widths)
@@ -460,8 +460,8 @@ assert round(1e5 * density[abs(cosines) > 0.5].sum() / density.sum()) == 2
 # too, learned from the company of words: it was trained first to imitate a larger model that guesses words that were
 # hidden in a text (**distillation**), then on pairs of sentences. In [chapter 15](15_pretrained.ipynb) the whole model
 # runs. Here we need only the model's first part, the **embedding table**: 30,522 rows of 384 learned numbers. Each row
-# is the *embedding* of one **token**, which is a word, part of a word or a character. Looking up a word means picking
-# its row; multiplying its one-hot vector by the embedding table does the same.
+# is the *embedding* of one **token**, which is a word, part of a word or a character (about a thousand are markers or
+# spare). Looking up a word means picking its row; multiplying its one-hot vector by the embedding table does the same.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -592,8 +592,8 @@ plt.show()
 # matrix of all dot products of a set of vectors with each other, their **Gram matrix**, is always **symmetric**,
 # because $a \cdot b = b \cdot a$. For likeness, this symmetry is right; for a look-up, two things are wrong:
 #
-# - It is symmetric: *hot* can score *coffee* no higher than *coffee* scores *hot*. But *hot* should find the noun that
-#   it belongs to, and that noun need not look back.
+# - It is symmetric: *hot* scores *coffee* exactly as *coffee* scores *hot*, so no word can call strongly for one that
+#   calls only weakly for it. But *hot* should find the noun that it belongs to, and that noun need not ask for *hot*.
 # - Every word finds itself first, because the diagonal holds the squared lengths, here 1, and between vectors of length
 #   1 no dot product is larger. But a word asks in order to learn something from *other* words.
 #
@@ -886,9 +886,9 @@ print(
 # Two words drawn at random typically have a cosine of 0.07, where random vectors of this width would have
 # $1/\sqrt{384} = 0.05$. A random vector with the words' mean and covariance typically has a cosine of 0.29 with the
 # nearest of 21,000 words, and none of 300 reached 0.44. So tea's 0.44 is hardly an accident. For a nearest word it is
-# still not much: of 535 words tried (every fortieth), half have their nearest at 0.58 or more, often another form of
-# themselves, as *debt* is of *debts*. In some models the cosines of words drawn at random are far above 0, because all
-# vectors share a common part (**anisotropy**; shown for vectors in context by [Ethayarajh,
+# still not much: of 535 words tried (every fortieth), half have their nearest at 0.58 or more. It can be another form
+# of the same word, as *debt* is of *debts*. In some models the cosines of words drawn at random are far above 0,
+# because all vectors share a common part (**anisotropy**; shown for vectors in context by [Ethayarajh,
 # 2019](https://aclanthology.org/D19-1006/)). In such a model, subtract the mean vector before you compare.
 
 # %% tags=["proof"]

@@ -270,7 +270,7 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 # The answer costs 2.91, which is not on the list: it is mostly coffee and about a quarter tea. Even the train, with
 # less than half a percent of the weight, puts 0.20 into the answer, because every finite score gets some weight, unless
 # it rounds to 0. And since the weights always sum to 1, a soft look-up always hands over something: it cannot answer
-# *nothing found*, unless some key has a value near 0.
+# *nothing found*, unless a value is near 0, or values cancel out.
 
 # %% [markdown]
 # Does the blend still jump when the query turns? Ask with $(x, 1, 0)$, let $x$ run from $-2$ to 2, and look at the
@@ -305,9 +305,9 @@ plt.show()
 # Nobody buys a blended price, but attention blends word vectors. Is such a blend still like the words in it? Take two
 # vectors of length 1, at right angles, and add half of each. The sum has length $\sqrt{1/2}$, and its dot product with
 # either is $\tfrac12$, so its cosine with either is 0.71. In a wide space an unrelated vector has a cosine of about 0
-# with both. So a blend is much nearer to *both* its words than an unrelated word is, and sometimes near to a word that
-# fits both. Blend 0.6 of *account* and 0.4 of *river*, in the vectors of [chapter 2](02_similarity.ipynb#real-vectors).
-# Which words are nearest?
+# with both. So a blend of similar shares is much nearer to *both* its words than an unrelated word is. Is it also near
+# to a word that fits both? Blend 0.6 of *account* and 0.4 of *river*, in the vectors of [chapter
+# 2](02_similarity.ipynb#real-vectors). Which words are nearest?
 
 # %% the words nearest to a blend tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize
@@ -537,9 +537,9 @@ quiz.one_choice(
 # as in chapter 2: vectors whose entries are all independent, with mean 0 and **variance** 1. The variance is the mean
 # squared distance from the mean; if the mean is 0, it is the mean of the square.
 #
-# [Chapter 2](02_similarity.ipynb#how-alike-are-strangers) found how large their dot products are; here is why. For
-# independent numbers the mean of a product is the product of the means. So one product, $q_i k_i$, has mean 0, and its
-# square, $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$, which is the variance.
+# [Chapter 2](02_similarity.ipynb#how-alike-are-strangers) found how large their dot products are; here is the argument
+# once more, for any distribution. For independent numbers the mean of a product is the product of the means. So one
+# product, $q_i k_i$, has mean 0, and its square, $q_i^2 k_i^2$, has mean $1 \cdot 1 = 1$, which is the variance.
 #
 # The score, the sum of all $d_k$ products, has mean 0, too, so its variance is the mean of its square. Multiply this
 # square out: two different terms make a product such as $q_1 k_1 q_2 k_2$, with mean 0, since its four numbers are
@@ -621,10 +621,10 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # $w_1 k_1 - w_1 \sum_j w_j k_j$. In words: to raise $w_1$, the query should move towards $k_1$, and away from $\bar k$,
 # the average of the keys under the present weights.
 #
-# When the softmax is saturated, one key has nearly all the weight. If it is not the first key, $w_1$ is exponentially
-# small, while $k_1 - \bar k$, for random keys, is only about $\sqrt{2 d_k}$ long. So the gradient is nearly 0: a
-# *vanishing gradient*, where learning is needed. (If it is the first, $\bar k$ is nearly $k_1$, so the gradient is
-# nearly 0, too, but nothing is left to learn.)
+# When the softmax is saturated, one key has nearly all the weight. If it is not the first key, but leads it by
+# $\Delta$, $w_1$ is below $e^{-\Delta}$, while $k_1 - \bar k$, for random keys, is only about $\sqrt{2 d_k}$ long. So
+# for a large lead the gradient is nearly 0: a *vanishing gradient*, where learning is needed. (If the first leads by
+# much, $\bar k$ is nearly $k_1$, so the gradient is nearly 0, too, but nothing is left to learn.)
 #
 # How long is this gradient at the start, for a query and ten keys drawn at random?
 
@@ -685,11 +685,11 @@ for width, expected in ((64, 0.012), (1024, 0.003)):  # divided by d_k itself
 # %% [markdown]
 # The few that succeed before any step are lucky: their sharp weights happen to be on the right key.
 #
-# Could a larger learning rate make up for the missing division? Not in a wide space (unless [every step gets the same
-# length](#when-does-it-matter-less)): at a learning rate of a million 88 percent of the unscaled queries succeed at
-# width 64, but only 29 at 1024. (What of dividing by $d_k$ itself? That shortens the gradients, too, because $1/d_k$
-# shrinks faster than $k_1 - \bar k$ grows: the median is 0.012 at width 64 and 0.003 at 1024. But there all gradients
-# are about equally short, so one larger learning rate suits all: with 1000 all queries succeed at both widths.) [Going
+# Could a larger learning rate make up for the missing division? In a wide space hardly (unless [every step gets the
+# same length](#when-does-it-matter-less)): at a learning rate of a million 88 percent of the unscaled queries succeed
+# at width 64, but only 29 at 1024. (What of dividing by $d_k$ itself? That shortens the gradients, too, because $1/d_k$
+# shrinks faster than $k_1 - \bar k$ grows: the median is 0.012 at width 64 and 0.003 at 1024. But they are all about
+# equally short, so one larger learning rate suits all: with 1000 all queries succeed at both widths.) [Going
 # further](#can-a-query-still-learn) has the code, and shows [when the division matters
 # less](#when-does-it-matter-less).
 

@@ -183,13 +183,13 @@ assert np.round([cosines[:2] for cosines in moved.values()], 2).tolist() == [
 assert averages[0][0] < 0.4 and averages[1][1] < 0.4
 
 # %% [markdown]
-# Not yet. *Python* has moved towards *imports* in one sentence and *serpent* in the other, but no nearer to *pip* or
-# *programming*, because it has received the word *import* and not what *import* implies.
+# Not a language yet. *Python* has moved towards *imports* in one sentence and *serpent* in the other, but in the first
+# no nearer to *pip* or *programming*, because it has received the word *import* and not what *import* implies.
 #
 # Other weights would hardly help, because they blend the same vectors, and none of these holds what *import* implies.
 # But a matrix can turn the vector of *import* into [the vector of what it implies](#and-python) before it is handed
 # over. So this chapter adds three matrices, the same for every word, which training can change. One decides what a word
-# hands over. The other two decide which words are chosen, because so far that choice has faults of its own.
+# hands over. The other two decide which words are chosen, because that choice has faults, too, as you will see next.
 #
 # ## Queries, keys and values
 #
@@ -352,7 +352,7 @@ quiz.one_choice(
 # | $K$, keys | $(S, d_k)$ | what one word can be found by |
 # | $V$, values | $(S, d_v)$ | what one word hands over |
 # | $Q K^\top$, **scores** | $(T, S)$ | how well each key matches one query |
-# | divided by $\sqrt{d_k}$, **scaled scores** | $(T, S)$ | the same; before training, of similar size at every $d_k$ |
+# | divided by $\sqrt{d_k}$, **scaled scores** | $(T, S)$ | the same; before training, of [similar size](#why-the-square-root) at every $d_k$ |
 # | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention; each row sums to 1 |
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its *context vector* |
 #
@@ -438,8 +438,8 @@ def attention_by_loop(q, k, v):
 assert np.allclose(context, attention_by_loop(q, k, v))
 
 # %% [markdown]
-# Because `swapaxes` swaps only the last two axes, a whole batch of $B$ sentences can go through `attention` at once:
-# queries $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$.
+# Because `swapaxes`, `@` and `softmax` all work on the last one or two axes, a whole batch of $B$ sentences can go
+# through `attention` at once: queries $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$.
 #
 # Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**. Compare it with a *fully connected layer*, which
 # joins the vectors of a sentence into one long vector and multiplies that by a matrix. Such a layer learns fixed
@@ -573,11 +573,11 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # ## Why the square root?
 #
 # [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) derived the division by $\sqrt{d_k}$, and
-# [measured](03_softmax.ipynb#can-a-query-still-learn) how much learning suffers without it. In short, a score sums
-# $d_k$ products. If the entries of query and key are independent, with mean 0 and variance 1, so is each product, and
-# since variances of independent terms add up, the variance of that sum is $d_k$. So the scores of wide queries and keys
-# lie further apart, one word often gets nearly all the weight before anything has been learned, and then the gradient
-# is nearly 0, because a small change of a score hardly changes any weight.
+# [measured](03_softmax.ipynb#can-a-query-still-learn) when learning suffers without it. In short, a score sums $d_k$
+# products. If the entries of query and key are independent, with mean 0 and variance 1, so is each product, and since
+# variances of independent terms add up, the variance of that sum is $d_k$. So the scores of wide queries and keys lie
+# further apart, one word often gets nearly all the weight before anything has been learned, and then the gradient of
+# queries and keys is nearly 0, because a small change of a score hardly changes any weight.
 #
 # Dividing the scores by $\sqrt{d_k}$ divides their variance by $d_k$, so under these assumptions the variance is 1 at
 # every width. Let a random query ask ten random keys. Here is its largest weight, on average:
@@ -695,8 +695,8 @@ print(padded_weights[1].round(3))
 
 # %% [markdown]
 # Whatever finite numbers the padding holds, no real word gives it any weight. So the words of a sentence must get the
-# same outputs in a padded batch as alone, up to rounding. Without a causal mask, which hides padding at the end anyway,
-# a test of this finds a padding mask that is missing, or on the wrong axis.
+# same outputs in a padded batch as alone, up to rounding. A test of this finds a padding mask that is missing, or on
+# the wrong axis. (It must run without a causal mask, which hides padding at the end by itself.)
 #
 # As a query the padding token is not hidden: the third row above is its own. This query, too, may attend to the real
 # words, because a row with nothing to attend to would cause trouble ([below](#a-row-with-nothing-to-attend-to)). The
@@ -1272,8 +1272,8 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 #
 # An attention that picks its own word fetches nothing new. Can a shared matrix work? Yes, with two changes: [Kitaev and
 # others (2020)](https://arxiv.org/abs/2001.04451) scale the keys, but not the queries, to length 1, so that scores are
-# no longer symmetric, and let words attend to themselves only where there is nobody else. They report no loss on their
-# tasks.
+# no longer symmetric, and let words attend to themselves only where there is nobody else. They report no loss on the
+# two tasks that they tested.
 #
 # ### What is the third matrix for?
 #

@@ -828,8 +828,8 @@ assert parted < 0.005
 # by $q \cdot (k_a - k_b)$. This is one number about the nouns' difference, and their difference is what an average with
 # equal weights loses. Through the softmax this number shows in the weights: the larger it is, the larger is the first
 # noun's weight compared with the last's, and while it is small, the difference of the two weights is almost
-# proportional to it. And the head can write it into its output. Let one entry of the values hold 1 for the first word,
-# 0 for the verb and −1 for the last word. With the weights 0.4, 0.1 and 0.5 the blend of this entry is
+# proportional to it. The head can write this difference into its output. Let one entry of the values hold 1 for the
+# first word, 0 for the verb and −1 for the last word. With the weights 0.4, 0.1 and 0.5 the blend of this entry is
 # $0.4 - 0.5 = -0.1$, the difference of the two weights. So the verb receives about seven of the 12 numbers, six of the
 # average and this one. 5 are missed, and $\tfrac5{12}$ is 0.42.
 #
@@ -841,10 +841,11 @@ assert parted < 0.005
 #
 # Training corrects each matrix according to how a change in it would change the error. A change in a head reaches the
 # output, and so the error, only through the head's own rows of $W_O$. So two heads that start from different random
-# matrices get different corrections. Presumably a head lowers the error more by bringing what is still missing than by
-# repeating what the other brings, so the difference can grow. Two heads that start equal write the same through equal
-# rows, so they get equal corrections and stay equal. Different starts break this *symmetry*, and a task that one
-# average cannot solve rewards drifting apart. Where one average would do, nothing forces heads to differ.
+# matrices, and so write different things, get different corrections. Presumably a head lowers the error more by
+# bringing what is still missing than by repeating what the other brings, so the difference can grow. Two heads that
+# start equal write the same through equal rows, so they get equal corrections and stay equal. Different starts break
+# this *symmetry*, and a task that one average cannot solve rewards drifting apart. Where one average would do, nothing
+# forces heads to differ.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1355,7 +1356,8 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 #
 # Can heads be removed? Michel and others removed heads one at a time from a trained translator: of the 96 in its
 # encoder only 8 changed the BLEU score significantly, and half of these for the better. That does not mean that one
-# would be enough: each was removed while the others stayed, and the others can do much of its work. Many can be removed
+# would be enough everywhere: each was removed while the others stayed, and these may do its work. Some layers, they
+# found, can be cut to a single head, while attention to the source depends more on having several. Many can be removed
 # together: Voita and others pruned 38 of the 48 heads in a translator's encoder, while training it further, and lost
 # 0.15 BLEU. Yet models built with few heads from the start did worse than models pruned down to them ([Behnke and
 # Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)).

@@ -389,7 +389,8 @@ assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
 # Why backwards? A walk forwards carries the effect of one parameter on everything that follows, so it must be repeated
 # for each. A walk back carries the effect of everything on the one loss, so one walk (**reverse mode**) gives the
 # derivatives for all parameters. The formulas of the walk back contain $A$, $V$, $Q$, $K$ and $X$ from the forward
-# pass. So the record must keep these, and training takes more memory than answering.
+# pass. So the record must keep these, or what they can be computed from again, and training takes more memory than
+# answering.
 #
 # The walk starts with `loss.backward()`. Afterwards each tensor made with `requires_grad=True` has its gradient in
 # `.grad`. But `backward()` *adds* to `.grad`: it sums the gradients from all uses of the tensor, and those of earlier
@@ -411,9 +412,9 @@ for formula, tensor in zip(by_formula, tensors, strict=True):
 print("the query's gradient:", query.grad[0].numpy().round(3))
 
 # %% [markdown]
-# These are the numbers found on paper. From here on, all models are written in PyTorch, in float32. PyTorch calls an
-# axis `dim`. `nn.Linear` multiplies by a matrix and adds a vector, its **bias**; both are parameters, so they have
-# `requires_grad=True`.
+# These are the numbers found on paper. From here on, models are written in PyTorch, in float32 unless we say otherwise.
+# PyTorch calls an axis `dim`. `nn.Linear` multiplies by a matrix and adds a vector, its **bias**; both are parameters,
+# so they have `requires_grad=True`.
 
 # %% [markdown]
 # ## Learning to look things up
@@ -1142,9 +1143,9 @@ verdict
 # ## In one breath
 #
 # The error of a wrong answer is passed back by the chain rule. Each value gets its share in proportion to its weight;
-# what a score gets depends on its weight, and on how that weight's gradient compares with the average. A little of what
-# arrives at the matrices is subtracted from them. Nobody labels attention: the matrices learn from the answers, and the
-# weights are computed from these matrices for every input.
+# what a score gets depends on its weight, and on how that weight's gradient compares with the average. What arrives at
+# the matrices, times the learning rate, is subtracted from them. Nobody labels attention: the matrices learn from the
+# answers, and the weights are computed from these matrices for every input.
 #
 # **Sources.** Backpropagation: [Rumelhart, Hinton and Williams (1986)](https://doi.org/10.1038/323533a0). Attention
 # trained by nothing but the task: [Bahdanau, Cho and Bengio (2015)](https://arxiv.org/abs/1409.0473). Autograd in
@@ -1303,10 +1304,10 @@ assert 1e-6 < min(off[32].values()) < 1e-4
 # %% [markdown]
 # With a large step one measures a chord, and its error falls with the square of the step. With a tiny one the two
 # losses differ only in their last digits, and rounding, divided by the step, takes over. In 64-bit floats $10^{-5}$ is
-# small enough for the first error and large enough for the second. In 32-bit floats, in which the rest of this book
-# trains, no step is good for more than four or five digits, and at $10^{-7}$ the nudge no longer changes the loss at
-# all, so the whole gradient is missed. So check gradients in 64 bits. A difference that vanishes there was rounding,
-# but a real mistake remains, with short and long nudges.
+# small enough for the first error and large enough for the second. In 32-bit floats, in which most of this book trains,
+# no step is good for more than four or five digits, and at $10^{-7}$ the nudge no longer changes the loss at all, so
+# the whole gradient is missed. So check gradients in 64 bits. A difference that vanishes there was rounding, but a real
+# mistake remains, with short and long nudges.
 
 # %% [markdown]
 # ### A query with nothing to attend to
@@ -1356,7 +1357,7 @@ assert np.allclose(descend(["W_Q"], steps=1), two_losses)  # the step on paper
 figure, axes = plt.subplots(figsize=(6, 3))
 for learning, color, at in [
     (["W_Q"], plots.RED, (30, 0.125)),
-    (["W_Q", "W_K"], plots.GOLD, (12, 0.06)),
+    (["W_Q", "W_K"], plots.GOLD, (17, 0.066)),
     (["W_Q", "W_K", "W_V"], plots.BLUE, (3, 0.012)),
 ]:
     axes.plot(descend(learning), color=color)
@@ -1437,8 +1438,9 @@ assert 0.3 < creep[1] < 0.45 < whole[0].diagonal().mean()
 # With either half given, the rest is learned in fewer than 50 steps, instead of in more than 100. So each half delays
 # the other: without values that mean something there is nothing useful to compare, and without a look-up every value is
 # blended with four others. Which moves first, the counts do not say, but the [cut model](#break-it-a-cut-in-the-record)
-# suggests it: values can start alone, as far as 1.6, and cannot finish without the look-up. $W_Q$ and $W_K$ alone get
-# nowhere: after 1,000 steps the loss is still 2.3.
+# suggests it: values can start alone, as far as 1.6, and cannot finish without the look-up. $W_Q$ and $W_K$ alone
+# hardly lower the loss: it stays at 2.3, because an output that stays random cannot read the digit even from a perfect
+# look-up.
 
 # %% [markdown]
 # ### Where does the gradient begin?
@@ -1465,11 +1467,11 @@ assert 0.3 < creep[1] < 0.45 < whole[0].diagonal().mean()
 #
 # Zeros, or any other constant, look like an even start. But if in every matrix and bias all entries start with the same
 # number, the columns of each matrix are equal. They read the same input, so they hand on equal numbers. The next layer
-# multiplies these by equal parameters, so on the way back it passes the same gradient to each of them. So all columns
-# get the same gradient, and stay equal. (The last layer is an exception: each of its columns has a right answer of its
-# own.) It is the same with heads: if two start with the same matrices, and the rows of $W_O$ that read their outputs
-# are equal, too, both get the same gradients and stay alike, so you get one head for the price of two. A random
-# **initialisation** is there to **break the symmetry**.
+# multiplies these by equal parameters, so on the way back it passes the same gradient to each of them. So, without
+# dropout, all columns get the same gradient, and stay equal. (The last layer is an exception: each of its columns has a
+# right answer of its own.) It is the same with heads: if two start with the same matrices, and the rows of $W_O$ that
+# read their outputs are equal, too, both get the same gradients and (again without dropout) stay alike, so you get one
+# head for the price of two. A random **initialisation** is there to **break the symmetry**.
 #
 # Zeros can do worse, as the formulas of [the backward pass](#the-backward-pass-for-all-queries) say: apart from the
 # factor $1/\sqrt{d_k}$, $dQ$ is $dZ \, K$, and $dK$ is $dZ^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$ is not, so
@@ -1525,5 +1527,7 @@ assert largest > 0.98
 
 # %% [markdown]
 # With both multiplied by 4 these three still learn (we saw another seed diverge). With the factor 64, the largest of a
-# row's five weights is 0.99 before anything has been learned, in most rows on a wrong name. After 1,000 steps the loss
-# of these three is still between 1.5 and 2.1: the look-up has been learned at best in part.
+# row's five weights is 0.99 on average before anything has been learned, in most rows on a wrong name. After 1,000
+# steps the loss of these three is still between 1.5 and 2.1: the look-up has been learned at best in part. (Saturation
+# need not be the only cause: each matrix also multiplies the other's gradient, so at the same learning rate the scores
+# move in far larger steps.)

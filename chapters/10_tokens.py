@@ -125,8 +125,9 @@ for step in range(1, 5):
 # does not always give the fewest. It cuts *eateat* into *ea tea t*, where *eat eat* would do, because the method is
 # **greedy**: it never takes a merge back.
 #
-# Keep to the order of learning all the same, because the model's training text was cut in that order. If you cut new
-# text in another way, nothing fails, but the model sees cuts that it has hardly ever seen.
+# Keep to the order of learning all the same, because it repeats the cuts that learning made, and the model's training
+# text was cut so. If you cut new text in another way, nothing fails, but the model sees cuts that it has hardly ever
+# seen.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -604,8 +605,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# With a vocabulary of 300, which has only 41 merges, about half of the letters stand alone. With 8,000 every word is
-# one token except *tea*, *Tee* and *bites*, which are too rare in captions of photographs.
+# With a vocabulary of 300, which has only 41 merges, about half of the letters stand alone or behind a space. With
+# 8,000 every word is one token except *tea*, *Tee* and *bites*, which are too rare in captions of photographs.
 
 # %% [markdown]
 # ### What a model does not see
@@ -625,14 +626,14 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 
 # %% [markdown]
 # - *Spelling.* The model gets one number for *Straßenbahn* (tram) and never sees the letters. So it knows only from
-#   training how many *a*'s the word contains, or must first write it letter by letter.
+#   training how many *a*'s it contains, or must first spell it out.
 # - *Arithmetic.* 12345 begins with the token *␣12*, because no merge joins it to *3*. Another number may be cut
 #   elsewhere, so the digits of two numbers need not line up. Many newer tokenizers therefore cut numbers into single
-#   digits or groups of three. Groups line up only if counted from the right, where the units stand: *12 | 345*. Single
-#   digits cost more tokens for each number, and groups about 1,000 tokens to learn.
+#   digits or groups of three. In numbers of unequal length groups line up only if counted from the right, where the
+#   units stand: *12 | 345*. Single digits cost more tokens for each number, and groups about 1,000 tokens to learn.
 # - *Case and spaces.* The words *␣tea*, *tea* and *␣TEA* share no token, so the model must learn that they are similar.
 #   And a *prompt*, the text that a model is to continue, should not end with a space. In training nearly every space
-#   was part of the token that begins the next word, so the model hardly ever saw a space on its own.
+#   was part of the token that begins the next word, so the model hardly ever saw one alone.
 #
 # ### How many merges?
 #
@@ -644,9 +645,9 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 #
 # Second, later tokens tend to be rarer, because each merge takes the most frequent pair that is left: by hand the
 # counts were 12, 9, 5, 3. So later merges also shorten texts less. We call a token *rare* if the training text uses it
-# fewer than 100 times. Rare tokens stay **undertrained**, because their rows are seldom looked up, so few examples
-# train them. In large models *glitch tokens* cause odd answers: most were probably frequent in the tokenizer's training
-# text, and so became tokens, but they hardly occurred in the model's.
+# fewer than 100 times. Rare tokens stay **undertrained**, because their rows are seldom looked up. In large models
+# *glitch tokens* cause odd answers: most were probably frequent in the tokenizer's training text but hardly occurred in
+# the model's.
 #
 # **Fertility**, the average number of tokens per word, says how much shorter texts become. Here it is on held-out
 # captions. A word is what stands between two spaces, so *tea.* is one word and at least two tokens.
@@ -661,20 +662,20 @@ for row in captions["sizes"]:
     print(f"{row['vocab_size']:10,}  {words}{row['rare']:19.0%}")
 
 # %% [markdown]
-# From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third of their length; going on
-# from 8,000 to 32,000 makes them shorter by a further tenth at most. The last column shows the price: at 32,000, 98
-# percent of the merged tokens are rare.
+# From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third; from 8,000 to 32,000 they
+# get shorter by a further tenth at most. The last column shows the price: at 32,000, 98 percent of the merged tokens
+# are rare.
 #
 # French was absent from the training text, so fewer merges fit. From a vocabulary of 2,000 on, it needs about twice as
-# many tokens per word as English: about twice the computation, and half as many words in the model's **context
+# many tokens per word as English: twice the computation or more, and half as many words in the model's **context
 # window**, the tokens that it can read at once. Large models have this problem too: languages that their tokenizers saw
 # least tend to cost most.
 #
 # Which size is best? The share of rare tokens alone does not tell, because they make up less of a running text than of
-# the vocabulary. In [our trials](#which-vocabulary-is-best), with one pass over the text, the largest vocabulary,
-# 16,000, predicted held-out text best, although nearly all of its merged tokens are rare. In translation, though,
-# Sennrich and Zhang found that small vocabularies help small corpora. So try a few sizes, and compare the models by
-# what they cost and by their loss on held-out text.
+# the vocabulary. In [our trials](#which-vocabulary-is-best), with one pass over the text, 16,000 tokens, the most that
+# we tried there, predicted held-out text best, although nearly all of its merged tokens are rare. In translation,
+# Sennrich and Zhang found, small vocabularies help small corpora. So compare a few sizes by what the models cost and by
+# their loss on held-out text.
 #
 # Take this loss per byte, because a loss per token cannot be compared between vocabularies: longer tokens are fewer,
 # and each is harder to predict ([more](#which-vocabulary-is-best)).
@@ -884,9 +885,9 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# Sorting by length saves nearly all of the padding. (A limit in tokens saves slightly less: its batches are larger. But
-# all cost about the same.) The order of the batches is random, or the model would get all short sentences first. Here
-# are sixteen of the texts in batches of four:
+# Sorting by length saves nearly all of the padding. (A limit in tokens saves slightly less, since its batches of short
+# texts mix more lengths, but all its batches cost about the same.) The order of the batches is random, or the model
+# would get all short sentences first. Here are sixteen of the texts in batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: three quarters as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)
@@ -1175,8 +1176,8 @@ verdict
 #
 # Each loss is $-\ln$ of a token's probability. The product of these probabilities is the probability of the text, as
 # the tokenizer cuts it, and $-\ln$ turns the product into a sum. So the summed loss is $-\ln$ of the text's
-# probability. Text and bytes are the same for all tokenizers, so bits per byte can be compared. Dividing by $\ln 2$
-# turns **nats**, the unit of the natural logarithm, into bits.
+# probability. Text and bytes are the same for all tokenizers, so without `<unk>` bits per byte can be compared.
+# Dividing by $\ln 2$ turns **nats**, the unit of the natural logarithm, into bits.
 #
 # A loss *per token* cannot be compared between tokenizers, and neither can its exponential, the *perplexity*. Say that
 # the losses of a text add up to 60 nats. In 20 tokens that is 3 nats per token, a perplexity of $e^3 \approx 20$. In 15

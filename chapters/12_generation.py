@@ -152,8 +152,8 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
 # This is **length normalisation**. A negative sum divided by a larger number comes closer to 0, so the penalty favours
-# *long* hypotheses, the more so the larger $\alpha$ is. With $\alpha = 0$ or $n = 1$ the penalty is 1 (hence the 5 and
-# 6). The original transformer takes $\alpha = 0.6$.
+# *long* hypotheses, the more so the larger $\alpha$ is. With $\alpha = 0$ or $n = 1$ the penalty is 1 (6 is 5 + 1). The
+# original transformer takes $\alpha = 0.6$.
 #
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
@@ -316,7 +316,7 @@ class Recompute:
 # `beam_search`, folded, does for a batch what the short beam search above did for one sentence, with the length
 # penalty. To the model each hypothesis is a row, and after each step `select` gets the rows that the kept ones came
 # from. In the example *the tea* comes from row 1, *the*, and *a cup* from row 0, *a*, so `select([1, 0])` swaps the
-# rows. Without it a transformer would read *tea* after *a*, and nothing would crash. `beam_search` compares
+# rows. Without this call a transformer would read *tea* after *a*, and nothing would crash. `beam_search` compares
 # log-probabilities, not logits: adding a number to all logits of a row changes none of its probabilities, so a logit
 # means nothing against another row's.
 
@@ -399,8 +399,8 @@ assert np.allclose(
 # ## A model that has learned a little
 #
 # Does a beam help a trained model? Take the number model of chapter 11, which writes English numbers in German. We
-# train it with three seeds, without label smoothing, and for 110 steps instead of 600, so that it still makes mistakes.
-# The beam ranks with $\alpha = 0.6$.
+# train it with three seeds, without label smoothing, and for 110 steps (50 of them warm-up) instead of 600, so that it
+# still makes mistakes. The beam ranks with $\alpha = 0.6$.
 #
 # Columns are seeds, entries the share of 500 numbers with every token right.
 
@@ -696,12 +696,12 @@ for options in (
     print(f"{options or 'no option'!s:24}{shares[str(options)]:9.1%} of 500 right")
 
 # %% [markdown]
-# Without any option, about a fifth are right, because one wrong token spoils a number. Wherever the model is unsure, a
-# draw may take a wrong one. (The � is a byte that does not make a whole character.) Each option tried brings the share
-# nearer to that of greedy decoding. Where only one answer is right, one draw at temperature 1 is a poor bet.
+# Without any option, about a fifth are right, because one wrong token spoils a number. (The � is a byte that does not
+# make a whole character.) Each option tried brings the share nearer to that of greedy decoding. Where only one answer
+# is right, one draw at temperature 1 is a poor bet.
 #
 # **Minimum Bayes risk decoding** does not rely on a single draw: it draws many translations and takes the one that is
-# most like all the others, so that an odd one rarely wins.
+# most like all the others.
 #
 # After training with label smoothing, unfiltered draws are worse still
 # ([why](#why-are-draws-after-label-smoothing-so-poor)).
@@ -775,7 +775,9 @@ for column in range(4):
             )
         computed = steps * (steps + 1) // 2 if row == 0 else steps
         axes.set(xlim=(-0.2, 4), ylim=(-4.9, 0.2), aspect="equal")
-        axes.text(2, -4.6, f"{computed} scores", ha="center", size=10)
+        axes.text(
+            2, -4.6, f"{computed} score{'s' * (computed > 1)}", ha="center", size=10
+        )
         axes.axis("off")
         if row == 0:
             axes.set_title(f"step {steps}", size=11)
@@ -1086,9 +1088,9 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # %% [markdown]
 # ## Several tokens for the price of one
 #
-# To write one token of one sentence, a GPU must fetch nearly all parameters of the decoder from its memory, and that
-# takes far longer than the arithmetic ([why](#why-one-sentence-is-slow)). If the model reads five tokens in one pass,
-# its parameters are still fetched only once. **Speculative decoding** ([Leviathan and others,
+# To write one token of one sentence, a GPU must fetch most parameters of the decoder from its memory, and that takes
+# far longer than the arithmetic ([why](#why-one-sentence-is-slow)). If the model reads five tokens in one pass, its
+# parameters are still fetched only once. **Speculative decoding** ([Leviathan and others,
 # 2023](https://arxiv.org/abs/2211.17192)) uses that. A small **draft model** with the same vocabulary writes a few
 # tokens ahead, say four. Then the large model reads five tokens in one pass, under a causal mask. The first is the
 # newest token of the text, which it has chosen but not yet read (its cache holds the tokens before). The other four are
@@ -1114,10 +1116,11 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 #
 # With sampling, let the large model give a token $x$ the probability $p(x)$, and the small one $q(x)$. A drafted token
 # $x$ is kept with probability $\min(1, p(x)/q(x))$. Otherwise another is drawn with probabilities proportional to
-# $\max(0, p(x) - q(x))$, and the drafted tokens after it are dropped. So every token is written as often as if the
-# large model had drawn it ([why](#why-does-speculative-sampling-change-nothing)), and a poor draft model only costs
-# speed ([how much?](#how-many-tokens-does-a-pass-give)). With many sentences at once the device is busy already, and
-# the gain shrinks or is lost.
+# $\max(0, p(x) - q(x))$, and the drafted tokens after it are dropped. This thins out the tokens that are drawn too
+# often, so every token is written as often as if the large model had drawn it
+# ([why](#why-does-speculative-sampling-change-nothing)), and a poor draft model only costs speed ([how
+# much?](#how-many-tokens-does-a-pass-give)). With many short texts at once the device is busy already, and the gain
+# shrinks or is lost.
 
 # %% [markdown]
 # ## Exercises
@@ -1359,9 +1362,9 @@ verdict
 # most its present sum divided by $\text{lp}$ of `max_length`. If none has ended after `max_length` tokens, the live
 # ones are returned.
 #
-# A beam of 1 first finishes the sentence that greedy decoding writes. At the step at which that sentence ends, the best
-# result that does not end goes on. Its sum is smaller already, and can only fall, so with $\alpha = 0$ the first
-# sentence wins. (With $\alpha > 0$ a longer one may overtake it.)
+# A beam of 1 first finishes the sentence that greedy decoding writes. At its last step the best result that goes on has
+# a smaller sum already, which can only fall, so with $\alpha = 0$ the search stops. (With $\alpha > 0$ a longer one may
+# overtake it.)
 #
 # That a sum never rises also allows a search that is *exact* without being exhaustive: it drops every beginning whose
 # sum is already below that of the best finished sentence. So Stahlberg and Byrne could find the likeliest sentence of
@@ -1377,12 +1380,12 @@ verdict
 # %% [markdown]
 # ### Why one sentence is slow
 #
-# A step loads nearly every parameter of the decoder once, and uses it for one multiplication and one addition per
-# sentence. For $B$ sentences that makes $2B$ floating-point operations (FLOPs) for each parameter. At 16 bits a
-# parameter has 2 bytes, so there are $B$ FLOPs for each byte. This ratio is the *arithmetic intensity*.
+# A step loads most parameters of the decoder once, and uses it for one multiplication and one addition per sentence.
+# For $B$ sentences that makes $2B$ floating-point operations (FLOPs) for each parameter. At 16 bits a parameter has 2
+# bytes, so there are $B$ FLOPs for each byte. This ratio is the *arithmetic intensity*.
 #
 # Compare it with the hardware. In the time that an H100, a GPU for data centres, takes to load one byte, it can do
-# about 300 FLOPs (at 16 bits, according to its data sheet). Below that intensity bandwidth sets the limit, so the
+# about 300 FLOPs (the SXM version, at 16 bits, without sparsity). Below that intensity bandwidth sets the limit, so the
 # FLOP/s that the GPU can reach grow with the intensity; above it arithmetic does, and they are level. Plotted, this
 # limit is the *roofline* of [chapter 20](20_one_gpu.ipynb), and 300 FLOPs per byte is its *ridge point*. With one
 # sentence the intensity is only 1, so the GPU mostly waits. Caches aside, arithmetic would set the limit from about 300
@@ -1391,9 +1394,9 @@ verdict
 # So decoding one sentence is *memory-bound*: the bandwidth of the GPU's memory sets the pace. The 14 GB of the 7
 # billion parameters above cannot be read in less than 4.2 ms at the H100's 3.35 TB/s, so one text gets at most 240
 # tokens a second, at one token a pass. More sentences share the parameters, but each has a cache of its own, and with
-# many or long texts reading the caches takes longest. A long prefill uses each parameter for many tokens at once, so it
-# is *compute-bound*: arithmetic sets the limit. Here are steps of decoding on the processor that ran this page, with
-# the layers and the width of the paper's base model (here launching operations takes part of the time, too):
+# many long texts reading the caches takes longest. A long prefill uses each parameter for many tokens at once, so it is
+# *compute-bound*: arithmetic sets the limit. Here are steps of decoding on the processor that ran this page, with the
+# layers and the width of the paper's base model (here launching operations takes part of the time, too):
 
 # %% tags=["proof"]
 assert round(1000 * 14e9 / 3.35e12, 1) == 4.2 and 230 < 3.35e12 / 14e9 < 240

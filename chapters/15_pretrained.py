@@ -781,11 +781,11 @@ assert abs(within["clear map, words only"]) < 0.1
 # %% [markdown]
 # Layer 1, head 3 ranks near the middle of the 72. Over all heads the rank correlation is −0.35: the clearer the map,
 # the *smaller* the change tends to be. But two other things help to make this number negative. First, a map is also
-# clear when all its weight goes to a special token. Counting only the weights on words, each row scaled to a sum of 1
-# again, leaves −0.09. Second, the layers differ: the heads of layer 6 change the vectors most, and their maps are not
-# very clear. Also ranking each head only within its layer leaves about 0 (for 72 independent heads chance alone would
-# give about ±0.12). So in this model, how clear a map is among words says almost nothing about how much its head
-# matters.
+# clear when all its weight goes to a special token. Counting only the words' rows, and in them the weights on words,
+# scaled to a sum of 1 again, leaves −0.09. Second, the layers differ: the heads of layer 6 change the vectors most, and
+# their maps are not very clear. If each head is also ranked only within its layer, about 0 is left (for 72 independent
+# heads chance alone would give about ±0.12). So in this model, how clear a map is among words says almost nothing about
+# how much its head matters.
 #
 # Another number does go with the change: the total weight that a head gives to words. The correlation is 0.39, and 0.40
 # with ranks within each layer, so this is not only the last layer's doing. Part of it is built in: a head that gives
@@ -926,15 +926,16 @@ assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.0
 # experiment does not test whether a head looks at special tokens *because* it finds nothing to fetch.
 #
 # With their values at 0, the special tokens turn the vector by 0.007 and two random words by 0.030, though by length
-# the special tokens hand over a little more. Their *hidden* lines cannot be compared, because hiding words moves far
-# less weight.
+# the special tokens hand over a little more (we have not tested why). Their *hidden* lines cannot be compared, because
+# hiding words moves far less weight.
 #
 # ### Does attention received say which word matters?
 #
 # Most people ask another question: which *word* does the result depend on? Take the last question of the search, *Where
 # do I put what must always run at the end?*, which got a wrong answer: the cosine of a sentence about loops is 0.15
-# above that of the best one about `finally`. Hide the key of one word at a time from all heads, and see how far the
-# question's vector turns, and how this lead changes. The word's own vector still enters the mean.
+# above that of the best one about `finally`. (More than forty others are above it as well, so this is only part of the
+# error.) Hide the key of one word at a time from all heads, and see how far the question's vector turns, and how this
+# lead changes. The word's own vector still enters the mean.
 #
 # The output shows both beside the attention that the word receives, averaged over all maps and rows:
 
@@ -994,11 +995,11 @@ without_end = "Where do I put what must always run?"
 assert n != answers[3][0][1] and "finally" not in manual[n]
 
 # %% [markdown]
-# *End* turns the vector most, then *I* and *run*. But *end* does not explain the lead: without it both cosines fall
-# equally, and the lead is as before. Without *run* the lead falls from 0.15 to 0.09, presumably because *run* draws the
-# question towards what runs: loops. No single word explains the whole lead: whichever you hide, over half is left. Nor
-# does attention received point to *run*, because *where*, *put* and *end* receive more. So a word can matter most for
-# the vector and not at all for the lead. Test what you want to know.
+# *End* turns the vector most, then *I* and *run*. But *end* does not explain the lead: without it the two cosines
+# change by about the same amount, and the lead is nearly as before. Without *run* the lead falls from 0.15 to 0.09,
+# presumably because *run* draws the question towards what runs: loops. No single word explains the whole lead:
+# whichever you hide, over half is left. Nor does attention received point to *run*, because *where*, *put* and *end*
+# receive more. So hiding a word's key can turn the vector most and hardly change the lead. Test what you want to know.
 #
 # Attention received does say something about a word: its rank correlation with the turn is 0.61 here, and in the twenty
 # sentences 0.74 on average. Part of that is built in, since hiding a word that gets much weight takes away more. So
@@ -1279,10 +1280,10 @@ assert seen_words[1] > 0.95 and 0.5 < seen_words[6] < 0.8
 assert 0.75 < seen_words[5] < 0.87
 
 # %% [markdown]
-# At first both can be read. (Not even at layer 0 is the position found every time: the word is added to it, and a norm
-# follows.) By this measure the position fades faster: from nearly nine in ten to about one in three, where the word
-# falls from all to about two in three. So a map of layer 6, which reads what layer 5 has left, points at vectors from
-# which this probe still reads four words in five.
+# At first both can be read. (Not even at layer 0 does this probe find the position every time, though word and position
+# are added alike. Why, we have not tested.) By this measure the position fades faster: from nearly nine in ten to about
+# one in three, where the word falls from all to about two in three. So a map of layer 6, which reads what layer 5 has
+# left, points at vectors from which this probe still reads four words in five.
 #
 # ### Is the length of the input fixed?
 #

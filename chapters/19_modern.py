@@ -686,10 +686,11 @@ assert torch.allclose(last, expected[:, -1], atol=1e-5)
 #
 # All models here are decoder-only, of four layers of width 64, and read the documentation of [chapter
 # 18](18_gpt.ipynb#text-that-nobody-had-to-label), its texts cut after 64 tokens, for 300 steps. The first has the parts
-# of 2017, and each further one has one change more.
+# of 2017 (but chapter 18's initial weights), and each further one has one change more.
 #
-# Each is trained with three seeds, at its own best learning rate by validation loss. (`python -m benchmarks.modern`
-# does all this, in some hours of one core.)
+# Each is trained with three seeds, at a learning rate of its own from a grid in steps of a factor of 2: the best by the
+# validation loss of one seed, or a lower one if the mean of three is better there. (`python -m benchmarks.modern` does
+# all this, in an hour and a half of one core.)
 #
 # **Predict first.** Which of these changes does most?
 
@@ -781,7 +782,7 @@ assert round(sizes[0] / whole, 2) == 0.95
 # three seeds can tell. Shared heads halve what the cache keeps for each token and cost 0.08, though the seeds overlap.
 # The untied model has 41 percent more parameters, so 0.28 is not the worth of untying alone.
 #
-# Nearly half of RoPE's 0.26 comes from dropping the added sinusoids ([Going
+# Dropping the added sinusoids, without turning anything, already gains nearly half of RoPE's 0.26 ([Going
 # further](#where-do-the-two-gains-come-from)).
 #
 # This is one order of the changes, one size and 300 steps, so do not carry the numbers over to a large model.
@@ -935,8 +936,8 @@ assert "tulip" in talk.messages[-1]["content"] and "tulip" not in new
 # learning*). Here is such a prompt, two examples of opposites and a question: *hot -> cold*, *tall -> short*, *big ->*.
 # How often is SmolLM2's next token the opposite?
 #
-# Does the model read the answers of the examples, or only their form? To see that, exchange the answers: *hot ->
-# short*, and so on.
+# Does the model read the answers of the examples, or only their form? To see that, exchange each answer for that of
+# another pair: *hot -> short*, and so on.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Share of 40 opposites found, for three draws of examples each. With right examples 0 without any, 0.1 after one, 0.55 after two, 0.73 after four, 0.88 after sixteen. With answers exchanged it stays between 0 and 0.23."}}
 figure, axes = plt.subplots(figsize=(6, 3.2))
@@ -1302,11 +1303,11 @@ print_models("SwiGLU", "no positions")
 
 # %% [markdown]
 # As in [chapter 18](18_gpt.ipynb#does-a-causal-model-need-positions), so short a run does better with no positions than
-# with positions that are added. Turning brings the rest, from 3.96 to 3.82.
+# with positions that are added. Turning then brings the rest, from 3.96 to 3.82.
 #
 # Where does pre-norm's 0.34 come from? Presumably pre-norm can bear larger steps. The model of 2017, with post-norm,
-# does best at a learning rate of 0.003, and all the others at 0.012. At 0.006, one seed of the post-norm model comes to
-# 4.19, as good as pre-norm, but the other two stay above 4.7. All models have 15 steps of warm-up; [a longer
+# does best at a learning rate of 0.003, and the seven others at 0.012. At 0.006, one seed of the post-norm model comes
+# to 4.19, as good as pre-norm, but the other two stay above 4.7. All models have 15 steps of warm-up; [a longer
 # warm-up](08_encoder.ipynb#does-it-need-warm-up) might help post-norm.
 #
 # ### A story, to the last character
@@ -1381,9 +1382,10 @@ took = [np.median([run["seconds"] for run in runs_of(model)]) for model in three
 assert 1.7 < took[2] / took[1] < 2.2
 
 # %% [markdown]
-# The means fall from 4.14 with one head to 4.08 with four and 4.05 with sixteen, but seeds differ as much as that.
-# Sixteen heads took much longer than four. (In the [paper of 2017](https://arxiv.org/abs/1706.03762), table 3, one
-# head was 0.9 BLEU worse than eight, and with 32 the score fell again.)
+# The means fall from 4.14 with one head (at a learning rate of 0.006, its best) to 4.08 with four and 4.05 with
+# sixteen, but seeds differ as much as that. Sixteen heads took much longer than four. (In the [paper of
+# 2017](https://arxiv.org/abs/1706.03762), table 3, one head was 0.9 BLEU worse than eight, and with 32 the score fell
+# again.)
 
 # %% [markdown]
 # ### Does it read texts longer than those it was trained on?
@@ -1448,9 +1450,9 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 #
 # Why does RoPE's loss rise beyond token 64? Three things are new there: the angles, the number of keys, and the later
 # parts of texts. Of a head's eight pairs, three go once round within 64 tokens, but the other five come to new angles.
-# These cannot be the whole reason, because the model without positions has none. From the trained positions to the end
-# its loss rises by 0.29, nearly as much as RoPE's, by 0.33. So RoPE leads this model at the end only because it led
-# before.
+# The model without positions has no angles, and from the trained positions to the end its loss rises by 0.29, nearly as
+# much as RoPE's, by 0.33. So a loss can rise without new angles. What share they have in RoPE's rise, this does not
+# tell.
 #
 # Models that are to read long texts are trained on some at the end; in practice their rotations are slowed first
 # (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others
@@ -1495,11 +1497,11 @@ plt.show()
 # %% [markdown]
 # ### Experts: more parameters at the same price
 #
-# A feed-forward network has two thirds or more of a layer's parameters, and every token goes through all of them. A
-# **mixture of experts** (MoE) has several such networks, the experts, and a **router**. The router is a linear map with
-# a softmax: for each token, it gives each expert a share. The token goes to the experts with the largest shares: to a
-# few of them ([Shazeer and others 2017](https://arxiv.org/abs/1701.06538)), or, as here, to one ([Fedus and others
-# 2021](https://arxiv.org/abs/2101.03961)).
+# In a layer without cross-attention a feed-forward network usually has two thirds or more of the parameters, and every
+# token goes through all of them. A **mixture of experts** (MoE) has several such networks, the experts, and a
+# **router**. The router is a linear map with a softmax: for each token, it gives each expert a share. The token goes to
+# the experts with the largest shares: to a few of them ([Shazeer and others 2017](https://arxiv.org/abs/1701.06538)),
+# or, as here, to one ([Fedus and others 2021](https://arxiv.org/abs/2101.03961)).
 #
 # Four experts have four times the parameters, and a quarter of these is *active* for a token. So a token takes hardly
 # more arithmetic than before: only the router's is new. What this does not save is memory: other tokens go to other
@@ -1561,9 +1563,9 @@ class Experts(nn.Module):
 # have large shares. That is usual, since a token goes to the expert with the largest share. The fraction $f_e$ has no
 # gradient, so the loss works through $P_e$: it lowers the shares of experts that have many tokens.
 #
-# The figure shows which fraction of the test tokens each expert gets, in four layers of three seeds: on the left
-# without the load-balancing loss, on the right with 0.01 times this loss added. In the table below the figure, *one
-# network* is the model *grouped heads* of the comparison.
+# The figure shows which fraction of the test tokens (beyond token 64, too) each expert gets, in four layers of three
+# seeds: on the left without the load-balancing loss, on the right with 0.01 times this loss added. In the table below
+# the figure, *one network* is the model *grouped heads* of the comparison.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Bars for twelve layers, four of each of three seeds, each divided by the shares of tokens of its four experts. Left, the router alone: the largest share is often a half, and up to 92 percent. Right, with the load-balancing loss: all shares between 11 and 34 percent."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.4, 2.8), sharey=True)
@@ -1635,8 +1637,9 @@ assert np.allclose(
 # numbers, 0.4 percent. One of the two starts at 0, so that training begins at the model as it was. Afterwards $W + AB$
 # is one matrix again. (**QLoRA** keeps $W$ in four bits meanwhile.)
 #
-# Two ideas make writing faster. *Speculative decoding* is in [chapter
-# 12](12_generation.ipynb#several-tokens-for-the-price-of-one).
+# Two ideas for servers: *speculative decoding*, in [chapter
+# 12](12_generation.ipynb#several-tokens-for-the-price-of-one), makes a text come sooner; a paged cache makes room for
+# more texts at once.
 #
 # A **paged cache** (PagedAttention, [Kwon and others 2023](https://arxiv.org/abs/2309.06180)) keeps keys and values in
 # blocks of equal size, as an operating system keeps memory, so that texts of all lengths share it with little waste.

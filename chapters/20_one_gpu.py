@@ -388,8 +388,8 @@ assert spent["Adam"] > 0.03 * listed
 # On the machine that wove this page the products (`mm`, `addmm` with a bias, and part of attention) take more than half
 # of the operators' time. That is less than twice their time at full speed, so this part is compute-bound, or nearly.
 # However fast it became, the rest of the step would remain (**Amdahl's law**). Much of it moves many bytes for little
-# arithmetic: Adam reads four numbers for each parameter and writes three. (The list and the step were timed in
-# different runs, and the profiler slows operators down, so look at the shares.)
+# arithmetic: Adam reads four numbers for each parameter and writes three, and more where its operators are not fused.
+# (The list and the step were timed in different runs, and the profiler slows operators down, so look at the shares.)
 #
 # Numbers with fewer bits help where a step is compute-bound or memory-bound. *Fused* operators, which do several
 # operations in one, help where it is memory-bound. Larger steps, or steps recorded and repeated as a whole, help where
@@ -757,11 +757,11 @@ plt.show()
 # | fused attention | the weights are never written out ([as above](#attention-without-the-score-matrix)) | fewer bytes, fewer kernels |
 # | compile | neighbouring operations become one **fused kernel** | fewer bytes, fewer kernel launches |
 # | fused AdamW | a few kernels update all parameters (AdamW is Adam with its weight decay kept apart) | fewer kernel launches |
-# | no waiting | Python no longer asks whether the norm of the gradient is finite ([below](#a-trainer-that-does-not-wait)) | it can go on launching |
-# | padded vocabulary | in the small model, 6,001 rows become 6,016 = 94 · 64: rows of zeros, whose logits are cut off | tensor cores multiply in blocks of fixed size, and a block that is partly empty takes as long as a full one |
+# | no waiting | Python no longer asks whether the norm of the gradient is finite ([below](#a-trainer-that-does-not-wait)) | it can go on launching within the step (our clock waits after each) |
+# | padded vocabulary | in the small model, 6,001 rows become 6,016 = 94 · 64: rows of zeros, whose logits are cut off | a GPU's fastest kernels read several numbers at once, so they need rows that begin at multiples of 16 bytes |
 # | larger batch | the same pairs, 4 times over | larger products (but a gain only if training then needs fewer steps) |
 # | batches made between steps | each batch is cut and padded only when its step needs it; until here every step reused one batch, made in advance | slower, because the device waits for the batch, as it does in real training |
-# | batches prefetched | another process **prefetches** them, into *pinned* memory, from which a GPU copies by itself | the device need not wait |
+# | batches prefetched | another process **prefetches** them, and a thread puts them into *pinned* memory, from which a GPU copies by itself | the device need not wait |
 # | CUDA graph | a recorded step is repeated ([below](#record-a-step-and-repeat-it)) | one launch a step; on CUDA devices only |
 # | checkpointing, added to *larger batch* | the **activations** inside a layer, which the forward pass leaves for the backward pass, are computed again, not kept | slower, but needs less memory |
 #
@@ -1053,10 +1053,11 @@ there, gains = show_ladder(on_gpu)
 
 # %% [markdown]
 # Read the gradients first. In 16 bits rounding alone puts them 4 to 5 percent off. That hides smaller errors, and a
-# learning rate of 0 hides a wrong update. So a folded proof compares again, in float32: the gradients with fused
-# attention, a padded vocabulary and checkpointing agree to 1e-5, and ten steps with fused AdamW are the same as with
-# plain AdamW. *Compile* is not in that proof: all that we know of it is that its gradients are about as far off as
-# those of bf16.
+# learning rate of 0 hides a wrong update. So a folded proof compares four rungs again, in float32, on a CPU and with a
+# small model: the gradients with fused attention, a padded vocabulary and checkpointing agree to 1e-5, and ten steps
+# with fused AdamW are the same as with plain AdamW. Not in that proof are the GPU's own kernels, the updates of *no
+# waiting* and *CUDA graph*, and *compile*, of which we know only that its gradients are about as far off as those of
+# bf16.
 #
 #
 
@@ -1069,8 +1070,8 @@ there, gains = show_ladder(on_gpu)
 # does not grow with the work. Probably the GPU [waits for launches](#who-waits-for-whom). A **CUDA graph** can test
 # that: PyTorch records all launches of a step, and from then on one call repeats them all
 # ([how](#record-a-step-and-repeat-it)). What remains in such a *recorded* step is the GPU's own time. A step without a
-# graph is called *launched*. Steps of 64, of 256 and (on the ladder) of 400 pairs were recorded. A straight line
-# through these three times says what 100 pairs would take:
+# graph is called *launched*. Among others, steps of 64, of 256 and (on the ladder) of 400 pairs were recorded. A
+# straight line through these three times says what 100 pairs would take:
 
 # %% launched, recorded, and a line tags=["hide-input"]
 batches = measured("throughput-cuda")["measurements"]
@@ -1092,12 +1093,14 @@ assert round(per_pair, 2) == 0.09 and round(fixed) == 5
 assert round(fixed + 100 * per_pair) == 14
 
 # %% [markdown]
-# The three recorded times lie nearly on the line. So for 100 pairs the GPU's own work takes about 14 of the launched 45
-# ms (*no waiting*). The rest is mostly waiting: this step is overhead-bound, and the steps from *tf32* on probably too.
-# That may be why bf16 is slower than tf32 here: autocast adds kernels that convert numbers, each one more launch.
+# The three recorded times lie nearly on the line. So for 100 pairs the GPU's own work takes about 14 ms. The launched
+# step takes 45 (*no waiting*), or 49 with the padded vocabulary that the recorded ones have. All above 14 is mostly
+# waiting: this step is overhead-bound, and the steps from *tf32* on probably too. That may be why bf16 is slower than
+# tf32 here: autocast adds kernels that convert numbers, each one more launch.
 #
-# So the gains and losses from *tf32* to *padded vocabulary* say little about a GPU that is kept busy. The tf32 step is
-# a fifth shorter, but its MFU is smaller, because tf32 has a peak more than seven times as high.
+# So the gains and losses from *tf32* to *padded vocabulary* say little about a GPU that is kept busy, and some of them
+# change their sign on [another host](#where-do-the-40-ms-go). The tf32 step is a fifth shorter, but its MFU is smaller,
+# because tf32 has a peak more than seven times as high.
 #
 # The hours of the introduction are for 100,000 steps of 400 pairs, 51,200 tokens of both sides. If each takes four
 # times the 85 ms of the first rung's 100 pairs, that is 9.4 hours. At the recorded step's 40 ms it is 1.1 hours, if
@@ -1223,9 +1226,9 @@ print(fill(advice, 76, subsequent_indent="    "))
 # only what goes into each layer, and compute the layer again when the backward pass needs its activations. Hugging Face
 # calls it *gradient checkpointing*.
 #
-# Checkpointing costs one more forward pass through the layers, a third more work for them. On the H200 the step took
-# 1.5 times as long, presumably because launches are repeated, too. And it shrinks only the other 23 MB of a pair, not
-# the logits.
+# Checkpointing costs one more forward pass through the layers, a third more work for them. The step took 1.3 times as
+# long on one host with an H200 and 1.5 times on another, where launches, which are repeated too, may have been slower.
+# And it shrinks only the other 23 MB of a pair, not the logits.
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -1321,7 +1324,7 @@ verdict
 
 # %% [markdown]
 # The merging needs neither an order nor exactly two halves. So the keys of a very long text can lie on many devices,
-# and all that these exchange is three things for each query.
+# and once all have the queries, they exchange only three things for each query.
 #
 # ### Exercise 2: The floor
 #
@@ -1602,8 +1605,8 @@ for d in (512, 1024, 4096):
 # The rest adds nearly as much again. So if every kernel lay on the roofline, a step of this width could use about half
 # of the peak, before any launch and any waiting. Most of the bytes in the list belong to norms, sums and activations,
 # although the compiler has fused them. (Kernels that do more at once would move fewer.) With the width, the bytes of
-# tokens grow in proportion, and the FLOPs of products with the square. So a wide model has its limit nearer to the
-# peak: some 85 percent at width 4,096.
+# tokens and the FLOPs of output and attention grow in proportion, and those of all other products with the square. So a
+# wide model has its limit nearer to the peak: some 85 percent at width 4,096.
 #
 # Real kernels stay below the roofline. On the left are some that were timed alone on the H200, in 16 bits (Adam in 32).
 # On the right is the MFU of a recorded step, over the pairs in a batch.
@@ -1658,16 +1661,16 @@ for row in elsewhere["measurements"]:
         print(f"{row['name']:26}{ms_here:11.0f}{1000 * row['seconds']:12.0f}")
 
 # %% [markdown]
-# The launched rungs that were measured there, all but *no waiting*, take 8 to 37 percent less, and the recorded step
-# takes the same. So it does not depend on the host. The profiler has listed the twelve kernels that take the most time.
-# Those for the loss, attention and copies are in the right column below, each with all its launches. The copies
-# probably come from the padded vocabulary: the gradient of the logits that were kept is written into a tensor that is
-# as wide as before the cut. The list does not hold all products. So for projections and the feed-forward network the
-# right column borrows the speeds of the figure, 67 and 86 percent of the peak, which were measured forward and with
-# more tokens. All other rows stay on the roofline. The layer norm of the figure reaches only a quarter of the
-# bandwidth, but it is a kernel of its own, and in this step norms are fused with their neighbours, so its speed is not
-# borrowed. One kernel of sums is in the list, too, but its time is not in the right column, because its bytes are not
-# counted apart.
+# The launched rungs that were measured there, all but *no waiting*, take 8 to 37 percent less, although from *padded
+# vocabulary* on they still waited for the norm. The recorded step takes the same. So it does not depend on the host.
+# The profiler has listed the twelve kernels that take the most time. Those for the loss, attention and copies are in
+# the right column below, each with all its launches. The copies probably come from the padded vocabulary: the gradient
+# of the logits that were kept is written into a tensor that is as wide as before the cut. The list does not hold all
+# products. So for projections and the feed-forward network the right column borrows the speeds of the figure, 67 and 86
+# percent of the peak, which were measured forward and with more tokens. All other rows stay on the roofline. The layer
+# norm of the figure reaches only a quarter of the bandwidth, but it is a kernel of its own, and in this step norms are
+# fused with their neighbours, so its speed is not borrowed. One kernel of sums is in the list, too, but its time is not
+# in the right column, because its bytes are not counted apart.
 
 # %% the roofline, and what was timed tags=["hide-input"]
 print(on_gpu["accelerator"], on_gpu["date"])

@@ -90,8 +90,8 @@ def shard_batch(
 #
 # ## What do they communicate?
 #
-# The numbers of targets must be added up before the backward pass, and the gradients after it, so one operation is
-# enough. **All-reduce** takes a tensor from each process, adds the tensors up entry by entry, and gives the sum to all.
+# The numbers of targets must be added up, and the gradients after the backward pass, so one operation is enough.
+# **All-reduce** takes a tensor from each process, adds the tensors up entry by entry, and gives the sum to all.
 #
 # Our helper `launch` runs a function in several processes at once, which form a **process group**. A process also has a
 # **local rank**, its number on its own machine, which says which GPU to take.
@@ -851,8 +851,7 @@ for name in histories:
     compare(name)
 
 # %% [markdown]
-# They agree in every digit shown. On another machine the last one may differ by a unit, because sums are rounded in
-# another order.
+# They agree up to rounding: only the order of adding differs.
 #
 # ### What if one of them dies?
 #
@@ -861,9 +860,9 @@ for name in histories:
 # And the more there are, the more often one fails. On 16,384 of them the training of Llama 3 was interrupted
 # unexpectedly 419 times in 54 days, once every three hours ([Grattafiori and others,
 # 2024](https://arxiv.org/abs/2407.21783), section 3.3.4). A process that is killed says nothing, but its connections
-# close, and the others stop with an error. One that hangs does not even close them, and the others wait, with our
-# settings ten minutes. So somebody has to watch: when one fails, stop the rest, start all again, and let them go on
-# from the last checkpoint.
+# close, and the others stop with an error (with gloo; with NCCL they may wait). One that hangs does not even close
+# them, and the others wait, with our settings ten minutes. So somebody has to watch: when one fails, stop the rest,
+# start all again, and let them go on from the last checkpoint.
 #
 # Here rank 1 kills itself in step 13, and the last checkpoint was made after step 10.
 #
@@ -932,14 +931,14 @@ quiz.one_choice(
 # %% [markdown]
 # ## Are two twice as fast?
 #
-# Here each process gets one core, and computes the gradient of a model of 4 million parameters: one process from a
-# whole batch, then two from a half each. So the total batch is fixed, which is called **strong scaling**. With a fixed
-# batch per process it would be **weak scaling**. The speed-up divided by the number of processes is the **scaling
+# Here each process computes with one thread the gradient of a model of 4 million parameters: one process from a whole
+# batch, then two from a half each. So the total batch is fixed, which is called **strong scaling**. With a fixed batch
+# per process it would be **weak scaling**. The speed-up divided by the number of processes is the **scaling
 # efficiency**.
 #
 # The two do it in three ways: without communication; with an all-reduce when the backward pass is done; and in
 # **buckets**: the backward pass starts at the last layer, and whenever 5 megabytes of gradients are ready, they are
-# sent. (PyTorch's buckets hold 25 megabytes, more than all the gradients of our model.)
+# sent. (PyTorch's hold 25 megabytes, but for a smaller first one.)
 #
 # **Predict first.** How much faster are two, with a batch of 32 sentences? With one of 4?
 
@@ -997,21 +996,29 @@ assert (
 # With 32 sentences two are twice as fast without communication, within the spread, and less than twice with it: with an
 # all-reduce at the end the scaling efficiency is about 90 percent.
 #
-# With 4 sentences two that communicate are *slower* than one, an efficiency of about 42 percent. Communication adds
-# $61 - 38 = 23$ ms, about as much as with 32 sentences, since there are as many gradients. But now these 23 ms follow
-# 38 ms of computing, and not 167.
+# With 4 sentences two that communicate are *slower* than one, an efficiency of about 42 percent. DDP adds
+# $61 - 38 = 23$ ms, about as much as with 32 sentences, since there are as many gradients. (Some 7 ms even one process
+# pays, by itself.) But now these 23 ms follow 38 ms of computing, and not 167.
 #
 # Even without communication, two are only 1.31 times as fast as one. Part of a step takes as long for few sentences as
-# for many. One process takes 293 ms more for 28 more sentences, so 4 take 42 of its 50 ms, and some 8 are left. If a
-# share $s$ of the time cannot be divided, no number of devices is more than $1 / s$ times as fast (**Amdahl's law**),
-# here about 6. For two this allows $50 / (8 + 42 / 2) = 1.7$. We have not found what accounts for the rest.
+# for many. If a share $s$ of the time cannot be divided, no number of devices is more than $1 / s$ times as fast
+# (**Amdahl's law**). One process takes 293 ms more for 28 more sentences. If time grows in a straight line, 4 take 42
+# of the 50 ms, and 8 are fixed, so two can be $50 / (8 + 42 / 2) = 1.7$ times as fast. But for 2 sentences each of the
+# two takes 38 ms, and not 29: below 4 the time falls more slowly, or the two disturb each other.
 #
-# Buckets make no clear difference here, presumably because overlap needs free hardware, and both cores compute.
+# Buckets make no clear difference here, perhaps because overlap needs free hardware, and both processes may be
+# computing.
 
 # %% tags=["proof"]
 one, two = raced["32"]
 grew = two["at the end"][1] - two["no all-reduce"][1]
 assert round(grew) == 22
+alone, shared = raced["4"]
+assert round(alone["at the end"][1] - alone["no all-reduce"][1]) == 7
+few, many = alone["no all-reduce"][1], one["no all-reduce"][1]
+slope = (many - few) / 28
+assert 8 < few - 4 * slope < 9 and 29 < few - 2 * slope < 30
+assert round(shared["no all-reduce"][1]) == 38
 reached = [gains[batch, "two, at the end"] / 2 for batch in ("32", "4")]
 assert np.allclose(reached, [0.905, 0.415], atol=0.01)
 
@@ -1060,9 +1067,9 @@ plt.show()
 # first finds $2 \cdot 4 \cdot 1 = 8$ for $x$, and the second $2 \cdot 5 \cdot 2 = 20$. One process would have found 28,
 # their sum.
 #
-# PyTorch does not know these sums, so we write two functions with backward passes of their own, both folded.
-# `SumForward` sums forward and passes gradients on unchanged: the loss is computed from the sum, so each summand has
-# the gradient of the sum. `SumBackward` passes $x$ on unchanged, and sums the gradients.
+# `dist.all_reduce` has no backward pass, so we write two functions that have one, both folded. `SumForward` sums
+# forward and passes gradients on unchanged: the loss is computed from the sum, so each summand has the gradient of the
+# sum. `SumBackward` passes $x$ on unchanged, and sums the gradients.
 
 # %% tags=["proof"]
 x = torch.tensor(3.0, requires_grad=True)
@@ -1218,7 +1225,7 @@ plt.show()
 # | what you see | what to share |
 # |---|---|
 # | everything fits | the batch (data parallel) |
-# | memory is short | the moments and gradients, too (ZeRO-2, which sends no more bytes than DDP), then the parameters (FSDP) |
+# | memory is short | the moments and gradients, too (ZeRO-2, which with one batch a step sends no more bytes than DDP), then the parameters (FSDP) |
 # | a layer is too large for a device, or a device has so few tokens that sending its gradients takes longer than its backward pass | each layer (tensor parallel), within a machine, if the layer is wide enough |
 # | the stack of layers still does not fit, or links are slow | the stack of layers (pipeline parallel) |
 # | one sequence is too long | its positions (context parallel) |
@@ -1501,10 +1508,11 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # ### What would it cost today?
 #
 # Here is an estimate, with its assumptions. A device computes as fast as the H200 of [chapter
-# 20](20_one_gpu.ipynb#how-much-of-the-peak-can-a-narrow-model-use), where steps were timed with batches of 1 to 1,600
-# pairs, without dropout, padding or waiting for data. The batch stays the paper's, divided among the devices. Gradients
-# have 4 bytes a parameter, go around a ring at 200 GB/s ([an assumption](#when-does-communication-take-longer)) without
-# latency, and travel during the backward pass, two thirds of the computation, as far as they fit.
+# 20](20_one_gpu.ipynb#how-much-of-the-peak-can-a-narrow-model-use), where recorded steps were timed with batches of 1
+# to 1,600 pairs, without dropout, padding or waiting for data. (Our trainer records only in one process; launched steps
+# of 100 pairs took 35 ms or more.) The batch stays the paper's, divided among the devices. Gradients have 4 bytes a
+# parameter, go around a ring at 200 GB/s ([an assumption](#when-does-communication-take-longer)) without latency, and
+# travel during the backward pass, two thirds of the computation, as far as they fit.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. A dotted line, in proportion to one device, falls straight. The estimate departs from it at two devices and becomes nearly flat."}}
 from classroom.measured import measured
@@ -1543,9 +1551,16 @@ assert [round(float(whole[0] / whole[k]), 1) for k in (3, 6)] == [4.2, 7.5]
 assert [round(float(steps * whole[k] / 60)) for k in (0, 6)] == [65, 9]
 assert not extra.any()
 assert round(1000 * float(communication[6]), 1) == 2.5
-late = communication[6] + 2 * 63 * 10e-6  # seconds, with 10 µs a round
-assert round(1000 * float(late), 1) == 3.7 and late > 2 / 3 * computing[6]
-assert round(1000 * 2 / 3 * float(computing[6]), 1) == 3.5
+waits = 10 * 2 * 63 * 10e-6  # seconds, of ten buckets with 10 µs a round
+assert (
+    round(1000 * waits) == 13
+    and round(1000 * 2 / 3 * float(computing[6]), 1) == 3.5
+)
+table_bytes = (
+    4 * 37_000 * 512
+)  # of the embeddings, which also are the output matrix
+for n in (8, 64):
+    assert round(1000 * 2 * (n - 1) / n * table_bytes / 200e9, 1) == 0.7
 assert [round(1000 * float(computing[k])) for k in (0, 6)] == [39, 5]
 assert 4 * communication[6] > computing[6]
 step_flops = sum(
@@ -1558,18 +1573,20 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 
 # %% [markdown]
 # What took eight devices half a day would take a single H200 65 minutes, if the assumptions hold. Eight are 4.2 times
-# as fast, and 64 only 7.5 times. Communication is not the reason: at 200 GB/s the gradients fit behind the backward
-# pass, though at 50 they would not. The reason is the step's computation: with 6 pairs in place of 390 it still takes 5
+# as fast, and 64 only 7.5 times. Communication is not the reason: at 200 GB/s nearly all gradients fit behind the
+# backward pass, though at 50 they would not. (Those of the shared embeddings, complete only at its end, do not; the
+# estimate leaves out their 0.7 ms.) The reason is the step's computation: with 6 pairs in place of 390 it still takes 5
 # ms in place of 39, and reaches 3 percent of the maker's peak. Latency, which the estimate leaves out, counts too: a
-# ring of 64 has $2 \cdot 63$ rounds. If each took 10 microseconds, the gradients would take 3.7 ms, more than the 3.5
-# that a backward pass can hide.
+# ring of 64 has $2 \cdot 63$ rounds. If each took 10 microseconds, ten buckets, one after the other, would wait 13 ms,
+# far more than the 3.5 that a backward pass can hide.
 
 # %% [markdown]
 # ### Break it: the order that never changes
 #
 # Our processes all read the same batches, and each takes its rows. Many programs give each process a part of the data,
-# with PyTorch's `DistributedSampler`. Without one, all read the same examples, and their mean gradient is what one
-# process finds alone. The sampler shuffles by an epoch number that `set_epoch` sets:
+# with PyTorch's `DistributedSampler`. Without one, processes that shuffle with the same seed read the same examples,
+# and their mean gradient is what one process finds alone. The sampler shuffles by an epoch number that `set_epoch`
+# sets:
 
 # %% tags=["nbval-check-output"]
 from torch.utils.data import DistributedSampler
@@ -1665,7 +1682,7 @@ assert round(each["FSDP"]["allgather"], 2) == 6.58
 #   next. The bytes hide where $D > F / (12 L \beta)$.
 # - **Context**, with $b$ positions a device: in each round a device sends keys and values, $4 b D$ bytes, while it
 #   computes $4 b^2 D$ FLOPs of scores and sums with those it has. They hide if $b > F / \beta$. A causal mask halves
-#   the FLOPs, and then it takes $b > 2 F / \beta$.
+#   the FLOPs, and if positions are dealt out so that all devices save alike, it takes $b > 2 F / \beta$.
 #
 # Everything is a multiple of $F / \beta$: the FLOPs that a device can do while it sends one byte. For $F$ take 271
 # TFLOP/s, which the H200 of [chapter 20](20_one_gpu.ipynb#all-rungs-on-a-gpu) reached with the paper's base model and
