@@ -1114,9 +1114,9 @@ print("right:", right.shape, "  wrong:", wrong.shape)
 
 # %% [markdown]
 # The shape of the last state gives the mistake away, if you look. (PyTorch's layers also return all states, in one
-# shape with or without that argument.) With 7 sentences of 7 words both shapes are the same. But the loop would still
-# run over *sentences*: the first row of the result has read the first word of sentence 1, then the first word of
-# sentence 2, and so on.
+# shape with or without that argument.) With 7 sentences of 7 words right and wrong shape would agree. But the loop
+# would still run over *sentences*: the first row of the result has read the first word of sentence 1, then the first
+# word of sentence 2, and so on.
 #
 # The check: change one sentence, and the results of the others must stay as they were. Which one should we change? In
 # the wrong layout the sentences act as time steps. The first is then read longest ago, and we have seen what happens

@@ -653,14 +653,14 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # wider, and [Press and others (2022)](https://arxiv.org/abs/2108.12409) found that language models with sinusoids
 # hardly extrapolate.) The shares are means of three runs. For each kind at each width we tried five learning rates (how
 # far training moves the numbers at a time, chapter 7), and kept the one that did best on the test positions themselves.
-# That flatters both kinds. (The same learning rate changes the scores of a wider encoding more, but smaller ones, down
-# to 0.0005, help neither 64 nor 128.)
+# That flatters both kinds. (The same learning rate changes the scores of a wider encoding more, but smaller learning
+# rates, down to 0.0005, help neither 64 nor 128.)
 #
 # Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width, but training found another
 # matrix, right for the 24 encodings that training saw. A wide encoding has many pairs of nearly equal speed. Over 24
 # positions most of these turn almost alike, so the scores show only what $A$ does to all of them together. Many
-# matrices are right there, and training takes one of them. Further on some pairs have moved apart, and most of these
-# matrices are wrong: [24 positions are too few](#why-do-wide-sinusoids-fail).
+# matrices do that well, and training takes one. Further on some pairs have moved apart, and most of these matrices are
+# wrong: [24 positions are too few](#why-do-wide-sinusoids-fail).
 #
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
 # table 3, row E), and preferred sinusoids in the hope of longer texts.

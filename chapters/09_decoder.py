@@ -2186,8 +2186,8 @@ for (lost, looked), count in groups.most_common():
 #
 # In four of the nine other models *you* gets the most attention, too, and there *I* is lost without it. Three others
 # need the positions of *how* and *are*, but not that of *you*; presumably the encoder carried *you* there. The last two
-# keep *I* whichever single position is hidden, so pairs may matter. So in six of the nine *I* is lost without the word
-# with most attention, and in three it is not: a map alone does not say why.
+# keep *I* whichever single position is hidden (pairs may matter). In all, in six of the nine *I* is lost without the
+# word with most attention, and in three it is not: a map alone does not say why.
 #
 # [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are: how far
 # they show what the prediction depends on.

@@ -966,10 +966,10 @@ assert two[lengths >= 12].mean() > 0.95 and two[lengths <= 8].mean() < 0.05
 # grammar may be another.
 #
 # Why, then, did transformers replace recurrent networks with attention, which are as accurate here? The usual answer is
-# speed: in training, a GPU can compute all positions of a transformer at once. On the one core that trained these, the
-# three are close: a step took the tuned transformer 40 to 47 milliseconds, the LSTM with attention 47 to 50, and the
-# GRU with attention 53 to 72, validation included. (The transformer has no dropout; with dropout it took 52 to 64.) We
-# have not timed them on a GPU.
+# speed: in training, a GPU can compute all positions of a transformer at once. On the one core that trained the three
+# here, they are within a factor of two: a step took the tuned transformer 40 to 47 milliseconds, the LSTM with
+# attention 47 to 50, and the GRU with attention 53 to 72, validation included. (The transformer has no dropout; with
+# dropout it took 52 to 64.) We have not timed them on a GPU.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1187,7 +1187,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# One more formula and two more experiments. Later chapters use the sign test and the count of ways again.
+# One more formula and two more experiments. Later chapters use only the two tests for chance again.
 #
 # ### What does a GRU compute?
 #

@@ -933,7 +933,7 @@ assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.0
 #
 # Most people ask another question: which *word* does the result depend on? Take the last question of the search, *Where
 # do I put what must always run at the end?*, which got a wrong answer: the cosine of a sentence about loops is 0.15
-# above that of the best one about `finally`. (More than forty others are above it as well, so this is only part of the
+# above that of the best one about `finally`. (At least forty others are above it as well, so this is only part of the
 # error.) Hide the key of one word at a time from all heads, and see how far the question's vector turns, and how this
 # lead changes. The word's own vector still enters the mean.
 #
@@ -1280,10 +1280,10 @@ assert seen_words[1] > 0.95 and 0.5 < seen_words[6] < 0.8
 assert 0.75 < seen_words[5] < 0.87
 
 # %% [markdown]
-# At first both can be read. (Not even at layer 0 does this probe find the position every time, though word and position
+# At first both can be read. (Not even at layer 0 does its probe find the position every time, though word and position
 # are added alike. Why, we have not tested.) By this measure the position fades faster: from nearly nine in ten to about
 # one in three, where the word falls from all to about two in three. So a map of layer 6, which reads what layer 5 has
-# left, points at vectors from which this probe still reads four words in five.
+# left, points at vectors from which the word's probe still reads four in five.
 #
 # ### Is the length of the input fixed?
 #
