@@ -397,7 +397,8 @@ assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 # **exploding gradient**. In training the loss can then suddenly leap up or become NaN (*not a number*). Print the
 # length of the gradient at each training step: if this is the reason, the length leaps up first. **Clipping** helps: a
 # gradient that is too long is made shorter ([chapter 11](11_training.ipynb#clipping)). But no rescaling helps a
-# gradient that vanishes, because the far words' share of it stays as small as it was.
+# gradient that vanishes, because the far words' share of it stays as small as it was. (The whole gradient need not
+# vanish: the terms of the latest steps remain, so what depends on near words is still learned.)
 
 # %% tags=["proof"]
 assert influence["plain"][20] < 1e-5 and influence["LSTM"][20] < 1e-4

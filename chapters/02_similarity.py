@@ -329,7 +329,11 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # - *A longer query* multiplies all its scores by the same number. The ranking stays; only the gaps between the scores
 #   grow ([chapter 3](03_softmax.ipynb#temperature) shows what that does).
 # - *A longer key* makes each of its own scores larger in size: higher for a query that agrees with it, lower for one
-#   that points away. The other keys keep their scores, so the ranking can change.
+#   that points away. The other keys keep their scores, so the ranking can change. That has a price: a key that is only
+#   long can win too many questions.
+#
+# Adding the same vector $c$ to all keys adds $q \cdot c$ to all scores of a query, and a softmax ignores that ([chapter
+# 3](03_softmax.ipynb#from-scores-to-shares)).
 #
 # And distance? Its square is $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2\, q \cdot k$, so of two keys with the same dot
 # product it prefers the shorter. If all keys have the same length, only $q \cdot k$ differs between them, here and in

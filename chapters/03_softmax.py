@@ -270,7 +270,9 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 # The answer costs 2.91, which is not on the list: it is mostly coffee and about a quarter tea. Even the train, with
 # less than half a percent of the weight, puts 0.20 into the answer, because every finite score gets some weight, unless
 # it rounds to 0. And since the weights always sum to 1, a soft look-up always hands over something: it cannot answer
-# *nothing found*, unless a value is near 0, or values cancel out.
+# *nothing found*, unless a value is near 0, or values cancel out. (When nothing fits, trained models often give the
+# weight to one token where it does no harm, an [attention
+# sink](15_pretrained.ipynb#why-do-heads-look-at-tokens-that-stand-for-no-word).)
 
 # %% [markdown]
 # Does the blend still jump when the query turns? Ask with $(x, 1, 0)$, let $x$ run from $-2$ to 2, and look at the

@@ -444,7 +444,7 @@ assert np.allclose(context, attention_by_loop(q, k, v))
 # Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**. Compare it with a *fully connected layer*, which
 # joins the vectors of a sentence into one long vector and multiplies that by a matrix. Such a layer learns fixed
 # numbers for each pair of positions, so its size depends on the length. A head computes its weights afresh for each
-# sentence, and has $D (2 d_k + d_v)$ parameters whatever $T$ is, so the same head fits every length.
+# sentence, and has $D (2 d_k + d_v)$ parameters whatever $T$ is.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -832,8 +832,8 @@ assert order[8] == 3  # Language, now the last
 # %% [markdown]
 # The output of *Language* stays the same, and it would with any matrices. Each score depends on two words alone, the
 # softmax divides by a *sum* over all words, an output is itself such a *sum*, and a sum does not depend on the order of
-# its terms. So if you shuffle the words, the weights and outputs are shuffled in the same way, which is called
-# **permutation equivariance**.
+# its terms. So if you shuffle the words, weights and outputs are shuffled alike: **permutation equivariance**.
+# (*Invariance* would mean that the output stays as it was.)
 #
 # Without a mask, then, the verb receives the same in *dog bites man* and in *man bites dog*. A causal mask changes
 # that, because which words a query may see then depends on the order:
@@ -1398,9 +1398,10 @@ assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
 # A picture is cleaned of noise by averaging each pixel with others. A blur gives the neighbours of a pixel weights that
 # depend only on where they are. *Non-local means* ([Buades, Coll and Morel,
 # 2005](https://doi.org/10.1109/CVPR.2005.38)) gives every pixel a weight that depends on how much its surroundings
-# *look* like those of the pixel to be cleaned, however far away. That is attention with pixels in place of words ([Wang
-# and others, 2018](https://arxiv.org/abs/1711.07971), draw the connection). There the analogy ends. A filter compares
-# surroundings as they are and returns a pixel. Attention learns what to compare, and what to hand over.
+# *look* like those of the pixel to be cleaned, however far away. That is attention with pixels in place of words: with
+# fixed weights it would be linear, but the weights are computed from what is blended, and that makes it nonlinear
+# ([Wang and others, 2018](https://arxiv.org/abs/1711.07971), draw the connection). There the analogy ends. A filter
+# compares surroundings as they are and returns a pixel. Attention learns what to compare, and what to hand over.
 
 # %% [markdown]
 # ### Break it: four versions, one correct

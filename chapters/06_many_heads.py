@@ -235,7 +235,8 @@ plt.show()
 # $$\bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O \;=\; \sum_{h} \text{head}_h \, W_O^{(h)} .$$
 #
 # Two heads of width 1, for example, hand over 5 and 7, and $W_O$ has the rows $(1, 0)$ and $(2, 3)$:
-# $(5, 7) \, W_O = 5 \, (1, 0) + 7 \, (2, 3) = (19, 21)$.
+# $(5, 7) \, W_O = 5 \, (1, 0) + 7 \, (2, 3) = (19, 21)$. Each term needs only $X$ and its own head's matrices, so no
+# head can use what another finds in the same layer.
 #
 # So a head has two jobs. Its $W_Q$ and $W_K$ say where it looks. Its $W_V$ and its rows of $W_O$ say what it hands
 # over, and into which numbers of the output. [Elhage and others,

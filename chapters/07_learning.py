@@ -383,8 +383,9 @@ assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
 # for a whole transformer would fill pages, so PyTorch does the work. During the **forward pass**, which computes the
 # loss, it keeps a record, the **computation graph**, of the operations on its arrays, which it calls **tensors**. On
 # request PyTorch walks this graph backwards, from one number, the loss. This is **automatic differentiation**, or
-# *autograd*. The walk costs about twice as much as the forward pass, since each matrix product needs two on the way
-# back, one for each factor.
+# *autograd*. It derives no formula for the whole, as *symbolic* differentiation would, but carries numbers, and is
+# exact up to rounding. The walk costs about twice as much as the forward pass, since each matrix product needs two on
+# the way back, one for each factor.
 #
 # Why backwards? A walk forwards carries the effect of one parameter on everything that follows, so it must be repeated
 # for each. A walk back carries the effect of everything on the one loss, so one walk (**reverse mode**) gives the
@@ -1302,11 +1303,12 @@ assert off[64][-5] < 1e-11 < off[64][-7] < off[64][-9]
 assert 1e-6 < min(off[32].values()) < 1e-4
 
 # %% [markdown]
-# With a large step one measures a chord, and its error falls with the square of the step. With a tiny one the two
-# losses differ only in their last digits, and rounding, divided by the step, takes over. In 64-bit floats $10^{-5}$ is
-# small enough for the first error and large enough for the second. In 32-bit floats, in which most of this book trains,
-# no step is good for more than four or five digits, and at $10^{-7}$ the nudge no longer changes the loss at all, so
-# the whole gradient is missed. So check gradients in 64 bits. A difference that vanishes there was rounding, but a real
+# With a large step one measures a chord, and its error falls with the square of the step. (With nudges in one direction
+# only, the error falls just in proportion to the step; up and down, that part cancels.) With a tiny one the two losses
+# differ only in their last digits, and rounding, divided by the step, takes over. In 64-bit floats $10^{-5}$ is small
+# enough for the first error and large enough for the second. In 32-bit floats, in which most of this book trains, no
+# step is good for more than four or five digits, and at $10^{-7}$ the nudge no longer changes the loss at all, so the
+# whole gradient is missed. So check gradients in 64 bits. A difference that vanishes there was rounding, but a real
 # mistake remains, with short and long nudges.
 
 # %% [markdown]

@@ -439,8 +439,8 @@ quiz.one_choice(
 #
 # Here is the layer as a module, in both orders. The attention is [chapter 7's](07_learning.ipynb), which returns a
 # pair: the result, and the weights if asked for. One thing is new: what a sublayer returns passes through **dropout**.
-# While a model trains, dropout sets each number to 0 with a small probability, so that nothing after it can rely on a
-# single one, and enlarges the others to make up for it. Outside training it does nothing.
+# In training it sets each number to 0 with a small probability, so that nothing can rely on a single one, and enlarges
+# the others to keep the mean. Outside training it is off; left on, it makes answers vary.
 
 # %%
 from dotformer.attention import MultiHeadAttention

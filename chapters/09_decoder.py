@@ -1597,10 +1597,11 @@ verdict
 # ### With one stack, or two?
 #
 # Leave out the decoder, and you have an **encoder-only** model, for tasks where the whole text is there, such as
-# classification and search. Leave out the encoder, and with it the cross-attention, and you have a **decoder-only**
-# model: chapter 8's encoder layer with a causal mask. Question and answer stand in one sequence, and the causal
-# self-attention of the answer does what cross-attention did here. The words of the question then see only the earlier
-# ones, unless a *prefix* mask ([exercise 2](#exercise-2-a-prefix)) lets them see one another.
+# classification and search. (It cannot easily write: it has learned to fill gaps with words on both sides, and each
+# further word would change all its vectors.) Leave out the encoder, and with it the cross-attention, and you have a
+# **decoder-only** model: chapter 8's encoder layer with a causal mask. Question and answer stand in one sequence, and
+# the causal self-attention of the answer does what cross-attention did here. The words of the question then see only
+# the earlier ones, unless a *prefix* mask ([exercise 2](#exercise-2-a-prefix)) lets them see one another.
 #
 # | | masks, besides padding | is trained to | for example |
 # |---|---|---|---|
@@ -1978,8 +1979,9 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 # The losses give hardly any warning: all but one are 0.003, as in the correct model. One comparison finds all nine: a
 # correct model with the same parameters returns different logits.
 #
-# **Five see the future**, in training too. With the right words given, even held-out questions look solved. Without a
-# mask, or with it turned around, the wanted word is visible among others.
+# **Five see the future**, in training too. (One layer without the mask would be enough: its rows pass what they have
+# seen on to all layers above.) With the right words given, even held-out questions look solved. Without a mask, or with
+# it turned around, the wanted word is visible among others.
 #
 # *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *Weights times mask* removes the
 # later words' weights, but their scores stay in the denominator. So the rest sums to less than 1 ([chapter

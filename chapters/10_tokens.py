@@ -885,9 +885,9 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# Sorting by length saves nearly all of the padding. (A limit in tokens saves slightly less, since its batches of short
-# texts mix more lengths, but all its batches cost about the same.) The order of the batches is random, or the model
-# would get all short sentences first. Here are sixteen of the texts in batches of four:
+# Sorting by length saves nearly all of the padding. (A limit in tokens saves slightly less, but all its batches cost
+# about the same.) The order of the batches is random, or the model would get all short sentences first, and might
+# forget them over the long ones. Here are sixteen of the texts in batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: three quarters as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)

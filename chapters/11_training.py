@@ -125,9 +125,9 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 # Why not maximise the share of right tokens instead? A small change of a parameter hardly ever changes which token
 # scores highest, so that share has a gradient of zero nearly everywhere.
 #
-# PyTorch's `F.cross_entropy` computes the loss, and its `ignore_index` leaves the padding out. The folded
-# `cross_entropy` is the same without the division: it returns the sum and the number of targets, needed
-# [later](#one-step-from-several-batches).
+# PyTorch's `F.cross_entropy` computes the loss, and its `ignore_index` leaves the padding out. (If it counted, its easy
+# targets would make the loss look better than it is.) The folded `cross_entropy` is the same without the division: it
+# returns the sum and the number of targets, needed [later](#one-step-from-several-batches).
 
 # %% tags=["export", "hide-input"] module="training"
 import torch
@@ -488,6 +488,9 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 #
 # $$\text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon} , \qquad \epsilon = 10^{-9} \text{ against dividing by 0.}$$
 #
+# (Without the correction the first step would be $0.1 / \sqrt{0.02} = 0.71$ times as long, and with $\beta_2 = 0.999$,
+# PyTorch's default, $0.1 / \sqrt{0.001} = 3.2$ times.)
+#
 # **Predict first.** At the first step two parameters have the gradients 100 and 0.001. The learning rate is 0.01. How
 # far does each move?
 
@@ -623,7 +626,8 @@ plt.show()
 #
 # To clip, take all gradients of the model as one long vector. If its norm, the *global norm*, exceeds a limit, scale
 # the vector down to that limit, in the same direction: with limit 1, the vector $(3, 4)$ of norm 5 becomes
-# $(0.6, 0.8)$.
+# $(0.6, 0.8)$. (To clip each number by itself would turn it.) If gradients are often huge, look for the cause, such as
+# the learning rate.
 #
 # ## What was needed?
 #
@@ -650,7 +654,7 @@ plt.show()
 # stays near that of guessing.
 #
 # Larger tasks often do need warm-up and Adam; [Xiong and others (2020)](https://arxiv.org/abs/2002.04745), for one,
-# found warm-up essential for full-size post-norm models.
+# found warm-up essential for full-size post-norm models, whose gradients near the output are large at first.
 #
 # So the loop works, if there is enough data, enough memory and no power cut. The rest of the chapter takes these three
 # away, one by one.
@@ -1733,7 +1737,8 @@ plt.show()
 # **Label smoothing.** A model that fits the smoothed target exactly gives the right token the probability
 # $0.9 + 0.1 / 334 = 0.9003$, and then its perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the number
 # of right answers is the same with and without it. In the paper it made perplexity worse and BLEU, a score of
-# translations ([chapter 14](14_translation.ipynb)), better.
+# translations ([chapter 14](14_translation.ipynb)), better. The two need not agree: perplexity punishes any lower
+# probability of a right token, while a translation depends on which tokens rank highest.
 
 # %% tags=["proof"]
 adam = [runs[f"Adam, {rate}"] for rate in (0.001, 0.01)] + [runs["the chapter's"]]

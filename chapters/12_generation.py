@@ -152,8 +152,8 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
 # This is **length normalisation**. A negative sum divided by a larger number comes closer to 0, so the penalty favours
-# *long* hypotheses, the more so the larger $\alpha$ is. With $\alpha = 0$ or $n = 1$ the penalty is 1 (6 is 5 + 1). The
-# original transformer takes $\alpha = 0.6$.
+# *long* hypotheses, the more so the larger $\alpha$ is. With $\alpha = 0$ or $n = 1$ the penalty is 1. The original
+# transformer takes $\alpha = 0.6$; with the plain mean, about $\alpha = 1$, overlong hypotheses can win.
 #
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
@@ -700,8 +700,8 @@ for options in (
 # make a whole character.) Each option tried brings the share nearer to that of greedy decoding. Where only one answer
 # is right, one draw at temperature 1 is a poor bet.
 #
-# **Minimum Bayes risk decoding** does not rely on a single draw: it draws many translations and takes the one that is
-# most like all the others.
+# **Minimum Bayes risk decoding** does not rely on a single draw: it draws many translations and takes the one most like
+# all others.
 #
 # After training with label smoothing, unfiltered draws are worse still
 # ([why](#why-are-draws-after-label-smoothing-so-poor)).
