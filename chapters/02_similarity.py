@@ -333,7 +333,8 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #   long can win too many questions.
 #
 # Adding the same vector $c$ to all keys adds $q \cdot c$ to all scores of a query, and a softmax ignores that ([chapter
-# 3](03_softmax.ipynb#from-scores-to-shares)).
+# 3](03_softmax.ipynb#from-scores-to-shares)). And a negative score is no negative weight: after the softmax all weights
+# are positive, and only differences of scores count.
 #
 # And distance? Its square is $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2\, q \cdot k$, so of two keys with the same dot
 # product it prefers the shorter. If all keys have the same length, only $q \cdot k$ differs between them, here and in

@@ -141,7 +141,8 @@ assert np.allclose(shares_by_loop([10, 11, 12]), shares_by_loop([0, 1, 2]))
 assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 
 # %% [markdown]
-# This function is the **softmax**, the soft form of the hard choice. The hard choice is the *argmax*: written as
+# This function is the **softmax**, the soft form of the hard choice. (The soft form of the *maximum* would be
+# $\ln \sum_j e^{s_j}$, whose derivative with respect to $s_i$ is $w_i$.) The hard choice is the *argmax*: written as
 # shares, it gives 1 to the largest score and 0 to the rest (a *one-hot* vector). The scores that go into a softmax are
 # also called *logits*. For a row of $S$ scores, $s_1, \dots, s_S$,
 #

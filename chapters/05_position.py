@@ -1191,8 +1191,9 @@ quiz.several_choices(
 # ### Other ways to encode the distance
 #
 # Models with rotary positions often fail beyond the trained length, too. One suspect: their slow pairs turn there by
-# angles that no score has seen. So for longer texts the angles are rescaled (*position interpolation*, [Chen and
-# others, 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)).
+# angles that no score has seen. So for longer texts the angles are rescaled into the trained range, and a little more
+# training accustoms the model to the smaller steps (*position interpolation*, [Chen and others,
+# 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)).
 #
 # Can rotary positions look *one word back*? Yes. Let every key be the same $k$ and every query $k R_{-1}$, whatever the
 # words. A model can do this if its projections add a constant vector, a *bias*: with $W_Q = W_K = 0$ only biases are
@@ -1204,7 +1205,8 @@ quiz.several_choices(
 #
 # - A **relative position bias** adds to each score a number that depends on the distance alone, $q \cdot k + b_{t-s}$:
 #   one learned for each range of distances ([T5, Raffel and others, 2020](https://arxiv.org/abs/1910.10683)), or minus
-#   a multiple of the distance ([ALiBi, Press and others, 2022](https://arxiv.org/abs/2108.12409)).
+#   a multiple of the distance ([ALiBi, Press and others, 2022](https://arxiv.org/abs/2108.12409)), so that far words
+#   get little weight, and a longer text looks much like a shorter one.
 # - *NoPE* ("no positional encoding") leaves positions out where a causal mask tells the order. With such a mask no word
 #   sees a later one. So one layer can notice which words stand before a given word, but not in what order. A second
 #   layer can tell the order, because the output of each of those earlier words depends on what stood before it

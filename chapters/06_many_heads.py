@@ -1353,7 +1353,8 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 # to `[CLS]` (last row of numbers in the output [above](#heads-at-work)). Clark and others found that in BERT, a larger
 # model with layers of the same kind, early heads often attend to `[CLS]`, and those of middle layers to `[SEP]`. They
 # suspect that a head looks there, at `[SEP]` above all, when it finds nothing relevant: its weights sum to 1, so they
-# must go somewhere. Such a token has since been called an *attention sink*.
+# must go somewhere. Such a token has since been called an *attention sink*. If its value is nearly 0, the head then
+# adds almost nothing.
 #
 # Can heads be removed? Michel and others removed heads one at a time from a trained translator: of the 96 in its
 # encoder only 8 changed the BLEU score significantly, and half of these for the better. That does not mean that one

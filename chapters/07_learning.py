@@ -1258,9 +1258,10 @@ assert round(-np.log(0.25), 2) == 1.39
 # something, or the divisor is wrong. (Why parameters start at random: [below](#what-if-matrices-start-at-zero).)
 #
 # Two mistakes pass this check. A forgotten shift goes unnoticed if the output has a matrix of its own: the model has
-# yet to learn to copy its input, so the loss begins near $\ln V$, and then it falls much too far. And
-# `F.cross_entropy` applies the softmax itself. Give it probabilities, and it takes them for logits: the first loss is
-# near $\ln V$, but even perfect answers then cost $\ln(e + V - 1) - 1$, with ten answers 1.46.
+# yet to learn to copy its input, so the loss begins near $\ln V$, and then it falls much too far. And `F.cross_entropy`
+# applies the softmax itself. Give it probabilities, and it takes them for logits: the first loss is near $\ln V$, but
+# even perfect answers then cost $\ln(e + V - 1) - 1$, with ten answers 1.46. Nothing fails, and such a model still
+# learns, so compare the loss with what right answers allow.
 
 # %% tags=["quiz"]
 quiz.number(

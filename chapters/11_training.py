@@ -626,8 +626,8 @@ plt.show()
 #
 # To clip, take all gradients of the model as one long vector. If its norm, the *global norm*, exceeds a limit, scale
 # the vector down to that limit, in the same direction: with limit 1, the vector $(3, 4)$ of norm 5 becomes
-# $(0.6, 0.8)$. (To clip each number by itself would turn it.) If gradients are often huge, look for the cause, such as
-# the learning rate.
+# $(0.6, 0.8)$. (To clip each number by itself would turn it.) Log the norm: if it is often huge, look for the cause,
+# such as the learning rate, and after a jump go back to a checkpoint.
 #
 # ## What was needed?
 #

@@ -1482,6 +1482,9 @@ with torch.no_grad():
 # - **Waste less of the memory.** Reserving memory for 4,096 tokens wastes nearly all of it if the text ends after 100.
 #   So serving systems hand memory out as each text grows, in pages of a few tokens: *PagedAttention* ([Kwon and others,
 #   2023](https://arxiv.org/abs/2309.06180)).
+#
+# And where a text outgrows the context, the oldest entries can be dropped (a *sliding window*). Above the first layer,
+# those that are kept have still read them.
 
 # %% [markdown]
 # ### Does a small draft model pay off?
