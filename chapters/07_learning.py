@@ -1305,7 +1305,7 @@ assert 1e-6 < min(off[32].values()) < 1e-4
 
 # %% [markdown]
 # With a large step one measures a chord, and its error falls with the square of the step. (With nudges in one direction
-# only, the error falls just in proportion to the step; up and down, that part cancels.) With a tiny one the two losses
+# only, the error falls only in proportion to the step; up and down, that part cancels.) With a tiny one the two losses
 # differ only in their last digits, and rounding, divided by the step, takes over. In 64-bit floats $10^{-5}$ is small
 # enough for the first error and large enough for the second. In 32-bit floats, in which most of this book trains, no
 # step is good for more than four or five digits, and at $10^{-7}$ the nudge no longer changes the loss at all, so the

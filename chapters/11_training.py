@@ -604,6 +604,7 @@ root_v = np.sqrt(1 + 200 * 0.98**after)
 moved = (0.1 * 100 * 0.9**after / root_v).sum()  # by what it has left in m
 assert 7.5 < moved < 8.5 and np.isclose(root_v[200], 2.1, atol=0.05)
 assert root_v[0].round() == 14 and root_v[100].round() == 5
+assert [round(0.1 / (1 - b) ** 0.5, 2) for b in (0.98, 0.999)] == [0.71, 3.16]
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Learning rate over 10,000 steps. The paper's rises in a line to 0.0007 at step 4,000 and then falls slowly, to 0.00044 at the end. The linear one rises to the same height by step 1,000 and falls in a line to 0. The cosine rises with it, stays higher at first, crosses it halfway and comes to 0 more gently."}}
 figure, axes = plt.subplots(figsize=(6.4, 2.8))

@@ -1438,7 +1438,7 @@ verdict
 # ### Does the gap depend on the number of trees?
 #
 # We trained all three parsers again on a quarter and a sixteenth of the trees. Translator and chart parser also got
-# half and a quarter of the steps, and the settings were chosen anew, so three things change at once:
+# half and a quarter of the steps, and the settings were chosen again, so three things change at once:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "F1 against the number of trees to learn from, 479, 1,915 and 7,661. Chart parser 59, 69, 78; grammar 58, 69, 75; translator 23, 28, 35. Right-branching is at 19."}}
 figure, axes = plt.subplots(figsize=(6.2, 3.4), layout="constrained")

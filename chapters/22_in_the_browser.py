@@ -334,7 +334,7 @@ for row_ in captions["rows"]:
 # In 8 bits each model keeps its BLEU to a tenth of a point. In 4 bits it loses 0.8 to 1.5 points with a scale for each
 # row, and 2.5 to 3.5 with one for the matrix. So the page uses 8 bits, which cost nothing that we can measure, and need
 # no packing. In 8 bits one scale for each matrix would do as well. But scales for all rows of the translator above are
-# only 14 kB, 4 bytes each (as digits in the page some 50 kB), and one large entry makes only its own row coarse. [Going
+# only 14 kB, 4 bytes each (more as digits in the page), and one large entry makes only its own row coarse. [Going
 # further](#other-ways-to-quantize) has other ways.
 
 # %% tags=["proof"]
