@@ -398,7 +398,9 @@ assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 # length of the gradient at each training step: if this is the reason, the length leaps up first. **Clipping** helps: a
 # gradient that is too long is made shorter ([chapter 11](11_training.ipynb#clipping)). But no rescaling helps a
 # gradient that vanishes, because the far words' share of it stays as small as it was. (The whole gradient need not
-# vanish: the terms of the latest steps remain, so what depends on near words is still learned.)
+# vanish: the terms of the latest steps remain, so what depends on near words is still learned.) A long text is often
+# cut into blocks of some hundred steps: the state passes from block to block, the gradient does not (**truncated
+# backpropagation through time**). Then training gets no signal from beyond the block, whatever the cell.
 
 # %% tags=["proof"]
 assert influence["plain"][20] < 1e-5 and influence["LSTM"][20] < 1e-4
@@ -694,9 +696,10 @@ quiz.one_choice(
 # **sequence-to-sequence** network (*seq2seq*). A recurrent **encoder** read the source sentence, and a recurrent
 # **decoder** wrote the translation. From the source the decoder got only the encoder's last state, so everything had to
 # fit into one vector before the first word was written. The longer the sentence, the more has to fit in, and
-# translations did get worse with length ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)).
-#
-#
+# translations did get worse with length ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)). One remedy was to
+# read the source backwards. Its first words, with which the translation usually begins, are then read last, and one
+# network rose from 25.9 to 30.6 BLEU, a score for translations ([Sutskever and others,
+# 2014](https://arxiv.org/abs/1409.3215)). That shortens some paths, but the vector stays as small as it was.
 #
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. Before the decoder writes a word, its
 # own state $s$ serves as the query. A small network compares $s$ with each $h_j$ and gives this $h_j$ a score,

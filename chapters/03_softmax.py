@@ -273,7 +273,10 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 # it rounds to 0. And since the weights always sum to 1, a soft look-up always hands over something: it cannot answer
 # *nothing found*, unless a value is near 0, or values cancel out. (When nothing fits, trained models often give the
 # weight to one token where it does no harm, an [attention
-# sink](15_pretrained.ipynb#why-do-heads-look-at-tokens-that-stand-for-no-word).)
+# sink](15_pretrained.ipynb#why-do-heads-look-at-tokens-that-stand-for-no-word).) A sigmoid of each score could answer
+# *nothing found*, because its shares need not sum to 1. But then the answer is no average: it grows with the number of
+# keys, and keys do not compete. Models that use it subtract about $\ln S$ from every score ([Ramapuram and others,
+# 2024](https://arxiv.org/abs/2409.04431)).
 
 # %% [markdown]
 # Does the blend still jump when the query turns? Ask with $(x, 1, 0)$, let $x$ run from $-2$ to 2, and look at the

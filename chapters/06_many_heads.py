@@ -10,15 +10,15 @@
 #
 # *Dog bites man.* To know who bit whom, the verb needs both nouns, kept apart. One *head*, as in chapter 4, has one row
 # of weights for the verb, and so gives it one average of the words. But in general two words cannot be recovered from
-# one average. Let each word be a number: with equal weights, 1 and 5 give 3, and so do 2 and 4. A second average, with
-# the weights $\tfrac23$ and $\tfrac13$, is $\tfrac73$ for 1 and 5 but $\tfrac83$ for 2 and 4. Only the pair 1 and 5 has
-# both the averages 3 and $\tfrac73$. **Multi-head attention** computes several averages side by side, each with weights
-# of its own. This chapter builds it by hand and as a [PyTorch module](#the-same-as-a-pytorch-module), measures [what a
-# single head loses](#would-one-head-do), asks why heads become different, and inspects those of a published model.
+# one average: if words were numbers, 1 and 5 would give 3, and so would 2 and 4. **Multi-head attention** runs the
+# attention of chapter 4 several times at once, each time with matrices of its own, and sets the results side by side.
+# This chapter builds it by hand and as a [PyTorch module](#the-same-as-a-pytorch-module), measures [what a single head
+# loses](#would-one-head-do), asks why heads become different, and inspects those of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
-# takes about 28 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 9 more
-# minutes.
+# takes about 27 minutes to read, and 55 for the exercises. [Going further](#going-further), at the end, takes 9 more
+# minutes. Only the code? Read [the definition](#the-definition), [In code](#in-code) and [the PyTorch
+# module](#the-same-as-a-pytorch-module).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
 from functools import partial, wraps
@@ -104,11 +104,9 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # %% [markdown]
 # ## Would one head do?
 #
-# Did the verb need two heads? For our two sentences it did not. Let one head give $\tfrac23$ of its weight to the first
-# noun and $\tfrac13$ to the last. The verb receives the numbers (*dog*, *man*) = $(\tfrac23, \tfrac13)$ for *dog bites
-# man*, and $(\tfrac13, \tfrac23)$ for *man bites dog*, so it can tell the two sentences apart. Equal weights would not
-# do, because they give $(\tfrac12, \tfrac12)$ for both. Unequal weights are enough here because only *dog* and *man*
-# can occur, so there are few averages, and no two are equal.
+# Did the verb need two heads? With only *dog* and *man* to choose from, one head with unequal weights would do:
+# $\tfrac23$ on the first noun and $\tfrac13$ on the last give $(\tfrac23, \tfrac13)$ for *dog bites man*, and
+# $(\tfrac13, \tfrac23)$ for *man bites dog*.
 #
 # What if the nouns are arbitrary vectors, $a$ at the start and $b$ at the end? With the weights $\alpha$ and
 # $1 - \alpha$ the verb receives the single average
@@ -122,8 +120,9 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # 16: will they fit? We draw two thousand pairs of nouns, whose entries are independent normal numbers with mean 0, and
 # set the attention weights ourselves:
 #
-# - *One head* averages the nouns with $\alpha$ and $1 - \alpha$, and multiplies by a random $W_V$ of shape (16, 16).
-#   (Multiplying first gives the same, because $W_V$ is linear.) We vary $\alpha$.
+# - *One head* averages the nouns with $\alpha$ and $1 - \alpha$, and multiplies by a random $W_V$ of shape (16, 16), of
+#   which only the 8 rows of a noun's numbers count. (Multiplying first gives the same, because $W_V$ is linear.) We
+#   vary $\alpha$.
 # - *Two heads*: one has all of its weight on the first noun, the other on the last. Each has a random $W_V$ of shape
 #   (16, 8).
 #
@@ -181,21 +180,10 @@ plt.show()
 # One head misses half, whatever $\alpha$ is. Why? The nouns fill only 8 numbers, so their average does, too. $W_V$
 # spreads these 8 over 16 entries, but it cannot tell more than they do. Which half is lost? Take $\alpha = \tfrac12$,
 # and call the nouns' sum $s$ and their difference $d$, 8 numbers each. Together they give both nouns,
-# $a = \tfrac12 (s + d)$ and $b = \tfrac12 (s - d)$, but the average determines only $s$. Does $s$ tell us anything
-# about $d$?
-#
-# Take one entry; from here on $a$, $b$, $s$ and $d$ are its numbers. Then $s \, d = a^2 - b^2$, which is 0 on average
-# because the nouns have the same variance. So if we guess $m \, s$ for $d$, with any number $m$, the squared error is
-# $(d - m s)^2 = d^2 - 2 m \, s d + m^2 s^2$. On average its middle term is 0, so the error is smallest at $m = 0$. The
-# other entries of the sum are independent of this $d$ and do not help either. So no matrix can predict $d$, and the
-# best guess is 0.
-#
-# With $d$ guessed as 0, both nouns are read as $\tfrac12 s$. So the errors are $a - \tfrac12 s = \tfrac12 d$ and
-# $b - \tfrac12 s = -\tfrac12 d$, and their squares add up to $\tfrac12 d^2$. The squares of the nouns themselves,
-# $a^2 + b^2$, add up to $\tfrac12 (s^2 + d^2)$. But $s^2 - d^2 = 4 \, a \, b$, which is 0 on average because the nouns
-# are independent with mean 0. So $d^2$ is on average as large as $s^2$. The errors' $\tfrac12 d^2$ is then half of the
-# nouns' $\tfrac12 (s^2 + d^2)$: exactly half is lost. For another $\alpha$ another combination of the two nouns is lost
-# in place of the difference ([the proof](#why-exactly-half)).
+# $a = \tfrac12 (s + d)$ and $b = \tfrac12 (s - d)$, but the average determines only $s$. And $s$ says nothing about $d$
+# that a matrix could use: in each entry their product is $a^2 - b^2$, which is 0 on average, because the nouns have the
+# same variance. So the best guess for $d$ is 0, and as $d$ is on average as large as $s$, half is lost. For another
+# $\alpha$ another combination of the two nouns is lost in place of the difference ([the proof](#why-exactly-half)).
 #
 # Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole.
 #
@@ -244,14 +232,11 @@ plt.show()
 # The product $W_V^{(h)} W_O^{(h)}$ has the shape $(D, D)$, but squeezes a word into $d_k$ numbers on the way (its
 # *rank* is at most $d_k$).
 #
-# Let $A^{(h)}$ be the attention weights of head $h$, $(T, T)$. The head adds $A^{(h)} X W_V^{(h)} W_O^{(h)}$. What if
-# all heads had the same weights $A$? Then together they would contribute $A X \sum_h W_V^{(h)} W_O^{(h)}$. By the
-# formula above, with $W_V^{(h)}$ in place of $\text{head}_h$, this sum is a single product,
-# $\sum_h W_V^{(h)} W_O^{(h)} = \bigl[W_V^{(1)}, \dots, W_V^{(H)}\bigr] \, W_O$. So they would contribute what one wide
-# head does, with the weights $A$ and the bracket as its $W_V$. Several heads gain only where their attention weights
-# differ. Also, a sum has no order: if two heads change places, together with their rows of $W_O$, the layer computes
-# the same. So a head's number by itself means nothing, and *head 3* of one trained model need not be like *head 3* of
-# another.
+# With the attention weights $A^{(h)}$, $(T, T)$, head $h$ adds $A^{(h)} X W_V^{(h)} W_O^{(h)}$. If all heads had the
+# same weights $A$, the sum would be $A X \bigl[W_V^{(1)}, \dots, W_V^{(H)}\bigr] \, W_O$, which one wide head can
+# compute. So several heads gain only where their attention weights differ. Also, a sum has no order: if two heads
+# change places, together with their rows of $W_O$, the layer computes the same. So a head's number by itself means
+# nothing, and *head 3* of one trained model need not be like *head 3* of another.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -318,9 +303,6 @@ plt.show()
 # %% [markdown]
 # The sum is positive where the dog only bites, negative where it is only bitten, and, in the third sentence, 0 where it
 # does both. Neither head by itself tells all three sentences apart. Their sum does.
-#
-# In an *ensemble* several models answer the same question, and their answers are averaged. Heads are not averaged: each
-# head's own rows of $W_O$ set how much it adds to each number.
 
 # %% tags=["proof"]
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
@@ -333,7 +315,7 @@ quiz.one_choice(
     "What does $W_O$ do?",
     quiz.wrong(
         "It averages the heads, so that one bad head does no harm",
-        "That would make heads an ensemble. They are laid side by side, and $W_O$ is free to treat each differently.",
+        "That would make heads an *ensemble*, several models whose answers are averaged. They are laid side by side, and $W_O$ is free to treat each differently.",
     ),
     quiz.wrong(
         "It brings the heads' outputs back to the width of a word, where $d_k = D / H$",
@@ -358,58 +340,65 @@ quiz.one_choice(
 # labelled with its row and column in the first matrix:
 
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a matrix of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same matrix with each row cut in two, T by H by d_k. Then two matrices of 3 rows and 2 columns, one blue and one red, H by T by d_k. A note says: one attention each, then the same steps backwards."}}
-def draw_block(axes, left, bottom, color, first_column):
+# %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a matrix of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same matrix with each row cut in two, T by H by d_k. Then two matrices of 3 rows and 2 columns, one blue and one red, H by T by d_k. Below, the same in reverse, in paler colours: attention in each head gives two matrices of 3 rows and 2 columns, H by T by d_k; axes are swapped to T by H by d_k, a reshape gives T by D, and W_O gives the output."}}
+def draw_block(axes, left, bottom, color, first_column, pale=False):
     for row in range(3):
         for column in range(2):
             corner = (left + column, bottom + 2 - row)
-            axes.add_patch(plt.Rectangle(corner, 1, 1, fc=color, ec="white", lw=2))
+            fill = f"{color}40" if pale else color
+            axes.add_patch(plt.Rectangle(corner, 1, 1, fc=fill, ec="white", lw=2))
             label = f"{row},{first_column + column}"
             axes.text(
                 corner[0] + 0.5,
                 corner[1] + 0.5,
                 label,
-                color="white",
+                color=plots.INK if pale else "white",
                 ha="center",
                 va="center",
                 fontsize=9,
             )
 
 
-figure, axes = plt.subplots(figsize=(7.2, 4.4))
+figure, axes = plt.subplots(figsize=(7.2, 5.6))
 colors = [plots.BLUE, plots.RED]
-for head in range(2):
-    draw_block(axes, 2 * head, 4.5, colors[head], 2 * head)
-    draw_block(axes, 6.5 + 2.3 * head, 4.5, colors[head], 2 * head)
-    draw_block(axes, 13.2, 6.2 - 3.4 * head, colors[head], 2 * head)
-for left, bottom, title in [
-    (0, 8, "(T, D)"),
-    (6.5, 8, "(T, H, $d_k$)"),
-    (12.7, 9.6, "(H, T, $d_k$)"),
-]:
-    axes.text(left, bottom, title, fontsize=12)
+for below, pale in (0, False), (6.4, True):
+    for head in range(2):
+        block = {"color": colors[head], "first_column": 2 * head, "pale": pale}
+        draw_block(axes, 2 * head, 4.5 - below, **block)
+        draw_block(axes, 6.5 + 2.3 * head, 4.5 - below, **block)
+        draw_block(axes, 13.2 + 2.9 * head, 4.5 - below, **block)
+    for left, title in (
+        (0, "(T, D)"),
+        (6.5, "(T, H, $d_k$)"),
+        (13.2, "(H, T, $d_k$)"),
+    ):
+        axes.text(left, 7.8 - below, title, fontsize=11)
 for start, end, word in [
     ((4.3, 6), (6.2, 6), "reshape"),
     ((11, 6), (12.9, 6), "swap axes"),
+    ((14.2, 4.2), (14.2, 2.2), "attention"),
+    ((17.1, 4.2), (17.1, 2.2), "attention"),
+    ((12.9, -0.4), (11, -0.4), "swap axes"),
+    ((6.2, -0.4), (4.3, -0.4), "reshape"),
+    ((2, -2.2), (2, -3.6), "times $W_O$: out, (T, D)"),
 ]:
     axes.annotate(
         "", end, start, arrowprops={"arrowstyle": "-|>", "color": plots.INK}
     )
-    axes.text((start[0] + end[0]) / 2, 6.35, word, ha="center", fontsize=9)
-axes.text(
-    13.2,
-    2.2,
-    "one attention each;\nthen the same steps\nbackwards",
-    fontsize=10,
-    va="top",
-)
-axes.set(xlim=(-0.2, 16.5), ylim=(0.8, 10.4), aspect="equal")
+    across = start[1] == end[1]
+    x, y = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
+    if across:
+        axes.text(x, y + 0.35, word, ha="center", fontsize=9)
+    else:
+        axes.text(x + 0.2, y, word, va="center", fontsize=9)
+axes.set(xlim=(-0.2, 19.2), ylim=(-3.8, 8.8), aspect="equal")
 axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# Here is the whole layer, for a batch of $B$ sentences. `split` does the two steps of the drawing, and attention is
-# that of chapter 4. Merging reverses the steps of `split`: first swap, then reshape.
+# Here is the whole layer, for a batch of $B$ sentences. `split` does the two steps of the upper row. Attention, that of
+# chapter 4, puts new numbers, drawn paler, in the same cells. Merging reverses the steps of `split`: first swap, then
+# reshape.
 
 # %%
 from dotformer.by_hand.softmax import softmax
@@ -441,9 +430,8 @@ assert np.allclose(received[0], together)
 # %% [markdown]
 # Attention works on the last two axes: queries times keys gives $(B, H, T, T)$, one matrix of scores for each head of
 # each sentence. So it treats heads as it treats the sentences of a batch: each by itself. To see where each number
-# goes, follow the values of one word through all the steps. There are no queries and keys here, and the weights are all
-# equal. This printout counts from 0, as Python does: its *head 1* is the second head, and its *word 2* the third word.
-# The text counts from 1, unless it says otherwise.
+# goes, follow the values of the third word, and of its second head, through all the steps (in code, counted from 0,
+# these are 2 and 1). There are no queries and keys here, and the weights are all equal:
 
 # %% tags=["nbval-check-output"]
 y = np.arange(96).reshape(2, 6, 8)  # say x @ w_v: 2 sentences, 6 words, width 8
@@ -452,12 +440,12 @@ split = cut.swapaxes(1, 2)
 even = np.full((2, 4, 6, 6), 1 / 6)  # the weights: here a plain average
 blends = even @ split
 merged = blends.swapaxes(1, 2).reshape(2, 6, 8)
-print("projected", y.shape, "     word 2:", y[0, 2])
-print("cut      ", cut.shape, "  word 2:", *cut[0, 2])
-print("split    ", split.shape, "  head 1, word 2:", split[0, 1, 2])
+print("projected", y.shape, "     third word:", y[0, 2])
+print("cut      ", cut.shape, "  third word:", *cut[0, 2])
+print("split    ", split.shape, "  its second head:", split[0, 1, 2])
 print("weights  ", even.shape)
-print("blends   ", blends.shape, "  head 1, word 2:", blends[0, 1, 2])
-print("merged   ", merged.shape, "     word 2:", merged[0, 2])
+print("blends   ", blends.shape, "  its second head:", blends[0, 1, 2])
+print("merged   ", merged.shape, "     third word:", merged[0, 2])
 assert np.allclose(merged[0, 2], y[0].mean(axis=0))
 
 # %% [markdown]
@@ -593,7 +581,9 @@ for num_heads in (1, 8, 64):
 # one product with each of the four, of $D^2$ multiplications, so $4 T D^2 = 104{,}857{,}600$ in all. Scores and blends
 # take $T^2 d_k$ multiplications each in every head, so $2 H T^2 d_k = 2 T^2 D = 10{,}240{,}000$ in all, because
 # $H \cdot d_k = D$. What grows is the number of attention weights, $H \, T^2$, and so the time for their softmaxes and
-# any memory to store them.
+# any memory to store them. (A model that writes text keeps the keys and values of all earlier words. So many recent
+# models share these among several heads, but not the queries, which are used once: [chapter
+# 19](19_modern.ipynb#heads-that-share-keys-and-values).)
 #
 # How many heads are best? Vaswani and others chose eight. Their table 3 gives the quality of translations as a score
 # from 0 to 100, called BLEU ([chapter 14](14_translation.ipynb)): 24.9 with one head, 25.5 with 4, 25.8 with 8 and with
@@ -662,7 +652,8 @@ print(ours(x, x, x, causal).shape)  # self-attention: x three times
 # Here `d_model` is our $D$. We give all heads of a sentence the same mask. It must broadcast to $(B, H, T, S)$:
 #
 # - A causal mask, $(T, S)$, fits as it is.
-# - A padding mask, $(B, S)$, True for real words, needs two axes: `mask[:, None, None]` is $(B, 1, 1, S)$.
+# - A padding mask, $(B, S)$, True for real words, needs two axes: `mask[:, None, None]` is $(B, 1, 1, S)$. Without them
+#   it is taken for $(T, S)$, and is silently wrong if $B = T$.
 # - A mask for each sentence, $(B, T, S)$, needs one more axis: `mask[:, None]`. Without it, broadcasting adds an axis
 #   in front, $(1, B, T, S)$, so $B$ stands where $H$ should. If $B = 1$, that is harmless. If $B = H$, it is silently
 #   wrong, because [head $h$ takes the mask of sentence $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis).
@@ -672,7 +663,8 @@ print(ours(x, x, x, causal).shape)  # self-attention: x three times
 # `view`, which never copies, may stop with an error. `flatten` and `reshape` copy when they must.
 #
 # To take one head out of the module, remember that `nn.Linear` stores its matrix transposed: head $h$ owns *rows* of
-# `w_q.weight` and *columns* of `w_o.weight`.
+# `w_q.weight` and *columns* of `w_o.weight`. PyTorch's function returns no weights. Where you want to see them, write
+# its steps out, as in [chapter 4](04_self_attention.ipynb#the-same-as-a-pytorch-module).
 #
 # The module agrees with a loop over heads. Now copy its parameters into PyTorch's `nn.MultiheadAttention`, and compare
 # the two, under a causal mask and as cross-attention:
@@ -825,20 +817,14 @@ assert parted < 0.005
 # The weights in the output are means over 2,000 sentences. Leave its last row, trained once, for the quiz below.
 #
 # One head misses about 42 percent. Above it was half, because there we set the weights. Now the head computes them from
-# the nouns, so they carry a message. With the verb's query $q$ and the nouns' keys $k_a$ and $k_b$, the scores differ
-# by $q \cdot (k_a - k_b)$. This is one number about the nouns' difference, and their difference is what an average with
-# equal weights loses. Through the softmax this number shows in the weights: the larger it is, the larger is the first
-# noun's weight compared with the last's, and while it is small, the difference of the two weights is almost
-# proportional to it. The head can write this difference into its output. Let one entry of the values hold 1 for the
-# first word, 0 for the verb and −1 for the last word. With the weights 0.4, 0.1 and 0.5 the blend of this entry is
-# $0.4 - 0.5 = -0.1$, the difference of the two weights. So the verb receives about seven of the 12 numbers, six of the
-# average and this one. 5 are missed, and $\tfrac5{12}$ is 0.42.
+# the nouns, so the weights can carry a number, too ([how](#could-one-head-escape-by-other-means)). So the verb receives
+# about seven of the 12 numbers, six of the average and this one. 5 are missed, and $\tfrac5{12}$ is 0.42.
 #
 # Two heads that start equal miss as much. Two that start at random miss nothing: in all three runs, each from a
 # different random start (*seed*), one head gives most to the first noun on average, the other to the last. The weights
-# need not be 1 and 0. Two different averages are enough, as 3 and $\tfrac73$ were at the start of this chapter: they
-# are two equations for two unknowns. But $W_O$ undoes the averaging with the same numbers in every sentence. So each
-# head's weights must stay nearly the same from one sentence to the next, or $W_O$ undoes the wrong averages.
+# need not be 1 and 0. Two different averages are enough: they are two equations for two unknowns, which $W_O$ can
+# solve. But $W_O$ is the same for every sentence. So each head's weights must stay nearly the same from one sentence to
+# the next, or $W_O$ solves the wrong equations.
 #
 # Training corrects each matrix according to how a change in it would change the error. A change in a head reaches the
 # output, and so the error, only through the head's own rows of $W_O$. So two heads that start from different random
@@ -1002,6 +988,10 @@ check_from_memory = partial(
     mistakes={
         "you reshape straight to (H, T, d_k), and a head mixes up the words: make it (T, H, d_k), then swap": variant(
             split=lambda y, heads: y.reshape(heads, len(y), -1)
+        ),
+        "you reshape straight to (H, T, d_k) and straight back: swap the axes T and H, both times": variant(
+            split=lambda y, heads: y.reshape(heads, len(y), -1),
+            merge=lambda heads: heads.reshape(heads.shape[1], -1),
         ),
         "a head takes every H-th column; its d_k columns stand side by side": variant(
             split=lambda y, heads: y.reshape(len(y), -1, heads).transpose(2, 0, 1)
@@ -1231,14 +1221,17 @@ verdict
 #
 # ### Could one head escape by other means?
 #
-# - *Could its weights depend on the nouns themselves?* Yes, and that gains [one
-#   number](#why-do-heads-become-different), the difference of the two weights: with nouns of six numbers about 5 of 12
-#   are lost, 0.417, instead of half. Where the head's keys see the positions only, it misses half.
+# - *Could its weights depend on the nouns themselves?* Yes, and that gains one number. With the verb's query $q$ and
+#   the nouns' keys $k_a$ and $k_b$, the scores differ by $q \cdot (k_a - k_b)$, one number about the nouns' difference,
+#   which an average with equal weights loses. While it is small, the difference of the two weights is nearly
+#   proportional to it. To hand that over, let one entry of the values hold 1 for the first word, 0 for the verb and −1
+#   for the last: with the weights 0.4, 0.1 and 0.5 the blend of this entry is $0.4 - 0.5 = -0.1$. So with nouns of six
+#   numbers 5 of 12 are lost, 0.417, instead of half. Where the head's keys see the positions only, it misses half.
 # - *Could its $W_V$ write the first noun into other numbers than the last?* Not in the first layer. The matrix is the
 #   same for every word, and a position is only added, so both nouns are written into the same numbers.
 # - *Could a later part that is not linear tell them apart?* For a fixed list of nouns, yes, if no two pairs have the
-#   same average. With *dog* and *man* above, the weights $\tfrac23$ and $\tfrac13$ saw to that. For arbitrary new
-#   nouns, no.
+#   same average. With *dog* and *man* [above](#would-one-head-do), the weights $\tfrac23$ and $\tfrac13$ see to that.
+#   For arbitrary new nouns, no.
 # - *Could two layers of one head fetch one noun after the other?* Yes, if the first is passed on beside the second
 #   (chapter 8). Two heads do it in one layer.
 

@@ -828,9 +828,6 @@ F.cross_entropy(fresh(notes, questions)[0][0], shown[1][0]).backward()
 assert fresh.attention.w_k.bias.grad.abs().max() < 1e-7
 assert fresh.attention.w_k.weight.grad.abs().max() > 1e-5
 
-# %% [markdown]
-
-
 # %% tags=["quiz"]
 quiz.one_choice(
     "A trained transformer reads one sentence, then a longer one. Which of its numbers are different the second time?",
@@ -1171,7 +1168,9 @@ verdict
 # proportion to them. The average loss is lowest when each logit is about 8.2 times the share. If the five digits
 # differ, their logits are then $8.2/5 = 1.64$ and those of the five others 0, so these absent digits get
 # $5/(5 + 5 \, e^{1.64}) = 0.16$ together, though none of them is ever right. A larger factor would leave them less, but
-# bet too much on a digit that occurs twice. Averaged over many notes the loss is 1.58.
+# bet too much on a digit that occurs twice. Averaged over many notes the loss is 1.58. In the field's words: the
+# average loss is the **entropy** of the answers given what the model sees, here 1.35, plus the **Kullback-Leibler
+# divergence** of the true probabilities from the model's, here 0.23. Training can lower only the second.
 
 # %% tags=["proof"]
 _, many = draw(40_000, torch.Generator().manual_seed(0))
@@ -1310,7 +1309,9 @@ assert 1e-6 < min(off[32].values()) < 1e-4
 # enough for the first error and large enough for the second. In 32-bit floats, in which most of this book trains, no
 # step is good for more than four or five digits, and at $10^{-7}$ the nudge no longer changes the loss at all, so the
 # whole gradient is missed. So check gradients in 64 bits. A difference that vanishes there was rounding, but a real
-# mistake remains, with short and long nudges.
+# mistake remains, with short and long nudges. (A function with a kink, such as $\max(0, x)$ in [chapter
+# 8](08_encoder.ipynb), can fail the check although there is no mistake, where a nudge crosses the kink. That is one
+# entry here and there, and a shorter nudge or another input mends it.)
 
 # %% [markdown]
 # ### A query with nothing to attend to

@@ -8,16 +8,18 @@
 # %% [markdown]
 # # 9. How does a transformer answer?
 #
-# *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. To write the answer, the
-# transformer of 2017 has a second stack, the **decoder**, which attends to the question and to its own words so far.
-# Together they are an **encoder-decoder**, or *sequence-to-sequence*, model. In training the decoder is given the right
-# answer, and must predict each *next* word, which a mask hides from it. Would you notice if the mask were missing? By
-# the end of this chapter the transformer of the paper is complete, in under eighty lines of code.
+# *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. It cannot easily write, because
+# it looks at all words at once, and each new one would change all its vectors. So the transformer of 2017 has a second
+# stack, the **decoder**, which attends to the question and to its own words so far. Together they are an
+# **encoder-decoder**, or *sequence-to-sequence*, model. In training the decoder is given the right answer, and must
+# predict each *next* word, which a mask hides from it. Would you notice if the mask were missing? By the end of this
+# chapter the transformer of the paper is complete, in under eighty lines of code.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter
 # 4](04_self_attention.ipynb#masks-leaving-a-word-out). The chapter takes about 30 minutes to read, and 50 for the
 # exercises. [Going further](#going-further), at the end, takes 17 more minutes, and has [a decoder-only
-# model](#a-decoder-only-model-that-answers).
+# model](#a-decoder-only-model-that-answers). Only the code? Read [all of it on one screen](#all-of-it-on-one-screen)
+# and [the leak test](#the-leak-test).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer. Residual paths lead around each sublayer, and the memory from the top of the encoder's stack to the cross-attention."}}
 from functools import partial
@@ -31,9 +33,9 @@ transformer_map(built=9)
 # %% [markdown]
 # ## The whole model, drawn
 #
-# Read the drawing from bottom to top. Token numbers go in, and predictions of the next words come out. In between, each
-# arrow carries one vector of width $D$ for each token: $S = 6$ tokens of the question on the left, $T = 4$ of the
-# answer on the right. $V$ is the size of the vocabulary, and a batch has $B$ sentences.
+# Read from bottom to top: token numbers go in, and predictions of the next words come out. In between, each arrow
+# carries one vector of width $D$ for each token: $S = 6$ tokens of the question on the left, $T = 4$ of the answer on
+# the right. $V$ is the size of the vocabulary, and a batch has $B$ sentences.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The whole transformer with shapes. Left, from bottom to top: the tokens Hi , how are you ?, shape (S), embeddings and positions, (S, D), then a frame of N encoder layers with self-attention and feed-forward, and out of its top the memory, (S, D). Right: the tokens bos I am fine, (T), embeddings and positions, (T, D), then a frame of N decoder layers with causal self-attention, cross-attention and feed-forward, then a linear map to logits (T, V). Above each sublayer stands a box, add and norm, and a residual path leads around the sublayer into it. An arrow leads from the memory to the cross-attention. At the top stands what must be predicted: I am fine eos."}}
 from classroom.diagram import Diagram
@@ -152,8 +154,8 @@ plt.show()
 #   means nothing. The mask has one entry for each key of each sentence, and all heads and queries share it:
 #   $(B, 1, 1, S)$ for the **source** (here the question), $(B, 1, 1, T)$ for the **target** (the answer).
 #
-# This code makes both masks for one answer, where token number 0 is padding. `[:, None, None]` inserts the two axes of
-# length 1.
+# This code makes both masks for one answer; token number 0 is padding, and `[:, None, None]` inserts two axes of length
+# 1.
 
 # %%
 import torch
@@ -197,8 +199,7 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Each row is a query, each column a key. (Padding on the right, as here, is hidden from all real words by the causal
-# mask alone.)
+# (Padding on the right, as here, is hidden from all real words by the causal mask alone. On the left it is not.)
 
 # %% tags=["export", "hide-input"] module="decoder"
 import torch
@@ -239,8 +240,8 @@ def padding_mask(
 # | cross-attention | the answer | the memory | the question's padding, $(B, 1, 1, S)$ |
 #
 # Take care with PyTorch: True means *may attend* in `F.scaled_dot_product_attention`, as in this book, but *hidden* in
-# `nn.MultiheadAttention` and `nn.Transformer`. All three also take an **additive mask** of floats, which is added to
-# the scores: 0 shows a word, minus infinity hides it.
+# `nn.MultiheadAttention` and `nn.Transformer`. All three also take an **additive mask** of floats: 0 shows a word,
+# minus infinity hides it.
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -365,7 +366,7 @@ plt.show()
 # x = norm_ff(x + feed_forward(x))
 # ```
 #
-# Self-attention comes first, so even the first layer's queries to the memory can depend on all words so far.
+# Self-attention comes first, so queries to the memory can depend on all words so far.
 #
 
 
@@ -393,12 +394,12 @@ quiz.one_choice(
 # %% [markdown]
 # ## All of it on one screen
 #
-# Here is the whole model. It needs only PyTorch. To run it, put into one file all the code that is shown from here to
-# the first answers of the trained model, and the two folded cells that make `pairs` and `hold_out`.
+# Here is the whole model. It needs only PyTorch. [One file](../transformer.py) has it, with the checks, the data and
+# the training of the next two sections: `python transformer.py` prints its first answers after some ten seconds.
 #
 # First come the positions of chapter 5 and the attention, whose keys and values are made from `context`.
 
-# %%
+# %% file="transformer.py"
 import math
 
 import torch
@@ -445,7 +446,7 @@ print(tuple(ask(answer, memory, nothing_hidden).shape))
 # Next comes the layer. With `cross=True` it belongs to the decoder, and receives the memory:
 
 
-# %%
+# %% file="transformer.py"
 class Layer(nn.Module):
     def __init__(self, d_model, num_heads, d_ff, dropout, cross):
         super().__init__()
@@ -467,18 +468,14 @@ class Layer(nn.Module):
         return self.norm_ff(x + self.dropout(self.down(self.up(x).relu())))
 
 
-layer = Layer(d_model=16, num_heads=2, d_ff=64, dropout=0.0, cross=True)
-see_past = torch.ones(4, 4, dtype=torch.bool).tril()
-print(tuple(layer(answer, see_past, memory, nothing_hidden).shape))
-
 # %% [markdown]
-# Of the model, read the last method first: `forward` encodes the source into the memory, then decodes the target.
-# `encode` and `decode` make the masks and call `stack`, which looks up embeddings, adds positions and runs the layers.
-# `__init__` ends with the starting values: Glorot's (`xavier_uniform_`), as in chapter 8, and for the embeddings
-# others, with the standard deviation $1 / \sqrt D$.
+# In the model, `forward` encodes the source into the memory, then decodes the target. `encode` and `decode` make the
+# masks and call `stack`, which looks up embeddings, adds positions and runs the layers. `__init__` ends with the
+# starting values of the matrices: Glorot's (`xavier_uniform_`), as in chapter 8, and for the embeddings others, with
+# the standard deviation $1 / \sqrt D$.
 
 
-# %%
+# %% file="transformer.py"
 class OneScreen(nn.Module):
     def __init__(
         self, vocab_size, d_model, heads, layers, d_ff, dropout=0.1, layer=Layer
@@ -497,13 +494,9 @@ class OneScreen(nn.Module):
         for table in (self.source_table, self.target_table):
             nn.init.normal_(table.weight, std=d_model**-0.5)
 
-    def stack(self, table, layers, tokens, mask, memory=None, memory_mask=None):
-        T, D = tokens.shape[1], table.embedding_dim
-        x = table(tokens) * math.sqrt(D) + sinusoids(T, D).to(tokens.device)
-        x = self.dropout(x)
-        for layer in layers:
-            x = layer(x, mask, memory, memory_mask)
-        return x  # (B, T, D)
+    def forward(self, source, target):
+        memory, memory_mask = self.encode(source)
+        return self.decode(target, memory, memory_mask)
 
     def encode(self, source):
         mask = (source != 0)[:, None, None]  # (B, 1, 1, S); 0 is padding
@@ -517,15 +510,19 @@ class OneScreen(nn.Module):
         x = self.stack(table, self.decoder, target, mask, memory, memory_mask)
         return x @ table.weight.T  # tied to the embeddings: (B, T, V)
 
-    def forward(self, source, target):
-        memory, memory_mask = self.encode(source)
-        return self.decode(target, memory, memory_mask)
+    def stack(self, table, layers, tokens, mask, memory=None, memory_mask=None):
+        T, D = tokens.shape[1], table.embedding_dim
+        x = table(tokens) * math.sqrt(D) + sinusoids(T, D).to(tokens.device)
+        x = self.dropout(x)
+        for layer in layers:
+            x = layer(x, mask, memory, memory_mask)
+        return x  # (B, T, D)
 
 
 # %% [markdown]
 # The linear map in the drawing, often called the *LM head*, needs no matrix of its own. It is the target's embedding
 # matrix, used a second time: a token's logit is the dot product of its embedding with the decoder's final vector. This
-# **weight tying** saves a matrix of $V \times D$.
+# **weight tying** saves a matrix of $V \times D$. (In the paper source and target share it, too.)
 #
 # But the two uses want entries of different sizes. At the output they should be small. The final vector comes out of a
 # norm, so its entries have size 1. If those of the embeddings had size 1, too, a logit, a sum of $D$ products of random
@@ -534,10 +531,9 @@ class OneScreen(nn.Module):
 # about as large as the positions, so there `stack` multiplies them by $\sqrt D$, as in [chapter
 # 8](08_encoder.ipynb#from-token-numbers-to-vectors).
 #
-# Try the model before any training, at the paper's size but with a small vocabulary and random tokens. The logits
-# should have the shape $(B, T, V)$, and the first loss should be about $\ln V + \frac12$, because equal logits would
-# cost $\ln V$, and logits with a standard deviation near 1 cost half a unit more ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)).
+# Before any training, try the model at the paper's size, with a small vocabulary and random tokens. The first loss
+# should be about $\ln V + \frac12$, because equal logits would cost $\ln V$, and logits with a standard deviation near
+# 1 cost half a unit more ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
 
 # %%
 torch.manual_seed(0)
@@ -564,8 +560,7 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 
 # %% [markdown]
 # With $8 D^2$ parameters for a feed-forward network and $4 D^2$ for an attention, an encoder layer has $12 D^2 = 3.1$
-# million, a decoder layer, with two attentions, $16 D^2 = 4.2$ million. Six of each make 44 million, and the embedding
-# tables add one.
+# million, a decoder layer $16 D^2 = 4.2$ million. Six of each make 44 million, the embeddings one more.
 #
 # ## The leak test
 #
@@ -587,10 +582,11 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 # - *finite*: every logit of a real position is a number. A position that may attend to nothing gets NaN in this code.
 #
 # All run in both modes, `model.train()` and `model.eval()`, because code may compute attention in another way when it
-# does not train, and miss a mask there. The model must be built without dropout, which would move the logits by chance.
+# does not train, and miss a mask there. The model must be built without dropout, which would move the logits by chance,
+# and is left in `eval()`.
 
 
-# %%
+# %% file="transformer.py"
 def check(model, source, target, cut=3):  # tokens of some pairs
     drops = [m.p for m in model.modules() if isinstance(m, nn.Dropout)]
     assert not any(drops), "build the model with dropout=0.0 for this check"
@@ -622,11 +618,77 @@ fresh = OneScreen(32, d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
 check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 
 # %% [markdown]
+# And is it the transformer of the paper? PyTorch's own layers, given the same parameters (`by_pytorch`, folded), should
+# give the same logits at all real positions:
+
+
+# %% PyTorch's layers, with our parameters tags=["hide-input"] file="transformer.py"
+@torch.no_grad()
+def copy_attention(ours, theirs):
+    """The parameters of an `Attention` into an `nn.MultiheadAttention`."""
+    three = ours.w_q, ours.w_k, ours.w_v
+    theirs.in_proj_weight.copy_(torch.cat([w.weight for w in three]))
+    theirs.in_proj_bias.copy_(torch.cat([w.bias for w in three]))
+    theirs.out_proj.load_state_dict(ours.w_o.state_dict())
+
+
+def copied(layer):
+    """PyTorch's layer with the parameters of a `Layer`."""
+    attention = layer.self_attention
+    sizes = attention.w_q.in_features, attention.num_heads, layer.up.out_features
+    kind = nn.TransformerDecoderLayer if layer.cross else nn.TransformerEncoderLayer
+    theirs = kind(*sizes, dropout=0.0, batch_first=True)
+    copy_attention(attention, theirs.self_attn)
+    norms = [layer.norm_self, layer.norm_ff]
+    if layer.cross:
+        copy_attention(layer.cross_attention, theirs.multihead_attn)
+        norms.insert(1, layer.norm_cross)
+    parts = {f"norm{n}": norm for n, norm in enumerate(norms, 1)}
+    for name, ours in (
+        parts | {"linear1": layer.up, "linear2": layer.down}
+    ).items():
+        getattr(theirs, name).load_state_dict(ours.state_dict())
+    return theirs
+
+
+@torch.no_grad()
+def by_pytorch(model, source, target):
+    """The logits of a `OneScreen`, from PyTorch's layers; there True means hidden."""
+
+    def embed(table, tokens):
+        T, D = tokens.shape[1], table.embedding_dim
+        return table(tokens) * math.sqrt(D) + sinusoids(T, D)
+
+    memory, x = embed(model.source_table, source), embed(model.target_table, target)
+    for layer in model.encoder:
+        memory = copied(layer)(memory, src_key_padding_mask=source == 0)
+    T = target.shape[1]
+    masks = {
+        "tgt_mask": ~torch.ones(T, T, dtype=torch.bool).tril(),
+        "tgt_key_padding_mask": target == 0,
+        "memory_key_padding_mask": source == 0,
+    }
+    for layer in model.decoder:
+        x = copied(layer)(x, memory, **masks)
+    return x @ model.target_table.weight.T
+
+
+source, target = torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7))
+source[:4, 4:] = target[2:6, 5:] = 0  # padding
+for norm in fresh.modules():  # random, or exchanged norms would not show
+    if isinstance(norm, nn.LayerNorm):
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+theirs = by_pytorch(fresh, source, target)
+apart = (fresh(source, target) - theirs)[target != 0].abs().max()
+print(f"largest difference from PyTorch's layers: {apart:.0e}")
+assert apart < 1e-5
+
+# %% [markdown]
 # The leak test has three gaps. It does not notice targets that are not shifted, because it never sees what is wanted,
 # nor a mask that hides too much, because then nothing leaks. And it finds only what leaks across its single cut, after
 # the third token, `<bos>` included: if position 5 saw position 6, both would stand behind the cut, and nothing before
-# it would move. So try other values of `cut`, too, with random tokens: real answers often end alike, so a late cut
-# changes nothing.
+# it would move. So try other values of `cut`, too, with random tokens, since real answers often end alike.
 #
 # ## A model that has learned to answer
 #
@@ -640,9 +702,9 @@ check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 # | *why are you tired?* and the same with *happy, cold, late* | *who says I am tired?* and so on |
 #
 # A fifth of the questions is held out, *Hi, how are you?* among them. The folded cell makes `pairs`, all questions with
-# their answers.
+# their answers. (For data of your own, replace `pairs`, and the questions that are asked after training.)
 
-# %% all questions and answers tags=["hide-input"]
+# %% all questions and answers tags=["hide-input"] file="transformer.py"
 REPLIES = {"you": "I am", "we": "you are", "they": "they are"}
 REPLIES |= {
     name: f"{name} is" for name in ("she", "he", "Ada", "Bo", "Cleo", "Dan")
@@ -663,7 +725,7 @@ for greeting in ("", "Hi , ", "Hello , ", "Good morning , "):
 # %% [markdown]
 # Every word gets a number, and a batch is padded with 0:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["nbval-check-output"] file="transformer.py"
 seen = {word for asked, reply in pairs for word in f"{asked} {reply}".split()}
 vocabulary = ["<pad>", "<bos>", "<eos>", *sorted(seen)]
 number = {word: n for n, word in enumerate(vocabulary)}
@@ -711,10 +773,10 @@ assert np.round(-np.log(four[:3]), 2).tolist() == [0.69, 0.22, 0.11]
 # ### Writing
 #
 # When the model writes, the encoder runs once, and the decoder once for each word and once for `<eos>`. Writing each
-# word after all before it is called **autoregressive**, and always taking the likeliest is **greedy** decoding.
+# word after all before it is **autoregressive**, and always taking the likeliest is **greedy** decoding.
 
 
-# %%
+# %% file="transformer.py"
 @torch.no_grad()
 def generate(model, asked, longest=8):
     memory, mask = model.encode(asked)
@@ -722,7 +784,7 @@ def generate(model, asked, longest=8):
     for _ in range(longest):
         logits = model.decode(written, memory, mask)  # (B, words so far, V)
         best = logits[:, -1].argmax(dim=-1)  # last row: the next word, (B,)
-        written = torch.cat([written, best[:, None]], dim=1)  # append it
+        written = torch.cat([written, best[:, None]], dim=1)  # (B, words + 1)
         if (written == number["<eos>"]).any(dim=1).all():  # all have ended
             break
     return written
@@ -737,10 +799,10 @@ def generate(model, asked, longest=8):
 # the rows that are held out.
 
 
-# %%
+# %% file="transformer.py"
 def words(row):
-    text = " ".join(vocabulary[n] for n in row[1:].tolist())
-    return text.split(" <eos>")[0]
+    text = " ".join(vocabulary[n] for n in row.tolist())
+    return text.removeprefix("<bos>").split(" <eos>")[0].strip()
 
 
 def share_right(model, rows):
@@ -750,7 +812,7 @@ def share_right(model, rows):
     return sum(right) / len(right)
 
 
-# %% draw what is held out tags=["hide-input"]
+# %% draw what is held out tags=["hide-input"] file="transformer.py"
 def hold_out(seed, key=str):
     """Rows held out, a fifth of the questions, and rows for training; `key` is for Going further."""
     keys = [key(question) for question, _ in pairs]
@@ -770,7 +832,7 @@ def hold_out(seed, key=str):
 # stays there:
 
 
-# %%
+# %% file="transformer.py"
 def fit(model, rows, held=(), steps=250, peak=0.01, seed=0):
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters())
@@ -799,9 +861,9 @@ def fit(model, rows, held=(), steps=250, peak=0.01, seed=0):
 
 
 # %% [markdown]
-# Now train a small copy of [the model on one screen](#all-of-it-on-one-screen), which takes five to ten seconds:
+# Now train a small copy of the model, in five to ten seconds:
 
-# %%
+# %% file="transformer.py"
 unseen, for_training = hold_out(seed=0)
 torch.manual_seed(0)
 screen = OneScreen(
@@ -911,8 +973,8 @@ plt.show()
 # Read the row of *you*: its exponential, about 28, is 0.54 of the sum of its column. Nearly all the rest goes to *are*.
 # Of the 0.92 with which the blend begins, *you* contributes $0.54 \cdot 0.89 = 0.48$, and *are* 0.44.
 #
-# The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`; norm and
-# feed-forward network follow. *I* has by far the largest logit, 10.5, and is written.
+# The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`. *I* has by far
+# the largest logit, 10.5, and is written.
 
 # %% tags=["proof"]
 scaled = products / math.sqrt(8)
@@ -936,8 +998,8 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # ## Does training run token by token?
 #
 # No, only writing does. Send `<bos>` and the words that the model has written through the decoder in one pass. With the
-# causal mask, row $t$ of its logits depends on tokens 0 to $t$ alone. When the model wrote, the pass that chose word
-# $t + 1$ received exactly tokens 0 to $t$, so the last row of that pass should equal row $t$:
+# causal mask, row $t$ of its logits depends on the question and on tokens 0 to $t$ alone. When the model wrote, the
+# pass that chose word $t + 1$ received exactly tokens 0 to $t$, so the last row of that pass should equal row $t$:
 
 # %% one pass beside four tags=["hide-input"]
 with torch.no_grad():
@@ -952,9 +1014,9 @@ with torch.no_grad():
         assert difference < 1e-5
 
 # %% [markdown]
-# They agree. This is what teacher forcing and the causal mask buy together: a thousand tokens take a thousand passes to
-# write, and only one pass to train on. And since the earlier rows do not change when a word is added, their keys and
-# values need not be computed again: that is the **key-value cache** of [chapter 12](12_generation.ipynb).
+# They agree. This is what teacher forcing and the causal mask buy: a thousand tokens take a thousand passes to write,
+# and only one pass to train on. And since the earlier rows do not change when a word is added, their keys and values
+# need not be computed again: that is the **key-value cache** of [chapter 12](12_generation.ipynb).
 #
 # The mask stays on in writing, too, because without it earlier words would get vectors that mix in later words, which
 # training never showed.
@@ -981,8 +1043,8 @@ quiz.number(
 # %% [markdown]
 # ## The module that the book uses
 #
-# Later chapters use the book's own module, folded here, with the same parts and methods and a choice of pre-norm. Given
-# the parameters of `screen`, it returns the same logits.
+# Later chapters use the book's own module, folded here, with the same methods and a choice of pre-norm. Given the
+# parameters of `screen`, it returns the same logits.
 
 # %% tags=["hide-input", "export"] module="decoder"
 from dotformer.attention import MultiHeadAttention
@@ -1302,7 +1364,7 @@ assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
 # | one pair of input and target, printed | targets that are not shifted ([a tenth mistake](#a-tenth-mistake-in-no-mask)) |
 # | the leak test, in both modes and at several cuts | masks that show the future |
 # | more padding | padding that is not hidden |
-# | a reference with the same parameters, such as `nn.Transformer`, with sentences of different lengths, in both modes, at real positions | every mask that changes a logit, including one that hides too much |
+# | a reference with the same parameters, as in `by_pytorch`, with sentences of different lengths, in both modes, at real positions | every mask that changes a logit, including one that hides too much |
 #
 # [Four more](#checks-that-need-training) need training.
 
@@ -1597,11 +1659,10 @@ verdict
 # ### With one stack, or two?
 #
 # Leave out the decoder, and you have an **encoder-only** model, for tasks where the whole text is there, such as
-# classification and search. (It cannot easily write: it has learned to fill gaps with words on both sides, and each
-# further word would change all its vectors.) Leave out the encoder, and with it the cross-attention, and you have a
-# **decoder-only** model: chapter 8's encoder layer with a causal mask. Question and answer stand in one sequence, and
-# the causal self-attention of the answer does what cross-attention did here. The words of the question then see only
-# the earlier ones, unless a *prefix* mask ([exercise 2](#exercise-2-a-prefix)) lets them see one another.
+# classification and search. Leave out the encoder, and with it the cross-attention, and you have a **decoder-only**
+# model: chapter 8's encoder layer with a causal mask. Question and answer stand in one sequence, and the causal
+# self-attention of the answer does what cross-attention did here. The words of the question then see only the earlier
+# ones, unless a *prefix* mask ([exercise 2](#exercise-2-a-prefix)) lets them see one another.
 #
 # | | masks, besides padding | is trained to | for example |
 # |---|---|---|---|
@@ -1762,27 +1823,27 @@ for kind in (OneScreen, PreNorm):
     for seed in range(2):
         torch.manual_seed(seed)
         deep = kind(len(vocabulary), 16, 2, 6, 64, dropout=0.0)  # six layers a side
-        fit(deep, for_training, peak=0.002)
+        fit(deep, for_training)
         shares[kind.__name__, seed] = share_right(deep, unseen)
         print(f"{kind.__name__}: {shares[kind.__name__, seed]:.0%} right")
-        check(deep, questions[::41], answers[::41, :-1])
+check(deep, questions[::41], answers[::41, :-1])  # the last one, pre-norm
 
 # %% tags=["proof"]
 assert (
-    max(share for (name, _), share in shares.items() if name == "OneScreen") < 0.95
+    max(share for (name, _), share in shares.items() if name == "OneScreen") < 0.3
 )
 assert min(share for (name, _), share in shares.items() if name == "PreNorm") > 0.95
 torch.manual_seed(0)
 deep = OneScreen(len(vocabulary), 16, 2, 6, 64, dropout=0.0)
-fit(deep, for_training, peak=0.01)
-assert share_right(deep, unseen) < 0.05
+fit(deep, for_training, peak=0.002)
+assert share_right(deep, unseen) > 0.6
 x, mask = torch.randn(1, 4, 8), ~torch.ones(4, 4, dtype=torch.bool).tril()
 assert Attention(8, 2)(x, x, mask)[0, -1].isnan().all()
 
 # %% [markdown]
-# In the same 250 steps, at the same peak, six pre-norm layers learn to answer and six post-norm layers only in part. At
-# a peak of 0.01 post-norm (one seed) gets hardly any answer right. [Chapter 8](08_encoder.ipynb#does-training-agree)
-# has a possible reason.
+# In the same 250 steps, at the same peak of 0.01, six pre-norm layers learn to answer, and six post-norm layers do not.
+# A smaller peak helps them: at 0.002 post-norm gets between 80 and 100 percent right, depending on the seed and the
+# machine. [Chapter 8](08_encoder.ipynb#does-training-agree) has a possible reason.
 #
 # ### Checks that need training
 #
@@ -2009,8 +2070,8 @@ assert loss[across < 0.95].min() > 9 * runs["correct"][0].max()
 # all the same, presumably because the encoder, which sees the whole question, has carried what is needed to the first
 # positions.
 #
-# **One sees padding.** The batches in training had padding, too, so the model learned to live with it; an amount that it
-# never met may change the answer. (The *decoder's* self-attention needs no padding mask where padding stands on the
+# **One sees padding.** The batches in training had padding, too, so the model learned to live with it; an amount that
+# it never met may change the answer. (The *decoder's* self-attention needs no padding mask where padding stands on the
 # right: by the causal mask no real word sees it, and the loss ignores its rows.)
 #
 # ### A tenth mistake, in no mask
@@ -2125,9 +2186,7 @@ for kind in ("yes", "why", "how"):
 # same for every mood, and the model has seen it for this person with other moods. They answer 93 percent of those that
 # ask *why*: a model that has seen *you cold* and *Ada tired* can usually say *who says I am tired*. With *how* it is
 # different. *I am fine* answers only *how are you*, so when that topic is held out, no training pair has this answer.
-# Then one answer in four is right, in single models none to all. The answers to *why* were as new, but training showed
-# the same person's answers for other moods; *how* has no moods. That may be the reason. A test set measures what its
-# split makes it measure.
+# Then one answer in four is right, in single models none to all. A test set measures what its split makes it measure.
 
 # %% tags=["proof"]
 twins = {pairs[n][0].split(" , ")[-1] for n in for_training}

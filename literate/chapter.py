@@ -20,6 +20,7 @@ TITLE = re.compile(r"# (\d+)\. \S")
 UNLISTED_TAGS = re.compile(r"\btags=\s*[^\s\[]")
 BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+|\A\s+\Z")
 MODULE = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*")
+FILE = re.compile(r"[a-z][a-z0-9_]*\.py")
 
 TAGS = {  # what an author may write, and the tags that the notebook's cell gets for it
     "check": ("check", "hide-input"),
@@ -34,7 +35,7 @@ TAGS = {  # what an author may write, and the tags that the notebook's cell gets
     "remove-cell": ("remove-cell",),
     "solution": ("solution", "hide-cell"),
 }
-METADATA = {"tags", "module", "mystnb", "title"}
+METADATA = {"tags", "module", "file", "mystnb", "title"}
 LAYOUT = {"lines_to_next_cell", "lines_to_end_of_cell_marker", "cell_marker", "region_name"}  # jupytext's own
 
 JAVASCRIPT = "%%js\n"  # what jupytext makes of a cell with language="js"
@@ -47,9 +48,9 @@ Import = ast.Import | ast.ImportFrom
 class Cell:
     """One cell of a chapter.
 
-    `line` is the line of the chapter's file on which `source` begins, `section` the last heading at or above the cell,
-    `tree` the syntax tree of a code cell (empty for the others), `title` what stands on the toggle of folded code,
-    `metadata` the rest.
+    `module` and `file` say where its code goes as well, `line` is the line of the chapter's file on which `source`
+    begins, `section` the last heading at or above the cell, `tree` the syntax tree of a code cell (empty for the
+    others), `title` what stands on the toggle of folded code, `metadata` the rest.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Cell:
     tags: tuple[str, ...]
     metadata: dict[str, Any]
     module: str | None
+    file: str | None
     line: int
     section: Section
     tree: ast.Module
@@ -138,7 +140,7 @@ def _read_cell(path: Path, marker: int, raw: NotebookNode, section: Section) -> 
         key = min(unknown)
         raise ChapterError(path, marker, f"not understood on a '# %%' line: {key} ({metadata[key]!r})")
     tags = tuple(metadata.pop("tags", ()))
-    module = metadata.pop("module", None)
+    module, file = metadata.pop("module", None), metadata.pop("file", None)
     title = metadata.pop("title", "")
     if unknown := set(tags) - set(TAGS):
         raise ChapterError(path, marker, f"unknown tag {min(unknown)!r}; known are {', '.join(TAGS)}")
@@ -148,6 +150,8 @@ def _read_cell(path: Path, marker: int, raw: NotebookNode, section: Section) -> 
         raise ChapterError(path, marker, 'the tag "export" and a module="by_hand.softmax" go together')
     if module is not None and (raw.cell_type != "code" or not MODULE.fullmatch(str(module))):
         raise ChapterError(path, marker, f"not a code cell with a module's dotted name: module={module!r}")
+    if file is not None and (raw.cell_type != "code" or module or not FILE.fullmatch(str(file))):
+        raise ChapterError(path, marker, f"not a code cell with the name of a file to begin with: file={file!r}")
 
     if raw.cell_type not in ("code", "markdown"):
         raise ChapterError(path, marker, f"a chapter's cells are code or [markdown], not [{raw.cell_type}]")
@@ -163,7 +167,7 @@ def _read_cell(path: Path, marker: int, raw: NotebookNode, section: Section) -> 
             compile(tree, str(path), "exec", dont_inherit=True)
         except SyntaxError as error:
             raise ChapterError(path, line + (error.lineno or 1) - 1, f"{type(error).__name__}: {error.msg}") from None
-    cell = Cell(raw.cell_type, source, tags, metadata, module, line, section, tree, title)
+    cell = Cell(raw.cell_type, source, tags, metadata, module, file, line, section, tree, title)
     if module is not None and not cell.is_javascript:
         _check_export(path, cell)
     return cell

@@ -61,7 +61,7 @@ def tangle(book: Book, chosen: Sequence[Chapter], *, check: bool) -> list[str]:
     chosen_modules = {export.module for export in book.exports if export.chapter in chosen}
     modules = {module.name: tangled(book, module) for module in _collect(book) if module.name in chosen_modules}
     texts = {project.package.joinpath(*name.split(".")).with_suffix(".py"): text for name, text in modules.items()}
-    texts |= _scripts(book, chosen)
+    texts |= _scripts(book, chosen) | _files(book, chosen)
     surplus = []
     if len(chosen) == len(book.chapters):
         by_hand = {path for folder in BY_HAND_FOLDERS for path in (project.package / folder).rglob("*.py")}
@@ -95,6 +95,18 @@ def _scripts(book: Book, chosen: Sequence[Chapter]) -> dict[Path, str]:
                 header = f"// Tangled from {chapter.path.as_posix()}: edit the chapter, then `make tangle`."
                 scripts.setdefault(path, [header]).append(cell.source.removeprefix(JAVASCRIPT).strip("\n"))
     return {path: "\n\n".join(parts) + "\n" for path, parts in scripts.items()}
+
+
+def _files(book: Book, chosen: Sequence[Chapter]) -> dict[Path, str]:
+    """The files that readers can take away: the cells of a chapter that name one, one after the other."""
+    texts: dict[Path, str] = {}
+    for chapter in chosen:
+        for cell in chapter.code_cells:
+            if cell.file:
+                path = book.project.root / "book" / cell.file
+                before = texts.get(path, f'"""The code of chapter {chapter.number}, "{chapter.title}", in one file."""')
+                texts[path] = f"{before}\n\n{cell.source}"
+    return {path: _ruff(book, ["format", f"--stdin-filename={path.name}"], text) for path, text in texts.items()}
 
 
 def _difference(book: Book, path: Path, text: str) -> str | None:

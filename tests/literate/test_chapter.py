@@ -110,6 +110,7 @@ CELLS_THAT_ARE_WRONG = {
     "empty cell": ("# %%\n\n# %% [markdown]\n# text", "%%\n", "a code cell without code"),
     "export of a value": (SOFTMAX + "\nTABLE = 1", "TABLE", "only imports and definitions"),
     "export of a call": (SOFTMAX + "\nsoftmax(1)", "softmax(1)", "only imports and definitions"),
+    "file not a name": ('# %% file="../softmax.py"\nimport x', "file", "a file to begin with"),
     "export of everything": ('# %% tags=["export"] module="x"\nfrom a import *', "import *", "without *"),
     "two statements on a line": ('# %% tags=["export"] module="x"\nimport a; import b', "import b", "one statement"),
     "no docstring": ('# %% tags=["export"] module="x"\n\nclass Softmax:\n    x = 1', "class", "needs a docstring"),

@@ -276,3 +276,25 @@ def test_cells_of_javascript_become_the_script_of_a_page(folder, capsys):
     folder.edit("dotformer/page/engine.js", "2 * x", "3 * x")
     assert folder.literate("tangle", "--check") == 1
     assert "dotformer/page/engine.js: not what the chapters say" in capsys.readouterr().err
+
+
+TAKEN_AWAY = """
+# %% file="model.py"
+import math
+
+# %%
+print("shown")
+
+# %% size tags=["hide-input"] file="model.py"
+x=2
+"""
+
+
+def test_cells_that_name_a_file_become_it(folder, capsys):
+    """In their order, without the others, and folded ones too; `--check` notices an edit."""
+    folder.chapter("03_softmax", TAKEN_AWAY)
+    assert folder.literate("tangle") == 0
+    assert folder.read("book/model.py").split("\n", 1)[1] == "\nimport math\n\nx = 2\n"
+    folder.edit("book/model.py", "x = 2", "x = 3")
+    assert folder.literate("tangle", "--check") == 1
+    assert "book/model.py: not what the chapters say" in capsys.readouterr().err
