@@ -13,8 +13,10 @@
 # them at once, and a sum has no order. At the end of this chapter each word carries its position, in a **positional
 # encoding**, and the verb can tell who bites.
 #
-# You need chapter 4, and sine and cosine. It takes about 26 minutes to read, and 45 for the exercises. [Going
-# further](#going-further), at the end, takes 8 more minutes.
+# You need chapter 4, and sine and cosine. It takes about 28 minutes to read, and 45 for the exercises. [Going
+# further](#going-further), at the end, takes 8 more minutes. Only the code? Read [sines and
+# cosines](#sines-and-cosines), [the PyTorch modules](#as-pytorch-modules) and [the
+# mistake](#break-it-one-word-at-a-time) that all checks of shapes miss.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One attention block is built. This chapter adds the two boxes named positions, under the encoder and under the decoder."}}
 from functools import partial
@@ -147,7 +149,23 @@ assert cosine_similarity(dog, man) < 0.5
 # slow hand hardly moves in one step, so a score can hardly choose between neighbours. Several hands together tell the
 # time, like those for seconds, minutes and hours: a slow hand tells 1, 7 and 13 apart and keeps neighbours similar, and
 # a fast hand tells neighbours apart.
-#
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Five clocks with two hands, for the positions 0, 1, 2, 7 and 13. The fast red hand, of period 6, points up at 0, a sixth of a turn further at 1, and at 7 and 13 where it was at 1. The slow blue hand, of period 60, points up at 0 and has moved a little at 1 and 2, by about 40 degrees at 7 and by nearly 80 at 13."}}
+figure, clocks = plt.subplots(1, 5, figsize=(7, 1.7))
+for axes, t in zip(clocks, (0, 1, 2, 7, 13), strict=True):
+    axes.add_patch(plt.Circle((0, 0), 1, fc="none", ec=plots.GREY, lw=1))
+    for period, color, length in (6, plots.RED, 0.95), (60, plots.BLUE, 0.65):
+        turn = 2 * np.pi * t / period
+        tip = length * np.sin(turn), length * np.cos(turn)
+        style = {"arrowstyle": "-|>", "color": color, "lw": 2}
+        axes.annotate("", tip, (0, 0), arrowprops=style)
+    axes.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), aspect="equal")
+    axes.set_title(f"position {t}", fontsize=10)
+    axes.set_axis_off()
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
 # In the original transformer each hand is a pair of numbers, the sine and the cosine of an angle. Sine and cosine waves
 # are called **sinusoids**.
 #
@@ -231,20 +249,25 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# In code, for $D = 4$ and six positions:
+# In code, and once more for $D = 4$ and six positions:
 
-# %%
-D, T = 4, 6
-omega = 10_000 ** (-np.arange(0, D, 2) / D)  # (D/2,): 1 and 1/100
-angles = np.arange(T)[:, None] * omega  # (T, 1) times (D/2,) is (T, D/2)
-encoding = np.empty((T, D))
-encoding[:, 0::2], encoding[:, 1::2] = np.sin(angles), np.cos(angles)
-assert np.allclose(encoding, table_on_paper, rtol=0, atol=0.0006)  # as above
+
+# %% tags=["nbval-check-output"]
+def encode(T, D):
+    omega = 10_000 ** (-np.arange(0, D, 2) / D)  # (D/2,): for D = 4, 1 and 1/100
+    angles = np.arange(T)[:, None] * omega  # (T, 1) times (D/2,) is (T, D/2)
+    encoding = np.empty((T, D))
+    encoding[:, 0::2], encoding[:, 1::2] = np.sin(angles), np.cos(angles)
+    return encoding  # (T, D)
+
+
+print(encode(6, 4).round(3))
 
 # %% [markdown]
 # The rest of the chapter uses three functions, folded here: `frequencies(D)` returns all the $\omega_i$,
 # `sinusoidal_encoding(positions, D)` encodes any positions, and `sinusoidal_positions(T, D)` those from 0 to $T - 1$.
-# Their code calls $D$ `d_model`.
+# Their code calls $D$ `d_model`. (The signatures `@shapes` and `Float[...]` only check shapes; leave them out
+# elsewhere.)
 
 # %% tags=["export", "hide-input"] module="by_hand.positions"
 import numpy as np
@@ -289,7 +312,8 @@ def sinusoidal_positions(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
 
 
 # %% tags=["proof"]
-assert np.allclose(sinusoidal_positions(6, 4), table_on_paper, rtol=0, atol=0.0006)
+assert np.allclose(encode(6, 4), table_on_paper, rtol=0, atol=0.0006)
+assert np.allclose(sinusoidal_positions(6, 4), encode(6, 4))
 encodings = sinusoidal_positions(50, 32)
 assert np.allclose(
     encodings, [position_by_loop(t, 32) for t in range(50)], rtol=0, atol=1e-12
@@ -462,9 +486,8 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 
 # %% [markdown]
 # At $D = 32$ each position from 2 on gives 0.85 to the one before it. The rest goes mostly to the neighbours of that
-# one. Position 1 gives 0.92, because the position that it looks for, 0, has a neighbour on one side only. Position 0
-# looks for position −1 and finds itself, the nearest. The factor 20 is needed because neighbours' scores differ only a
-# little: without it no weight exceeds about 0.21.
+# one. Position 0 looks for position −1 and finds itself, the nearest. The factor 20 is needed because neighbours'
+# scores differ only a little: without it no weight exceeds about 0.21.
 #
 # With $R_1$ each position looks one word ahead, with $R_{-r}$ it looks $r$ words back. So *any* position can win.
 # Before and after are told apart, because the rotation moves the peak to one side.
@@ -481,9 +504,9 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # | one-hot | yes | yes | yes | yes | no | no |
 # | sinusoids | yes | yes | yes | yes | yes | yes |
 #
-# One-hot grants *same step*, because one matrix can shift every code by one, and *any can win*, because a query that
-# equals a code picks that position. *No last* says only that the formula has a vector for every position; [a later
-# section](#could-the-encoding-be-learned) asks whether a trained model can use it.
+# One-hot grants *same step*, because one matrix can shift every code by one (except the last), and *any can win*,
+# because a query that equals a code picks that position. *No last* says only that the formula has a vector for every
+# position; [a later section](#could-the-encoding-be-learned) asks whether a trained model can use it.
 #
 # ### The dog and the man
 #
@@ -519,20 +542,8 @@ for sentence in ("dog bites man", "man bites dog"):
     assert biter == sentence.split()[0]
 
 # %% [markdown]
-# So the verb can tell who bites. But here words and positions had entries of their own, and we chose the matrices. Now
-# let them share the *same* 16 entries, with the random words and matrices from the beginning of the chapter. Random
-# matrices do not look back, so ask only whether the verb notices the order:
-
-# %%
-p = sinusoidal_positions(3, 16)
-dog_bites = verb_after_attention(dog + p[0], bites + p[1], man + p[2])
-man_bites = verb_after_attention(man + p[0], bites + p[1], dog + p[2])
-difference = np.abs(dog_bites - man_bites).max()
-print(f"largest difference in what the verb receives: {difference:.2f}")
-assert difference > 0.1
-
-# %% [markdown]
-# Making use of the difference is left to training.
+# So the verb can tell who bites. Here words and positions had entries of their own, and we chose the matrices. In a
+# model they share entries, and training finds matrices that can use them.
 #
 # ## Does adding destroy the word?
 #
@@ -558,7 +569,8 @@ assert difference > 0.1
 # ## Could the encoding be learned?
 #
 # Sines and cosines are a fixed formula. Some models, among them BERT and GPT-2, instead start with a random vector for
-# every position and train it, like the word vectors: **learned position embeddings**.
+# every position and train it, like the word vectors: **learned position embeddings**. Of the wishes above these grant
+# that any position can win. What else they need, training must find, and they have a last position.
 #
 # Take a small task without words: every position must attend to the one before it. The encodings are the rows of a
 # matrix $E$, and the scores are $E A E^\top$, where a learned matrix $A$ takes the place of $W_Q W_K^\top$. We compare
@@ -666,6 +678,47 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # table 3, row E), and preferred sinusoids in the hope of longer texts.
 
 # %% [markdown]
+# ## As PyTorch modules
+#
+# In a model, positions are added to a batch $(B, T, D)$. Sinusoids are a *buffer*: it moves to the GPU with the model,
+# and is not trained. Learned positions are an `nn.Embedding`. (The paper applies *dropout* to the sum, [chapter
+# 8](08_encoder.ipynb#the-encoder-layer).)
+
+# %%
+import torch
+from torch import nn
+
+
+class Sinusoids(nn.Module):
+    def __init__(self, d_model, max_length=5000, dropout=0.1):
+        super().__init__()
+        self.register_buffer(
+            "table", torch.tensor(encode(max_length, d_model)).float()
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x, start=0
+    ):  # x (B, T, D); start: where its first word stands
+        return self.dropout(x + self.table[start : start + x.shape[1]])
+
+
+class Learned(nn.Module):
+    def __init__(self, d_model, max_length=512):
+        super().__init__()
+        self.table = nn.Embedding(max_length, d_model)
+
+    def forward(self, x, start=0):
+        return x + self.table.weight[start : start + x.shape[1]]
+
+
+x = torch.randn(2, 6, 16)
+for module in Sinusoids(16).eval(), Learned(16):
+    at_once = module(x)
+    one_by_one = [module(x[:, t : t + 1], start=t) for t in range(6)]
+    assert torch.allclose(at_once, torch.cat(one_by_one, dim=1))
+
+# %% [markdown]
 # ## Break it: one word at a time
 #
 # A model that generates text one word at a time keeps the keys and values of the earlier words ([chapter
@@ -687,7 +740,7 @@ for t in range(4):
 # reveals the mistake, because there whole sentences are encoded at once.
 #
 # The check that finds it: **one at a time must equal all at once**. The cure is to say where the word stands, which is
-# why `sinusoidal_encoding` takes positions.
+# why the modules above have `start`, and `sinusoidal_encoding` takes positions.
 
 # %%
 counted = np.stack([words[t] + sinusoidal_encoding(t, 8) for t in range(4)])
@@ -789,7 +842,11 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 # | applied | once, before the first layer; residual connections (chapter 8) carry them upwards | in every layer, so no layer relies on those below to pass positions on |
 #
 # Many open language models of today use rotary positions, among them Llama ([Touvron and others,
-# 2023](https://arxiv.org/abs/2302.13971)); [chapter 19](19_modern.ipynb) builds such a model. [Going
+# 2023](https://arxiv.org/abs/2302.13971)); [chapter 19](19_modern.ipynb#rope-turn-the-query-and-the-key) builds such a
+# model. There queries and keys are $(B, H, T, d_k)$, and the sines and cosines of all angles, $(T, d_k/2)$, serve every
+# head; when a model writes word by word, they too must start where the word stands. Published code differs in two
+# points: which entries make a pair, neighbours as here or the two halves, and which way they turn. Either choice passes
+# every check of distances, so where weights are published, compare outputs, too. [Going
 # further](#other-ways-to-encode-the-distance) has other ways to encode the distance.
 
 # %% [markdown]
@@ -894,25 +951,21 @@ verdict
 # %% [markdown]
 # ### Exercise 3: Rotate without a matrix
 #
-# *Harder, 20 minutes.* Multiplying by $R_t$ costs $D^2$ products, and nearly all are with 0. Rotate row $t$ of `x` by
-# $t$ steps, so that it equals `x[t] @ rotation_matrix(t, D)`, without building any matrix. `frequencies(D)` gives the
-# angles of one step.
+# *Harder, 20 minutes.* Multiplying by $R_t$ costs $D^2$ products, and nearly all are with 0. Given rows `x` and the
+# position at which each stands, turn every row by its position, so that row $n$ equals
+# `x[n] @ rotation_matrix(positions[n], D)`, without building any matrix. `frequencies(D)` gives the angles of one step.
 
 
 # %% tags=["exercise"]
-def rotate(x):
-    """Row t of x (T, D) turned by t steps: (T, D)."""
+def rotate(x, positions):
+    """Each row of x (T, D) turned by its position (T,): (T, D)."""
     ...
 
 
 # %% tags=["check"]
-def turned(x, sign=1, swap=False, halves=False, still=False):
+def turned(x, positions, sign=1, swap=False, halves=False):
     """Rotary positions as an exercise's answers give them, right or with one mistake."""
-    angles = (
-        (0 if still else sign)
-        * np.arange(len(x))[:, None]
-        * frequencies(x.shape[1])
-    )
+    angles = sign * np.asarray(positions)[:, None] * frequencies(x.shape[1])
     half = x.shape[1] // 2
     first, second = (
         (x[:, :half], x[:, half:]) if halves else (x[:, 0::2], x[:, 1::2])
@@ -931,30 +984,39 @@ def turned(x, sign=1, swap=False, halves=False, still=False):
 rng = np.random.default_rng(11)
 check_rotate = partial(
     checks.check,
-    reference=lambda x: np.array(
-        [row @ rotation_matrix(t, x.shape[1]) for t, row in enumerate(x)]
+    reference=lambda x, positions: np.array(
+        [
+            row @ rotation_matrix(int(t), x.shape[1])
+            for t, row in zip(positions, x, strict=True)
+        ]
     ),
-    cases=[(rng.standard_normal((3, 4)),), (rng.standard_normal((5, 8)),)],
+    cases=[
+        (rng.standard_normal((3, 4)), np.arange(3)),
+        (rng.standard_normal((5, 8)), np.array([7, 0, 1, 2, 40])),
+    ],
     properties=[checks.same_shape_as_first_argument],
     mistakes={
-        "both sines have the wrong sign: that is the other way round, and the formula of the RoFormer paper, whose pairs are (cos, sin); ours are (sin, cos)": lambda x: (
-            turned(x, sign=-1)
+        "both sines have the wrong sign: that is the other way round, and the formula of the RoFormer paper, whose pairs are (cos, sin); ours are (sin, cos)": lambda x, positions: (
+            turned(x, positions, sign=-1)
         ),
-        "you pair the first half with the second, as some models do; here entries 2i and 2i + 1 make a pair": lambda x: (
-            turned(x, halves=True)
+        "you pair the first half with the second, as some models do; here entries 2i and 2i + 1 make a pair": lambda x, positions: (
+            turned(x, positions, halves=True)
         ),
-        "the right numbers in the wrong columns: put each pair back side by side": lambda x: (
-            turned(x, swap=True)
+        "the right numbers in the wrong columns: put each pair back side by side": lambda x, positions: (
+            turned(x, positions, swap=True)
         ),
-        "nothing is turned": lambda x: turned(x, still=True),
+        "you count the rows: each row brings its position along": lambda x, positions: (
+            turned(x, range(len(x)))
+        ),
+        "nothing is turned": lambda x, positions: x,
     },
 )
 check_rotate(rotate)
 
 
 # %% tags=["solution"]
-def rotate(x):
-    angles = np.arange(len(x))[:, None] * frequencies(x.shape[1])  # (T, D/2)
+def rotate(x, positions):
+    angles = positions[:, None] * frequencies(x.shape[1])  # (T, D/2)
     first, second = x[:, 0::2], x[:, 1::2]
     rotated = np.empty(x.shape)
     rotated[:, 0::2] = first * np.cos(angles) + second * np.sin(angles)
@@ -1191,14 +1253,15 @@ quiz.several_choices(
 # ### Other ways to encode the distance
 #
 # Models with rotary positions often fail beyond the trained length, too. One suspect: their slow pairs turn there by
-# angles that no score has seen. So for longer texts the angles are rescaled into the trained range, and a little more
-# training accustoms the model to the smaller steps (*position interpolation*, [Chen and others,
-# 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)).
+# angles that no score has seen. So for longer texts all angles are scaled down into the trained range (*position
+# interpolation*, [Chen and others, 2023](https://arxiv.org/abs/2306.15595)), or only those of the slow pairs (*YaRN*,
+# [Peng and others, 2023](https://arxiv.org/abs/2309.00071)), and a little more training accustoms the model to the
+# smaller steps.
 #
 # Can rotary positions look *one word back*? Yes. Let every key be the same $k$ and every query $k R_{-1}$, whatever the
 # words. A model can do this if its projections add a constant vector, a *bias*: with $W_Q = W_K = 0$ only biases are
-# left. Turned, query and key are $k R_{t-1}$ and $k R_s$. Their score, $k R_{t-s-1} \, k^\top$, is largest at
-# $s = t - 1$, where they are equal.
+# left. (Llama has no biases; there a part that all words have in common can serve.) Turned, query and key are
+# $k R_{t-1}$ and $k R_s$. Their score, $k R_{t-s-1} \, k^\top$, is largest at $s = t - 1$, where they are equal.
 #
 # Rotations are not the only way to encode the distance (the first in a transformer was [Shaw and others,
 # 2018](https://arxiv.org/abs/1803.02155)):

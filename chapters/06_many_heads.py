@@ -388,7 +388,7 @@ for start, end, word in [
     across = start[1] == end[1]
     x, y = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
     if across:
-        axes.text(x, y + 0.35, word, ha="center", fontsize=9)
+        axes.text(x, y + 0.35, word, ha="center", fontsize=8)
     else:
         axes.text(x + 0.2, y, word, va="center", fontsize=9)
 axes.set(xlim=(-0.2, 19.2), ylim=(-3.8, 8.8), aspect="equal")
