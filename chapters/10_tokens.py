@@ -10,13 +10,13 @@
 #
 # The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no number
 # for her name. By the end of this chapter you will have a **tokenizer**, which turns any text into numbers and back. It
-# decides what a model sees. Inside a sentence, one of our tokenizers cuts *Straßenbahnhaltestelle*, German for *tram
-# stop*, into *Straßenbahn | halt | estelle*, and 12345 into *12 | 3 | 4 | 5*. Such cuts hide letters and misalign
-# digits, which is thought to be one reason why models count letters and add numbers badly. You also see how a typed
-# text can act as a command, and how sentences become a batch.
+# decides what a model sees: one of ours cuts 12345 into *12 | 3 | 4 | 5*. Such cuts hide letters and misalign digits,
+# which is thought to be one reason why models count letters and add numbers badly. You also see how a typed text can
+# act as a command, and how sentences become a batch.
 #
 # You need some Python and almost no mathematics. It takes about 30 minutes to read, and 45 for the exercises. [Going
-# further](#going-further), at the end, takes 4 more minutes.
+# further](#going-further), at the end, takes 4 more minutes. Only the code? Read [the definition](#the-definition) and
+# [the mistake](#break-it-text-that-acts-as-a-command).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
 from functools import partial
@@ -263,8 +263,10 @@ def merge_pair(word: Sequence[int], pair: tuple[int, int], new: int) -> list[int
 
 
 # %%
-def learn_slowly(texts, count):
-    """The merging by hand, over bytes. Of equally frequent pairs the smaller is merged."""
+from collections import Counter
+
+
+def learn_slowly(texts, count):  # of equally frequent pairs the smaller is merged
     words = [list(w.encode()) for text in texts for w in pretokenize(text)]
     merges = []
     for made in range(256, 256 + count):
@@ -374,8 +376,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # bytes of each token ID (none for a special token), and `decode` joins them.
 #
 # The heart is `_merge`. The *rank* of a pair says how early it was learned, 0 for the first. `_merge` takes, again and
-# again, the learned pair of lowest rank in the word, until there is none. In *seat* only *e a* is a learned pair, of rank
-# 0, so the word becomes *s ea t*. Now *ea t*, of rank 3, is one, and the word becomes *s eat*. That is two rounds
+# again, the learned pair of lowest rank in the word, until there is none. In *seat* only *e a* is a learned pair, of
+# rank 0, so the word becomes *s ea t*. Now *ea t*, of rank 3, is one, and the word becomes *s eat*. That is two rounds
 # instead of four merges, and a large tokenizer has thousands of merges.
 #
 # The result is the same as from going through all merges in order. A merge brings only pairs with its new symbol into
@@ -514,13 +516,14 @@ plt.show()
 
 # %% [markdown]
 # The space is a token of its own, because our four words had no space before them, so no merge could learn one. From
-# running text a tokenizer could learn *␣eat*. Python writes the two bytes of *ë* as `\xc3` and `\xab`.
+# running text a tokenizer could learn *␣eat*.
 #
 # A single token may be part of a character, so a program that prints tokens as they are generated must wait until a
 # character is complete (exercise 1).
 
 # %% [markdown]
-# Now train a tokenizer on the 9,500 German numbers, with 60 merges, printed in the order of learning:
+# Now train a tokenizer on the 9,500 German numbers, with 60 merges, printed in the order of learning. (For texts of
+# your own: `from dotformer.tokens import BPETokenizer`; `save` and `load` keep it in a file.)
 
 # %%
 tokenizer = BPETokenizer.train(seen, vocab_size=3 + 256 + 60)
@@ -557,7 +560,8 @@ assert tokenizer.tokenize("sechsunddreißig") == ["sechs", "und", "dreißig"]
 
 # %% [markdown]
 # The tokenizer has found *hundert*, *tausend*, *und* and *zig*, but for *zwanzig*, 60 merges were too few. The new
-# words take 5.6 tokens each, where letters needed 32.
+# words take 5.6 tokens each, where letters needed 32. To test a tokenizer, check the round trip, the merges by hand,
+# and that a [library](#is-it-the-same-as-the-librarys) given its merges cuts strange texts alike.
 #
 # What it never met falls apart into letters and bytes, but nothing is lost: Zoë, for whom the last chapter had no
 # number, is four tokens.
@@ -629,8 +633,8 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 #   training how many *a*'s it contains, or must first spell it out.
 # - *Arithmetic.* 12345 begins with the token *␣12*, because no merge joins it to *3*. Another number may be cut
 #   elsewhere, so the digits of two numbers need not line up. Many newer tokenizers therefore cut numbers into single
-#   digits or groups of three. In numbers of unequal length groups line up only if counted from the right, where the
-#   units stand: *12 | 345*. Single digits cost more tokens for each number, and groups about 1,000 tokens to learn.
+#   digits or groups of up to three. In numbers of unequal length groups line up only if counted from the right, where
+#   the units stand: *12 | 345*. Single digits cost more tokens for each number, and groups about 1,000 tokens to learn.
 # - *Case and spaces.* The words *␣tea*, *tea* and *␣TEA* share no token, so the model must learn that they are similar.
 #   And a *prompt*, the text that a model is to continue, should not end with a space. In training nearly every space
 #   was part of the token that begins the next word, so the model hardly ever saw one alone.
@@ -644,13 +648,13 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # such as that of an output layer which does not share the embedding table.
 #
 # Second, later tokens tend to be rarer, because each merge takes the most frequent pair that is left: by hand the
-# counts were 12, 9, 5, 3. So later merges also shorten texts less. We call a token *rare* if the training text uses it
-# fewer than 100 times. Rare tokens stay **undertrained**, because their rows are seldom looked up. In large models
-# *glitch tokens* cause odd answers: most were probably frequent in the tokenizer's training text but hardly occurred in
-# the model's.
+# counts were 12, 9, 5, 3. So later merges also shorten texts less. (An early token can become rare, too: by hand, the
+# later merges left no *ea* by itself.) We call a token *rare* if the training text uses it fewer than 100 times. Rare
+# tokens stay **undertrained**, because their rows are seldom looked up. In large models *glitch tokens* cause odd
+# answers: most were probably frequent in the tokenizer's training text but hardly occurred in the model's.
 #
 # **Fertility**, the average number of tokens per word, says how much shorter texts become. Here it is on held-out
-# captions. A word is what stands between two spaces, so *tea.* is one word and at least two tokens.
+# captions; a word is what stands between two spaces.
 
 # %% tokens per word, and rare tokens tags=["hide-input"]
 print("            tokens per word                 share of merged")
@@ -675,10 +679,8 @@ for row in captions["sizes"]:
 # the vocabulary. In [our trials](#which-vocabulary-is-best), with one pass over the text, 16,000 tokens, the most that
 # we tried there, predicted held-out text best, although nearly all of its merged tokens are rare. In translation,
 # Sennrich and Zhang found, small vocabularies help small corpora. So compare a few sizes by what the models cost and by
-# their loss on held-out text.
-#
-# Take this loss per byte, because a loss per token cannot be compared between vocabularies: longer tokens are fewer,
-# and each is harder to predict ([more](#which-vocabulary-is-best)).
+# their loss on held-out text, taken [per byte](#which-vocabulary-is-best), because longer tokens are fewer, and each is
+# harder to predict.
 #
 # The original transformer had 37,000 tokens for English and German together. Today's models often have 100,000 or more,
 # and can afford it, because a token's count grows with the training text, and in a large model the table of embeddings
@@ -787,8 +789,8 @@ assert convenient.decode(convenient.encode(message)) != message
 # ## Batches with little padding
 #
 # Each sentence is now a list of token IDs, and these lists differ in length. A batch is one tensor, so its lists are
-# filled up to the longest with `<pad>`. Sentences of 2, 3 and 7 tokens make $3 \cdot 7 = 21$ tokens, of which 9, or 43
-# percent, are padding.
+# filled up to the longest with `<pad>`. Sentences of 2, 3 and 7 tokens make $3 \cdot 7 = 21$ tokens, of which 9 are
+# padding.
 #
 # The padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding.
 # Without it padding would take a share of the softmax, so a sentence's outputs would depend on its batch. (The encoder
@@ -885,9 +887,8 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# Sorting by length saves nearly all of the padding. (A limit in tokens saves slightly less, but all its batches cost
-# about the same.) The order of the batches is random, or the model would get all short sentences first, and might
-# forget them over the long ones. Here are sixteen of the texts in batches of four:
+# Sorting by length saves nearly all of the padding.  The order of the batches is random, or the model would get all
+# short sentences first, and might forget them over the long ones. Here are sixteen of the texts in batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: three quarters as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)
@@ -937,7 +938,7 @@ quiz.one_choice(
 # have not been printed yet. Return the text that can be printed, and the bytes that must wait because their character
 # is not complete. In UTF-8 the first byte of a character says how many it has: 0 to 127 one, 192 to 223 two, 224 to 239
 # three, and from 240 on four. The bytes after the first lie from 128 to 191. The bytes that you get are valid, but may
-# stop inside a character.
+# stop inside a character. (Python has this as `codecs.getincrementaldecoder`.)
 
 
 # %% tags=["exercise"]
