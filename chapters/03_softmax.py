@@ -13,8 +13,9 @@
 # from the best match. And it shows why transformers divide their scores by the square root of the width of the keys.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. The chapter
-# takes about 28 minutes to read, and 20 for the exercises. [Going further](#going-further), at the end, takes 8 more
-# minutes.
+# takes about 29 minutes to read, and 20 for the exercises. [Going further](#going-further), at the end, takes 7 more
+# minutes. Only the code? Read [scaled dot-product attention](#scaled-dot-product-attention) and the two sections *Break
+# it*.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
 from functools import partial
@@ -82,7 +83,7 @@ with np.errstate(all="ignore"):
 # how two good ones share: if the lowest score is 4, keys with 6 and 5 share 2 to 1; if it is $-100$, they share 106 to
 # 105, almost equally. So we ask for five things:
 #
-# 1. Every share is positive.
+# 1. Every share of a finite score is positive.
 # 2. The shares sum to 1.
 # 3. A higher score gets a larger share.
 # 4. A common shift of all scores changes no share.
@@ -141,15 +142,14 @@ assert np.allclose(shares_by_loop([10, 11, 12]), shares_by_loop([0, 1, 2]))
 assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 
 # %% [markdown]
-# This function is the **softmax**, the soft form of the hard choice. (The soft form of the *maximum* would be
-# $\ln \sum_j e^{s_j}$, whose derivative with respect to $s_i$ is $w_i$.) The hard choice is the *argmax*: written as
+# This function is the **softmax**, the soft form of the hard choice.  The hard choice is the *argmax*: written as
 # shares, it gives 1 to the largest score and 0 to the rest (a *one-hot* vector). The scores that go into a softmax are
 # also called *logits*. For a row of $S$ scores, $s_1, \dots, s_S$,
 #
 # $$\operatorname{softmax}(s)_i = \frac{e^{s_i}}{\sum_{j=1}^{S} e^{s_j}} .$$
 #
-# In attention its results are called **weights**. Unlike the weights of a network, which are learned, these are
-# computed afresh from the scores.
+# In attention its results are called **attention weights**, weights for short. Unlike the weights of a network, which
+# are learned, these are computed afresh from the scores.
 #
 # If you add a number $c$ to every score, no weight changes: $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ cancels.
 # This is called **shift invariance**. So with two keys only the difference $x = s_1 - s_2$ counts. Divide numerator and
@@ -223,9 +223,9 @@ quiz.one_choice(
 # A sum whose weights are not negative and sum to 1 is a **weighted average**, or *convex combination*: each number of
 # the answer lies between the smallest and the largest in its column of the values.
 #
-# Now take $T$ queries at once, and $S$ keys whose values have the width $D$. The weights are a matrix $W$ of shape
-# $(T, S)$, with a row for each query, and the values a matrix $V$ of shape $(S, D)$, with a row for each key. Row $O_i$
-# of their product $O$ is the answer to query $i$:
+# Now take $T$ queries at once, and $S$ keys whose values have the width $D$ ($d_v$ in the paper). The weights are a
+# matrix $W$ of shape $(T, S)$, with a row for each query, and the values a matrix $V$ of shape $(S, D)$, with a row for
+# each key. Row $O_i$ of their product $O$ is the answer to query $i$:
 #
 # $$O = W V , \qquad O_i = \sum_{j=1}^{S} W_{ij} \, V_j .$$
 #
@@ -273,10 +273,7 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 # it rounds to 0. And since the weights always sum to 1, a soft look-up always hands over something: it cannot answer
 # *nothing found*, unless a value is near 0, or values cancel out. (When nothing fits, trained models often give the
 # weight to one token where it does no harm, an [attention
-# sink](15_pretrained.ipynb#why-do-heads-look-at-tokens-that-stand-for-no-word).) A sigmoid of each score could answer
-# *nothing found*, because its shares need not sum to 1. But then the answer is no average: it grows with the number of
-# keys, and keys do not compete. Models that use it subtract about $\ln S$ from every score ([Ramapuram and others,
-# 2024](https://arxiv.org/abs/2409.04431)).
+# sink](15_pretrained.ipynb#why-do-heads-look-at-tokens-that-stand-for-no-word).)
 
 # %% [markdown]
 # Does the blend still jump when the query turns? Ask with $(x, 1, 0)$, let $x$ run from $-2$ to 2, and look at the
@@ -360,6 +357,41 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 
 # %% tags=["proof"]
 assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
+
+# %% [markdown]
+# ## Break it: the wrong axis
+#
+# A matrix of scores has two axes, `softmax` takes an `axis`, and it is easy to name the wrong one. Here are three
+# queries and three keys:
+
+# %% tags=["nbval-check-output"]
+three = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 0.0], [1.0, 0.0, 1.0]])
+over_keys, over_queries = softmax(three, axis=-1), softmax(three, axis=0)
+print(over_keys.round(2), "\n")
+print(over_queries.round(2))
+
+# %% [markdown]
+# The shape is the same, and all numbers are positive. But look at the first row of the second: its scores are 2, 1 and
+# 0, and the key with score 0 gets more than the key with score 1. In each *column* the order is right, because this
+# matrix answers another question: not "how does this query share out its attention?" but "how do the queries share out
+# this key?" The sums tell them apart.
+
+# %% tags=["nbval-check-output"]
+print("softmax over keys,    row sums:", over_keys.sum(axis=1).round(2))
+print("softmax over queries, row sums:", over_queries.sum(axis=1).round(2))
+try:
+    weighted_average(over_queries, np.eye(3))
+except ValueError as error:
+    print("weighted_average says:", error)
+
+# %% [markdown]
+# With equal scores, and as many keys as queries, all weights are $\frac1S$ over either axis, and nobody would notice.
+# So test with scores that differ, and with more keys than queries: over the wrong axis each key's column sums to 1, and
+# there are more columns than rows, so the rows cannot all sum to 1.
+
+# %% tags=["proof"]
+assert np.allclose(over_keys.sum(axis=1), 1)
+assert over_queries.sum(axis=1).round(2).tolist() == [0.99, 1.15, 0.86]
 
 # %% [markdown]
 # ## Temperature
@@ -497,7 +529,8 @@ for j in range(3):
 # $w_i w_j$ off the diagonal is then nearly 0, too, because at least one of its two factors is. With the weights 0.99,
 # 0.005 and 0.005 no entry of $J$ is larger than 0.01 in absolute value. **A softmax that is sure of itself has stopped
 # listening**: nudge its scores, and the weights hardly move. A softmax that gives one key nearly all the weight is
-# called **saturated**.
+# called **saturated**. (All derivatives are small for equal weights over very many keys, too, but there every score
+# still counts alike.)
 #
 # To find such softmaxes in a model, look at the largest weight of each row and at the spread of its scores. ([Exercise
 # 1](#exercises) has another measure, the *perplexity*.) But not every one is a fault, because after training a sharp
@@ -608,11 +641,82 @@ assert all(0.25 < divided < 0.33 for _, divided, _ in luckiest.values())
 assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 
 # %% [markdown]
+# ### Scaled dot-product attention
+#
+# With the scaling, the soft look-up has four steps: dot product, scaling, softmax and blend. Stack the queries as rows
+# of $Q$, $(T, d_k)$, the keys as rows of $K$, $(S, d_k)$, and the values as rows of $V$, $(S, D)$:
+#
+# $$O = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
+
+
+# %% tags=["nbval-check-output"]
+def attention(queries, keys, values):  # (..., T, d_k), (..., S, d_k), (..., S, D)
+    scaled = queries @ keys.swapaxes(-1, -2) / np.sqrt(keys.shape[-1])
+    powers = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    weights = powers / powers.sum(axis=-1, keepdims=True)  # (..., T, S)
+    return weights @ values  # (..., T, D)
+
+
+print(attention(query[None], keys, values).round(2))  # [None]: a matrix of one row
+
+# %% [markdown]
+# It needs NumPy alone. PyTorch has it as `F.scaled_dot_product_attention`, and the softmax as `torch.softmax`.
+#
+# Here $d_k = 3$, so dividing by $\sqrt 3$ makes the choice softer. The train's weight rises from 0.005 to 0.034, and
+# the answer costs 3.91, more than coffee alone. That is no improvement, because our scores were not too large: the
+# division is meant for wide vectors with entries of about 1.
+
+# %% tags=["proof"]
+shares = softmax(keys @ query / np.sqrt(3))
+assert shares[3].round(3) == 0.034 and softmax(keys @ query)[3].round(3) == 0.005
+assert round((shares @ values)[0], 2) == 3.91
+
+# %% [markdown]
+# ### Which d is under the root?
+#
+# The number $d_k$ is the width of one key, which is the number of products in one score. A transformer runs several
+# attentions side by side, called **heads** (chapter 6). Each head has narrow keys of its own, and their width is $d_k$.
+# Many libraries call it `head_dim`. So $d_k$ is not the width of a word's vector, which is 512 in the original paper.
+
+# %% tags=["quiz"]
+d_model, num_heads, words = 768, 12, 100
+quiz.number(
+    "A model's words have vectors of width 768. It runs 12 heads, each with keys a twelfth as wide, on a sentence of 100 words. By which number are the scores divided?",
+    np.sqrt(d_model / num_heads),
+    tolerance=0.01,
+    feedback="Yes: each head's keys have 768 / 12 = 64 entries, and $\\sqrt{64} = 8$.",
+    mistakes=[
+        (
+            np.sqrt(d_model),
+            "That is $\\sqrt{768}$, the root of the whole width. One score sums only the entries of one head.",
+        ),
+        (
+            np.sqrt(words),
+            "That is the root of the number of words. Words are compared with each other, not summed in a score.",
+        ),
+        (
+            d_model / num_heads,
+            "That is the width of one key. Its *root* is the typical size of a score.",
+        ),
+        (
+            num_heads,
+            "That is the number of heads. It says how many keys a word has, not how wide one is.",
+        ),
+        (
+            np.sqrt(num_heads),
+            "That is the root of the number of heads, which says nothing about how many products a score sums.",
+        ),
+    ],
+    otherwise="First find the width of one key of one head; then take its root.",
+)
+
+# %% [markdown]
 # ### What does saturation cost?
 #
 # The paper that introduced the transformer ([Vaswani and others, 2017](https://arxiv.org/abs/1706.03762)) gives the
 # reason as a guess: "we suspect that for large values of $d_k$, the dot products grow large in magnitude, pushing the
-# softmax function into regions where it has extremely small gradients". Let us test the suspicion.
+# softmax function into regions where it has extremely small gradients". Let us test the suspicion, on queries alone; no
+# network is trained.
 #
 # Call the first key the right one: learning should raise its weight, $w_1$, by changing the query $q$. Key $j$ is a
 # vector $k_j$ with the score $q \cdot k_j / \tau$, where $\tau$ is $\sqrt{d_k}$, or 1 without the division. The
@@ -698,72 +802,6 @@ for width, expected in ((64, 0.012), (1024, 0.003)):  # divided by d_k itself
 # equally short, so one larger learning rate suits all: with 1000 all queries succeed at both widths.) [Going
 # further](#can-a-query-still-learn) has the code, and shows [when the division matters
 # less](#when-does-it-matter-less).
-
-# %% [markdown]
-# ### Scaled dot-product attention
-#
-# With the scaling, the soft look-up has four steps: dot product, scaling, softmax and blend. Stack the queries as rows
-# of $Q$, $(T, d_k)$, the keys as rows of $K$, $(S, d_k)$, and the values as rows of $V$, $(S, D)$:
-#
-# $$O = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
-
-
-# %% tags=["nbval-check-output"]
-def attention(queries, keys, values):  # (T, d_k), (S, d_k), (S, D) -> (T, D)
-    scaled = queries @ keys.T / np.sqrt(keys.shape[1])  # (T, S)
-    return softmax(scaled) @ values
-
-
-print(attention(query[None], keys, values).round(2))  # [None]: a matrix of one row
-
-# %% [markdown]
-# Here $d_k = 3$, so dividing by $\sqrt 3$ makes the choice softer. The train's weight rises from 0.005 to 0.034, and
-# the answer costs 3.91, more than coffee alone. That is no improvement, because our scores were not too large: the
-# division is meant for wide vectors with entries of about 1.
-
-# %% tags=["proof"]
-shares = softmax(keys @ query / np.sqrt(3))
-assert shares[3].round(3) == 0.034 and softmax(keys @ query)[3].round(3) == 0.005
-assert round((shares @ values)[0], 2) == 3.91
-
-# %% [markdown]
-# ### Which d is under the root?
-#
-# The number $d_k$ is the width of one key, which is the number of products in one score. A transformer runs several
-# attentions side by side, called **heads** (chapter 6). Each head has narrow keys of its own, and their width is $d_k$.
-# Many libraries call it `head_dim`. So $d_k$ is not the width of a word's vector, which is 512 in the original paper.
-
-# %% tags=["quiz"]
-d_model, num_heads, words = 768, 12, 100
-quiz.number(
-    "A model's words have vectors of width 768. It runs 12 heads, each with keys a twelfth as wide, on a sentence of 100 words. By which number are the scores divided?",
-    np.sqrt(d_model / num_heads),
-    tolerance=0.01,
-    feedback="Yes: each head's keys have 768 / 12 = 64 entries, and $\\sqrt{64} = 8$.",
-    mistakes=[
-        (
-            np.sqrt(d_model),
-            "That is $\\sqrt{768}$, the root of the whole width. One score sums only the entries of one head.",
-        ),
-        (
-            np.sqrt(words),
-            "That is the root of the number of words. Words are compared with each other, not summed in a score.",
-        ),
-        (
-            d_model / num_heads,
-            "That is the width of one key. Its *root* is the typical size of a score.",
-        ),
-        (
-            num_heads,
-            "That is the number of heads. It says how many keys a word has, not how wide one is.",
-        ),
-        (
-            np.sqrt(num_heads),
-            "That is the root of the number of heads, which says nothing about how many products a score sums.",
-        ),
-    ],
-    otherwise="First find the width of one key of one head; then take its root.",
-)
 
 # %% [markdown]
 # ## Exercises
@@ -897,7 +935,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# This part holds two questions about the division, a mistake, and the end of a proof. No later chapter needs them.
+# This part holds two questions about the division, and the end of a proof. No later chapter needs them.
 #
 # ### Can a query still learn?
 #
@@ -1037,41 +1075,6 @@ assert [
 assert ends["scaled", 64][3] == ends["scaled", 1024][3] == 1
 
 # %% [markdown]
-# ### Break it: the wrong axis
-#
-# A matrix of scores has two axes, `softmax` takes an `axis`, and it is easy to name the wrong one. Here are three
-# queries and three keys:
-
-# %% tags=["nbval-check-output"]
-three = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 0.0], [1.0, 0.0, 1.0]])
-over_keys, over_queries = softmax(three, axis=-1), softmax(three, axis=0)
-print(over_keys.round(2), "\n")
-print(over_queries.round(2))
-
-# %% [markdown]
-# The shape is the same, and all numbers are positive. But look at the first row of the second: its scores are 2, 1 and
-# 0, and the key with score 0 gets more than the key with score 1. In each *column* the order is right, because this
-# matrix answers another question: not "how does this query share out its attention?" but "how do the queries share out
-# this key?" The sums tell them apart.
-
-# %% tags=["nbval-check-output"]
-print("softmax over keys,    row sums:", over_keys.sum(axis=1).round(2))
-print("softmax over queries, row sums:", over_queries.sum(axis=1).round(2))
-try:
-    weighted_average(over_queries, np.eye(3))
-except ValueError as error:
-    print("weighted_average says:", error)
-
-# %% [markdown]
-# With equal scores, and as many keys as queries, all weights are $\frac1S$ over either axis, and nobody would notice.
-# So test with scores that differ, and with more keys than queries: over the wrong axis each key's column sums to 1, and
-# there are more columns than rows, so the rows cannot all sum to 1.
-
-# %% tags=["proof"]
-assert np.allclose(over_keys.sum(axis=1), 1)
-assert over_queries.sum(axis=1).round(2).tolist() == [0.99, 1.15, 0.86]
-
-# %% [markdown]
 # ### Why only powers?
 #
 # [From scores to shares](#from-scores-to-shares) found $f(x + y) = f(x) f(y)$. Since $n$ steps of $\frac1n$ make 1,
@@ -1080,3 +1083,8 @@ assert over_queries.sum(axis=1).round(2).tolist() == [0.99, 1.15, 0.86]
 # fractions that are as near to it as we like. Now $f$ grows with $x$, since adding $y > 0$ to $x$ multiplies $f(x)$ by
 # $f(y) > 1$. So $f(x)$ lies between the powers of $a$ that belong to these fractions, and $f(x) = a^x$ holds for this
 # $x$, too.
+#
+# Must shares sum to 1 at all? A sigmoid of each score could answer *nothing found*, because its shares need not have
+# that sum. But then the answer is no average: it grows with the number of keys, and keys do not compete. Models that
+# use it subtract about $\ln S$ from every score ([Ramapuram and others, 2024](https://arxiv.org/abs/2409.04431)). And
+# the soft form of the *maximum* is $\ln \sum_j e^{s_j}$, whose derivative for $s_i$ is the softmax's $w_i$.
