@@ -1,7 +1,5 @@
 """The code of chapter 12, "How does it write?", in one file."""
 
-import math
-
 import torch
 from torch import nn
 from torch.nn import functional as F

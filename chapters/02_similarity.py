@@ -14,8 +14,9 @@
 # *tea*, *debts* and *python*.
 #
 # You need Python with a little NumPy, the product of two matrices, the law of cosines, and, from statistics, the mean,
-# the variance and the normal distribution (covariance for one comparison). It takes about 24 minutes to read, and 30
-# for the exercises. [Going further](#going-further), at the end, takes 6 more minutes.
+# the variance and the normal distribution (covariance for one comparison). It takes about 26 minutes to read, and 30
+# for the exercises. [Going further](#going-further), at the end, takes 5 more minutes. Only the code? Read [a whole
+# sentence at once](#a-whole-sentence-at-once) and [the mistake](#break-it-a-reshape-is-not-a-transpose) after it.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
 from functools import partial
@@ -127,7 +128,9 @@ quiz.one_choice(
 #
 # What does the sum of products measure? Leave the look-up for a moment and compare words with words, where common sense
 # knows the answer: *tea* is more like *coffee* than like *train*. We describe *tea* and three other words by three new
-# features: how *warm* is it, how *drinkable*, how fast does it *move*? The numbers are our own rough judgement.
+# features: how *warm* is it, how *drinkable*, how fast does it *move*? The numbers are our own rough judgement. (As
+# keys they can be asked, too: for *something warm to drink*, $(1, 1, 0)$, tea scores 5, coffee 6, ice −2 and train 1.
+# Chapter 3 goes on from there.)
 
 # %%
 import numpy as np
@@ -146,8 +149,9 @@ tea, coffee, ice, train = vectors
 
 # %% [markdown]
 # Each row is a **vector**: a list of numbers in a fixed order. Its number of entries is its **dimension** or *width*
-# $D$, here 3. In the original transformer it is called $d_\text{model}$, in code `d_model`. There nobody chooses the
-# features: training finds the numbers ([chapter 7](07_learning.ipynb)), and the features have no names.
+# $D$, here 3. In the original transformer the width of a word's vector is called $d_\text{model}$, in code `d_model`,
+# and that of queries and keys $d_k$. There nobody chooses the features: training finds the numbers ([chapter
+# 7](07_learning.ipynb)), and the features have no names.
 #
 # ## Multiply and add
 #
@@ -156,8 +160,8 @@ tea, coffee, ice, train = vectors
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
 #
-# NumPy has it as `a @ b`; here it is spelled out because it is the subject. The annotations, such as `Real[np.ndarray,
-# " D"]`, only check types and shapes.
+# NumPy has it as `a @ b`; here it is spelled out because it is the subject. The annotations, such as
+# `Real[np.ndarray, " D"]`, only check types and shapes. Outside this book leave them out, with `@shapes`.
 
 # %% tags=["export"] module="by_hand.similarity"
 import numpy as np
@@ -332,10 +336,6 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #   that points away. The other keys keep their scores, so the ranking can change. That has a price: a key that is only
 #   long can win too many questions.
 #
-# Adding the same vector $c$ to all keys adds $q \cdot c$ to all scores of a query, and a softmax ignores that ([chapter
-# 3](03_softmax.ipynb#from-scores-to-shares)). And a negative score is no negative weight: after the softmax all weights
-# are positive, and only differences of scores count.
-#
 # And distance? Its square is $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2\, q \cdot k$, so of two keys with the same dot
 # product it prefers the shorter. If all keys have the same length, only $q \cdot k$ differs between them, here and in
 # the cosine, so distance, cosine and dot product rank them alike.
@@ -350,14 +350,33 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # | $(9, 9, 9)$ | 14.5 | 0.58 | **18** |
 #
 # The cosine divides by the key's whole length. *Person* and *often* make $(9, 9, 9)$ longer, so its cosine is lower,
-# although nobody asked for them. In the dot product they are multiplied by 0, so they cost nothing.
-#
+# although nobody asked for them. In the dot product they are multiplied by 0, so they cost nothing. As a picture: the
+# dot product is the query's length times that of the key's **projection** on the query's direction, its shadow. What
+# lies across the query casts no shadow:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Three panels with the axes person and thing. In each the query, a red arrow of length 2, points up along thing, and a blue key: 0, 3 points up, its shadow on the query's direction is 3 long, score 6; 0, 9 points up, shadow 9, score 18; 9, 9 points up to the right, and its shadow is 9, too, score 18."}}
+figure, panels = plt.subplots(1, 3, figsize=(7, 2.5), sharey=True)
+for axes, key in zip(panels, ((0, 3), (0, 9), (9, 9)), strict=True):
+    for tip, color, width in (key, plots.BLUE, 2), ((0, 2), plots.RED, 3):
+        style = {"arrowstyle": "-|>", "color": color, "lw": width}
+        axes.annotate("", tip, (0, 0), arrowprops=style)
+    axes.plot([-0.7, -0.7], [0, key[1]], color=plots.TEAL, lw=3)  # the shadow
+    axes.plot([-0.7, key[0]], [key[1]] * 2, color=plots.GREY, lw=0.8, ls=":")
+    axes.set(xlim=(-2, 10.5), ylim=(-0.5, 10), xlabel="person")
+    axes.set_title(f"key {key}: score {2 * key[1]}", fontsize=10)
+panels[0].set_ylabel("thing")
+panels[0].text(0.6, 1.1, "query (0, 2)", color=plots.RED, fontsize=9)
+panels[2].text(0.2, 7.4, "shadow 9", color=plots.TEAL, fontsize=9)
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
 # Should the length of a key count, then? It depends on the task. If we ask which texts are alike, it should not,
-# because the direction shows what a text says, and the length only how loudly. So a **nearest-neighbour search** (in a
-# *vector database*, say) often uses the cosine; with dot products it is a *maximum inner product search*. In a
-# *look-up* the transformer of 2017 keeps the lengths, because training can then use them. It can lengthen the keys that
-# are often worth finding. And it can shorten a key such as $(9, 9, 9)$, which would otherwise score 18 for *every*
-# question that asks for one feature with a 2.
+# because the direction shows what a text says, and the length only how loudly: a text written twice has a vector twice
+# as long. So a **nearest-neighbour search** (in a *vector database*, say) often uses the cosine; with dot products it
+# is a *maximum inner product search*. In a *look-up* the transformer of 2017 keeps the lengths, because training can
+# then use them. It can lengthen the keys that are often worth finding. And it can shorten a key such as $(9, 9, 9)$,
+# which would otherwise score 18 for *every* question that asks for one feature with a 2.
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -553,10 +572,16 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # network instead, which sends a vector through $\tanh$ for every pair. That is called *additive attention*, and ours is
 # **dot-product attention**.
 #
-# As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. In code it is one fast
-# call, `queries @ keys.T`. Forget the `.T`, and the shapes do not fit, unless $S = D$: then the product runs, and is
-# wrong. The function below allows further axes in front (a batch). There `.T` would reverse all axes, so the function
-# swaps only the last two.
+# As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. In code:
+
+# %% tags=["nbval-check-output"]
+queries = np.array([[0, 2, 0], [0, 0, 2]])  # what gets paid? how often?
+keys = np.array([[3, 0, 0], [0, 0, 3], [0, 0, 0], [0, 3, 0]])
+print(queries @ keys.T)  # (2, 3) times (3, 4)
+
+# %% [markdown]
+# Forget the `.T`, and the shapes do not fit, unless $S = D$: then the product runs, and is wrong. The function below
+# allows further axes in front (a batch). There `.T` would reverse all axes, so the function swaps only the last two.
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -579,10 +604,10 @@ def similarity_matrix(
 sentence = "they drink hot coffee or tea".split()
 x = table[[row_of[word] for word in sentence]]  # (6, 384), each row of length 1
 likeness = similarity_matrix(x, x)  # (6, 6): every word is a query and a key
+one_by_one = [[dot(query, key) for key in x] for query in x]
+assert np.allclose(likeness, one_by_one)  # the same, one pair at a time
 
 # %% tags=["proof"]
-similarities = np.array([[dot(query, key) for key in x] for query in x])
-assert np.allclose(similarity_matrix(x, x), similarities, rtol=0, atol=1e-12)
 found = similarity_matrix(
     np.array([[0, 2, 0], [0, 0, 2]]), np.array([*offers.values()][:4])
 )
@@ -599,16 +624,14 @@ plt.show()
 #
 # - It is symmetric: *hot* scores *coffee* exactly as *coffee* scores *hot*, so no word can call strongly for one that
 #   calls only weakly for it. But *hot* should find the noun that it belongs to, and that noun need not ask for *hot*.
+#   (A softmax in each row makes the weights unequal, but not for this reason.)
 # - Every word finds itself first, because the diagonal holds the squared lengths, here 1, and between vectors of length
-#   1 no dot product is larger. But a word asks in order to learn something from *other* words.
+#   1 no dot product is larger. But a word should be able to take from *others*, and here it cannot choose to.
 #
 # Both faults come from using one vector as query *and* as key. A query or key need not be the word's vector itself. It
-# can be the product of that vector with a matrix whose numbers are learned. But one such matrix $W$ for both would not
-# cure the first fault at all, and would cure the second only in part. With the words as rows of $X$, the scores would
-# be $XW (XW)^\top$, which is again symmetric. Its diagonal still holds squared lengths, now of the rows of $XW$. Let
-# $a$ and $b$ be two rows of $XW$. For the word of row $a$ to find the word of row $b$ before itself, $a \cdot b$ must
-# be more than $\|a\|^2$. But it is at most $\|a\| \, \|b\|$, so $b$ must be the longer of the two, and the word with
-# the longest row can never find another before itself. Two matrices can cure both: [chapter
+# can be the product of that vector with a matrix whose numbers are learned. One matrix $W$ for both would not cure the
+# first fault: the scores $XW (XW)^\top$ are again symmetric ([chapter
+# 4](04_self_attention.ipynb#would-one-shared-matrix-do) measures the second). Two matrices can cure both: [chapter
 # 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two matrices
 # that training can change, so the scores are $X W_Q (X W_K)^\top$.
 
@@ -657,6 +680,33 @@ quiz.several_choices(
         "Cosines run from $-1$ to 1, and that of tea and ice was negative.",
     ),
 )
+
+# %% [markdown]
+# ## Break it: a reshape is not a transpose
+#
+# The keys came as $(S, D)$ and had to become $(D, S)$. Two expressions give that shape: `keys.T` and
+# `keys.reshape(D, S)`.
+
+# %% tags=["nbval-check-output"]
+right = x @ x.T
+wrong = x @ x.reshape(x.shape[1], x.shape[0])
+print("shapes:", right.shape, wrong.shape)
+print("the row of 'tea', transposed:", right[5].round(2))
+print("the row of 'tea', reshaped:  ", wrong[5].round(2))
+
+# %% [markdown]
+# No error, the same shape, numbers of a believable size. But `reshape` keeps the numbers in reading order and cuts them
+# into new rows, so that a "key" is now made of numbers from different words. One number gives it away: the last, tea's
+# likeness to itself, which is not 1. Where the same vectors are queries and keys, the matrix must be symmetric, and
+# with vectors of length 1 its diagonal must be ones. When queries and keys differ, neither test applies. Then compare
+# one entry with the definition: entry `[2, 5]` must be the dot product of `queries[2]` with `keys[5]`.
+
+# %% tags=["proof"]
+assert np.allclose(right, right.T) and np.allclose(np.diag(right), 1)
+assert not np.allclose(wrong, wrong.T) and not np.allclose(np.diag(wrong), 1)
+
+# %% [markdown]
+# After every function, ask what must hold *whatever the numbers are*, and write an assertion for it.
 
 # %% [markdown]
 # ## Exercises
@@ -1020,30 +1070,3 @@ assert [word for word, _ in nearest("king")][:2] == ["kings", "queen"]
 assert nearest("actor")[1][0] == "actress"
 kings = [round(v @ table[row_of["kings"]], 2) for v in (king, queen)]
 assert kings == [0.69, 0.45] and nearest("actor")[0][0] == "actors"
-
-# %% [markdown]
-# ### Break it: a reshape is not a transpose
-#
-# The keys came as $(S, D)$ and had to become $(D, S)$. Two expressions give that shape: `keys.T` and
-# `keys.reshape(D, S)`.
-
-# %% tags=["nbval-check-output"]
-right = x @ x.T
-wrong = x @ x.reshape(x.shape[1], x.shape[0])
-print("shapes:", right.shape, wrong.shape)
-print("the row of 'tea', transposed:", right[5].round(2))
-print("the row of 'tea', reshaped:  ", wrong[5].round(2))
-
-# %% [markdown]
-# No error, the same shape, numbers of a believable size. But `reshape` keeps the numbers in reading order and cuts them
-# into new rows, so that a "key" is now made of numbers from different words. One number gives it away: the last, tea's
-# likeness to itself, which is not 1. Where the same vectors are queries and keys, the matrix must be symmetric, and
-# with vectors of length 1 its diagonal must be ones. When queries and keys differ, neither test applies. Then compare
-# one entry with the definition: entry `[2, 5]` must be the dot product of `queries[2]` with `keys[5]`.
-
-# %% tags=["proof"]
-assert np.allclose(right, right.T) and np.allclose(np.diag(right), 1)
-assert not np.allclose(wrong, wrong.T) and not np.allclose(np.diag(wrong), 1)
-
-# %% [markdown]
-# After every function, ask what must hold *whatever the numbers are*, and write an assertion for it.

@@ -1505,8 +1505,6 @@ with torch.no_grad():
 # ([The file](../cached_gpt.py) is ready to run; chapter 18 trains such a model.)
 
 # %% a GPT that keeps keys and values tags=["hide-input"] file="cached_gpt.py"
-import math
-
 import torch
 from torch import nn
 from torch.nn import functional as F
