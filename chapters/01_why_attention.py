@@ -13,8 +13,9 @@
 # measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation.
-# The chapter takes about 27 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end,
-# takes 6 more minutes.
+# The chapter takes about 28 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end,
+# takes 6 more minutes. In a hurry? Read [One number of memory](#one-number-of-memory), [The other
+# way](#the-other-way-keep-everything-and-look) and [The network of 2014](#the-network-of-2014).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
 from functools import partial
@@ -386,12 +387,13 @@ assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 # so its term contains the chain of Jacobians from that step on. If this chain has shrunk to $10^{-6}$, the term is next
 # to nothing beside the others, and training hardly responds to that step: the **vanishing gradient**. It made plain
 # networks hard to train on **long-range dependencies**, where the right answer depends on a word far back. The LSTM was
-# invented to overcome it.
+# invented to overcome it. (The first, of 1997, had no forget gate, so its $c$ kept everything. The gate came three
+# years later, and PyTorch starts it half open.)
 #
 # Must the gradient vanish? A matrix multiplies the length of a vector at most by its largest **singular value**. If
-# that of $W_h$ is below 1, the gradient must vanish, because the slope of $\tanh$ is never above 1: with 0.9, at most
-# $0.9^{100} \approx 0.00003$ of a change is left after 100 steps. In the plain cell here the largest singular value is
-# a little above 1, and the gradient vanishes all the same ([why](#four-explanations)).
+# that of $W_h$ is below 1, what reaches far back must vanish, because the slope of $\tanh$ is never above 1: with 0.9,
+# at most $0.9^{100} \approx 0.00003$ of a change is left after 100 steps. In the plain cell here the largest singular
+# value is a little above 1, and the gradient vanishes all the same ([why](#four-explanations)).
 #
 # Where each step multiplies by more than 1, the gradient grows instead: 50 factors of 1.1 make 117. This is the
 # **exploding gradient**. In training the loss can then suddenly leap up or become NaN (*not a number*). Print the
@@ -639,7 +641,8 @@ for back in (1, 10, 40):
 # over steps. A word of small weight has little influence here, too, but its score decides that, not its distance.
 #
 # Here are influence and recall of the four recurrent networks as curves. The horizontal line at 1, on the right, is
-# attention with the score set by hand; it is drawn, not measured.
+# attention with the score set by hand; it is drawn, not measured. (It is told the distance, and so is each recurrent
+# network: every point was fitted for its own distance.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain and LSTM fall straight, below a ten-thousandth at 20 back; the plain, orthogonal one falls less than half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all four curves are near 0 by 10 back, and attention is a horizontal line at 1."}}
 colors = dict(
@@ -700,18 +703,44 @@ quiz.one_choice(
 # read the source backwards. Its first words, with which the translation usually begins, are then read last, and one
 # network rose from 25.9 to 30.6 BLEU, a score for translations ([Sutskever and others,
 # 2014](https://arxiv.org/abs/1409.3215)). That shortens some paths, but the vector stays as small as it was.
-#
+
+# %% tags=["plot"] mystnb={"image": {"alt": "The translation network before attention. The source words the dog bites him go one after the other through four encoder states; the last state, one vector, is all that reaches the decoder, whose states write der Hund beißt ihn."}}
+drawing = Diagram(7.4, 1.35)
+for n, word in enumerate("the dog bites him".split()):
+    x = 0.45 + 0.8 * n
+    drawing.text(x, 0.2, word)
+    drawing.box(x, 0.85, "", 0.4, 0.34, plots.RED)
+    drawing.arrow((x, 0.36), (x, 0.67))
+    end = x + 0.6 if n < 3 else 3.42
+    drawing.arrow((x + 0.2, 0.85), (end, 0.85), color=plots.RED)
+drawing.box(3.9, 0.85, "one vector", 0.94, 0.4)
+for n, word in enumerate("der Hund beißt ihn".split()):
+    x = 5.0 + 0.7 * n
+    drawing.arrow(
+        (x - (0.5 if n else 0.62), 0.85), (x - 0.2, 0.85), color=plots.TEAL
+    )
+    drawing.box(x, 0.85, "", 0.4, 0.34, plots.TEAL)
+    drawing.arrow((x, 0.67), (x, 0.36))
+    drawing.text(x, 0.2, word)
+drawing.text(1.65, 1.25, "encoder", color=plots.RED)
+drawing.text(6.05, 1.25, "decoder", color=plots.TEAL)
+plt.show()
+
+# %% [markdown]
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. Before the decoder writes a word, its
 # own state $s$ serves as the query. A small network compares $s$ with each $h_j$ and gives this $h_j$ a score,
 # $r_j = v \cdot \tanh(s W + h_j U)$, with learned $W$, $U$ and $v$. This is **additive attention**, also *Bahdanau
-# attention*. Softmax turns the scores into weights $\alpha_j$, which say where to look. What comes back is the weighted
-# sum of the states, the **context vector** $c$ (not the cell state of an LSTM):
+# attention*. (With $D$ numbers in $s$, $H$ in $h_j$ and $A$ in between, $W$ is $(D, A)$, $U$ is $(H, A)$ and $v$ has
+# $A$ numbers; you write it in [exercise 2](#exercise-2-look-back-as-in-2014).) Softmax turns the scores into weights
+# $\alpha_j$, which say where to look. What comes back is the weighted sum of the states, the **context vector** $c$
+# (not the cell state of an LSTM):
 #
 # $$\alpha_j = \frac{e^{r_j}}{\sum_k e^{r_k}}, \qquad c = \sum_{j} \alpha_j \, h_j .$$
 #
 # The encoder is **bidirectional**: two recurrent networks read the sentence, one from each end, and $h_j$ joins their
 # states at word $j$, so it depends on the words on both sides. In the figure the source sentence is *the dog bites
-# him*, and the decoder is about to write *beißt*, German for *bites*. A thicker arrow is a larger weight:
+# him*, and the decoder is about to write *beißt*, German for *bites*. A thicker arrow is a larger weight (these are
+# invented; [chapter 13](13_alignment.ipynb) shows learned ones):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The network of 2014. Below, four encoder states, h1 to h4, one for each word of the source sentence, with arrows between neighbours in both directions. Above them the decoder's state s, which asks. From each h an arrow leads to the context vector c, the weighted sum; the one from bites is thick, the others are thin. Both c and s lead to the next state, which writes the word beißt."}}
 drawing = Diagram(6.8, 3.0)
@@ -812,18 +841,19 @@ plt.show()
 # than an LSTM only where its pairs, $2 n^2 d$, outweigh the LSTM's four extra matrices, $4 n d^2$, that is, where $n$
 # is above $2d$. With the original transformer's width, $d = 512$, this is beyond about a thousand words ([counted
 # below](#how-much-work-is-it)). (The paper leaves the four matrices out. So it says that attention does less work than
-# a plain cell as long as $n < d$, where $2 n^2 d$ is less than $2 n d^2$.)
+# a plain cell as long as $n < d$, where $2 n^2 d$ is less than $2 n d^2$. In a transformer each layer also has a
+# feed-forward network, [chapter 8](08_encoder.ipynb), of $8 n d^2$ more.)
 #
-# What attention saves in training is the *waiting*. There the right translation is known, so its words are read all at
-# once, like the source ([chapter 9](09_decoder.ipynb)). But a plain cell or an LSTM needs $h_{t-1}$ before it can
-# compute $h_t$. Waiting is costly on a GPU, because most of its thousands of units then stand idle. Even when many
+# What attention saves in training is the *waiting*. In training the right translation is known, so its words are read
+# all at once, like the source ([chapter 9](09_decoder.ipynb)). But a plain cell or an LSTM needs $h_{t-1}$ before it
+# can compute $h_t$. Waiting is costly on a GPU, because most of its thousands of units then stand idle. Even when many
 # sentences are read together, one step handles only one word of each, and that is often too little work to fill them.
 #
 # When attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)). It
 # then keeps vectors of all earlier words (the *KV cache*): a state, too, but one that grows with the text. So each
 # further word costs attention more than the last, while a recurrent cell does the same work for every word. So in
-# writing a plain cell is cheaper at every word, and an LSTM is cheaper at every word after the first $2d$
-# ([counted](#how-much-work-is-it)).
+# writing a plain cell is cheaper at every word, and an LSTM is cheaper at every word after the first $2d$ (for word $t$
+# attention needs $4 d^2 + 2 t d$ multiplications, an LSTM $8 d^2$).
 #
 # ### Is attention an infinite memory?
 #
