@@ -15,7 +15,8 @@
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. The chapter
 # takes about 29 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 9 more
-# minutes.
+# minutes. Only the code? Read [the loop](#a-loop-that-learns), [Stop halfway](#stop-halfway) and [the
+# signs](#signs-and-what-they-mean).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Everything is built but generation. This chapter adds the loss, above the output."}}
 from functools import partial
@@ -255,8 +256,7 @@ def evaluate(
 # The model is a small version of the paper's: post-norm, two layers on each side, four heads, width 64, and at first
 # without dropout. An **epoch** is one pass through the data. `batches(epoch)` draws its batches, of at most 1,024
 # tokens on each side, padding included, in an order that depends only on the seed and the number of the epoch. About 6
-# percent of these tokens are padding. (The option `alike=True` brings that below 1 percent: it also sorts pairs whose
-# longer sides are equally long by the shorter one.)
+# percent of these tokens are padding.
 
 # %% tags=["hide-input", "export"] module="training"
 from dotformer.tokens import pad_batch, token_batches
@@ -369,10 +369,11 @@ def train(model, data, watch, steps=600, peak=3e-3, warmup=100, device="cpu"):
         )
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % 50 == 0:
-            history.append(watch(model))
+            row = {"training_loss": loss.item(), "norm": norm.item()}
+            history.append(watch(model) | row)
     return history
 
 
@@ -422,7 +423,7 @@ for step in (0, 50, 100, 150, 600):
 assert history[-1]["written"].strip() == corpus.validation[1].target
 
 # %% [markdown]
-# The untrained model repeats *send*, a token that merging made on the way to *tausend*.
+# The untrained model repeats *send*, a part of *tausend*.
 #
 # The loss begins at 6.08, a little above $\ln 334 = 5.81$, because the first logits are random and [their spread raises
 # it](07_learning.ipynb#the-first-number-to-look-at).
@@ -627,8 +628,7 @@ plt.show()
 #
 # To clip, take all gradients of the model as one long vector. If its norm, the *global norm*, exceeds a limit, scale
 # the vector down to that limit, in the same direction: with limit 1, the vector $(3, 4)$ of norm 5 becomes
-# $(0.6, 0.8)$. (To clip each number by itself would turn it.) Log the norm: if it is often huge, look for the cause,
-# such as the learning rate, and after a jump go back to a checkpoint.
+# $(0.6, 0.8)$.  Log the norm: if it is often huge, look for the cause, and after a jump go back to a checkpoint.
 #
 # ## What was needed?
 #
@@ -651,14 +651,13 @@ plt.show()
 # | ten times the learning rate | 0% |
 #
 # What matters most here is the learning rate. To find one, try values a factor of 3 apart in short runs, and choose on
-# the validation numbers. If it is too low, the loss falls smoothly but slowly; if it is too high, the loss jumps, or
-# stays near that of guessing.
+# the validation numbers; if the best is the largest or the smallest, try further.  (Signs of a wrong one are
+# [below](#signs-and-what-they-mean).)
 #
-# Larger tasks often do need warm-up and Adam; [Xiong and others (2020)](https://arxiv.org/abs/2002.04745), for one,
-# found warm-up essential for full-size post-norm models, whose gradients near the output are large at first.
+# Larger tasks often do need warm-up; [Xiong and others (2020)](https://arxiv.org/abs/2002.04745), for one, found
+# warm-up essential for full-size post-norm models, whose gradients near the output are large at first.
 #
-# So the loop works, if there is enough data, enough memory and no power cut. The rest of the chapter takes these three
-# away, one by one.
+# So the loop works, given data, memory and no power cut. The rest of the chapter takes these three away.
 
 # %% [markdown]
 # ## When a model overfits
@@ -728,22 +727,20 @@ for name in ("none", "weight decay 1"):
 # The remedies, one by one:
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
-#   keep the parameters that had the lowest loss, as the trainer below does. That treats the symptom: in row *none*
-#   every seed gets three to six percentage points more right at the end, where the loss is higher, than at its lowest
-#   loss. So if right answers matter, keep the model that gets the most right.
+#   keep a copy of the parameters that had the lowest loss (the trainer below does, but never stops early). That treats
+#   the symptom: in row *none* every seed gets three to six percentage points more right at the end, where the loss is
+#   higher, than at its lowest loss. So if right answers matter, keep the model that gets the most right.
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
 #   the right panel of the figure: both losses fall together, but for a jump halfway that we have not explained, and the
 #   gain is fifty percentage points. Here it is done by [AdamW](#weight-decay-and-adamw) on all parameters
-#   (`optim.AdamW(..., weight_decay=1.0)`).
+#   (`optim.AdamW(..., weight_decay=1.0)`; for larger data 0.01 to 0.1 is usual).
 # - **Dropout** zeroes entries of the activations at random, so that the model cannot rely on any single one.
 # - **Label smoothing** does not clearly change how much is right, but the model is less sure of its mistakes: at the
-#   end a wrong likeliest token has a mean probability of 0.61 instead of 0.88. So its mean plain loss does not turn
-#   upwards. (That its lowest loss is above that of *none* means little: it gives even the tokens that it gets right
-#   only 0.86 on average.)
+#   end a wrong likeliest token has a mean probability of 0.61 instead of 0.88. Its mean plain loss does not turn
+#   upwards.
 #
 # Weight decay 1, weight decay 3 and dropout 0.1 get about the same share of the validation numbers right, so the lowest
-# loss decides: we take weight decay 1. (Decay 3 has five times the loss of decay 1, probably because it keeps the
-# logits so small that the model is unsure.) On the untouched test numbers decay 1 gets 91.5 percent right, against 38.1
+# loss decides: we take weight decay 1.  On the untouched test numbers decay 1 gets 91.5 percent right, against 38.1
 # without a remedy.
 #
 # More data helps most: with 20,000 numbers none of this was needed. Large language models read most of their text about
@@ -1092,28 +1089,28 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 # 1. The parameters.
 # 2. The optimiser state: Adam's two means for every parameter, and the number of the step.
 # 3. The state of the random number generator (the **RNG state**), since dropout draws from it; on a GPU, that of the
-#    GPU's generator too.
+#    GPU's generator too (and Python's or NumPy's, if the data code draws from them).
 # 4. How far the run has got in the data, its *position*: which epoch, and how many of its batches are done.
 # 5. The history: a run that keeps the best model must know its lowest validation loss so far, or it could overwrite
 #    that model with a worse one. (The example below keeps training losses only.)
 #
-# The learning rate and the order of the sentences are not on the list, because both can be computed again. The learning
-# rate follows from the number of the step (in the code below, the length of the history tells it), and the order from
-# the seed and the number of the epoch.
+# The learning rate and the order of the sentences are not on the list, because here both can be computed again. (A
+# scheduler object, a shuffling `DataLoader` or a `GradScaler` has a state that must be kept.) The learning rate follows
+# from the number of the step (in the code below, the length of the history tells it), and the order from the seed and
+# the number of the epoch.
 #
 # `save_run` writes the five to a new file beside the old one, and renames it when it is complete. Renaming is
 # **atomic**: it happens wholly or not at all. So a process that is killed while saving leaves the old run or the new
-# one. (Against a power cut, the book's module also waits until the new file is on the disk, with `os.fsync`, before it
-# renames it.)
+# one.
 
 # %%
 import tempfile
 
 
-def save_run(path, trainer, position, history):
+def save_run(path, model, optimizer, position, history):
     run = {
-        "parameters": trainer.model.state_dict(),
-        "optimizer": trainer.optimizer.state_dict(),
+        "parameters": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
         "random": torch.get_rng_state(),  # and, on a GPU, the GPU's
         "position": position,  # epoch, and how many of its batches are done
         "history": history,
@@ -1122,10 +1119,10 @@ def save_run(path, trainer, position, history):
     path.with_suffix(".new").replace(path)  # renames it
 
 
-def load_run(path, trainer):
+def load_run(path, model, optimizer):
     run = torch.load(path, weights_only=True)  # with False, a file could run code
-    trainer.model.load_state_dict(run["parameters"])
-    trainer.optimizer.load_state_dict(run["optimizer"])
+    model.load_state_dict(run["parameters"])
+    optimizer.load_state_dict(run["optimizer"])
     torch.set_rng_state(run["random"])
     return run["position"], run["history"]
 
@@ -1135,7 +1132,7 @@ def load_run(path, trainer):
 
 
 # %%
-def from_position(position):
+def from_position(batches, position):
     """Batches from there on, epoch after epoch, with the position after each."""
     epoch, done = position
     while True:
@@ -1148,7 +1145,7 @@ def from_position(position):
 def go_on(trainer, position, history, last):
     """Train up to step `last`; the history has a loss for each step."""
     steps = range(len(history) + 1, last + 1)
-    stream = from_position(position)
+    stream = from_position(batches, position)
     for step in steps:
         position, batch = next(stream)
         loss, count = trainer.train_step(
@@ -1167,11 +1164,11 @@ config = TrainingConfig(steps=600, learning_rate=3e-3, warmup_steps=100)
 path, history = Path(tempfile.mkdtemp()) / "run.pt", []
 trainer = Trainer(fresh(dropout=0.1), config)
 position = go_on(trainer, (0, 0), history, last=5)
-save_run(path, trainer, position, history)
+save_run(path, trainer.model, trainer.optimizer, position, history)
 go_on(trainer, position, history, last=10)
 
 resumed = Trainer(fresh(seed=99, dropout=0.1), config)
-position, found = load_run(path, resumed)
+position, found = load_run(path, resumed.model, resumed.optimizer)
 go_on(resumed, position, found, last=10)
 both = zip(trainer.model.parameters(), resumed.model.parameters(), strict=True)
 same = all(torch.equal(one, other) for one, other in both)
@@ -1272,14 +1269,26 @@ assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 
 # %% [markdown]
 # One step, and many right answers are gone. The new Adam knows a single gradient, so it moves every parameter whose
-# gradient is not 0 by the whole learning rate, as in [Adam's first step](#adam). With the state kept, $m$ is mostly
-# smaller than $\sqrt v$, so most parameters move by far less. (Even so some answers are lost: at this learning rate the
-# share still goes up and down.) [Is it the length of the step that does the harm, or its
+# gradient is not tiny by the whole learning rate, as in [Adam's first step](#adam). With the state kept, $m$ is mostly
+# smaller than $\sqrt v$, so most parameters move by far less.  [Is it the length of the step that does the harm, or its
 # direction?](#a-new-adam-length-or-direction)
 
 # %% [markdown]
 # Losing the RNG state or the position may not show in the curve at all: dropout draws other numbers, or some sentences
 # are read twice. Only the comparison with a run that never stopped finds that.
+
+# %% [markdown]
+# ## Signs, and what they mean
+#
+# | sign | look at |
+# |---|---|
+# | the first loss is far from $\ln V$ | [the start](07_learning.ipynb#the-first-number-to-look-at), the divisor |
+# | it stays near $\ln V$, or does not reach 0 on one batch | [the four checks](07_learning.ipynb#break-it-a-cut-in-the-record) |
+# | it falls, but slowly | a learning rate that is too low |
+# | it jumps, or becomes NaN | a learning rate that is too high, the log of norms |
+# | training loss falls, validation loss rises | [overfitting](#when-a-model-overfits) |
+# | validation loss below training loss | dropout and smoothing, which only training has |
+# | a jump after a restart | [what was not kept](#break-it-the-parameters-are-enough) |
 
 # %% [markdown]
 # ## Exercises
