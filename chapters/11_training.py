@@ -10,13 +10,13 @@
 #
 # In this chapter you train, in about a minute and with a loop of some twenty-five lines, a transformer that turns
 # *eleven thousand seven hundred and eighty nine* into *elf tausend sieben hundert neun und achtzig*. Then you see what
-# each part of the loop is for, what happens if there are only 150 examples, and how a trainer that is killed at any
-# moment goes on from its last checkpoint as if nothing had happened.
+# each part of the loop is for, what happens with only 150 examples, and how a trainer that is killed goes on from its
+# last checkpoint as if nothing had happened.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. The chapter
 # takes about 29 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 9 more
 # minutes. Only the code? Read [the loop](#a-loop-that-learns), [Stop halfway](#stop-halfway) and [the
-# signs](#signs-and-what-they-mean).
+# symptoms](#symptoms).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Everything is built but generation. This chapter adds the loss, above the output."}}
 from functools import partial
@@ -204,7 +204,7 @@ quiz.number(
 #
 # No. Give the model the true words as its input (teacher forcing). Up to its first mistake they are the words that it
 # would have written by itself, so on its own it would make the same mistake. Without a mistake it would write them all.
-# One pass therefore tells which sentences it would get right by *greedy decoding*, always taking the likeliest token.
+# So one pass tells which sentences it would get right by *greedy decoding*, always taking the likeliest token.
 #
 # The folded function `evaluate` computes all three numbers in this way.
 
@@ -651,8 +651,8 @@ plt.show()
 # | ten times the learning rate | 0% |
 #
 # What matters most here is the learning rate. To find one, try values a factor of 3 apart in short runs, and choose on
-# the validation numbers; if the best is the largest or the smallest, try further.  (Signs of a wrong one are
-# [below](#signs-and-what-they-mean).)
+# the validation numbers; if the best is the largest or the smallest, try further.  (Symptoms of a wrong one are
+# [below](#symptoms).)
 #
 # Larger tasks often do need warm-up; [Xiong and others (2020)](https://arxiv.org/abs/2002.04745), for one, found
 # warm-up essential for full-size post-norm models, whose gradients near the output are large at first.
@@ -1156,8 +1156,8 @@ def go_on(trainer, position, history, last):
 
 
 # %% [markdown]
-# Save at step 5 and train to step 10; then start another trainer, with other parameters, load the file, and train to
-# step 10.
+# Save at step 5 and train to step 10; then let another trainer, with other parameters, load the file and train to step
+# 10.
 
 # %%
 config = TrainingConfig(steps=600, learning_rate=3e-3, warmup_steps=100)
@@ -1278,9 +1278,9 @@ assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 # are read twice. Only the comparison with a run that never stopped finds that.
 
 # %% [markdown]
-# ## Signs, and what they mean
+# ## Symptoms
 #
-# | sign | look at |
+# | symptom | look at |
 # |---|---|
 # | the first loss is far from $\ln V$ | [the start](07_learning.ipynb#the-first-number-to-look-at), the divisor |
 # | it stays near $\ln V$, or does not reach 0 on one batch | [the four checks](07_learning.ipynb#break-it-a-cut-in-the-record) |
