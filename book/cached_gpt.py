@@ -71,7 +71,8 @@ def write(model, ids, count, temperature=1.0, top_p=1.0, generator=None):
             new = last.argmax(dim=-1, keepdim=True)  # (B, 1)
         else:
             shares, order = (last / temperature).softmax(-1).sort(descending=True)
-            shares[shares.cumsum(-1) - shares >= top_p] = 0
+            if top_p < 1:
+                shares[shares.cumsum(-1) - shares >= top_p] = 0
             new = order.gather(1, torch.multinomial(shares, 1, generator=generator))
         ids = torch.cat([ids, new], dim=1)
         if n + 1 < count:

@@ -703,6 +703,8 @@ quiz.one_choice(
 # read the source backwards. Its first words, with which the translation usually begins, are then read last, and one
 # network rose from 25.9 to 30.6 BLEU, a score for translations ([Sutskever and others,
 # 2014](https://arxiv.org/abs/1409.3215)). That shortens some paths, but the vector stays as small as it was.
+#
+# Here is the network without that remedy; German *der Hund beißt ihn* is *the dog bites him*:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The translation network before attention. The source words the dog bites him go one after the other through four encoder states; the last state, one vector, is all that reaches the decoder, whose states write der Hund beißt ihn."}}
 drawing = Diagram(7.4, 1.35)
@@ -738,9 +740,9 @@ plt.show()
 # $$\alpha_j = \frac{e^{r_j}}{\sum_k e^{r_k}}, \qquad c = \sum_{j} \alpha_j \, h_j .$$
 #
 # The encoder is **bidirectional**: two recurrent networks read the sentence, one from each end, and $h_j$ joins their
-# states at word $j$, so it depends on the words on both sides. In the figure the source sentence is *the dog bites
-# him*, and the decoder is about to write *beißt*, German for *bites*. A thicker arrow is a larger weight (these are
-# invented; [chapter 13](13_alignment.ipynb) shows learned ones):
+# states at word $j$, so it depends on the words on both sides. In the next figure the source sentence is again *the dog
+# bites him*, and the decoder is about to write *beißt*, German for *bites*. A thicker arrow is a larger weight (these
+# are invented; [chapter 13](13_alignment.ipynb) shows learned ones):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The network of 2014. Below, four encoder states, h1 to h4, one for each word of the source sentence, with arrows between neighbours in both directions. Above them the decoder's state s, which asks. From each h an arrow leads to the context vector c, the weighted sum; the one from bites is thick, the others are thin. Both c and s lead to the next state, which writes the word beißt."}}
 drawing = Diagram(6.8, 3.0)

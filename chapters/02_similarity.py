@@ -128,9 +128,7 @@ quiz.one_choice(
 #
 # What does the sum of products measure? Leave the look-up for a moment and compare words with words, where common sense
 # knows the answer: *tea* is more like *coffee* than like *train*. We describe *tea* and three other words by three new
-# features: how *warm* is it, how *drinkable*, how fast does it *move*? The numbers are our own rough judgement. (As
-# keys they can be asked, too: for *something warm to drink*, $(1, 1, 0)$, tea scores 5, coffee 6, ice −2 and train 1.
-# Chapter 3 goes on from there.)
+# features: how *warm* is it, how *drinkable*, how fast does it *move*? The numbers are our own rough judgement.
 
 # %%
 import numpy as np
@@ -148,6 +146,9 @@ vectors = np.array(
 tea, coffee, ice, train = vectors
 
 # %% [markdown]
+# (These rows can serve as keys, too: the query *something warm to drink*, $(1, 1, 0)$, scores tea 5, coffee 6, ice −2
+# and train 1. [Chapter 3](03_softmax.ipynb) goes on from there.)
+#
 # Each row is a **vector**: a list of numbers in a fixed order. Its number of entries is its **dimension** or *width*
 # $D$, here 3. In the original transformer the width of a word's vector is called $d_\text{model}$, in code `d_model`,
 # and that of queries and keys $d_k$. There nobody chooses the features: training finds the numbers ([chapter
@@ -161,7 +162,7 @@ tea, coffee, ice, train = vectors
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
 #
 # NumPy has it as `a @ b`; here it is spelled out because it is the subject. The annotations, such as
-# `Real[np.ndarray, " D"]`, only check types and shapes. Outside this book leave them out, with `@shapes`.
+# `Real[np.ndarray, " D"]`, only check types and shapes. Outside this book leave out both them and `@shapes`.
 
 # %% tags=["export"] module="by_hand.similarity"
 import numpy as np
@@ -350,9 +351,9 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # | $(9, 9, 9)$ | 14.5 | 0.58 | **18** |
 #
 # The cosine divides by the key's whole length. *Person* and *often* make $(9, 9, 9)$ longer, so its cosine is lower,
-# although nobody asked for them. In the dot product they are multiplied by 0, so they cost nothing. As a picture: the
-# dot product is the query's length times that of the key's **projection** on the query's direction, its shadow. What
-# lies across the query casts no shadow:
+# although nobody asked for them. In the dot product they are multiplied by 0, so they cost nothing. As a picture,
+# without *often*: the dot product is the query's length times the length of the key's *shadow* on the query's direction
+# (with a minus if the shadow falls behind). What is at right angles to the query casts no shadow:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three panels with the axes person and thing. In each the query, a red arrow of length 2, points up along thing, and a blue key: 0, 3 points up, its shadow on the query's direction is 3 long, score 6; 0, 9 points up, shadow 9, score 18; 9, 9 points up to the right, and its shadow is 9, too, score 18."}}
 figure, panels = plt.subplots(1, 3, figsize=(7, 2.5), sharey=True)
@@ -624,13 +625,12 @@ plt.show()
 #
 # - It is symmetric: *hot* scores *coffee* exactly as *coffee* scores *hot*, so no word can call strongly for one that
 #   calls only weakly for it. But *hot* should find the noun that it belongs to, and that noun need not ask for *hot*.
-#   (A softmax in each row makes the weights unequal, but not for this reason.)
 # - Every word finds itself first, because the diagonal holds the squared lengths, here 1, and between vectors of length
 #   1 no dot product is larger. But a word should be able to take from *others*, and here it cannot choose to.
 #
 # Both faults come from using one vector as query *and* as key. A query or key need not be the word's vector itself. It
 # can be the product of that vector with a matrix whose numbers are learned. One matrix $W$ for both would not cure the
-# first fault: the scores $XW (XW)^\top$ are again symmetric ([chapter
+# first fault: with the words as rows of $X$, the scores $XW (XW)^\top$ are again symmetric ([chapter
 # 4](04_self_attention.ipynb#would-one-shared-matrix-do) measures the second). Two matrices can cure both: [chapter
 # 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two matrices
 # that training can change, so the scores are $X W_Q (X W_K)^\top$.
@@ -699,7 +699,7 @@ print("the row of 'tea', reshaped:  ", wrong[5].round(2))
 # into new rows, so that a "key" is now made of numbers from different words. One number gives it away: the last, tea's
 # likeness to itself, which is not 1. Where the same vectors are queries and keys, the matrix must be symmetric, and
 # with vectors of length 1 its diagonal must be ones. When queries and keys differ, neither test applies. Then compare
-# one entry with the definition: entry `[2, 5]` must be the dot product of `queries[2]` with `keys[5]`.
+# one entry with the definition: entry `[0, 3]` must be the dot product of `queries[0]` with `keys[3]`.
 
 # %% tags=["proof"]
 assert np.allclose(right, right.T) and np.allclose(np.diag(right), 1)

@@ -83,7 +83,7 @@ with np.errstate(all="ignore"):
 # how two good ones share: if the lowest score is 4, keys with 6 and 5 share 2 to 1; if it is $-100$, they share 106 to
 # 105, almost equally. So we ask for five things:
 #
-# 1. Every share of a finite score is positive.
+# 1. Every finite score gets a positive share.
 # 2. The shares sum to 1.
 # 3. A higher score gets a larger share.
 # 4. A common shift of all scores changes no share.
@@ -142,7 +142,7 @@ assert np.allclose(shares_by_loop([10, 11, 12]), shares_by_loop([0, 1, 2]))
 assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 
 # %% [markdown]
-# This function is the **softmax**, the soft form of the hard choice.  The hard choice is the *argmax*: written as
+# This function is the **softmax**, the soft form of the hard choice. The hard choice is the *argmax*: written as
 # shares, it gives 1 to the largest score and 0 to the rest (a *one-hot* vector). The scores that go into a softmax are
 # also called *logits*. For a row of $S$ scores, $s_1, \dots, s_S$,
 #
@@ -223,9 +223,9 @@ quiz.one_choice(
 # A sum whose weights are not negative and sum to 1 is a **weighted average**, or *convex combination*: each number of
 # the answer lies between the smallest and the largest in its column of the values.
 #
-# Now take $T$ queries at once, and $S$ keys whose values have the width $D$ ($d_v$ in the paper). The weights are a
-# matrix $W$ of shape $(T, S)$, with a row for each query, and the values a matrix $V$ of shape $(S, D)$, with a row for
-# each key. Row $O_i$ of their product $O$ is the answer to query $i$:
+# Now take $T$ queries at once, and $S$ keys whose values have the width $D$ ($d_v$ in papers). The weights are a matrix
+# $W$ of shape $(T, S)$, with a row for each query, and the values a matrix $V$ of shape $(S, D)$, with a row for each
+# key. Row $O_i$ of their product $O$ is the answer to query $i$:
 #
 # $$O = W V , \qquad O_i = \sum_{j=1}^{S} W_{ij} \, V_j .$$
 #
@@ -625,7 +625,7 @@ for width in widths:
 # $\sqrt{d_k}$, it gets about 0.3. Why not divide by $d_k$ itself? Such scores have the standard deviation
 # $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys gets about a
 # tenth. Such a softmax is not saturated, but at the start the answer to such a random query is nearly the plain average
-# of the values, and the gradients shrink with the width, as the next section shows.
+# of the values, and the gradients shrink with the width, as [a later section](#what-does-saturation-cost) shows.
 #
 # Could training not do the division itself, by shrinking the matrix that makes the queries? It could, but it would
 # begin from a saturated softmax. One later model, T5, avoids this by starting the query matrix with smaller numbers.
@@ -660,7 +660,7 @@ def attention(queries, keys, values):  # (..., T, d_k), (..., S, d_k), (..., S, 
 print(attention(query[None], keys, values).round(2))  # [None]: a matrix of one row
 
 # %% [markdown]
-# It needs NumPy alone. PyTorch has it as `F.scaled_dot_product_attention`, and the softmax as `torch.softmax`.
+# The function needs NumPy alone. PyTorch has it as `torch.nn.functional.scaled_dot_product_attention`.
 #
 # Here $d_k = 3$, so dividing by $\sqrt 3$ makes the choice softer. The train's weight rises from 0.005 to 0.034, and
 # the answer costs 3.91, more than coffee alone. That is no improvement, because our scores were not too large: the
@@ -714,9 +714,9 @@ quiz.number(
 # ### What does saturation cost?
 #
 # The paper that introduced the transformer ([Vaswani and others, 2017](https://arxiv.org/abs/1706.03762)) gives the
-# reason as a guess: "we suspect that for large values of $d_k$, the dot products grow large in magnitude, pushing the
-# softmax function into regions where it has extremely small gradients". Let us test the suspicion, on queries alone; no
-# network is trained.
+# reason for the division as a guess: "we suspect that for large values of $d_k$, the dot products grow large in
+# magnitude, pushing the softmax function into regions where it has extremely small gradients". Let us test the
+# suspicion, on queries alone; no network is trained.
 #
 # Call the first key the right one: learning should raise its weight, $w_1$, by changing the query $q$. Key $j$ is a
 # vector $k_j$ with the score $q \cdot k_j / \tau$, where $\tau$ is $\sqrt{d_k}$, or 1 without the division. The
@@ -935,7 +935,8 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# This part holds two questions about the division, and the end of a proof. No later chapter needs them.
+# This part holds two questions about the division, the end of a proof, and a question about the shares. No later
+# chapter needs them.
 #
 # ### Can a query still learn?
 #
@@ -1083,8 +1084,13 @@ assert ends["scaled", 64][3] == ends["scaled", 1024][3] == 1
 # fractions that are as near to it as we like. Now $f$ grows with $x$, since adding $y > 0$ to $x$ multiplies $f(x)$ by
 # $f(y) > 1$. So $f(x)$ lies between the powers of $a$ that belong to these fractions, and $f(x) = a^x$ holds for this
 # $x$, too.
+
+# %% [markdown]
+# ### Must shares sum to 1?
 #
-# Must shares sum to 1 at all? A sigmoid of each score could answer *nothing found*, because its shares need not have
-# that sum. But then the answer is no average: it grows with the number of keys, and keys do not compete. Models that
-# use it subtract about $\ln S$ from every score ([Ramapuram and others, 2024](https://arxiv.org/abs/2409.04431)). And
-# the soft form of the *maximum* is $\ln \sum_j e^{s_j}$, whose derivative for $s_i$ is the softmax's $w_i$.
+# A sigmoid of each score could answer *nothing found*, because its shares need not have that sum. But then the answer
+# is no average: it grows with the number of keys, and keys do not compete. Models that use it subtract about $\ln S$
+# from every score ([Ramapuram and others, 2024](https://arxiv.org/abs/2409.04431)).
+#
+# (And what is the soft form of the *maximum*? It is $\ln \sum_j e^{s_j}$, and its derivative with respect to $s_i$ is
+# the softmax's $w_i$.)

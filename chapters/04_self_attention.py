@@ -929,7 +929,7 @@ assert (blank == 0).all()
 #
 # There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score, $d_v$ for its part of the
 # blend, and room for one weight. Within one text $S = T$, so the time for the $T^2$ pairs is *quadratic*: it grows with
-# the square of the text's length. So does the memory if all weights are stored.  The projections cost
+# the square of the text's length. So does the memory if all weights are stored. The projections cost
 # $T D (2 d_k + d_v)$ multiplications, which grow only with $T$. With $d_k = d_v$ the projections take $3 T D d_k$, and
 # the pairs $2 T^2 d_k$. So in short texts the projections are most of the work, until the pairs overtake them at
 # $T = 1.5 \, D$.

@@ -148,7 +148,7 @@ assert cosine_similarity(dog, man) < 0.5
 # One hand is not enough. A fast hand comes round again: with a period of 6 steps, positions 1, 7 and 13 are the same. A
 # slow hand hardly moves in one step, so a score can hardly choose between neighbours. Several hands together tell the
 # time, like those for seconds, minutes and hours: a slow hand tells 1, 7 and 13 apart and keeps neighbours similar, and
-# a fast hand tells neighbours apart.
+# a fast hand tells neighbours apart. Here are a fast hand of period 6 (red) and a slow one of period 60 (blue):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Five clocks with two hands, for the positions 0, 1, 2, 7 and 13. The fast red hand, of period 6, points up at 0, a sixth of a turn further at 1, and at 7 and 13 where it was at 1. The slow blue hand, of period 60, points up at 0 and has moved a little at 1 and 2, by about 40 degrees at 7 and by nearly 80 at 13."}}
 figure, clocks = plt.subplots(1, 5, figsize=(7, 1.7))
@@ -266,7 +266,7 @@ print(encode(6, 4).round(3))
 # %% [markdown]
 # The rest of the chapter uses three functions, folded here: `frequencies(D)` returns all the $\omega_i$,
 # `sinusoidal_encoding(positions, D)` encodes any positions, and `sinusoidal_positions(T, D)` those from 0 to $T - 1$.
-# Their code calls $D$ `d_model`. (The signatures `@shapes` and `Float[...]` only check shapes; leave them out
+# Their code calls $D$ `d_model`. (`@shapes` and the annotations `Float[...]` only check shapes; leave both out
 # elsewhere.)
 
 # %% tags=["export", "hide-input"] module="by_hand.positions"
@@ -486,8 +486,8 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 
 # %% [markdown]
 # At $D = 32$ each position from 2 on gives 0.85 to the one before it. The rest goes mostly to the neighbours of that
-# one. Position 0 looks for position −1 and finds itself, the nearest. The factor 20 is needed because neighbours'
-# scores differ only a little: without it no weight exceeds about 0.21.
+# one (for position 1 there is only one). Position 0 looks for position −1 and finds itself, the nearest. The factor 20
+# is needed because neighbours' scores differ only a little: without it no weight exceeds about 0.21.
 #
 # With $R_1$ each position looks one word ahead, with $R_{-r}$ it looks $r$ words back. So *any* position can win.
 # Before and after are told apart, because the rotation moves the peak to one side.
@@ -569,8 +569,9 @@ for sentence in ("dog bites man", "man bites dog"):
 # ## Could the encoding be learned?
 #
 # Sines and cosines are a fixed formula. Some models, among them BERT and GPT-2, instead start with a random vector for
-# every position and train it, like the word vectors: **learned position embeddings**. Of the wishes above these grant
-# that any position can win. What else they need, training must find, and they have a last position.
+# every position and train it, like the word vectors: **learned position embeddings**. From the start they grant two of
+# the wishes above: positions are *different*, and *any* can win. *Same step* and *similar* are left to training, and
+# there is a last position.
 #
 # Take a small task without words: every position must attend to the one before it. The encodings are the rows of a
 # matrix $E$, and the scores are $E A E^\top$, where a learned matrix $A$ takes the place of $W_Q W_K^\top$. We compare
@@ -680,8 +681,8 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # %% [markdown]
 # ## As PyTorch modules
 #
-# In a model, positions are added to a batch $(B, T, D)$. Sinusoids are a *buffer*: it moves to the GPU with the model,
-# and is not trained. Learned positions are an `nn.Embedding`. (The paper applies *dropout* to the sum, [chapter
+# In a model, positions are added to a batch $(B, T, D)$. The sinusoids are a *buffer*: they move to the GPU with the
+# model, and are not trained. Learned positions are an `nn.Embedding`. (The paper applies *dropout* to the sum, [chapter
 # 8](08_encoder.ipynb#the-encoder-layer).)
 
 # %%
@@ -700,7 +701,8 @@ class Sinusoids(nn.Module):
     def forward(
         self, x, start=0
     ):  # x (B, T, D); start: where its first word stands
-        return self.dropout(x + self.table[start : start + x.shape[1]])
+        positions = torch.arange(start, start + x.shape[1], device=x.device)
+        return self.dropout(x + self.table[positions])
 
 
 class Learned(nn.Module):
@@ -709,7 +711,8 @@ class Learned(nn.Module):
         self.table = nn.Embedding(max_length, d_model)
 
     def forward(self, x, start=0):
-        return x + self.table.weight[start : start + x.shape[1]]
+        positions = torch.arange(start, start + x.shape[1], device=x.device)
+        return x + self.table(positions)  # (T, D) added to (B, T, D)
 
 
 x = torch.randn(2, 6, 16)
@@ -843,11 +846,12 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 #
 # Many open language models of today use rotary positions, among them Llama ([Touvron and others,
 # 2023](https://arxiv.org/abs/2302.13971)); [chapter 19](19_modern.ipynb#rope-turn-the-query-and-the-key) builds such a
-# model. There queries and keys are $(B, H, T, d_k)$, and the sines and cosines of all angles, $(T, d_k/2)$, serve every
-# head; when a model writes word by word, they too must start where the word stands. Published code differs in two
-# points: which entries make a pair, neighbours as here or the two halves, and which way they turn. Either choice passes
-# every check of distances, so where weights are published, compare outputs, too. [Going
-# further](#other-ways-to-encode-the-distance) has other ways to encode the distance.
+# model. There queries and keys are $(B, H, T, d_k)$, with $H$ heads ([chapter 6](06_many_heads.ipynb)), and the sines
+# and cosines of all angles, $(T, d_k/2)$, serve every head; when a model writes word by word, they too must start where
+# the word stands. Published code can differ from ours in two points: its pairs turn the other way, and some of it pairs
+# not neighbours but entry $i$ with entry $i + d_k/2$. Neither shows in a check of distances, so where weights are
+# published, compare outputs, too. [Going further](#other-ways-to-encode-the-distance) has other ways to encode the
+# distance.
 
 # %% [markdown]
 # ## Exercises

@@ -10,7 +10,7 @@
 #
 # The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no number
 # for her name. By the end of this chapter you will have a **tokenizer**, which turns any text into numbers and back. It
-# decides what a model sees: one of ours cuts 12345 into *12 | 3 | 4 | 5*. Such cuts hide letters and misalign digits,
+# decides what a model sees: one of ours cuts 12345 into *12 | 3 | 4 | 5*. Its cuts hide letters and misalign digits,
 # which is thought to be one reason why models count letters and add numbers badly. You also see how a typed text can
 # act as a command, and how sentences become a batch.
 #
@@ -166,7 +166,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # back.
 #
 # Unicode can write *é* in two ways, so texts that look the same can have different tokens. Some tokenizers first
-# *normalise* both to one form, and cannot give them back unchanged.
+# *normalise* both to one form.
 #
 # ### Before any merge, cut into words
 #
@@ -516,14 +516,14 @@ plt.show()
 
 # %% [markdown]
 # The space is a token of its own, because our four words had no space before them, so no merge could learn one. From
-# running text a tokenizer could learn *␣eat*.
+# running text a tokenizer could learn *␣eat*. Python writes the two bytes of *ë* as `\xc3` and `\xab`.
 #
 # A single token may be part of a character, so a program that prints tokens as they are generated must wait until a
 # character is complete (exercise 1).
 
 # %% [markdown]
 # Now train a tokenizer on the 9,500 German numbers, with 60 merges, printed in the order of learning. (For texts of
-# your own: `from dotformer.tokens import BPETokenizer`; `save` and `load` keep it in a file.)
+# your own: `from dotformer.tokens import BPETokenizer`; `save` writes it to a file, and `load` reads it.)
 
 # %%
 tokenizer = BPETokenizer.train(seen, vocab_size=3 + 256 + 60)
@@ -629,8 +629,8 @@ assert not set(cuts[32_000][" tea"]) & set(
 assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 
 # %% [markdown]
-# - *Spelling.* The model gets one number for *Straßenbahn* (tram) and never sees the letters. So it knows only from
-#   training how many *a*'s it contains, or must first spell it out.
+# - *Spelling.* The model gets one number for *Straßenbahn* (tram; the whole word is a tram stop) and never sees the
+#   letters. So it knows only from training how many *a*'s it contains, or must first spell it out.
 # - *Arithmetic.* 12345 begins with the token *␣12*, because no merge joins it to *3*. Another number may be cut
 #   elsewhere, so the digits of two numbers need not line up. Many newer tokenizers therefore cut numbers into single
 #   digits or groups of up to three. In numbers of unequal length groups line up only if counted from the right, where
@@ -792,10 +792,10 @@ assert convenient.decode(convenient.encode(message)) != message
 # filled up to the longest with `<pad>`. Sentences of 2, 3 and 7 tokens make $3 \cdot 7 = 21$ tokens, of which 9 are
 # padding.
 #
-# The padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to padding.
-# Without it padding would take a share of the softmax, so a sentence's outputs would depend on its batch. (The encoder
-# and cross-attention need this mask; in decoder self-attention the causal mask hides padding, which comes last.) The
-# mask is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
+# Without the padding mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) padding would take a share of the softmax,
+# so a sentence's outputs would depend on its batch. (The encoder and cross-attention need this mask; in decoder
+# self-attention the causal mask hides padding, which comes last.) The mask is `tokens != pad_id`, which is safe because
+# no text is ever encoded as `<pad>`.
 #
 # The loss must leave out padding, too, so it is the mean over the real tokens alone. If `<pad>` counted, the loss would
 # look better than it is, because `<pad>` is the easiest token to predict.
@@ -806,8 +806,8 @@ assert convenient.decode(convenient.encode(message)) != message
 # Padding takes as much computation as any token. **Bucketing** reduces this waste: sort the sentences by length, and
 # fill the batches in this order. The price is that a batch is no longer a random sample of all lengths.
 #
-# We also limit each batch by its tokens, because memory and time grow with them. Padding counts: the size of a batch is
-# its number of sentences times the length of the longest.
+# We also limit each batch by its tokens, because memory and time grow with them. Padding counts: a batch has its number
+# of sentences times the longest's length.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -887,7 +887,7 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# Sorting by length saves nearly all of the padding.  The order of the batches is random, or the model would get all
+# Sorting by length saves nearly all of the padding. The order of the batches is random, or the model would get all
 # short sentences first, and might forget them over the long ones. Here are sixteen of the texts in batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: three quarters as much grey as blue. Right, sorted by length: much less grey."}}

@@ -206,7 +206,7 @@ quiz.number(
 # would have written by itself, so on its own it would make the same mistake. Without a mistake it would write them all.
 # So one pass tells which sentences it would get right by *greedy decoding*, always taking the likeliest token.
 #
-# The folded function `evaluate` computes all three numbers in this way.
+# The folded `evaluate` computes all three so.
 
 # %% tags=["hide-input", "export"] module="training"
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -317,9 +317,8 @@ def padding(**options):
 assert 0.05 < padding() < 0.07 and padding(alike=True) < 0.01
 
 # %% [markdown]
-# The training takes six hundred steps, or three epochs. In the code below, `islice` takes 600 batches from the endless
-# stream `data`, each a source and a target, padded with 0. Every 50 steps `watch` validates the model, and lets it
-# write one of the validation numbers.
+# The training takes six hundred steps, or three epochs. Below, `islice` takes 600 batches, pairs of source and target,
+# from the endless `data`. Every 50 steps `watch` validates the model, and lets it write one of the validation numbers.
 #
 # Four parts of the loop are explained after the run: label smoothing; the optimiser, Adam; the learning rate, which
 # rises to its peak, 0.003, in 100 steps, and then falls to 0 in a straight line; and clipping.
@@ -425,7 +424,7 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # %% [markdown]
 # The untrained model repeats *send*, a part of *tausend*.
 #
-# The loss begins at 6.08, a little above $\ln 334 = 5.81$, because the first logits are random and [their spread raises
+# The loss begins at 6.08, a little above $\ln 334 = 5.81$, because [the spread of the first logits raises
 # it](07_learning.ipynb#the-first-number-to-look-at).
 
 # %% [markdown]
@@ -628,7 +627,7 @@ plt.show()
 #
 # To clip, take all gradients of the model as one long vector. If its norm, the *global norm*, exceeds a limit, scale
 # the vector down to that limit, in the same direction: with limit 1, the vector $(3, 4)$ of norm 5 becomes
-# $(0.6, 0.8)$.  Log the norm: if it is often huge, look for the cause, and after a jump go back to a checkpoint.
+# $(0.6, 0.8)$. Log the norm: if it is often huge, look for the cause, and after a jump go back to a checkpoint.
 #
 # ## What was needed?
 #
@@ -651,7 +650,7 @@ plt.show()
 # | ten times the learning rate | 0% |
 #
 # What matters most here is the learning rate. To find one, try values a factor of 3 apart in short runs, and choose on
-# the validation numbers; if the best is the largest or the smallest, try further.  (Symptoms of a wrong one are
+# the validation numbers; if the best is the largest or the smallest, try further. (Symptoms of a wrong one are
 # [below](#symptoms).)
 #
 # Larger tasks often do need warm-up; [Xiong and others (2020)](https://arxiv.org/abs/2002.04745), for one, found
@@ -701,12 +700,11 @@ plt.show()
 # the validation loss turns upwards while the training loss still falls: the sign to look for.
 #
 # To be right on new numbers is to **generalise**, and this model does so on only 42.5 percent. (The distance between
-# training and validation loss is the *generalisation gap*.) Anything meant to prevent overfitting is called
-# **regularisation**.
+# the two losses is the *generalisation gap*.) Anything meant to prevent overfitting is **regularisation**.
 #
 # The output compares remedies: *none* is the left panel, and each row below adds one. The first two columns are
-# measured at the step where the mean validation loss of the three runs is lowest, the last two at the end. All losses
-# are plain, and all numbers are means of three seeds on the same 150 numbers, the last with ± their standard deviation.
+# measured at the step where the mean validation loss of the three runs is lowest, the last two at the end. Losses are
+# plain, and all numbers are means of three seeds on the same 150 numbers, the last with ± their standard deviation.
 
 # %% lowest and last losses, and what is right then tags=["hide-input"]
 print(
@@ -727,25 +725,25 @@ for name in ("none", "weight decay 1"):
 # The remedies, one by one:
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
-#   keep a copy of the parameters that had the lowest loss (the trainer below does, but never stops early). That treats
-#   the symptom: in row *none* every seed gets three to six percentage points more right at the end, where the loss is
-#   higher, than at its lowest loss. So if right answers matter, keep the model that gets the most right.
+#   keep a copy of the parameters that had the lowest loss (the trainer below does, but never stops early). In row
+#   *none* every seed gets three to six percentage points more right at the end than at its lowest loss. So if right
+#   answers matter, keep the model that gets the most right.
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
 #   the right panel of the figure: both losses fall together, but for a jump halfway that we have not explained, and the
 #   gain is fifty percentage points. Here it is done by [AdamW](#weight-decay-and-adamw) on all parameters
 #   (`optim.AdamW(..., weight_decay=1.0)`; for larger data 0.01 to 0.1 is usual).
 # - **Dropout** zeroes entries of the activations at random, so that the model cannot rely on any single one.
 # - **Label smoothing** does not clearly change how much is right, but the model is less sure of its mistakes: at the
-#   end a wrong likeliest token has a mean probability of 0.61 instead of 0.88. Its mean plain loss does not turn
-#   upwards.
+#   end a wrong likeliest token has a mean probability of 0.61 instead of 0.88. The mean plain loss of the three runs
+#   does not turn upwards. (Its lowest is above that of *none*, because the model gives even the tokens that it gets
+#   right only 0.86 on average.)
 #
 # Weight decay 1, weight decay 3 and dropout 0.1 get about the same share of the validation numbers right, so the lowest
-# loss decides: we take weight decay 1.  On the untouched test numbers decay 1 gets 91.5 percent right, against 38.1
+# loss decides: we take weight decay 1. On the untouched test numbers decay 1 gets 91.5 percent right, against 38.1
 # without a remedy.
 #
 # More data helps most: with 20,000 numbers none of this was needed. Large language models read most of their text about
-# once, so they hardly overfit, and usually go without dropout and label smoothing (though not without some weight
-# decay).
+# once, so they hardly overfit, and usually have no dropout or label smoothing, but some weight decay.
 
 # %% tags=["proof"]
 by_seed = {
@@ -809,7 +807,7 @@ for run in few["weight decay 1"]:
 # %% [markdown]
 # ## One step from several batches
 #
-# Next, the memory. A large batch has a less noisy gradient, but may not fit into memory. Then send several smaller ones
+# Next, the memory. A large batch has a less noisy gradient, but may not fit. Then send several smaller ones
 # (**micro-batches**) through the model in turn, add up their gradients, and step once. This is **gradient
 # accumulation**, and together the micro-batches form the *effective batch*. A step takes the time of all of them, but
 # the memory for the activations of only one, because each backward pass frees its own. Without dropout the step should
@@ -1095,13 +1093,13 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 #    that model with a worse one. (The example below keeps training losses only.)
 #
 # The learning rate and the order of the sentences are not on the list, because here both can be computed again. (A
-# scheduler object, a shuffling `DataLoader` or a `GradScaler` has a state that must be kept.) The learning rate follows
-# from the number of the step (in the code below, the length of the history tells it), and the order from the seed and
-# the number of the epoch.
+# scheduler object has a `state_dict` to keep. A shuffling `DataLoader` has none: give it a generator seeded with the
+# epoch.) The learning rate follows from the number of the step (below, the length of the history), and the order from
+# the seed and the epoch.
 #
 # `save_run` writes the five to a new file beside the old one, and renames it when it is complete. Renaming is
 # **atomic**: it happens wholly or not at all. So a process that is killed while saving leaves the old run or the new
-# one.
+# one. (Against a power cut, call `os.fsync` first, as the book's module does.)
 
 # %%
 import tempfile
@@ -1177,13 +1175,13 @@ assert same and found == history
 
 # %% [markdown]
 # They agree to the last bit. This holds on the same machine with the same software, if its operations are
-# **deterministic**: some GPU operations do not repeat to the last bit, because they add in an order that varies.
+# **deterministic**: some GPU operations add in an order that varies.
 #
 # The `Trainer` likewise keeps the five things and the configuration in one file, the **checkpoint**, and the model with
 # the lowest validation loss beside it.
 #
-# In the folded cell a `Trainer` is stopped as step 13 begins. Another one loads its last checkpoint, that of step 10,
-# goes on, and ends with the same parameters as one that never stopped.
+# In the folded cell a `Trainer` is stopped at step 13. Another loads its checkpoint of step 10, goes on, and ends with
+# the same parameters as one that never stopped.
 
 
 # %% a power cut at step 13, and the run resumed tags=["hide-input"]
@@ -1270,7 +1268,7 @@ assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 # %% [markdown]
 # One step, and many right answers are gone. The new Adam knows a single gradient, so it moves every parameter whose
 # gradient is not tiny by the whole learning rate, as in [Adam's first step](#adam). With the state kept, $m$ is mostly
-# smaller than $\sqrt v$, so most parameters move by far less.  [Is it the length of the step that does the harm, or its
+# smaller than $\sqrt v$, so most parameters move by far less. [Is it the length of the step that does the harm, or its
 # direction?](#a-new-adam-length-or-direction)
 
 # %% [markdown]
@@ -1283,9 +1281,9 @@ assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 # | symptom | look at |
 # |---|---|
 # | the first loss is far from $\ln V$ | [the start](07_learning.ipynb#the-first-number-to-look-at), the divisor |
-# | it stays near $\ln V$, or does not reach 0 on one batch | [the four checks](07_learning.ipynb#break-it-a-cut-in-the-record) |
-# | it falls, but slowly | a learning rate that is too low |
-# | it jumps, or becomes NaN | a learning rate that is too high, the log of norms |
+# | the loss stays near $\ln V$, or, without smoothing and dropout, does not fall to nearly 0 on one batch | [the four checks](07_learning.ipynb#break-it-a-cut-in-the-record) |
+# | the loss falls, but slowly | a learning rate that is too low |
+# | the loss jumps, stays high, or becomes NaN | a learning rate that is too high, the log of norms |
 # | training loss falls, validation loss rises | [overfitting](#when-a-model-overfits) |
 # | validation loss below training loss | dropout and smoothing, which only training has |
 # | a jump after a restart | [what was not kept](#break-it-the-parameters-are-enough) |

@@ -78,8 +78,8 @@ assert text_of(written) == "a cup"
 
 # %% [markdown]
 # *The tea* is likeliest, $0.4 \cdot 0.9 = 0.36$. Greedy decoding gives *a cup*, $0.5 \cdot 0.4 = 0.2$, because it took
-# the best first word, after which no second word was very likely, and cannot go back. So the likeliest word at each
-# step need not make the likeliest sequence.
+# the best first word, after which no second word was likely, and cannot go back. So the likeliest word at each step
+# need not make the likeliest sequence.
 #
 # ## Several hypotheses at once
 #
@@ -213,9 +213,9 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # | `state.select(rows)` | keeps these rows, in this order; a row that is not named leaves the batch, and a row may be named twice (when two kept hypotheses continue the same one) |
 # | `state.special_ids` | the numbers of padding, begin and end; the first two are never written |
 #
-# `Table`, folded, is such a state for the little model above. The `decoding.check…` calls catch mistakes. At each step
-# `generate` asks for the logits, rules out padding and begin, and chooses a token for each row. Rows that chose the end
-# leave the batch, and the others append their token to their sentence.
+# `Table`, folded, is such a state (of the type `Decoding`) for the little model above. The `decoding.check…` calls
+# catch mistakes. At each step `generate` asks for the logits, rules out padding and begin, and chooses a token for each
+# row. Rows that chose the end leave the batch, and the others append their token to their sentence.
 
 
 # %% the interface over these probabilities tags=["hide-input"]
@@ -577,7 +577,7 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 #
 # After a cut, the probabilities that are left are divided by their sum. Top-k and top-p compared:
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two bar charts of ten words' probabilities. Left, sure: the first word has 0.9, the others share 0.1; top-p with p = 0.8 keeps that one word, top-k with k = 4 keeps three unlikely ones as well. Right, unsure: the probabilities fall slowly from 0.16 to 0.05; top-p keeps seven words, top-k four."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two bar charts of ten words' probabilities. Left, sure: the first word has 0.9, the others share 0.1; top-p with p = 0.8 keeps that one word, top-k with k = 4 keeps three unlikely ones as well. Right, unsure: the probabilities fall slowly from 0.16 to 0.04; top-p keeps seven words, top-k four."}}
 sure = np.array([0.9, 0.02, 0.015, 0.015, *[0.01] * 4, 0.005, 0.005])
 unsure = np.linspace(0.16, 0.04, 10)
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.1))
@@ -601,7 +601,7 @@ plt.show()
 assert nucleus_size == 7 and np.allclose([sure.sum(), unsure.sum()], 1)
 
 # %% [markdown]
-# **By hand**, the same five probabilities under each option:
+# **By hand**, five probabilities under the first three options:
 #
 # | | | | | | |
 # |---|---|---|---|---|---|
@@ -769,7 +769,7 @@ quiz.one_choice(
 # **Predict first.** Which results for the first $t - 1$ tokens could be kept?
 #
 # Because of the causal mask an earlier token never sees a later one, so its vectors stay the same in every layer when
-# more tokens are written.  The new token's query is compared with the earlier keys and its own key, and the weights
+# more tokens are written. The new token's query is compared with the earlier keys and its own key, and the weights
 # blend the values. The earlier queries have done their work, so keep only the earlier keys and values: this is the **KV
 # cache**.
 #
@@ -1384,8 +1384,8 @@ verdict
 #
 # That a sum never rises also allows a search that is *exact* without being exhaustive: it drops every beginning whose
 # sum is already below that of the best finished sentence. So Stahlberg and Byrne could find the likeliest sentence of
-# all. (A folded test above does it for a tiny model and all 341 sentences of up to four words: beams of 2 and of 4 find
-# the best, a beam of 1 the third best.)
+# all. (A folded test above ranks all 341 sentences of up to four words of a tiny model by their score with
+# $\alpha = 0.6$: beams of 2 and of 4 find the best, a beam of 1 the third best.)
 #
 # ### Why are draws after label smoothing so poor?
 #
@@ -1499,10 +1499,11 @@ with torch.no_grad():
 # %% [markdown]
 # ### A GPT with a cache, in one file
 #
-# `KVCache` serves chapter 9's translator. Here is the same idea for a decoder-only model, on its own: PyTorch is all
-# that it needs. It reads prompts in one pass, keeps keys and values, and then writes greedily or draws with temperature
-# and top-p. The positions are learned. The test at its end compares a prefill and single steps with one pass.
-# ([The file](../cached_gpt.py) is ready to run; chapter 18 trains such a model.)
+# `KVCache` serves chapter 9's encoder-decoder. Here is the same idea for a decoder-only model, on its own: PyTorch is
+# all that it needs. It reads prompts in one pass, keeps keys and values, and then writes greedily or draws with
+# temperature and top-p. The positions are learned. All prompts must be equally long, and it always writes `count`
+# tokens. The test at its end compares a prefill and single steps with one pass. ([The file](../cached_gpt.py) is ready
+# to run; chapter 18 trains such a model.)
 
 # %% a GPT that keeps keys and values tags=["hide-input"] file="cached_gpt.py"
 import torch
@@ -1579,7 +1580,8 @@ def write(model, ids, count, temperature=1.0, top_p=1.0, generator=None):
             new = last.argmax(dim=-1, keepdim=True)  # (B, 1)
         else:
             shares, order = (last / temperature).softmax(-1).sort(descending=True)
-            shares[shares.cumsum(-1) - shares >= top_p] = 0
+            if top_p < 1:
+                shares[shares.cumsum(-1) - shares >= top_p] = 0
             new = order.gather(1, torch.multinomial(shares, 1, generator=generator))
         ids = torch.cat([ids, new], dim=1)
         if n + 1 < count:
@@ -1604,8 +1606,8 @@ print(f"prefill of 10 and 20 steps, against one pass: {apart:.0e} apart")
 assert apart < 1e-4
 
 # %% [markdown]
-# `torch.cat` copies the whole cache at every step, which is simple but slow for long texts; serving systems reserve
-# room beforehand.
+# `torch.cat` copies the whole cache at every step, which is simple but slow for long texts; faster programs write into
+# memory that they have reserved.
 #
 # ### How is the cache made smaller?
 #

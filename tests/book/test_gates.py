@@ -230,7 +230,8 @@ def project(root, tmp_path):
     """A copy of the chapters and of what is made from them."""
     for name in ("chapters", "dotformer", "classroom", "book/measurements", "book/models", "book/notebooks"):
         shutil.copytree(root / name, tmp_path / name)
-    for name in ("pyproject.toml", "_config.yml", "_toc.yml", "book/contents.md", "book/names.md"):
+    files = [path.relative_to(root) for path in (root / "book").glob("*.py")]
+    for name in (*files, "pyproject.toml", "_config.yml", "_toc.yml", "book/contents.md", "book/names.md"):
         shutil.copy(root / name, tmp_path / name)
     return tmp_path
 
