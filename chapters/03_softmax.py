@@ -529,8 +529,7 @@ for j in range(3):
 # $w_i w_j$ off the diagonal is then nearly 0, too, because at least one of its two factors is. With the weights 0.99,
 # 0.005 and 0.005 no entry of $J$ is larger than 0.01 in absolute value. **A softmax that is sure of itself has stopped
 # listening**: nudge its scores, and the weights hardly move. A softmax that gives one key nearly all the weight is
-# called **saturated**. (All derivatives are small for equal weights over very many keys, too, but there every score
-# still counts alike.)
+# called **saturated**. (Equal weights over very many keys have small derivatives, too.)
 #
 # To find such softmaxes in a model, look at the largest weight of each row and at the spread of its scores. ([Exercise
 # 1](#exercises) has another measure, the *perplexity*.) But not every one is a fault, because after training a sharp
@@ -660,7 +659,7 @@ def attention(queries, keys, values):  # (..., T, d_k), (..., S, d_k), (..., S, 
 print(attention(query[None], keys, values).round(2))  # [None]: a matrix of one row
 
 # %% [markdown]
-# The function needs NumPy alone. PyTorch has it as `torch.nn.functional.scaled_dot_product_attention`.
+# The function needs NumPy alone. PyTorch has it, in `torch.nn.functional`, as `scaled_dot_product_attention`.
 #
 # Here $d_k = 3$, so dividing by $\sqrt 3$ makes the choice softer. The train's weight rises from 0.005 to 0.034, and
 # the answer costs 3.91, more than coffee alone. That is no improvement, because our scores were not too large: the
@@ -731,10 +730,12 @@ quiz.number(
 # $w_1 k_1 - w_1 \sum_j w_j k_j$. In words: to raise $w_1$, the query should move towards $k_1$, and away from $\bar k$,
 # the average of the keys under the present weights.
 #
-# When the softmax is saturated, one key has nearly all the weight. If it is not the first key, but leads it by
-# $\Delta$, $w_1$ is below $e^{-\Delta}$, while $k_1 - \bar k$, for random keys, is only about $\sqrt{2 d_k}$ long. So
-# for a large lead the gradient is nearly 0: a *vanishing gradient*, where learning is needed. (If the first leads by
-# much, $\bar k$ is nearly $k_1$, so the gradient is nearly 0, too, but nothing is left to learn.)
+# Take two keys of width 64. For random ones $k_1 - k_2$ has a length of about $\sqrt{2 \cdot 64} = 11.3$, and so the
+# scores of a random query typically differ by 11. Say that the right key trails. Without the division
+# $w_1 = 1 / (1 + e^{11}) = 0.000017$. As $k_1 - \bar k = (1 - w_1)(k_1 - k_2)$, the gradient's length is
+# $0.000017 \cdot 11.3 = 0.0002$. With the division the scores differ by $11 / 8 = 1.4$, so $w_1 = 0.2$, and the length
+# is $0.2 \cdot 0.8 \cdot 11.3 / 8 = 0.23$, a thousand times as much. The one without is a *vanishing gradient*, where
+# learning is needed.
 #
 # How long is this gradient at the start, for a query and ten keys drawn at random?
 
@@ -791,17 +792,21 @@ for width, expected in ((64, 0.012), (1024, 0.003)):  # divided by d_k itself
     weights = softmax(queries @ ten_keys.swapaxes(1, 2) / width)
     slopes = softmax_jacobian(weights)[:, :, 0] @ ten_keys / width
     assert round(np.median(np.linalg.norm(slopes, axis=-1)), 3) == expected
+apart, behind = np.sqrt(2 * 64), 1 / (1 + np.exp(11))  # of two keys; its weight
+assert round(apart, 1) == 11.3 and round(behind, 6) == 0.000017
+assert round(behind * (1 - behind) * apart, 4) == 0.0002
+scaled = 1 / (1 + np.exp(11 / 8))
+assert round(scaled, 1) == 0.2
+assert round(scaled * (1 - scaled) * apart / 8, 2) == 0.23
 
 # %% [markdown]
 # The few that succeed before any step are lucky: their sharp weights happen to be on the right key.
 #
-# Could a larger learning rate make up for the missing division? In a wide space hardly (unless [every step gets the
-# same length](#when-does-it-matter-less)): at a learning rate of a million 88 percent of the unscaled queries succeed
-# at width 64, but only 29 at 1024. (What of dividing by $d_k$ itself? That shortens the gradients, too, because $1/d_k$
-# shrinks faster than $k_1 - \bar k$ grows: the median is 0.012 at width 64 and 0.003 at 1024. But they are all about
-# equally short, so one larger learning rate suits all: with 1000 all queries succeed at both widths.) [Going
-# further](#can-a-query-still-learn) has the code, and shows [when the division matters
-# less](#when-does-it-matter-less).
+# So the division lets the softmax *start* away from where its derivatives vanish. Could a larger learning rate make up
+# for a missing division? Less and less, the wider the keys (unless [every step gets the same
+# length](#when-does-it-matter-less)): at a learning rate of a million 88 percent of the unscaled queries succeed at
+# width 64, but only 29 at 1024. [Going further](#can-a-query-still-learn) has the code, and shows [when the division
+# matters less](#when-does-it-matter-less).
 
 # %% [markdown]
 # ## Exercises
@@ -989,7 +994,9 @@ for width in (64, 1024):
 #   key, and $10^{12}$ nearly all, since a gradient that is not 0 can be multiplied by enough. At 1024 fewer than half
 #   do, even at $10^{12}$.
 #
-# So the division does not make all gradients larger. It lets the softmax *start* away from where they vanish.
+# So the division does not make all gradients larger. (What of dividing by $d_k$ itself? That shortens them, because
+# $1/d_k$ shrinks faster than $k_1 - \bar k$ grows: the median is 0.012 at width 64 and 0.003 at 1024. But they are all
+# about equally short, so one larger learning rate suits all: with 1000 all queries succeed at both widths.)
 #
 # The softmax at the end of a model, which names the next word, does not stall like this. It is trained on $-\ln w$ and
 # not on $w$. The derivative of the logarithm has a factor $\frac1w$, which cancels the factor $w$ in $w (1 - w)$ and in
@@ -1088,9 +1095,9 @@ assert ends["scaled", 64][3] == ends["scaled", 1024][3] == 1
 # %% [markdown]
 # ### Must shares sum to 1?
 #
-# A sigmoid of each score could answer *nothing found*, because its shares need not have that sum. But then the answer
+# A sigmoid of each score could answer *nothing found*, because its shares need not add up to one. But then the answer
 # is no average: it grows with the number of keys, and keys do not compete. Models that use it subtract about $\ln S$
 # from every score ([Ramapuram and others, 2024](https://arxiv.org/abs/2409.04431)).
 #
-# (And what is the soft form of the *maximum*? It is $\ln \sum_j e^{s_j}$, and its derivative with respect to $s_i$ is
-# the softmax's $w_i$.)
+# (And what is the soft form of the *maximum*? It is the *log-sum-exp*, $\ln \sum_j e^{s_j}$, and its derivative with
+# respect to $s_i$ is the softmax's $w_i$.)

@@ -13,7 +13,7 @@
 # them at once, and a sum has no order. At the end of this chapter each word carries its position, in a **positional
 # encoding**, and the verb can tell who bites.
 #
-# You need chapter 4, and sine and cosine. It takes about 28 minutes to read, and 45 for the exercises. [Going
+# You need chapter 4, and sine and cosine. It takes about 29 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 8 more minutes. Only the code? Read [sines and
 # cosines](#sines-and-cosines), [the PyTorch modules](#as-pytorch-modules) and [the
 # mistake](#break-it-one-word-at-a-time) that all checks of shapes miss.
@@ -112,8 +112,8 @@ for t in (0, 1, 10, 100):
 # with a fixed vector $u$ (for the plain index, $u = (1, \dots, 1)$). The key is
 # $(x_t + t\,u) W_K = x_t W_K + t\,(u W_K)$, so its score with a query $q$ gains $c\,t$. Here $c = q \cdot (u W_K)$ is
 # the same for every key. If $c$ is positive, the last position gains most, because $c\,t$ grows with $t$. If $c$ is
-# negative, the first does. Within this layer, a position in the middle never can. But a verb that looks for the word
-# just before it needs such a position to win.
+# negative, the first does. Within this layer, a position in the middle never gains most. But a verb that looks for the
+# word just before it needs such a position to win.
 #
 # **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
 # so "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in the
@@ -548,11 +548,12 @@ for sentence in ("dog bites man", "man bites dog"):
 # ## Does adding destroy the word?
 #
 # After adding, the model sees only the sum, but the sum can be taken apart. In a [test with 1,000
-# words](#can-the-sum-be-taken-apart) one linear map recovers the word, at widths from 32 to 256. Another finds about
-# where the word stood: at $D = 128$ it is right or off by one for 99 percent of the sums, at $D = 32$ for 71. It helps
-# that in a wide space a random direction, such as an untrained word's, is nearly at right angles to any other ([chapter
-# 2](02_similarity.ipynb#how-alike-are-strangers)), so word and position hardly disturb each other at the start. Later
-# training can move the words away from the directions that positions use.
+# words](#can-the-sum-be-taken-apart) one linear map brings the sum nearest to the right one of the thousand words, at
+# all widths from 32 to 256 that we tried. Another finds about where the word stood: at $D = 128$ it is right or off by
+# one for 99 percent of the sums, at $D = 32$ for 71. It helps that in a wide space a random direction, such as an
+# untrained word's, is nearly at right angles to any other ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)),
+# so word and position hardly disturb each other at the start. Later training can move the words away from the
+# directions that positions use.
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**)? In the projection that comes next,
 # the upper rows, $W_1$, multiply the word, and the lower rows, $W_2$, the position:
@@ -682,7 +683,8 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # ## As PyTorch modules
 #
 # In a model, positions are added to a batch $(B, T, D)$. The sinusoids are a *buffer*: they move to the GPU with the
-# model, and are not trained. Learned positions are an `nn.Embedding`. (The paper applies *dropout* to the sum, [chapter
+# model, and are not trained. Learned positions are an `nn.Embedding`. (In `Sinusoids`, `max_length` is how many rows
+# are computed beforehand; a longer text needs more. The paper applies *dropout* to the sum, [chapter
 # 8](08_encoder.ipynb#the-encoder-layer).)
 
 # %%
@@ -844,6 +846,61 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 # | the score depends on | the words, $t$ and $s$; $W_Q$ and $W_K$ must find the difference | the words and $t - s$ |
 # | applied | once, before the first layer; residual connections (chapter 8) carry them upwards | in every layer, so no layer relies on those below to pass positions on |
 #
+# Does that help beyond the trained length? Take the [task from before](#could-the-encoding-be-learned) again: attend to
+# the position before, trained on positions 0 to 23. With rotary positions let all queries be one vector and all keys
+# another, both learned:
+
+
+# %% the same task with rotary positions tags=["hide-input"]
+def rotary_scores(q, k, cosines, sines):
+    """For each distance the score of q, turned by it, with k; both in pairs."""
+    along = (q * k).sum(axis=1)  # (D/2,)
+    across = q[:, 1] * k[:, 0] - q[:, 0] * k[:, 1]
+    return cosines @ along + sines @ across
+
+
+def practise_rotary(d_model, seed, length=24, steps=500, learning_rate=0.1):
+    """Gradient descent as above, on one query and one key: scores (48, 48)."""
+    rng = np.random.default_rng(seed)
+    q, k = 0.3 * rng.standard_normal((2, d_model // 2, 2))
+    angles = np.multiply.outer(np.arange(-47, 48), frequencies(d_model))
+    cosines, sines = np.cos(angles), np.sin(angles)  # (95 distances, D/2)
+    apart = np.arange(48)[:, None] - np.arange(48) + 47  # where t - s stands there
+    seen, positions = apart[:length, :length], np.arange(1, length)
+    for _ in range(steps):
+        gradient = softmax(rotary_scores(q, k, cosines, sines)[seen])
+        gradient[positions, positions - 1] -= 1
+        gradient[0] = 0  # nothing stands before position 0
+        gradient /= len(positions)
+        by_distance = np.bincount(seen.ravel(), gradient.ravel(), 95)
+        along, across = by_distance @ cosines, by_distance @ sines
+        turned_k, turned_q = k[:, ::-1] * [-1, 1], q[:, ::-1] * [1, -1]
+        d_q = along[:, None] * k + across[:, None] * turned_k
+        d_k = along[:, None] * q + across[:, None] * turned_q
+        q, k = q - learning_rate * d_q, k - learning_rate * d_k
+    return rotary_scores(q, k, cosines, sines)[apart]
+
+
+print("right positions     1-23   24-47")
+for d_model in (16, 32, 64, 128):
+    best = np.array([practise_rotary(d_model, s).argmax(axis=1) for s in range(3)])
+    right = best == np.arange(48) - 1  # (3 seeds, 48 positions)
+    trained, new = right[:, 1:24].mean(), right[:, 24:].mean()
+    print(f"width {d_model:4}, rotary {trained:8.0%}{new:8.0%}")
+    assert trained == new == 1
+q, k = np.random.default_rng(0).standard_normal((2, 8, 2))
+turns = np.multiply.outer(np.arange(-47, 48), frequencies(16))
+by_pairs = rotary_scores(q, k, np.cos(turns), np.sin(turns))
+by_matrix = [
+    q.ravel() @ rotation_matrix(int(r), 16) @ k.ravel() for r in range(-47, 48)
+]
+assert np.allclose(by_pairs, by_matrix)
+
+# %% [markdown]
+# Every new position is right, at the widths at which sinusoids failed, too, because nothing that is learned here can
+# depend on where a word stands. (Distances above 23 were new as well. In this task none of them won; [in a trained
+# model](#other-ways-to-encode-the-distance) they can do harm.)
+#
 # Many open language models of today use rotary positions, among them Llama ([Touvron and others,
 # 2023](https://arxiv.org/abs/2302.13971)); [chapter 19](19_modern.ipynb#rope-turn-the-query-and-the-key) builds such a
 # model. There queries and keys are $(B, H, T, d_k)$, with $H$ heads ([chapter 6](06_many_heads.ipynb)), and the sines
@@ -858,8 +915,9 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 #
 # ### Exercise 1: A page of short sentences
 #
-# *Easy, 10 minutes.* To save room, several sentences are often packed into one row. In each, positions begin at 0
-# again. Given the lengths, return the positions of all tokens: for `[3, 2]` that is `[0, 1, 2, 0, 1]`.
+# *Easy, 10 minutes.* To save room, several sentences are often packed into one row (and masked from one another). In
+# each, positions begin at 0 again. Given the lengths, return the positions of all tokens: for `[3, 2]` that is
+# `[0, 1, 2, 0, 1]`.
 
 
 # %% tags=["exercise"]
@@ -1267,8 +1325,8 @@ quiz.several_choices(
 # left. (Llama has no biases; there a part that all words have in common can serve.) Turned, query and key are
 # $k R_{t-1}$ and $k R_s$. Their score, $k R_{t-s-1} \, k^\top$, is largest at $s = t - 1$, where they are equal.
 #
-# Rotations are not the only way to encode the distance (the first in a transformer was [Shaw and others,
-# 2018](https://arxiv.org/abs/1803.02155)):
+# Rotations are not the only way to encode the distance, nor were they the first in a transformer (those of [Shaw and
+# others, 2018](https://arxiv.org/abs/1803.02155) were):
 #
 # - A **relative position bias** adds to each score a number that depends on the distance alone, $q \cdot k + b_{t-s}$:
 #   one learned for each range of distances ([T5, Raffel and others, 2020](https://arxiv.org/abs/1910.10683)), or minus

@@ -63,8 +63,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # We know what is wrong at the output. But training can change only the **parameters**: the entries of $W_Q$, $W_K$ and
 # $W_V$. (In this first step we change only $W_Q$.) So the gradient is passed back, from each result to what it was made
 # of, until it reaches them. This **backward pass**, the chain rule applied from the end to the start, is called
-# **backpropagation**. Here it has four stages: output → weights → scores → query → $W_Q$. Beside the softmax's
-# derivative two facts are enough. In a product $y = a x$ the gradient of $a$ is $x$ times that of $y$. And if a number
+# **backpropagation**. Here it has four stages: output → weights → scores → query → $W_Q$. Besides the softmax's
+# derivative, two facts are enough. In a product $y = a x$ the gradient of $a$ is $x$ times that of $y$. And if a number
 # is used twice, its gradients from both uses add up.
 #
 # **Predict first.** Which of the three scores should rise, which should fall, and which hardly matters?
@@ -83,8 +83,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the softmax
 #
-# First a nudge. Raise the scaled score of *man* by 0.1, and the loss rises by 0.0133, about 0.13 for each unit of
-# score. A formula should give this number, for all scores.
+# First a nudge. Raise the scaled score of *man* by 0.1. The weights become 0.173, 0.042 and 0.785, the output (0.958,
+# 0.785), and the loss 0.3092 instead of 0.2959. So it rises by 0.0133, about 0.13 for each unit of score. A formula
+# should give this number, for all scores.
 #
 # Raise one scaled score $s_i$, and *every* weight changes, as [chapter 3](03_softmax.ipynb#how-far-do-weights-move)
 # found:
@@ -99,7 +100,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # The sum in the last bracket is the *average* of the weights' gradients: each counts in proportion to its weight $w_j$.
 # So a score is judged by comparison: if more weight on its key would raise the loss more than average, the score's
-# gradient is positive, and a step against it lowers the score; if less, the score rises.
+# gradient is positive, and a step against it lowers the score; if less, the score rises. (Below and later, numbers are
+# computed from unrounded ones.)
 #
 # | | dog | bites | man |
 # |---|---|---|---|
@@ -110,8 +112,7 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # So the score of *dog* should rise, that of *man* should fall, and *bites* hardly matters. The 0.135 of *man* agrees
 # with the nudge (0.133, because a nudge of 0.1 is not tiny). The three gradients sum to 0, because the same number
-# added to all scores changes nothing. (These and all later numbers are computed from unrounded ones.) The formula also
-# says when a score gets little or no gradient:
+# added to all scores changes nothing. The formula also says when a score gets little or no gradient:
 #
 # | case | gradient of the score | because |
 # |---|---|---|
@@ -398,10 +399,10 @@ assert round(max(np.abs(formula).max() for formula in by_formula), 1) == 0.6
 # the way back, one for each factor.
 #
 # Why backwards? A walk forwards carries the effect of one parameter on everything that follows, so it must be repeated
-# for each. A walk back carries the effect of everything on the one loss, so one walk (**reverse mode**) gives the
-# derivatives for all parameters. The formulas of the walk back contain $A$, $V$, $Q$, $K$ and $X$ from the forward
-# pass. So the record must keep these, or what they can be computed from again, and training takes more memory than
-# answering.
+# for each (**forward mode**). A walk back carries the effect of everything on the one loss, so one walk (**reverse
+# mode**) gives the derivatives for all parameters. The formulas of the walk back contain $A$, $V$, $Q$, $K$ and $X$
+# from the forward pass. So the record must keep these, or what they can be computed from again, and training takes more
+# memory than answering.
 #
 # The walk starts with `loss.backward()`. Afterwards each tensor made with `requires_grad=True` has its gradient in
 # `.grad` (or `None`, if the loss does not depend on it). But `backward()` *adds* to `.grad`: it sums the gradients from
@@ -728,11 +729,11 @@ for step in (0, 80, 100, 120, 140, 1000):
 # even as at the start. Then, within sixty steps, the diagonal appears and the loss drops to almost nothing.
 #
 # So the loss falls first. Why? [A score rises](#back-through-the-softmax) if more weight on its key would lower the
-# loss more than the average. At first $W_V$ and the linear maps after the blend are random, so chance decides whether a
-# digit's value raises that digit's logit. More weight on the right entry then helps with some digits and hurts with
-# others, so its score is pushed up in one note and down in another. A name's digit changes from note to note, but all
-# notes share $W_Q$ and $W_K$, so these pushes nearly cancel, and at first no look-up grows. What happens then has three
-# parts:
+# loss more than the average. At first $W_V$ and the linear maps after the blend ($W_O$, and the one to the logits) are
+# random, so chance decides whether a digit's value raises that digit's logit. More weight on the right entry then helps
+# with some digits and hurts with others, so its score is pushed up in one note and down in another. A name's digit
+# changes from note to note, but all notes share $W_Q$ and $W_K$, so these pushes nearly cancel, and at first no look-up
+# grows. What happens then has three parts:
 #
 # 1. *Values.* $W_V$ and the linear maps after the blend can learn without a look-up. With even weights a question
 #    receives the mean of five values. That says which digits are in the note, but not which one was asked for: enough
@@ -955,7 +956,7 @@ assert all(
 # |---|---|---|
 # | the first loss | be near $\ln V$, where $V$ is the number of possible answers; for ten digits 2.30, and ours was 2.33 | [what a higher or a lower one means](#the-first-number-to-look-at) |
 # | the gradient of every matrix and bias | be there, and not be 0 in all its entries, except for that bias | a cut, or a part that nothing uses; at the first step also [matrices of zeros](#what-if-matrices-start-at-zero) |
-# | one small plain step (SGD), the same batch again, no dropout | lower the loss by about the learning rate times the squared length of the gradient | the learning rate is too large; if not, the sign, the update or the gradient is wrong |
+# | one small plain step (SGD), the same batch again, no dropout | lower the loss by about the learning rate times the squared length of the gradient | the learning rate is too large, or else the sign, the update or the gradient is wrong |
 # | the loss of one small batch, trained on again and again (**overfitting one batch**) | fall to nearly 0 | the model cannot get at what it needs: on the batch below the cut one is still near 1.3 after 1,000 steps, since it answers the five questions of a note nearly alike |
 #
 # In the third check the squared length is the sum of the squares of all entries of all parameters' gradients:

@@ -8,9 +8,9 @@
 # %% [markdown]
 # # 9. How does a transformer answer?
 #
-# *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. It cannot easily write, because
-# it looks at all words at once, and each new one would change all its vectors. So the transformer of 2017 has a second
-# stack, the **decoder**, which attends to the question and to its own words so far. Together they are an
+# *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. It cannot easily write: it has
+# learned to use words on both sides, and each new one would change all its vectors. So the transformer of 2017 has a
+# second stack, the **decoder**, which attends to the question and to its own words so far. Together they are an
 # **encoder-decoder**, or *sequence-to-sequence*, model. In training the decoder is given the right answer, and must
 # predict each *next* word, which a mask hides from it. Would you notice if the mask were missing? By the end of this
 # chapter the transformer of the paper is complete, in under eighty lines of code.
@@ -565,10 +565,10 @@ assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 # ## The leak test
 #
 # Shapes and a first loss do not tell whether a mask shows too much. The causal mask must ensure one property: *no
-# position sees its future*, not even by a detour through a lower layer. It does: in layer 1, row $t$ is made of words 0
-# to $t$ alone. In each further layer, row $t$ is made of rows 0 to $t$ of the layer below, and none of these holds a
-# later word. Nothing else moves a word between rows: norms and feed-forward networks work on each row alone, and the
-# memory has no word of the answer.
+# position sees its future*, not even by a detour through a lower layer. The mask ensures it: in layer 1, row $t$ is
+# made of words 0 to $t$ alone. In each further layer, row $t$ is made of rows 0 to $t$ of the layer below, and none of
+# these holds a later word. Nothing else moves a word between rows: norms and feed-forward networks work on each row
+# alone, and the memory has no word of the answer.
 #
 # This property has a test of its own, the **leak test**: change later words, and the earlier logits must not move. A
 # fresh model and random token numbers, none of them 0, will do. The function `check` runs the leak test and three
@@ -618,8 +618,8 @@ fresh = OneScreen(32, d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
 check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
 
 # %% [markdown]
-# And is it the transformer of the paper? PyTorch's own layers, given the same parameters (`by_pytorch`, folded), should
-# give the same logits at all real positions:
+# And are the layers those of the paper? PyTorch's, given the same parameters (`by_pytorch`, folded), should give the
+# same logits at all real positions:
 
 
 # %% PyTorch's layers, with our parameters tags=["hide-input"] file="transformer.py"

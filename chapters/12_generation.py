@@ -85,9 +85,9 @@ assert text_of(written) == "a cup"
 #
 # **Beam search** keeps the best few beginnings (**hypotheses**), say two. At each step it continues each of them with
 # every word that may follow, and ranks all results by probability, the product over their words. Of the two best
-# results, any that ends with `<eos>` is set aside as finished; an ending that is not among them is dropped. Of all
-# results that do not end, the two best go on, so that two beginnings are still followed; they are called *live*. By
-# hand, with dropped hypotheses in grey:
+# results, any that ends with `<eos>` is set aside as finished; an ending that is not among them is dropped
+# ([why](#when-does-beam-search-stop)). Of all results that do not end, the two best go on, so that two beginnings are
+# still followed; they are called *live*. By hand, with dropped hypotheses in grey:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A tree of beginnings. From <bos> to a 0.5, the 0.4 and this 0.1, of which a and the are kept. From a to cup 0.2, pot 0.175 and tea 0.125, from the to tea 0.36 and cup 0.04; kept are the tea and a cup, and both end."}}
 from classroom.diagram import Diagram
@@ -158,10 +158,8 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
 # $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
 #
-# **Why do only the best endings count?** After a softmax no probability is exactly 0, so in a trained model every
-# hypothesis can end at every step. If all endings counted, even the empty sentence could win, because its sum has a
-# single term. And every hypothesis can go on, so `live` above would never empty, and a maximum length is needed. ([When
-# does the search stop?](#when-does-beam-search-stop))
+# After a softmax no probability is exactly 0, so in a trained model every hypothesis can go on at every step, and a
+# maximum length is needed ([when the search stops](#when-does-beam-search-stop)).
 #
 # What does a beam cost? With a beam of $K$ and $V$ words, each step runs $K$ rows through the model and ranks $K V$
 # continuations. With $\alpha = 0$ a beam of 1 gives what greedy decoding gives ([why](#when-does-beam-search-stop)). A
@@ -185,10 +183,9 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # - A beam of 4 never gets to the empty sentence, and writes the translation.
 # - A beam of 100 does keep it as finished, and with $\alpha = 0$ its 0.001 wins against the translation's 0.0006.
 #
-# So a better search can make worse translations, as [Koehn and Knowles (2017)](https://arxiv.org/abs/1706.03872) found.
-# This was later called the *beam search curse*. The length penalty repairs our example: with $\alpha = 0.6$ the
-# translation has $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence only
-# $\ln 0.001 / \text{lp}(1) = -6.9$.
+# So a better search can make worse translations, the *beam search curse* ([Koehn and Knowles,
+# 2017](https://arxiv.org/abs/1706.03872)). The length penalty repairs our example: with $\alpha = 0.6$ the translation
+# has $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence only $\ln 0.001 / \text{lp}(1) = -6.9$.
 
 # %% tags=["proof"]
 assert round(0.7**21, 4) == 0.0006
@@ -286,7 +283,7 @@ def greedy(state: Decoding, max_length: int) -> list[list[int]]:
 assert greedy(Table(rows=2), max_length=5) == [written, written]
 
 # %% [markdown]
-# The simplest state for a transformer has no cache. At each step it reads again all that has been written:
+# The simplest state for a transformer has no cache, and reads again all that has been written:
 
 
 # %%
@@ -552,19 +549,53 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 #
 # ## Sampling
 #
-# A translation is tied closely to its source, and a narrow beam with a length penalty usually finds a good one. A story
-# can go on in thousands of ways, and the likeliest is not the one that you want to read. [Holtzman and others
+# A translation is tied to its source, and a narrow beam usually finds a good one. A story can go on in thousands of
+# ways, and the likeliest is not the one that you want to read. [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
-# over and over (**degeneration**). There are two reasons not to search for the likeliest story:
+# over and over (**degeneration**). In a tiny model, where each word depends on the one before, greedy decoding goes in
+# circles, and draws find a way out:
+
+# %% six words, greedily and drawn tags=["hide-input"]
+follows = {
+    "<bos>": {"the": 0.6, "a": 0.4},
+    "the": {"tea": 0.5, "cup": 0.3, "pot": 0.2},
+    "a": {"cup": 0.5, "pot": 0.5},
+    "tea": {"and": 0.6, "<eos>": 0.4},
+    "cup": {"and": 0.4, "<eos>": 0.6},
+    "pot": {"and": 0.3, "<eos>": 0.7},
+    "and": {"the": 0.7, "a": 0.3},
+}
+
+
+def continued(choose, longest=9):
+    text = ["<bos>"]
+    while text[-1] != "<eos>" and len(text) <= longest:
+        text.append(choose(follows[text[-1]]))
+    return " ".join(text[1:]).removesuffix(" <eos>")
+
+
+coin = np.random.default_rng(2)
+drawings = [
+    continued(lambda next_: str(coin.choice(list(next_), p=list(next_.values()))))
+    for _ in range(3)
+]
+print("greedy:", continued(lambda next_: max(next_, key=next_.get)), "…")
+print("drawn: ", " | ".join(drawings))
+assert continued(lambda next_: max(next_, key=next_.get)) == (
+    "the tea and the tea and the tea and"
+)
+
+# %% [markdown]
+# There are two reasons not to search for the likeliest story:
 #
-# 1. Repetition feeds on itself: with each repetition the model found the next one likelier.
+# 1. Repetition feeds on itself: with each repetition GPT-2 found the next one likelier.
 # 2. The likeliest text is not a typical one. Toss a coin that shows heads with probability 0.6. The likeliest run of a
 #    hundred tosses is all heads, and nobody ever sees it.
 #
 # So draw each word at random with the model's probabilities. This is called **sampling** (or *ancestral sampling*). Its
-# weakness is the **tail**: thousands of words with a tiny probability each. If together they have 5 percent at each
-# step, a text of twenty words has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can
-# mislead all that follow.
+# weakness is the **tail**: thousands of words with a tiny probability each. With 5 percent together at each step, a
+# text of twenty words has one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can mislead all that
+# follow.
 #
 # Four options control how random the draw is; the last three cut off the tail:
 #
@@ -611,9 +642,9 @@ assert nucleus_size == 7 and np.allclose([sure.sum(), unsure.sum()], 1)
 # | top-k, $k = 2$ | 0.667 | 0.333 | 0 | 0 | 0 |
 # | top-p, $p = 0.8$ | 0.556 | 0.278 | 0.167 | 0 | 0 |
 #
-# Temperature 0.5 doubles the logits. Because $e^{2x} = (e^x)^2$, that squares the model's probabilities, and the
-# squares are then divided by their sum. Top-p with $p = 0.8$ needs three words, because $0.5 + 0.25$ is not enough;
-# after temperature 0.5 two are enough. So the order matters: the code applies temperature, then top-k, then top-p.
+# Temperature 0.5 doubles the logits, which squares the probabilities ($e^{2x} = (e^x)^2$); the squares are then divided
+# by their sum. Top-p with $p = 0.8$ needs three words, because $0.5 + 0.25$ is not enough; after temperature 0.5 two
+# are enough. So the order matters: the code applies temperature, then top-k, then top-p.
 #
 # The code leaves min-p out. [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose it for high
 # temperatures, where the probabilities are flat and top-p must go far into the tail to collect its share $p$. Their
@@ -961,9 +992,17 @@ print(
     f"largest difference of a logit: {worst_step(KVCache(model, source)).max():.1e}"
 )
 assert worst_step(KVCache(model, source)).max() < 1e-5
+for search in (greedy, partial(beam_search, beam=4)):
+    cached, again = (
+        search(kind(models[0], sources[:60]), 40) for kind in (KVCache, Recompute)
+    )
+    assert cached == again or [c[0].tokens for c in cached] == [
+        a[0].tokens for a in again
+    ]
 
 # %% [markdown]
-# With dropout off this is rounding: the cache adds the same products in another order.
+# With dropout off this is rounding: the cache adds the same products in another order. And for sixty sources of the
+# number model above, `greedy` and `beam_search` write the same with `KVCache` as with `Recompute`.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1098,8 +1137,8 @@ with torch.no_grad():
 assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
-# Only the first step is right, and nothing crashes. Training does not use the cache, so its loss would not show the
-# mistake; the check does, from its second step on.
+# Only the first step is right, and nothing crashes. Training does not use the cache, so only the check shows the
+# mistake.
 
 # %% [markdown]
 # ## Several tokens for the price of one
@@ -1372,6 +1411,10 @@ verdict
 
 # %% [markdown]
 # ### When does beam search stop?
+#
+# Why do only the best endings count? After a softmax no probability is exactly 0, so in a trained model every
+# hypothesis can end at every step. If all endings counted, even the empty sentence could win, because its sum has a
+# single term.
 #
 # The search stops after `max_length` tokens. It stops earlier if `beam` hypotheses have ended and no live one can still
 # beat the best of them. A live one's sum can only fall, and the penalty is largest at `max_length`, so its score is at
