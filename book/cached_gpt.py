@@ -1,4 +1,4 @@
-"""The code of chapter 12, "How does it write?", in one file."""
+"""The code of chapter 12, "How does it write?", in one file (MIT licence)."""
 
 import torch
 from torch import nn
@@ -53,7 +53,8 @@ class CachedGPT(nn.Module):
 
     def forward(self, ids, caches=None):  # ids (B, T): new tokens only
         start = 0 if caches is None else caches[0][0].shape[2]
-        x = self.tokens(ids) + self.positions.weight[start : start + ids.shape[1]]
+        positions = torch.arange(start, start + ids.shape[1], device=ids.device)
+        x = self.tokens(ids) + self.positions(positions)  # IndexError: too long
         kept = []
         for n, block in enumerate(self.blocks):
             x, cache = block(x, None if caches is None else caches[n])
@@ -62,9 +63,10 @@ class CachedGPT(nn.Module):
 
 
 @torch.no_grad()
-def write(model, ids, count, temperature=1.0, top_p=1.0, generator=None):
-    """Append `count` tokens to each prompt of ids (B, T); temperature 0 is greedy."""
+def write(model, ids, count, temperature=1.0, top_p=1.0, end=None, generator=None):
+    """Append up to `count` tokens to prompts (B, T), equally long; 0: greedy."""
     logits, caches = model(ids)  # prefill: the whole prompt in one pass
+    ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for n in range(count):
         last = logits[:, -1]  # (B, V)
         if temperature == 0:
@@ -75,23 +77,28 @@ def write(model, ids, count, temperature=1.0, top_p=1.0, generator=None):
                 shares[shares.cumsum(-1) - shares >= top_p] = 0
             new = order.gather(1, torch.multinomial(shares, 1, generator=generator))
         ids = torch.cat([ids, new], dim=1)
-        if n + 1 < count:
-            logits, caches = model(new, caches)  # one token
+        if end is not None:
+            ended |= new[:, 0] == end  # what follows the end of a row is junk
+        if n + 1 == count or ended.all():
+            break
+        logits, caches = model(new, caches)  # one token
     return ids
 
 
-torch.manual_seed(0)
-gpt = CachedGPT(100, d_model=64, num_heads=4, num_layers=3, max_length=64).eval()
-prompts = torch.randint(100, (2, 10))
-for temperature in 0, 1:
-    draw = torch.Generator().manual_seed(0)
-    texts = write(gpt, prompts, 20, temperature, 0.9, draw)
-at_once, _ = gpt(texts)  # without a cache
-logits, caches = gpt(texts[:, :10])
-steps = [logits]
-for t in range(10, 30):
-    logits, caches = gpt(texts[:, t : t + 1], caches)
-    steps.append(logits)
-apart = (torch.cat(steps, dim=1) - at_once).abs().max()
-print(f"prefill of 10 and 20 steps, against one pass: {apart:.0e} apart")
-assert apart < 1e-4
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    gpt = CachedGPT(100, d_model=64, num_heads=4, num_layers=3, max_length=64).eval()
+    prompts = torch.randint(100, (2, 10))
+    for temperature in 0, 1:
+        draw = torch.Generator().manual_seed(0)
+        texts = write(gpt, prompts, 20, temperature, top_p=0.9, generator=draw)
+        print(f"temperature {temperature}:", *texts[0, 10:].tolist())
+    at_once, _ = gpt(texts)  # without a cache
+    logits, caches = gpt(texts[:, :10])
+    steps = [logits]
+    for t in range(10, 30):
+        logits, caches = gpt(texts[:, t : t + 1], caches)
+        steps.append(logits)
+    apart = (torch.cat(steps, dim=1) - at_once).abs().max()
+    print(f"prefill of 10 and 20 steps, against one pass: {apart:.0e} apart")
+    assert apart < 1e-4

@@ -1,4 +1,4 @@
-"""The code of chapter 9, "How does a transformer answer?", in one file."""
+"""The code of chapter 9, "How does a transformer answer?", in one file (MIT licence)."""
 
 import math
 
@@ -33,7 +33,7 @@ class Attention(nn.Module):
         return self.w_o((weights @ v).transpose(1, 2).flatten(2))  # (B, T, D)
 
 
-class Layer(nn.Module):
+class Layer(nn.Module):  # post-norm
     def __init__(self, d_model, num_heads, d_ff, dropout, cross):
         super().__init__()
         self.cross = cross
@@ -117,11 +117,6 @@ def check(model, source, target, cut=3):  # tokens of some pairs
         assert not torch.allclose(before, other, atol=1e-2), "source not read"
 
 
-torch.manual_seed(0)
-fresh = OneScreen(32, d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
-check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
-
-
 @torch.no_grad()
 def copy_attention(ours, theirs):
     """The parameters of an `Attention` into an `nn.MultiheadAttention`."""
@@ -170,46 +165,9 @@ def by_pytorch(model, source, target):
     return x @ model.target_table.weight.T
 
 
-source, target = torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7))
-source[:4, 4:] = target[2:6, 5:] = 0  # padding
-for norm in fresh.modules():  # random, or exchanged norms would not show
-    if isinstance(norm, nn.LayerNorm):
-        nn.init.normal_(norm.weight)
-        nn.init.normal_(norm.bias)
-theirs = by_pytorch(fresh, source, target)
-apart = (fresh(source, target) - theirs)[target != 0].abs().max()
-print(f"largest difference from PyTorch's layers: {apart:.0e}")
-assert apart < 1e-5
-
-REPLIES = {"you": "I am", "we": "you are", "they": "they are"}
-REPLIES |= {name: f"{name} is" for name in ("she", "he", "Ada", "Bo", "Cleo", "Dan")}
-pairs = []
-for greeting in ("", "Hi , ", "Hello , ", "Good morning , "):
-    for person, reply in REPLIES.items():
-        verb = "are" if person in ("you", "we", "they") else "is"
-        how = f"{greeting}how {verb} {person} ?"
-        pairs.append((how, f"{reply} fine"))
-        for state in ("fine", "tired", "happy", "cold", "late"):
-            asked = f"{verb} {person} {state} ?"
-            pairs.append((greeting + asked, f"yes , {reply}"))
-            if state != "fine":
-                doubt = f"who says {reply} {state} ?"
-                pairs.append((f"{greeting}why {asked}", doubt))
-
-seen = {word for asked, reply in pairs for word in f"{asked} {reply}".split()}
-vocabulary = ["<pad>", "<bos>", "<eos>", *sorted(seen)]
-number = {word: n for n, word in enumerate(vocabulary)}
-
-
 def batch(texts):
     rows = [torch.tensor([number[word] for word in text.split()]) for text in texts]
     return nn.utils.rnn.pad_sequence(rows, batch_first=True)
-
-
-questions = batch(asked for asked, _ in pairs)  # (360, S)
-answers = batch(f"<bos> {reply} <eos>" for _, reply in pairs)  # (360, T + 1)
-print(tuple(questions.shape), tuple(answers.shape), len(vocabulary), "tokens")
-print(answers[0].tolist(), " ".join(vocabulary[n] for n in answers[0]))
 
 
 @torch.no_grad()
@@ -275,9 +233,46 @@ def fit(model, rows, held=(), steps=250, peak=0.01, seed=0):
     return loss.item()
 
 
-unseen, for_training = hold_out(seed=0)
-torch.manual_seed(0)
-screen = OneScreen(len(vocabulary), d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
-fit(screen, for_training, unseen)
-for asked in ("why are we happy ?", "Hi , is she tired ?", "Hi , how are you ?"):
-    print(f"   {asked:22} {words(generate(screen, batch([asked]))[0])}")
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    fresh = OneScreen(32, d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
+    check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
+
+    source, target = torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7))
+    source[:4, 4:] = target[2:6, 5:] = 0  # padding
+    for norm in fresh.modules():  # random, or exchanged norms would not show
+        if isinstance(norm, nn.LayerNorm):
+            nn.init.normal_(norm.weight)
+            nn.init.normal_(norm.bias)
+    theirs = by_pytorch(fresh, source, target)
+    apart = (fresh(source, target) - theirs)[target != 0].abs().max()
+    print(f"largest difference from PyTorch's layers: {apart:.0e}")
+    assert apart < 1e-5
+    REPLIES = {"you": "I am", "we": "you are", "they": "they are"}
+    REPLIES |= {name: f"{name} is" for name in ("she", "he", "Ada", "Bo", "Cleo", "Dan")}
+    pairs = []
+    for greeting in ("", "Hi , ", "Hello , ", "Good morning , "):
+        for person, reply in REPLIES.items():
+            verb = "are" if person in ("you", "we", "they") else "is"
+            how = f"{greeting}how {verb} {person} ?"
+            pairs.append((how, f"{reply} fine"))
+            for state in ("fine", "tired", "happy", "cold", "late"):
+                asked = f"{verb} {person} {state} ?"
+                pairs.append((greeting + asked, f"yes , {reply}"))
+                if state != "fine":
+                    doubt = f"who says {reply} {state} ?"
+                    pairs.append((f"{greeting}why {asked}", doubt))
+    seen = {word for asked, reply in pairs for word in f"{asked} {reply}".split()}
+    vocabulary = ["<pad>", "<bos>", "<eos>", *sorted(seen)]
+    number = {word: n for n, word in enumerate(vocabulary)}
+
+    questions = batch(asked for asked, _ in pairs)  # (360, S)
+    answers = batch(f"<bos> {reply} <eos>" for _, reply in pairs)  # (360, T + 1)
+    print(tuple(questions.shape), tuple(answers.shape), len(vocabulary), "tokens")
+    print(answers[0].tolist(), " ".join(vocabulary[n] for n in answers[0]))
+    unseen, for_training = hold_out(seed=0)
+    torch.manual_seed(0)
+    screen = OneScreen(len(vocabulary), d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
+    fit(screen, for_training, unseen)
+    for asked in ("why are we happy ?", "Hi , is she tired ?", "Hi , how are you ?"):
+        print(f"   {asked:22} {words(generate(screen, batch([asked]))[0])}")

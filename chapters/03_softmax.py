@@ -734,8 +734,8 @@ quiz.number(
 # scores of a random query typically differ by 11. Say that the right key trails. Without the division
 # $w_1 = 1 / (1 + e^{11}) = 0.000017$. As $k_1 - \bar k = (1 - w_1)(k_1 - k_2)$, the gradient's length is
 # $0.000017 \cdot 11.3 = 0.0002$. With the division the scores differ by $11 / 8 = 1.4$, so $w_1 = 0.2$, and the length
-# is $0.2 \cdot 0.8 \cdot 11.3 / 8 = 0.23$, a thousand times as much. The one without is a *vanishing gradient*, where
-# learning is needed.
+# is $0.2 \cdot 0.8 \cdot 11.3 / 8 = 0.23$, a thousand times as much. Without the division the gradient is nearly 0 just
+# where learning is needed, a *vanishing gradient*.
 #
 # How long is this gradient at the start, for a query and ten keys drawn at random?
 
@@ -802,8 +802,8 @@ assert round(scaled * (1 - scaled) * apart / 8, 2) == 0.23
 # %% [markdown]
 # The few that succeed before any step are lucky: their sharp weights happen to be on the right key.
 #
-# So the division lets the softmax *start* away from where its derivatives vanish. Could a larger learning rate make up
-# for a missing division? Less and less, the wider the keys (unless [every step gets the same
+# What the division does, then, is to let the softmax *start* away from where its derivatives vanish. Could a larger
+# learning rate make up for a missing division? Less and less, the wider the keys (unless [every step gets the same
 # length](#when-does-it-matter-less)): at a learning rate of a million 88 percent of the unscaled queries succeed at
 # width 64, but only 29 at 1024. [Going further](#can-a-query-still-learn) has the code, and shows [when the division
 # matters less](#when-does-it-matter-less).

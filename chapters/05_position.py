@@ -881,7 +881,7 @@ def practise_rotary(d_model, seed, length=24, steps=500, learning_rate=0.1):
     return rotary_scores(q, k, cosines, sines)[apart]
 
 
-print("right positions     1-23   24-47")
+print("right positions        1-23   24-47")
 for d_model in (16, 32, 64, 128):
     best = np.array([practise_rotary(d_model, s).argmax(axis=1) for s in range(3)])
     right = best == np.arange(48) - 1  # (3 seeds, 48 positions)
@@ -898,7 +898,7 @@ assert np.allclose(by_pairs, by_matrix)
 
 # %% [markdown]
 # Every new position is right, at the widths at which sinusoids failed, too, because nothing that is learned here can
-# depend on where a word stands. (Distances above 23 were new as well. In this task none of them won; [in a trained
+# depend on where a word stands. (Distances above 23 were new as well. In this task none of them won; in a [language
 # model](#other-ways-to-encode-the-distance) they can do harm.)
 #
 # Many open language models of today use rotary positions, among them Llama ([Touvron and others,
@@ -1320,13 +1320,14 @@ quiz.several_choices(
 # [Peng and others, 2023](https://arxiv.org/abs/2309.00071)), and a little more training accustoms the model to the
 # smaller steps.
 #
-# Can rotary positions look *one word back*? Yes. Let every key be the same $k$ and every query $k R_{-1}$, whatever the
-# words. A model can do this if its projections add a constant vector, a *bias*: with $W_Q = W_K = 0$ only biases are
-# left. (Llama has no biases; there a part that all words have in common can serve.) Turned, query and key are
-# $k R_{t-1}$ and $k R_s$. Their score, $k R_{t-s-1} \, k^\top$, is largest at $s = t - 1$, where they are equal.
+# Rotary positions can look *one word back*, as training found above. By hand: let every key be the same $k$ and every
+# query $k R_{-1}$, whatever the words. A model can do this if its projections add a constant vector, a *bias*: with
+# $W_Q = W_K = 0$ only biases are left. (Llama has no biases; there a part that all words have in common can serve.)
+# Turned, query and key are $k R_{t-1}$ and $k R_s$. Their score, $k R_{t-s-1} \, k^\top$, is largest at $s = t - 1$,
+# where they are equal.
 #
-# Rotations are not the only way to encode the distance, nor were they the first in a transformer (those of [Shaw and
-# others, 2018](https://arxiv.org/abs/1803.02155) were):
+# Rotations are not the only way to encode the distance, nor were they the first in a transformer ([Shaw and others,
+# 2018](https://arxiv.org/abs/1803.02155), learned a vector for each distance):
 #
 # - A **relative position bias** adds to each score a number that depends on the distance alone, $q \cdot k + b_{t-s}$:
 #   one learned for each range of distances ([T5, Raffel and others, 2020](https://arxiv.org/abs/1910.10683)), or minus

@@ -931,9 +931,9 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # Training does find one: in these three sentences head 3 gives nearly all of its weight to the word before, and no
 # other head comes near that. Such a head is called a **previous-token head**.
 #
-# Does a head of this layer find who bit whom? Head 3 does, since the biter stands just before the verb: in *the dog bit
-# the man* its *bit* gives *dog* 1.00, in *the man bit the dog* it gives *man* 1.00. The others hardly mind the order:
-# head 11, for example, gives *dog* 0.31 in the one and 0.28 in the other.
+# Does a head of this layer find out who bit? Head 3 does, since the biter stands just before the verb: *bit* gives
+# *dog* 1.00 in *the dog bit the man*, and *man* 1.00 in *the man bit the dog*. Head 11, for example, hardly minds the
+# order: it gives *dog* 0.31 in the one and 0.28 in the other.
 
 # %% tags=["proof"]
 for text, biter, of_dog in (

@@ -447,7 +447,7 @@ print(tuple(ask(answer, memory, nothing_hidden).shape))
 
 
 # %% file="transformer.py"
-class Layer(nn.Module):
+class Layer(nn.Module):  # post-norm
     def __init__(self, d_model, num_heads, d_ff, dropout, cross):
         super().__init__()
         self.cross = cross

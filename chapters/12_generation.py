@@ -39,9 +39,8 @@ transformer_map(built=12)
 # | *this* | *tea* 0.6, *cup* 0.4 |
 # | *cup*, *pot* or *tea* | `<eos>` |
 #
-# Writing is a loop: ask what may come next, choose a token, append it, and go on until `<eos>` is chosen. A model that
-# reads what it has written so far in order to write the next token is *autoregressive*. Always taking the token with
-# the highest probability is *greedy decoding*.
+# Writing is a loop: ask what may come next, choose a token, append it, and go on until `<eos>` is chosen. Always taking
+# the token with the highest probability is *greedy decoding*.
 #
 # **Predict first.** Which sentence is the likeliest, and which one does greedy decoding write?
 
@@ -172,9 +171,9 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # under a trained translation model ([how](#when-does-beam-search-stop)). For more than half of the sources it was the
 # *empty* one.
 #
-# How can that be? The probability of a good translation of twenty words is a product of twenty-one factors, counting
-# the end token. At 0.7 each that makes 0.0006. A model that wrongly gives the empty sentence as much as 0.001 prefers
-# it. This preference for short texts is called **length bias**.
+# The probability of a good translation of twenty words is a product of twenty-one factors, counting the end token. At
+# 0.7 each that makes 0.0006. A model that wrongly gives the empty sentence as much as 0.001 prefers it. This preference
+# for short texts is called **length bias**.
 #
 # It is a **search error** if the search misses the sentence with the highest score, and a **model error** if that
 # sentence is bad. A search error can hide a model error. Suppose that at the first step `<eos>` is only the 40th
@@ -183,9 +182,9 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # - A beam of 4 never gets to the empty sentence, and writes the translation.
 # - A beam of 100 does keep it as finished, and with $\alpha = 0$ its 0.001 wins against the translation's 0.0006.
 #
-# So a better search can make worse translations, the *beam search curse* ([Koehn and Knowles,
-# 2017](https://arxiv.org/abs/1706.03872)). The length penalty repairs our example: with $\alpha = 0.6$ the translation
-# has $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence only $\ln 0.001 / \text{lp}(1) = -6.9$.
+# So a better search can make worse translations ([Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)), later
+# called the *beam search curse*. The length penalty repairs our example: with $\alpha = 0.6$ the translation has
+# $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence only $\ln 0.001 / \text{lp}(1) = -6.9$.
 
 # %% tags=["proof"]
 assert round(0.7**21, 4) == 0.0006
@@ -212,7 +211,7 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 #
 # `Table`, folded, is such a state (of the type `Decoding`) for the little model above. The `decoding.check…` calls
 # catch mistakes. At each step `generate` asks for the logits, rules out padding and begin, and chooses a token for each
-# row. Rows that chose the end leave the batch, and the others append their token to their sentence.
+# row. Rows that chose the end leave the batch, and the others append their token.
 
 
 # %% the interface over these probabilities tags=["hide-input"]
@@ -552,50 +551,37 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # A translation is tied to its source, and a narrow beam usually finds a good one. A story can go on in thousands of
 # ways, and the likeliest is not the one that you want to read. [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
-# over and over (**degeneration**). In a tiny model, where each word depends on the one before, greedy decoding goes in
-# circles, and draws find a way out:
+# over and over (**degeneration**). Greedy decoding repeats, too. Here is how SmolLM2 ([chapter
+# 19](19_modern.ipynb#smollm2)) goes on after *The old man walked along the shore and looked at the sea.*
+# (`python -m benchmarks.degeneration`):
 
-# %% six words, greedily and drawn tags=["hide-input"]
-follows = {
-    "<bos>": {"the": 0.6, "a": 0.4},
-    "the": {"tea": 0.5, "cup": 0.3, "pot": 0.2},
-    "a": {"cup": 0.5, "pot": 0.5},
-    "tea": {"and": 0.6, "<eos>": 0.4},
-    "cup": {"and": 0.4, "<eos>": 0.6},
-    "pot": {"and": 0.3, "<eos>": 0.7},
-    "and": {"the": 0.7, "a": 0.3},
-}
+# %% one text, greedily and drawn tags=["hide-input"]
+import textwrap
 
+from classroom.measured import measured
 
-def continued(choose, longest=9):
-    text = ["<bos>"]
-    while text[-1] != "<eos>" and len(text) <= longest:
-        text.append(choose(follows[text[-1]]))
-    return " ".join(text[1:]).removesuffix(" <eos>")
-
-
-coin = np.random.default_rng(2)
-drawings = [
-    continued(lambda next_: str(coin.choice(list(next_), p=list(next_.values()))))
-    for _ in range(3)
-]
-print("greedy:", continued(lambda next_: max(next_, key=next_.get)), "…")
-print("drawn: ", " | ".join(drawings))
-assert continued(lambda next_: max(next_, key=next_.get)) == (
-    "the tea and the tea and the tea and"
+going_on = measured("degeneration")
+for name, text in (
+    ("greedy:", going_on["greedy"]),
+    ("drawn:", going_on["drawn"][0][:130]),
+):
+    line = " ".join(f"{name} … {text}".split())
+    print(textwrap.fill(f"{line} …", 84))
+assert (
+    going_on["greedy"].count("I am the one who has brought the sea back to me.")
+    == 3
 )
 
 # %% [markdown]
-# There are two reasons not to search for the likeliest story:
+# There are two reasons not to look for the likeliest story:
 #
 # 1. Repetition feeds on itself: with each repetition GPT-2 found the next one likelier.
 # 2. The likeliest text is not a typical one. Toss a coin that shows heads with probability 0.6. The likeliest run of a
 #    hundred tosses is all heads, and nobody ever sees it.
 #
-# So draw each word at random with the model's probabilities. This is called **sampling** (or *ancestral sampling*). Its
-# weakness is the **tail**: thousands of words with a tiny probability each. With 5 percent together at each step, a
-# text of twenty words has one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can mislead all that
-# follow.
+# So draw each word with the model's probabilities. This is **sampling** (or *ancestral sampling*). Its weakness is the
+# **tail**: thousands of words of tiny probability. If together they have 5 percent at each step, a text of twenty words
+# has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can mislead all that follow.
 #
 # Four options control how random the draw is; the last three cut off the tail:
 #
@@ -647,9 +633,8 @@ assert nucleus_size == 7 and np.allclose([sure.sum(), unsure.sum()], 1)
 # are enough. So the order matters: the code applies temperature, then top-k, then top-p.
 #
 # The code leaves min-p out. [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose it for high
-# temperatures, where the probabilities are flat and top-p must go far into the tail to collect its share $p$. Their
-# claim that its texts are better than those of top-p is disputed ([Schaeffer and others,
-# 2025](https://arxiv.org/abs/2506.13681)).
+# temperatures, where top-p must go far into the tail to collect its share $p$. Whether its texts are better is disputed
+# ([Schaeffer and others, 2025](https://arxiv.org/abs/2506.13681)).
 
 # %% tags=["proof"]
 assert round(1 - 0.95**20, 2) == 0.64
@@ -1001,8 +986,8 @@ for search in (greedy, partial(beam_search, beam=4)):
     ]
 
 # %% [markdown]
-# With dropout off this is rounding: the cache adds the same products in another order. And for sixty sources of the
-# number model above, `greedy` and `beam_search` write the same with `KVCache` as with `Recompute`.
+# With dropout off this is rounding: the cache adds the same products in another order. And for sixty of the numbers
+# above, `greedy` and `beam_search` write the same with either state.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1544,9 +1529,9 @@ with torch.no_grad():
 #
 # `KVCache` serves chapter 9's encoder-decoder. Here is the same idea for a decoder-only model, on its own: PyTorch is
 # all that it needs. It reads prompts in one pass, keeps keys and values, and then writes greedily or draws with
-# temperature and top-p. The positions are learned. All prompts must be equally long, and it always writes `count`
-# tokens. The test at its end compares a prefill and single steps with one pass. ([The file](../cached_gpt.py) is ready
-# to run; chapter 18 trains such a model.)
+# temperature and top-p. The positions are learned. All prompts must be equally long. The test at its end compares a
+# prefill and single steps with one pass. ([The file](../cached_gpt.py) is ready to run; chapter 18 trains such a
+# model.)
 
 # %% a GPT that keeps keys and values tags=["hide-input"] file="cached_gpt.py"
 import torch
@@ -1605,7 +1590,8 @@ class CachedGPT(nn.Module):
 
     def forward(self, ids, caches=None):  # ids (B, T): new tokens only
         start = 0 if caches is None else caches[0][0].shape[2]
-        x = self.tokens(ids) + self.positions.weight[start : start + ids.shape[1]]
+        positions = torch.arange(start, start + ids.shape[1], device=ids.device)
+        x = self.tokens(ids) + self.positions(positions)  # IndexError: too long
         kept = []
         for n, block in enumerate(self.blocks):
             x, cache = block(x, None if caches is None else caches[n])
@@ -1614,9 +1600,10 @@ class CachedGPT(nn.Module):
 
 
 @torch.no_grad()
-def write(model, ids, count, temperature=1.0, top_p=1.0, generator=None):
-    """Append `count` tokens to each prompt of ids (B, T); temperature 0 is greedy."""
+def write(model, ids, count, temperature=1.0, top_p=1.0, end=None, generator=None):
+    """Append up to `count` tokens to prompts (B, T), equally long; 0: greedy."""
     logits, caches = model(ids)  # prefill: the whole prompt in one pass
+    ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for n in range(count):
         last = logits[:, -1]  # (B, V)
         if temperature == 0:
@@ -1627,8 +1614,11 @@ def write(model, ids, count, temperature=1.0, top_p=1.0, generator=None):
                 shares[shares.cumsum(-1) - shares >= top_p] = 0
             new = order.gather(1, torch.multinomial(shares, 1, generator=generator))
         ids = torch.cat([ids, new], dim=1)
-        if n + 1 < count:
-            logits, caches = model(new, caches)  # one token
+        if end is not None:
+            ended |= new[:, 0] == end  # what follows the end of a row is junk
+        if n + 1 == count or ended.all():
+            break
+        logits, caches = model(new, caches)  # one token
     return ids
 
 
@@ -1637,7 +1627,8 @@ gpt = CachedGPT(100, d_model=64, num_heads=4, num_layers=3, max_length=64).eval(
 prompts = torch.randint(100, (2, 10))
 for temperature in 0, 1:
     draw = torch.Generator().manual_seed(0)
-    texts = write(gpt, prompts, 20, temperature, 0.9, draw)
+    texts = write(gpt, prompts, 20, temperature, top_p=0.9, generator=draw)
+    print(f"temperature {temperature}:", *texts[0, 10:].tolist())
 at_once, _ = gpt(texts)  # without a cache
 logits, caches = gpt(texts[:, :10])
 steps = [logits]

@@ -98,15 +98,23 @@ def _scripts(book: Book, chosen: Sequence[Chapter]) -> dict[Path, str]:
 
 
 def _files(book: Book, chosen: Sequence[Chapter]) -> dict[Path, str]:
-    """The files that readers can take away: the cells of a chapter that name one, one after the other."""
-    texts: dict[Path, str] = {}
+    """The files that readers can take away: what the cells that name one define, then what they do when it is run."""
+    taken: dict[Path, list[Piece]] = {}
     for chapter in chosen:
         for cell in chapter.code_cells:
             if cell.file:
-                path = book.project.root / "book" / cell.file
-                before = texts.get(path, f'"""The code of chapter {chapter.number}, "{chapter.title}", in one file."""')
-                texts[path] = f"{before}\n\n{cell.source}"
-    return {path: _ruff(book, ["format", f"--stdin-filename={path.name}"], text) for path, text in texts.items()}
+                taken.setdefault(book.project.root / "book" / cell.file, []).extend(_cut(chapter, cell))
+    texts = {}
+    for path, pieces in taken.items():
+        chapter = pieces[0].chapter
+        title = f'"""The code of chapter {chapter.number}, "{chapter.title}", in one file (MIT licence)."""'
+        imports = [piece.text for piece in pieces if isinstance(piece.node, Import)]
+        defined = [piece.text for piece in pieces if isinstance(piece.node, Definition)]
+        done = "\n".join(piece.text for piece in pieces if not isinstance(piece.node, Import | Definition))
+        run = f'if __name__ == "__main__":\n{textwrap.indent(done, "    ")}'
+        text = "\n\n\n".join([title, "\n".join(imports), *defined, run])
+        texts[path] = _ruff(book, ["format", f"--stdin-filename={path.name}"], text)
+    return texts
 
 
 def _difference(book: Book, path: Path, text: str) -> str | None:

@@ -22,7 +22,7 @@ def pasted(root) -> dict[str, Any]:
     ]
     modules = {getattr(node, "module", None) or node.names[0].name for node in imports}
     assert {module.partition(".")[0] for module in modules} == {"math", "torch"}
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"__name__": "__main__"}
     for tree in (file, *shown):
         exec(compile(tree, "chapter 9", "exec"), names)
     return names

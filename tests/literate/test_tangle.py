@@ -286,15 +286,22 @@ import math
 print("shown")
 
 # %% size tags=["hide-input"] file="model.py"
+# a number
 x=2
+
+
+def twice():
+    return 2 * x
 """
 
 
 def test_cells_that_name_a_file_become_it(folder, capsys):
-    """In their order, without the others, and folded ones too; `--check` notices an edit."""
+    """First what they define, then what they do when the file is run; `--check` notices an edit."""
     folder.chapter("03_softmax", TAKEN_AWAY)
     assert folder.literate("tangle") == 0
-    assert folder.read("book/model.py").split("\n", 1)[1] == "\nimport math\n\nx = 2\n"
+    assert folder.read("book/model.py").split("\n", 1)[1] == (
+        '\nimport math\n\n\ndef twice():\n    return 2 * x\n\n\nif __name__ == "__main__":\n    # a number\n    x = 2\n'
+    )
     folder.edit("book/model.py", "x = 2", "x = 3")
     assert folder.literate("tangle", "--check") == 1
     assert "book/model.py: not what the chapters say" in capsys.readouterr().err
