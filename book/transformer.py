@@ -207,6 +207,7 @@ def hold_out(seed, key=str):
 
 
 def fit(model, rows, held=(), steps=250, peak=0.01, seed=0):
+    # rows: which of `questions` and `answers` to train on
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters())
     model.train()

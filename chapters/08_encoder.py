@@ -13,7 +13,7 @@
 # alone, with random weights, and after four layers all words of a sentence are practically one vector. You will build
 # an encoder equal to PyTorch's, and leave out its parts one by one.
 #
-# You need [chapter 7](07_learning.ipynb). This chapter takes about 30 minutes to read, and 70 for the exercises. [Going
+# You need [chapter 7](07_learning.ipynb). It takes about 30 minutes to read, and 70 for the exercises. [Going
 # further](#going-further), at the end, takes 10 more minutes. Only the code? Read [the feed-forward
 # network](#one-network-for-each-token-by-itself), [the encoder layer](#the-encoder-layer) and [the whole
 # encoder](#the-whole-encoder).
@@ -907,7 +907,7 @@ for norm_first in (False, True):
 # Does the encoder need all its parts? Take one away, train what is left, and see what it can no longer do: an
 # **ablation**. There are two tasks on twelve random digits:
 #
-# - *Reverse*: output the digits in reverse order. 3 1 4 becomes 4 1 3.
+# - *Reverse*: output the digits backwards. 3 1 4 becomes 4 1 3.
 # - *Add*: to each digit add the one at the mirrored position, and keep the last digit of the sum. 3 1 4 becomes 7 2 7.
 #
 # Both must fetch a digit, and *add* must also combine two.
@@ -1034,8 +1034,8 @@ for without in (None, *PARTS):
 #   of the time.
 # - The residual connection around the feed-forward network, and the **norms**, are not needed here.
 # - Without the **feed-forward** networks even *add* is 98 to 99 percent right. Attention is linear only while its
-#   weights are held fixed, but they change with the words. Norms are not linear either. In as many steps [one
-#   layer](#can-one-layer-add-without-a-feed-forward-network) gets only 73 to 79 percent right.
+#   weights are held fixed, but they change with the words. Norms are not linear either. But [a single
+#   layer](#can-one-layer-add-without-a-feed-forward-network) without the network gets only 73 to 79 percent right.
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1364,7 +1364,7 @@ print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 # larger steps: at a learning rate of 0.01, from the small initialisation, post-norm still learns with every seed, but
 # without norms the loss overflows.
 #
-# Three layers learned without norms, and twelve do not, because [numbers
+# From Glorot's weights three layers learned without norms, and twelve do not, because [numbers
 # explode](#how-do-size-and-gradient-change-with-the-layer): a shallow model is no test of a deep one.
 
 # %% tags=["proof"]

@@ -394,8 +394,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## All of it on one screen
 #
-# Here is the whole model. It needs only PyTorch. [One file](../transformer.py) has it, with the checks, the data and
-# the training of the next two sections: `python transformer.py` prints its first answers after some ten seconds.
+# Here is the whole model. It needs only PyTorch. [One file](../transformer.py) has it, with checks, data and training:
+# `python transformer.py` prints its first answers after some ten seconds.
 #
 # First come the positions of chapter 5 and the attention, whose keys and values are made from `context`.
 
@@ -834,6 +834,7 @@ def hold_out(seed, key=str):
 
 # %% file="transformer.py"
 def fit(model, rows, held=(), steps=250, peak=0.01, seed=0):
+    # rows: which of `questions` and `answers` to train on
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters())
     model.train()
@@ -861,7 +862,7 @@ def fit(model, rows, held=(), steps=250, peak=0.01, seed=0):
 
 
 # %% [markdown]
-# Now train a small copy of the model, in five to ten seconds:
+# Now train a small copy, in five to ten seconds:
 
 # %% file="transformer.py"
 unseen, for_training = hold_out(seed=0)
@@ -885,8 +886,8 @@ fit(wide, for_training, peak=0.001)
 assert share_right(wide, unseen) > 0.95
 
 # %% [markdown]
-# The answers are right. But every held-out question has a twin among the training pairs, with another greeting. [A
-# harder test](#does-it-combine-what-it-has-learned) holds out the twins, too.
+# The answers are right. But every held-out question has a twin in training, with another greeting. [A harder
+# test](#does-it-combine-what-it-has-learned) holds out the twins, too.
 
 # %% [markdown]
 # ## One question, followed to its answer

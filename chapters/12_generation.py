@@ -182,8 +182,8 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # - A beam of 4 never gets to the empty sentence, and writes the translation.
 # - A beam of 100 does keep it as finished, and with $\alpha = 0$ its 0.001 wins against the translation's 0.0006.
 #
-# So a better search can make worse translations ([Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)), later
-# called the *beam search curse*. The length penalty repairs our example: with $\alpha = 0.6$ the translation has
+# So a better search can make worse translations ([Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)), the
+# later *beam search curse*. The length penalty repairs our example: with $\alpha = 0.6$ the translation has
 # $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence only $\ln 0.001 / \text{lp}(1) = -6.9$.
 
 # %% tags=["proof"]
@@ -551,9 +551,9 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # A translation is tied to its source, and a narrow beam usually finds a good one. A story can go on in thousands of
 # ways, and the likeliest is not the one that you want to read. [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
-# over and over (**degeneration**). Greedy decoding repeats, too. Here is how SmolLM2 ([chapter
-# 19](19_modern.ipynb#smollm2)) goes on after *The old man walked along the shore and looked at the sea.*
-# (`python -m benchmarks.degeneration`):
+# over and over (**degeneration**). Greedy decoding repeats, too. Here is how SmolLM2, [a published
+# model](19_modern.ipynb#smollm2), goes on after *The old man walked along the shore and looked at the sea.*, greedily
+# and drawn, with a cut explained below (`python -m benchmarks.degeneration`):
 
 # %% one text, greedily and drawn tags=["hide-input"]
 import textwrap
@@ -563,7 +563,7 @@ from classroom.measured import measured
 going_on = measured("degeneration")
 for name, text in (
     ("greedy:", going_on["greedy"]),
-    ("drawn:", going_on["drawn"][0][:130]),
+    ("drawn, top-p 0.9:", going_on["drawn"][0][:77]),
 ):
     line = " ".join(f"{name} … {text}".split())
     print(textwrap.fill(f"{line} …", 84))
@@ -579,7 +579,7 @@ assert (
 # 2. The likeliest text is not a typical one. Toss a coin that shows heads with probability 0.6. The likeliest run of a
 #    hundred tosses is all heads, and nobody ever sees it.
 #
-# So draw each word with the model's probabilities. This is **sampling** (or *ancestral sampling*). Its weakness is the
+# So draw each word with the model's probabilities: **sampling** (or *ancestral sampling*). Its weakness is the
 # **tail**: thousands of words of tiny probability. If together they have 5 percent at each step, a text of twenty words
 # has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can mislead all that follow.
 #
@@ -986,8 +986,8 @@ for search in (greedy, partial(beam_search, beam=4)):
     ]
 
 # %% [markdown]
-# With dropout off this is rounding: the cache adds the same products in another order. And for sixty of the numbers
-# above, `greedy` and `beam_search` write the same with either state.
+# With dropout off this is rounding: the cache adds the same products in another order. For sixty of the numbers above
+# `greedy` and `beam_search` write the same with `KVCache` and `Recompute`.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1122,8 +1122,7 @@ with torch.no_grad():
 assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
-# Only the first step is right, and nothing crashes. Training does not use the cache, so only the check shows the
-# mistake.
+# Only the first step is right, and nothing crashes. Only the check shows it.
 
 # %% [markdown]
 # ## Several tokens for the price of one
@@ -1529,7 +1528,8 @@ with torch.no_grad():
 #
 # `KVCache` serves chapter 9's encoder-decoder. Here is the same idea for a decoder-only model, on its own: PyTorch is
 # all that it needs. It reads prompts in one pass, keeps keys and values, and then writes greedily or draws with
-# temperature and top-p. The positions are learned. All prompts must be equally long. The test at its end compares a
+# temperature and top-p. The positions are learned. All prompts must be equally long. With `end`, the number of an end
+# token, it stops once every row has written one; what a row has after its own is junk. The test at its end compares a
 # prefill and single steps with one pass. ([The file](../cached_gpt.py) is ready to run; chapter 18 trains such a
 # model.)
 
@@ -1601,7 +1601,7 @@ class CachedGPT(nn.Module):
 
 @torch.no_grad()
 def write(model, ids, count, temperature=1.0, top_p=1.0, end=None, generator=None):
-    """Append up to `count` tokens to prompts (B, T), equally long; 0: greedy."""
+    """Append up to `count` tokens to ids (B, T); temperature 0 is greedy."""
     logits, caches = model(ids)  # prefill: the whole prompt in one pass
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for n in range(count):

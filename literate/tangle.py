@@ -111,8 +111,8 @@ def _files(book: Book, chosen: Sequence[Chapter]) -> dict[Path, str]:
         imports = [piece.text for piece in pieces if isinstance(piece.node, Import)]
         defined = [piece.text for piece in pieces if isinstance(piece.node, Definition)]
         done = "\n".join(piece.text for piece in pieces if not isinstance(piece.node, Import | Definition))
-        run = f'if __name__ == "__main__":\n{textwrap.indent(done, "    ")}'
-        text = "\n\n\n".join([title, "\n".join(imports), *defined, run])
+        run = [f'if __name__ == "__main__":\n{textwrap.indent(done, "    ")}'] if done else []
+        text = "\n\n\n".join([title, "\n".join(imports), *defined, *run])
         texts[path] = _ruff(book, ["format", f"--stdin-filename={path.name}"], text)
     return texts
 
