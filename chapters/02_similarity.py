@@ -185,6 +185,7 @@ for word, vector in zip(words[1:], vectors[1:], strict=True):
 # *drink*: $2 \cdot (-3) + 3 \cdot 1 + 0 \cdot 0 = -3$.
 
 # %% tags=["proof"]
+assert (vectors @ [1, 1, 0]).tolist() == [5, 6, -2, 1]  # something warm to drink
 assert dot(tea, coffee) == 15
 assert dot(tea, ice) == -3
 assert dot(tea, train) == 2

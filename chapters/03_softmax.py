@@ -734,7 +734,7 @@ quiz.number(
 # scores of a random query typically differ by 11. Say that the right key trails. Without the division
 # $w_1 = 1 / (1 + e^{11}) = 0.000017$. As $k_1 - \bar k = (1 - w_1)(k_1 - k_2)$, the gradient's length is
 # $0.000017 \cdot 11.3 = 0.0002$. With the division the scores differ by $11 / 8 = 1.4$, so $w_1 = 0.2$, and the length
-# is $0.2 \cdot 0.8 \cdot 11.3 / 8 = 0.23$, a thousand times as much. Without the division the gradient is nearly 0 just
+# is $0.2 \cdot 0.8 \cdot 11.3 / 8 = 0.23$, a thousand times as much. Without the division the gradient is nearly 0
 # where learning is needed, a *vanishing gradient*.
 #
 # How long is this gradient at the start, for a query and ten keys drawn at random?

@@ -723,6 +723,14 @@ for module in Sinusoids(16).eval(), Learned(16):
     one_by_one = [module(x[:, t : t + 1], start=t) for t in range(6)]
     assert torch.allclose(at_once, torch.cat(one_by_one, dim=1))
 
+# %% tags=["proof"]
+for module, room in (Sinusoids(16), 5000), (Learned(16), 512):
+    try:
+        module(x, start=room)
+    except IndexError:
+        continue
+    raise AssertionError("a position without a row went through")
+
 # %% [markdown]
 # ## Break it: one word at a time
 #

@@ -1298,6 +1298,9 @@ for size in (8, 12, 16):
 # by fewer numbers ([why that matters](#what-if-a-head-is-too-narrow)).
 
 # %% tags=["proof"]
+pairs = np.array([[1, 5], [2, 3]])
+assert np.allclose(pairs @ [2 / 3, 1 / 3], 7 / 3)
+assert np.allclose(pairs @ [1 / 3, 2 / 3], [11 / 3, 8 / 3])
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
     two_heads, 0, atol=1e-9
 )

@@ -144,9 +144,15 @@ d_query = d_scaled @ k / np.sqrt(2)  # (1, 2)
 print("gradient of the query:", d_query[0].round(3))
 
 # %% tags=["proof"]
-nudged, _ = attend_by_hand(q, np.add(k, [[0, 0], [0, 0], [0.1 / 2**0.5, 0]]), v)
+nudged, nudged_weights = attend_by_hand(
+    q, np.add(k, [[0, 0], [0, 0], [0.1 / 2**0.5, 0]]), v
+)
 rise = (((nudged - [1, 0]) ** 2).sum() - (d_output**2).sum()) / 2
 assert round(rise, 4) == 0.0133
+assert nudged_weights[0].round(3).tolist() == [0.173, 0.042, 0.785]
+assert nudged[0].round(3).tolist() == [0.958, 0.785]
+losses_of = [((o - [1, 0]) ** 2).sum() / 2 for o in (output, nudged)]
+assert np.round(losses_of, 4).tolist() == [0.2959, 0.3092]
 assert np.allclose(d_output, [-0.045, 0.768], rtol=0, atol=0.0005)
 
 d_weights, d_scaled, d_query = d_weights[0], d_scaled[0], d_query[0]

@@ -108,6 +108,7 @@ for step in range(1, 5):
                 symbols[i : i + 2] = [left + right]
             i += 1
     print(",  ".join(" ".join(symbols) for symbols in words.values()))
+assert not any("ea" in symbols for symbols in words.values())
 
 # %% [markdown]
 # *Steam* is cut into *s team*, though it has nothing to do with a team: the method knows only what is frequent.

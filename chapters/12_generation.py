@@ -563,7 +563,7 @@ from classroom.measured import measured
 going_on = measured("degeneration")
 for name, text in (
     ("greedy:", going_on["greedy"]),
-    ("drawn, top-p 0.9:", going_on["drawn"][0][:77]),
+    ("drawn, top-p 0.9:", going_on["drawn"][:77]),
 ):
     line = " ".join(f"{name} … {text}".split())
     print(textwrap.fill(f"{line} …", 84))
@@ -1122,7 +1122,7 @@ with torch.no_grad():
 assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
-# Only the first step is right, and nothing crashes. Only the check shows it.
+# Only the first step is right. Nothing crashes; the check alone shows it.
 
 # %% [markdown]
 # ## Several tokens for the price of one

@@ -66,6 +66,7 @@ def tangle(book: Book, chosen: Sequence[Chapter], *, check: bool) -> list[str]:
     if len(chosen) == len(book.chapters):
         by_hand = {path for folder in BY_HAND_FOLDERS for path in (project.package / folder).rglob("*.py")}
         here = {path for path in project.package.rglob("*.py") if path.name not in BY_HAND}
+        here |= set((project.root / "book").glob("*.py"))
         surplus = sorted(here - by_hand - texts.keys())
     if check:
         problems = [problem for path, text in texts.items() if (problem := _difference(book, path, text))]

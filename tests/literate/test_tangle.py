@@ -305,3 +305,6 @@ def test_cells_that_name_a_file_become_it(folder, capsys):
     folder.edit("book/model.py", "x = 2", "x = 3")
     assert folder.literate("tangle", "--check") == 1
     assert "book/model.py: not what the chapters say" in capsys.readouterr().err
+    folder.chapter("03_softmax", SOFTMAX)
+    assert folder.literate("tangle", "--check") == 1
+    assert "book/model.py: surplus" in capsys.readouterr().err
