@@ -604,7 +604,7 @@ for axes, chances, title in zip(
     top = chances.max()
     before = np.cumsum(chances) - chances
     nucleus_size = int((before < 0.8).sum())
-    axes.bar(range(10), chances, color=plots.BLANK)
+    axes.bar(range(10), chances, color=plots.GREY)
     for size, height, color, name in (
         (4, 1.3, plots.RED, "top-k, 4"),
         (nucleus_size, 1.12, plots.BLUE, "top-p, 0.8"),
