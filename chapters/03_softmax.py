@@ -12,10 +12,10 @@
 # and forget the rest? This chapter builds a look-up that answers with a *blend* of all entries, with the largest share
 # from the best match. And it shows why transformers divide their scores by the square root of the width of the keys.
 #
-# You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. The chapter
-# takes about 29 minutes to read, and 20 for the exercises. [Going further](#going-further), at the end, takes 7 more
-# minutes. Only the code? Read [scaled dot-product attention](#scaled-dot-product-attention) and the two sections *Break
-# it*.
+# You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule, and what a
+# mean is and a variance. The chapter takes about 29 minutes to read, and 20 for the exercises. [Going
+# further](#going-further), at the end, takes 7 more minutes. Only the code? Read [scaled dot-product
+# attention](#scaled-dot-product-attention) and the two sections *Break it*.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
 from functools import partial
@@ -79,24 +79,23 @@ with np.errstate(all="ignore"):
 # to 0.36. But such a shift should change nothing, because it favours no key. To see this, give every key a fourth entry
 # of 1, and the query a fourth entry of 10: every score rises by 10, but the new entry is the same for all keys.
 #
-# Could we subtract the lowest score first? Then only differences count and no share is negative, but a bad key changes
-# how two good ones share: if the lowest score is 4, keys with 6 and 5 share 2 to 1; if it is $-100$, they share 106 to
-# 105, almost equally. So we ask for five things:
+# Could we subtract the lowest score first? Then only differences count and no share is negative. But now a bad key
+# changes how two good ones share: keys with the scores 6 and 5 share 2 to 1 if the lowest score is 4, and 106 to 105 if
+# it is $-100$.
 #
-# 1. Every finite score gets a positive share.
-# 2. The shares sum to 1.
+# So we ask for five things. Many formulas give positive shares that sum to 1, but these demands leave only one:
+#
+# 1. Every finite score gets a positive share. If a key had share 0 for a range of scores, no small change of its score
+#    would change its share, and learning would get no hint.
+# 2. The shares sum to 1, so that the blend stays on the scale of the values: if every value is 5, so is the answer.
 # 3. A higher score gets a larger share.
 # 4. A common shift of all scores changes no share.
 # 5. The ratio of two shares depends on their two scores alone: whichever keys have these scores, and whatever else is
 #    in the list.
 #
-# Demand 1 is there for learning. If a key had share 0 for a range of scores, no small change of its score would change
-# its share, so learning would get no hint, and the key could be lost. Demand 2 keeps a blend on the scale of the
-# values: if every value is 5, the shares times 5 add up to 5.
-#
-# Take any two keys, and shift all scores until the lower of their two scores is 0 and the higher is their difference.
-# By demand 4 no share changes, and by demand 5 the ratio depends only on these two scores, whichever keys they are. So
-# **the ratio of two shares depends on the difference of their scores, and on nothing else.**
+# By demand 5 the shares of two keys with the scores $s$ and $t$ have a ratio that depends on $s$ and $t$ alone. By
+# demand 4 we may subtract $t$ from all scores, so the ratio is that of the scores $s - t$ and 0. So **the ratio of two
+# shares depends on the difference of their scores, and on nothing else.**
 #
 # This settles the formula. Let $f(x)$ be the ratio that belongs to the difference $x$: the share of one key, divided by
 # that of another whose score is lower by $x$.
@@ -111,7 +110,7 @@ with np.errstate(all="ignore"):
 #
 # To get such ratios, raise $a$ to the power of each score, and divide each result by their sum. Two scores $s$ and $t$
 # then have the ratio $a^s / a^t = a^{s - t}$, since the sum cancels. The shares are positive and sum to 1, like the
-# probabilities of a **distribution**. We take $a = e$, because $e^x$ is its own derivative; another base would only
+# probabilities of a **distribution**. We take $a = e$, because $e^x$ is its own derivative. Another base would only
 # rescale the scores, since $a^s = e^{s \ln a}$. For the scores 0, 1, 2:
 #
 # | score | $e^{\text{score}}$ | share |
@@ -121,7 +120,7 @@ with np.errstate(all="ignore"):
 # | 2 | 7.389 | 7.389 / 11.107 = 0.665 |
 # | sum | 11.107 | 1 |
 #
-# A key one point ahead of another gets $e \approx 2.718$ times its share, whether both scores are high or low.
+# A key one point ahead of another gets $e \approx 2.718$ times the other's share, whether both scores are high or low.
 #
 # As a loop in Python:
 
@@ -210,7 +209,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## The blend
 #
-# Now multiply each value by its weight, and add up. For the drinks and their prices:
+# Now multiply each value by its weight, and add up. For our list and its prices:
 #
 # | | score | $e^{\text{score}}$ | weight | price | weight · price |
 # |---|---|---|---|---|---|
@@ -305,11 +304,9 @@ plt.show()
 # hard choice has a slope of 0 everywhere but at its jumps, where it has none. Attention is this soft look-up, *soft
 # attention*.
 #
-# Nobody buys a blended price, but attention blends word vectors. Is such a blend still like the words in it? Take two
-# vectors of length 1, at right angles, and add half of each. The sum has length $\sqrt{1/2}$, and its dot product with
-# either is $\tfrac12$, so its cosine with either is 0.71. In a wide space an unrelated vector has a cosine of about 0
-# with both. So a blend of similar shares is much nearer to *both* its words than an unrelated word is. Is it also near
-# to a word that fits both? Blend 0.6 of *account* and 0.4 of *river*, in the vectors of [chapter
+# Nobody buys a blended price, but attention blends word vectors. Is such a blend still like the words in it? Yes: half
+# of each of two unrelated vectors of length 1 has a cosine of 0.71 with both, where an unrelated word has about 0. Is
+# it also near to a word that fits both? Blend 0.6 of *account* and 0.4 of *river*, in the vectors of [chapter
 # 2](02_similarity.ipynb#real-vectors). Which words are nearest?
 
 # %% the words nearest to a blend tags=["hide-input"]
@@ -331,11 +328,13 @@ assert (
 )
 
 # %% [markdown]
-# After the two words and their plurals comes *bank*, nearer to the blend than any other word. (To *account* alone its
-# cosine is 0.31, to *river* 0.25.) We chose the pair and the shares; for most pairs nothing so neat appears.
+# After the two words and their plurals comes *bank*, the nearest of all other words. (To *account* alone its cosine is
+# 0.31, to *river* 0.25.) We chose this pair. For most pairs nothing so neat appears.
 
 # %% [markdown]
 # ## Break it: scores of a thousand
+#
+# Before we use this look-up further, here are two ways in which code for it fails, one loud and one silent.
 #
 # **Predict first.** `shares_by_loop([1000, 1001, 1002])` has the same differences as 0, 1, 2. What does it return?
 
@@ -385,9 +384,8 @@ except ValueError as error:
     print("weighted_average says:", error)
 
 # %% [markdown]
-# With equal scores, and as many keys as queries, all weights are $\frac1S$ over either axis, and nobody would notice.
-# So test with scores that differ, and with more keys than queries: over the wrong axis each key's column sums to 1, and
-# there are more columns than rows, so the rows cannot all sum to 1.
+# So test with more keys than queries: over the wrong axis each key's column sums to 1, and there are more columns than
+# rows, so the rows cannot all sum to 1.
 
 # %% tags=["proof"]
 assert np.allclose(over_keys.sum(axis=1), 1)
@@ -396,8 +394,9 @@ assert over_queries.sum(axis=1).round(2).tolist() == [0.99, 1.15, 0.86]
 # %% [markdown]
 # ## Temperature
 #
-# To set how sharp the choice is, divide the scores by a positive number $\tau$, the **temperature**, before the
-# softmax.
+# The five demands left the base $a$ open, and so the scale of the scores. To choose it is to choose how sharp the
+# look-up is, and the division by $\sqrt{d_k}$, further on, is such a choice. Divide the scores by a positive number
+# $\tau$, the **temperature**, before the softmax.
 #
 # **Predict first.** Raise $\tau$ until it is very large. Where do the weights of the four entries go?
 
@@ -440,13 +439,6 @@ movable.temperature(drinks, scores)
 # %% [markdown]
 # Tea gets $e^{-1/\tau}$ times as much as coffee: nine tenths at $\tau = 10$, and less than a hundredth at 0.2.
 
-# %% [markdown]
-# Which temperature is right? That depends on the number of keys, too, because many small weights add up. Suppose that
-# one of 10,000 keys has the score 6, and all others have 0. At $\tau = 1$ this key gets only
-# $e^6 / (e^6 + 9{,}999) = 0.04$ of the weight, and at $\tau = 0.5$ it gets 0.94. So if leads do not grow with the
-# number of keys, attention spreads out (**dilution**). To keep its weight, a key's lead $\Delta$ over $n - 1$ equal
-# keys must grow like $\ln n$, so that $e^\Delta$ keeps pace with $n - 1$.
-
 # %% tags=["proof"]
 crowd = np.eye(1, 10_000)[0] * 6  # one key with the score 6 among 10,000
 assert np.round([softmax(crowd)[0], softmax(crowd / 0.5)[0]], 2).tolist() == [
@@ -460,10 +452,10 @@ assert scores.argmax() == 1 and scores[1] - scores[0] == 1
 assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 
 # %% [markdown]
-# But a very sharp softmax has a hidden cost.
-
-# %% [markdown]
 # ## How far do weights move?
+#
+# We wanted a soft look-up because a hard one has no slope to learn from. How much slope does this one have, and when
+# does it lose it?
 #
 # How much does a weight change when a score changes a little, the others held fixed? The answer is a *partial
 # derivative*. If learning takes steps in proportion to these derivatives, it nearly stops where all are nearly 0.
@@ -529,11 +521,7 @@ for j in range(3):
 # $w_i w_j$ off the diagonal is then nearly 0, too, because at least one of its two factors is. With the weights 0.99,
 # 0.005 and 0.005 no entry of $J$ is larger than 0.01 in absolute value. **A softmax that is sure of itself has stopped
 # listening**: nudge its scores, and the weights hardly move. A softmax that gives one key nearly all the weight is
-# called **saturated**. (Equal weights over very many keys have small derivatives, too.)
-#
-# To find such softmaxes in a model, look at the largest weight of each row and at the spread of its scores. ([Exercise
-# 1](#exercises) has another measure, the *perplexity*.) But not every one is a fault, because after training a sharp
-# row may well be right.
+# called **saturated**. Not every saturated softmax is a fault: after training a sharp row may well be right.
 
 # %% tags=["proof"]
 sure = np.array([0.99, 0.005, 0.005])
@@ -587,10 +575,9 @@ quiz.one_choice(
 #
 # So the standard deviation of a score, its typical distance from 0, is $\sqrt{d_k}$: 8 for $d_k = 64$.
 #
-# How far apart are the scores of two keys $k$ and $k'$? Their difference is $q \cdot (k - k')$. Each entry of $k - k'$
-# has variance 2, since the variances of independent numbers add, in a difference too. So each product
-# $q_i (k_i - k'_i)$ has variance $1 \cdot 2 = 2$, and their sum has variance $2 d_k$. At width 64 the standard
-# deviation is $\sqrt{64 \cdot 2} \approx 11$. The two scores can easily differ by 10, and then one key gets $e^{10}$
+# How far apart are the scores of two keys? Each has the variance $d_k$, and the two are uncorrelated by the same
+# argument (multiplied out, every term has mean 0), so their difference has the variance $2 d_k$. At width 64 the
+# standard deviation is $\sqrt{128} \approx 11$. The two scores can easily differ by 10, and then one key gets $e^{10}$
 # times the weight of the other.
 #
 # The cure is a division. Dividing the scores by $c$ divides their variance, $d_k$, by $c^2$. So with $c = \sqrt{d_k}$
@@ -624,11 +611,7 @@ for width in widths:
 # $\sqrt{d_k}$, it gets about 0.3. Why not divide by $d_k$ itself? Such scores have the standard deviation
 # $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights: at 1024 each of these ten keys gets about a
 # tenth. Such a softmax is not saturated, but at the start the answer to such a random query is nearly the plain average
-# of the values, and the gradients shrink with the width, as [a later section](#what-does-saturation-cost) shows.
-#
-# Could training not do the division itself, by shrinking the matrix that makes the queries? It could, but it would
-# begin from a saturated softmax. One later model, T5, avoids this by starting the query matrix with smaller numbers.
-# With the division this is not needed, so the matrix can keep the usual initialisation.
+# of the values.
 #
 # All of this holds only for the start. Training fits queries to keys, so their entries are no longer independent, and
 # then scores may have any size.
@@ -661,8 +644,8 @@ print(attention(query[None], keys, values).round(2))  # [None]: a matrix of one 
 # %% [markdown]
 # The function needs NumPy alone. PyTorch has it, in `torch.nn.functional`, as `scaled_dot_product_attention`.
 #
-# Here $d_k = 3$, so dividing by $\sqrt 3$ makes the choice softer. The train's weight rises from 0.005 to 0.034, and
-# the answer costs 3.91, more than coffee alone. That is no improvement, because our scores were not too large: the
+# This run only shows that the function works. Our scores were not too large, so dividing them by $\sqrt 3$ is no
+# improvement: the train's weight rises from 0.005 to 0.034, and the answer costs 3.91, more than coffee alone. The
 # division is meant for wide vectors with entries of about 1.
 
 # %% tags=["proof"]
@@ -712,32 +695,32 @@ quiz.number(
 # %% [markdown]
 # ### What does saturation cost?
 #
-# The paper that introduced the transformer ([Vaswani and others, 2017](https://arxiv.org/abs/1706.03762)) gives the
-# reason for the division as a guess: "we suspect that for large values of $d_k$, the dot products grow large in
-# magnitude, pushing the softmax function into regions where it has extremely small gradients". Let us test the
-# suspicion, on queries alone; no network is trained.
+# So undivided scores saturate the softmax. Does this hurt learning? The paper that introduced the transformer ([Vaswani
+# and others, 2017](https://arxiv.org/abs/1706.03762)) gives it as a guess: "we suspect that for large values of $d_k$,
+# the dot products grow large in magnitude, pushing the softmax function into regions where it has extremely small
+# gradients". Let us test the suspicion on queries alone. In a network the loss says which key is wanted; here we say it
+# ourselves: the first.
 #
-# Call the first key the right one: learning should raise its weight, $w_1$, by changing the query $q$. Key $j$ is a
-# vector $k_j$ with the score $q \cdot k_j / \tau$, where $\tau$ is $\sqrt{d_k}$, or 1 without the division. The
-# derivatives of $w_1$ with respect to the entries of $q$ make a vector, the *gradient* of $w_1$. The query acts on
-# $w_1$ through all scores. A small change of $q$ changes every score a little, a change of score $j$ changes $w_1$ by
-# $J_{1j}$ times as much, and these changes add up. Score $j$ is a sum of products of an entry of $q$ and the matching
-# entry of $k_j$, divided by $\tau$, so it has the gradient $k_j / \tau$. The chain rule gives a sum over all scores:
+# Take two keys. Learning should raise the weight $w_1$ of the first by changing the query $q$. With two keys $w_1$ is
+# the sigmoid of $x = q \cdot (k_1 - k_2) / \tau$, the difference of their scores, where $\tau$ is $\sqrt{d_k}$, or 1
+# without the division. Its derivative with respect to $x$ is $w_1 (1 - w_1)$, and that of $x$ with respect to each
+# entry of $q$ is the matching entry of $(k_1 - k_2) / \tau$. The derivatives of $w_1$ with respect to all entries of $q$
+# make a vector, the **gradient**, and by the chain rule it is
 #
-# $$\frac{\partial w_1}{\partial q} = \frac1\tau \sum_j J_{1j} \, k_j = \frac{w_1}{\tau} \bigl(k_1 - \bar k\bigr), \qquad \bar k = \sum_j w_j k_j .$$
+# $$\frac{\partial w_1}{\partial q} = w_1 (1 - w_1) \cdot \frac{k_1 - k_2}{\tau} .$$
 #
-# The second equals sign holds because $J_{11} = w_1 - w_1 w_1$, and $J_{1j} = -w_1 w_j$ for the others, so the sum is
-# $w_1 k_1 - w_1 \sum_j w_j k_j$. In words: to raise $w_1$, the query should move towards $k_1$, and away from $\bar k$,
-# the average of the keys under the present weights.
+# In words: to raise $w_1$, move the query towards the first key and away from the second. The first factor is small
+# where the softmax is saturated. The second is shortened by the division. Which counts for more? For random keys of
+# width 64, $k_1 - k_2$ has a length of about $\sqrt{128} = 11.3$, and the undivided scores typically differ by 11. Say
+# that the first key trails by that much (of ten random keys, the one that is wanted trails nine times in ten):
 #
-# Take two keys of width 64. For random ones $k_1 - k_2$ has a length of about $\sqrt{2 \cdot 64} = 11.3$, and so the
-# scores of a random query typically differ by 11. Say that the right key trails. Without the division
-# $w_1 = 1 / (1 + e^{11}) = 0.000017$. As $k_1 - \bar k = (1 - w_1)(k_1 - k_2)$, the gradient's length is
-# $0.000017 \cdot 11.3 = 0.0002$. With the division the scores differ by $11 / 8 = 1.4$, so $w_1 = 0.2$, and the length
-# is $0.2 \cdot 0.8 \cdot 11.3 / 8 = 0.23$, a thousand times as much. Without the division the gradient is nearly 0
-# where learning is needed, a *vanishing gradient*.
+# | | $x$ | $w_1$ | $w_1 (1 - w_1)$ | length of $(k_1 - k_2) / \tau$ | length of the gradient |
+# |---|---|---|---|---|---|
+# | undivided | −11 | 0.000017 | 0.000017 | 11.3 | 0.0002 |
+# | divided by 8 | −1.4 | 0.20 | 0.16 | 1.4 | 0.23 |
 #
-# How long is this gradient at the start, for a query and ten keys drawn at random?
+# The divided gradient is a thousand times as long. Without the division it is nearly 0 where learning is needed, a
+# *vanishing gradient*. Now draw queries at random, each with ten keys. How long are their gradients?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two histograms of the lengths of 2,000 gradients, on a logarithmic axis. Width 64: the scaled ones lie in a narrow hump around 0.07, the unscaled ones are spread from 3 down to 1e-18, with a median below 0.0001. Width 1024: the scaled ones are where they were, and the unscaled ones reach from 11 to below 1e-30."}}
 lengths = {}
@@ -763,17 +746,13 @@ panels[0].text(-5, 400, "unscaled", color=plots.RED, ha="right")
 plt.show()
 
 # %% [markdown]
-# Without the division half of the gradients are below 0.0001 at width 64, and below $10^{-18}$ at 1024; with it the
-# median is about 0.07 at both. Why is the scaled median the same at both widths? The gradient has three factors. The
-# first, $w_1$, is about the same at every width, because the scaled scores are about the same. The second, $1/\tau$, is
-# $1/\sqrt{d_k}$. But the length of the third, $k_1 - \bar k$, grows as $\sqrt{d_k}$, because its square is a sum of
-# $d_k$ squares. So the second and the third cancel.
+# Without the division the median length is below 0.0001 at width 64, and below $10^{-18}$ at 1024. With it the median is
+# about 0.07 at both, because $1/\tau$ falls with the width just as the difference of two keys grows.
 #
-# Does a short gradient hold up learning? Now an experiment: draw queries again, each with ten random keys, and let each
-# query move while its keys stay as they are. A step adds 10 times the gradient of $w_1$ to the query; the 10 is called
-# the **learning rate**. A query succeeds if its right key has more than 0.9 of the weight. The table shows how many
-# have succeeded before the first step, and how many after 100 steps. (The shares after 100 steps are taken over 500
-# queries, so a few points either way are chance.)
+# Does a short gradient slow learning down? If it does, most undivided queries should stay where they are. Let each query
+# move, while its keys stay as they are: a step adds 10 times the gradient of $w_1$ to the query; the 10 is called the
+# **learning rate**. A query succeeds if its first key has more than 0.9 of the weight. The table shows how many have
+# succeeded before the first step, by luck, and how many after 100 steps:
 #
 # | | width 64, before | after | width 1024, before | after |
 # |---|---|---|---|---|
@@ -800,13 +779,9 @@ assert round(scaled, 1) == 0.2
 assert round(scaled * (1 - scaled) * apart / 8, 2) == 0.23
 
 # %% [markdown]
-# The few that succeed before any step are lucky: their sharp weights happen to be on the right key.
-#
-# What the division does, then, is to let the softmax *start* away from where its derivatives vanish. Could a larger
-# learning rate make up for a missing division? Less and less, the wider the keys (unless [every step gets the same
-# length](#when-does-it-matter-less)): at a learning rate of a million 88 percent of the unscaled queries succeed at
-# width 64, but only 29 at 1024. [Going further](#can-a-query-still-learn) has the code, and shows [when the division
-# matters less](#when-does-it-matter-less).
+# So what the division does is to let the softmax *start* away from where its derivatives vanish. [Going
+# further](#can-a-query-still-learn) has the code, tries larger learning rates, and shows [when the division matters
+# less](#when-does-it-matter-less).
 
 # %% [markdown]
 # ## Exercises
@@ -926,8 +901,8 @@ verdict
 # The softmax turns scores into weights that are not negative, sum to 1 and depend only on differences between scores; a
 # weighted average of the values with these weights is a look-up that never has to choose. A temperature sets how sharp
 # it is. Where it is too sharp, its derivatives are nearly 0, and a query that follows them can get stuck. Dot products
-# of vectors with independent entries of mean 0 and variance 1 have size $\sqrt{d_k}$, so they are divided by that, and
-# at the start the weights are about equally sharp at every width.
+# of vectors with independent entries of mean 0 and variance 1 have the typical size $\sqrt{d_k}$, so they are divided
+# by that, and at the start the weights are about equally sharp at every width.
 #
 # **Sources.** The softmax in a learning machine, and its name: [Bridle
 # (1990)](https://doi.org/10.1007/978-3-642-76153-9_28). A temperature to soften a network's answers: [Hinton, Vinyals
@@ -940,16 +915,21 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# This part holds two questions about the division, the end of a proof, and a question about the shares. No later
+# Two questions about the division, one about many keys, the end of a proof, and a question about the shares. No later
 # chapter needs them.
 #
 # ### Can a query still learn?
 #
 # Here is the experiment behind the percentages of [What does saturation cost?](#what-does-saturation-cost) One of ten
 # random keys is the right one: its value is 1 and those of the others are 0, so that the weighted sum is its weight.
-# The query follows the gradient of that weight uphill for 100 steps (**gradient ascent**),
+# The query follows the gradient of that weight uphill for 100 steps (**gradient ascent**). It acts on $w_1$ through all
+# ten scores. A change of score $j$ changes $w_1$ by $J_{1j}$ times as much, and score $j$ has the gradient
+# $k_j / \tau$, so the chain rule gives a sum,
 #
-# $$\frac{\partial w_1}{\partial q} = \frac{1}{\tau} \sum_j J_{1j} \, k_j .$$
+# $$\frac{\partial w_1}{\partial q} = \frac1\tau \sum_j J_{1j} \, k_j = \frac{w_1}{\tau} \bigl(k_1 - \bar k\bigr), \qquad \bar k = \sum_j w_j k_j .$$
+#
+# The second equals sign holds because $J_{11} = w_1 - w_1 w_1$, and $J_{1j} = -w_1 w_j$ for the others. With two keys
+# $k_1 - \bar k$ is $(1 - w_1)(k_1 - k_2)$, as above.
 
 
 # %%
@@ -982,7 +962,8 @@ for width in (64, 1024):
         print(f"d_k {width:4}, {name:13} {row}")
 
 # %% [markdown]
-# Read the columns from left to right:
+# Each percentage after 100 steps is of 500 queries, so a few points either way are chance. Read the columns from left
+# to right:
 #
 # - *Learning rate 0.* No query moves, so only luck counts. In some 60 percent of the unscaled draws at width 64, and in
 #   some 90 percent at 1024, one key has more than 0.9. It is the right key in one of ten of these, which makes 6 and 9
@@ -1081,6 +1062,18 @@ assert [
     round(ends["unscaled", width][n], 2) for n in (3, 4) for width in (64, 1024)
 ] == [0.53, 0.19, 0.88, 0.29]
 assert ends["scaled", 64][3] == ends["scaled", 1024][3] == 1
+
+# %% [markdown]
+# Could training not do the division itself, by shrinking the matrix that makes the queries? It could, but it would
+# begin from a saturated softmax. One later model, T5, avoids this by starting the query matrix with smaller numbers.
+#
+# ### Does the number of keys matter?
+#
+# Yes, because many small weights add up. Suppose that one of 10,000 keys has the score 6, and all others have 0. At
+# $\tau = 1$ this key gets only $e^6 / (e^6 + 9{,}999) = 0.04$ of the weight, and at $\tau = 0.5$ it gets 0.94. So if
+# leads do not grow with the number of keys, attention spreads out (**dilution**). To keep its weight, a key's lead
+# $\Delta$ over $n - 1$ equal keys must grow like $\ln n$, so that $e^\Delta$ keeps pace with $n - 1$. Equal weights over
+# very many keys have small derivatives, too.
 
 # %% [markdown]
 # ### Why only powers?

@@ -12,7 +12,7 @@
 # of weights for the verb, and so gives it one average of the words. But in general two words cannot be recovered from
 # one average: if words were numbers, 1 and 5 would give 3, and so would 2 and 4. **Multi-head attention** runs the
 # attention of chapter 4 several times at once, each time with matrices of its own, and sets the results side by side.
-# This chapter builds it by hand and as a [PyTorch module](#the-same-as-a-pytorch-module), measures [what a single head
+# This chapter builds it by hand and as a [PyTorch module](#the-same-as-a-pytorch-module), shows [what a single head
 # loses](#would-one-head-do), asks why heads become different, and inspects those of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). The chapter
@@ -104,94 +104,41 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # %% [markdown]
 # ## Would one head do?
 #
-# Did the verb need two heads? With only *dog* and *man* to choose from, one head with unequal weights would do:
-# $\tfrac23$ on the first noun and $\tfrac13$ on the last give $(\tfrac23, \tfrac13)$ for *dog bites man*, and
-# $(\tfrac13, \tfrac23)$ for *man bites dog*. In general it would not: if words are numbers, the weights $\tfrac23$ and
-# $\tfrac13$ give $\tfrac73$ for the pair 1, 5 and for the pair 2, 3. A second average, with the weights $\tfrac13$ and
-# $\tfrac23$, is $\tfrac{11}3$ for one and $\tfrac83$ for the other, and the two together determine the pair.
-#
-# What if the nouns are arbitrary vectors, $a$ at the start and $b$ at the end? With the weights $\alpha$ and
-# $1 - \alpha$ the verb receives the single average
-#
-# $$\alpha \, a + (1 - \alpha) \, b ,$$
-#
-# and both nouns must be worked out from this average alone.
-#
-# How much does one average lose? We try to read both nouns back from what the verb receives. A word has $D = 16$
-# numbers. Every noun fills the same 8 of them, and the others are 0. So two nouns are 16 numbers, and the verb receives
-# 16: will they fit? We draw two thousand pairs of nouns, whose entries are independent normal numbers with mean 0, and
-# set the attention weights ourselves:
-#
-# - *One head* averages the nouns with $\alpha$ and $1 - \alpha$, and multiplies by a random $W_V$ of shape (16, 16), of
-#   which only the 8 rows of a noun's numbers count. (Multiplying first gives the same, because $W_V$ is linear.) We
-#   vary $\alpha$.
-# - *Two heads*: one has all of its weight on the first noun, the other on the last. Each has a random $W_V$ of shape
-#   (16, 8).
-#
-# On the first thousand pairs we fit one more matrix, which maps the 16 numbers received to the 16 of both nouns, by
-# **least squares**: it makes the squared error as small as possible. On the other thousand pairs we measure its squared
-# error, and divide it by the squared error of always guessing 0. This is the share missed: 0 is perfect, and 1 is no
-# better than that guess.
-#
-# **Predict first.** What share of the nouns does the fitted matrix miss, given one head's average?
-#
-# 1. Nothing, since 16 numbers have room for two nouns.
-# 2. Nothing, unless $\alpha$ is exactly one half, where first and last look the same.
-# 3. Half, whatever $\alpha$ is.
+# Did the verb need two heads? One head gives it one average, and what went into an average cannot in general be read
+# back. Let words be numbers for a moment, and let the head give the weight $\tfrac23$ to the first noun and $\tfrac13$
+# to the last. The pair 1, 5 then gives $\tfrac23 \cdot 1 + \tfrac13 \cdot 5 = \tfrac73$. So does the pair 2, 3, and so
+# does every pair on a line. A second head with the weights $\tfrac13$ and $\tfrac23$ gives $\tfrac{11}3$ for 1, 5, and
+# this is true on another line. The two lines cross in one point, so two averages together determine the pair:
 
-# %% both nouns, recovered from one head's average tags=["hide-input"]
-import numpy as np
-
-
-def share_missed(received, wanted):
-    """Fit the best matrix on the first half of the rows, test on the second."""
-    half = len(wanted) // 2
-    matrix = np.linalg.lstsq(received[:half], wanted[:half], rcond=None)[0]
-    missed = received[half:] @ matrix - wanted[half:]
-    return np.mean(missed**2) / np.mean(wanted[half:] ** 2)
-
-
-alphas = np.linspace(0, 1, 11)
-one_head, two_heads = [], []
-for seed in range(10):
-    rng = np.random.default_rng(seed)
-    first, last = rng.standard_normal((2, 2000, 8))
-    wanted = np.hstack([first, last])
-    wide, narrow = rng.standard_normal((8, 16)), rng.standard_normal((2, 8, 8))
-    averages = [(alpha * first + (1 - alpha) * last) @ wide for alpha in alphas]
-    one_head.append([share_missed(average, wanted) for average in averages])
-    both = np.hstack([first @ narrow[0], last @ narrow[1]])
-    two_heads.append(share_missed(both, wanted))
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Share of the two nouns that is missed, against the weight of the first noun from 0 to 1. One head misses one half everywhere, two heads miss nothing."}}
-mean, spread = np.mean(one_head, axis=0), np.std(one_head, axis=0)
-figure, axes = plt.subplots(figsize=(6, 3.2))
-axes.fill_between(
-    alphas, mean - spread, mean + spread, color=plots.RED, alpha=0.2, lw=0
-)
-axes.plot(alphas, mean, color=plots.RED)
-axes.plot(alphas, np.full(11, np.mean(two_heads)), color=plots.BLUE)
-axes.text(0.5, 0.56, "one head of 16", color=plots.RED, ha="center")
-axes.text(0.5, 0.05, "two heads of 8", color=plots.BLUE, ha="center")
-axes.set(
-    ylim=(-0.05, 0.75), xlabel="weight of the first noun", ylabel="share missed"
-)
+# %% tags=["plot"] mystnb={"image": {"alt": "The plane of pairs: first noun across, last noun up. The red line of head 1, where the average is 7 thirds, goes through the pairs 1, 5 and 2, 3 and 3, 1. The blue line of head 2, where the average is 11 thirds, crosses it at 1, 5 only."}}
+figure, axes = plt.subplots(figsize=(5.6, 3.4))
+first_noun = np.array([-0.2, 5.2])
+axes.plot(first_noun, 7 - 2 * first_noun, color=plots.RED)
+axes.plot(first_noun, (11 - first_noun) / 2, color=plots.BLUE)
+for pair in ((2, 3), (3, 1)):
+    axes.plot(*pair, "o", color=plots.RED)
+    axes.text(pair[0] + 0.15, pair[1] + 0.1, f"{pair[0]}, {pair[1]}", fontsize=9)
+axes.plot(1, 5, "o", color=plots.INK, zorder=3)
+axes.text(1.15, 5.15, "1, 5", fontsize=9)
+axes.text(0.25, 6.55, "one head", color=plots.RED, va="center", fontsize=9)
+axes.text(4.2, 3.75, "another head", color=plots.BLUE, ha="center", fontsize=9)
+axes.set(xlim=(-0.2, 5.2), ylim=(0, 7.2), xlabel="first noun", ylabel="last noun")
 plt.show()
 
 # %% [markdown]
-# One head misses half, whatever $\alpha$ is. Why? The nouns fill only 8 numbers, so their average does, too. $W_V$
-# spreads these 8 over 16 entries, but it cannot tell more than they do. Which half is lost? Take $\alpha = \tfrac12$,
-# and call the nouns' sum $s$ and their difference $d$, 8 numbers each. Together they give both nouns,
-# $a = \tfrac12 (s + d)$ and $b = \tfrac12 (s - d)$, but the average determines only $s$. And $s$ says nothing about $d$
-# that a matrix could use: in each entry their product is $a^2 - b^2$, which is 0 on average, because the nouns have the
-# same variance. So the two are uncorrelated, and a matrix can use nothing but correlations. The best guess for $d$ is
-# 0, and as $d$ is on average as large as $s$, half is lost. For another $\alpha$ another combination of the two nouns
-# is lost in place of the difference ([the proof](#why-exactly-half)).
+# Words are vectors. Say a noun fills 8 of a word's 16 numbers, the same 8 for every noun. To tell both nouns, the verb
+# must receive 16 numbers. A single head of width 16 has room for them:
 #
-# Two heads miss nothing. Each hands over 8 numbers, and a noun has only 8, so both arrive whole.
+# **Predict first.** How many of the 16 can be worked out from what this one head hands over?
 #
-# But if nouns fill more than 8 numbers, two heads miss some, too, and at 16 they only tie with one head
-# ([measured](#what-if-nouns-fill-more-than-half-of-a-word)).
+# The head hands over $\alpha \, a + (1 - \alpha) \, b$, where $a$ is the first noun and $b$ the last. This average fills
+# 8 numbers, like the nouns themselves. $W_V$ can spread the 8 over 16 entries, but these tell no more than the 8 did. So
+# one head, however wide, brings 8 equations for 16 unknowns, and half is lost. Two heads of width 8 have no more room
+# together than the wide one, but they bring two averages, 16 equations: nothing is lost. (If nouns fill more than 8
+# numbers, two heads of width 8 lose some, too. Both are [measured below](#why-exactly-half).)
+#
+# With *dog* and *man* alone, one head with the weights $\tfrac23$ and $\tfrac13$ would do, because only a few pairs are
+# possible, and no two of them have the same average.
 
 # %% [markdown]
 # ## The definition
@@ -214,7 +161,7 @@ plt.show()
 #
 # Why $d_k = D / H$? Because the heads then have $H d_k = D$ columns together, so the layer has as many parameters and
 # multiplications as with a single wide head ($H = 1$, and a $W_O$ after it). The price is that a narrower head compares
-# words by fewer numbers. If it has only one or two numbers for each word, a query can hardly pick out any one word it
+# words on fewer numbers. If it has only one or two numbers for each word, a query can hardly pick out any one word it
 # wants from many ([how few are too few](#what-if-a-head-is-too-narrow)).
 
 # %% [markdown]
@@ -233,14 +180,11 @@ plt.show()
 # So a head has two jobs. Its $W_Q$ and $W_K$ say where it looks. Its $W_V$ and its rows of $W_O$ say what it hands
 # over, and into which numbers of the output. [Elhage and others,
 # 2021](https://transformer-circuits.pub/2021/framework/index.html), call the two its *QK circuit* and its *OV circuit*.
-# The product $W_V^{(h)} W_O^{(h)}$ has the shape $(D, D)$, but squeezes a word into $d_k$ numbers on the way (its
-# *rank* is at most $d_k$).
 #
-# With the attention weights $A^{(h)}$, $(T, T)$, head $h$ adds $A^{(h)} X W_V^{(h)} W_O^{(h)}$. If all heads had the
-# same weights $A$, the sum would be $A X \bigl[W_V^{(1)}, \dots, W_V^{(H)}\bigr] \, W_O$, which one wide head can
-# compute. So several heads gain only where their attention weights differ. Also, a sum has no order: if two heads
-# change places, together with their rows of $W_O$, the layer computes the same. So a head's number by itself means
-# nothing, and *head 3* of one trained model need not be like *head 3* of another.
+# Head $h$, with its attention weights $A^{(h)}$, adds $A^{(h)} X W_V^{(h)} W_O^{(h)}$. If all heads had the same
+# weights $A$, the sum would be $A X \bigl[W_V^{(1)}, \dots, W_V^{(H)}\bigr] \, W_O$, which one wide head can compute.
+# So several heads gain only where their attention weights differ. And because a sum has no order, *head 3* of one
+# trained model need not be like *head 3* of another.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -270,9 +214,10 @@ plt.show()
 # could change only the first $d_k$ numbers of a word, even if what it finds belongs in the others. With $W_O$, each
 # head can write into any of the $D$ numbers, and two heads into the same ones.
 #
-# Back to the two heads of the example: does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites
-# dog* and *dog bites dog*. One column of $W_O$, $(1, 0, -1, 0)$, brings the answer into one number: it subtracts head
-# 2's first entry (*dog is bitten*) from head 1's (*dog bites*).
+# Here is a question that neither head can answer alone: does the dog bite, or is it bitten, or both? Go back to the two
+# heads of the example, and take *dog bites man*, *man bites dog* and *dog bites dog*. One column of $W_O$,
+# $(1, 0, -1, 0)$, brings the answer into one number: it subtracts head 2's first entry (*dog is bitten*) from head 1's
+# (*dog bites*).
 
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One column of W_O as a row of four numbers, 1 and 0 for head 1, minus 1 and 0 for head 2. Under it what the two heads hand over, in blue and red. For dog bites man head 1 hands over 0.998 and 0, head 2 hands over 0 and 0.998, so head 1 writes 0.998, head 2 writes 0, and the sum is 0.998. For man bites dog head 1 writes 0, head 2 writes minus 0.998, and the sum is minus 0.998. For dog bites dog they write 0.998 and minus 0.998, and the sum is 0."}}
@@ -340,8 +285,10 @@ quiz.one_choice(
 #
 # In code the query matrices of all heads stand side by side in one matrix of shape $(D, D)$, so that one product
 # computes all queries, and likewise for keys and values. Then each row of the product is cut into $H$ slices of $d_k$,
-# and two axes are swapped, so that each head has a matrix of its own with a row for every word. Follow one cell,
-# labelled with its row and column in the first matrix:
+# and two axes are swapped, so that each head has a matrix of its own with a row for every word. In the picture a cell
+# is labelled with its row and column in the first matrix. Follow cell 1,2, counted from 0: the second word's third
+# number. After the reshape it is the first of the two that the second word has in head 2. After the swap it stands in
+# the second row of head 2's own matrix. The number itself has not changed:
 
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a matrix of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same matrix with each row cut in two, T by H by d_k. Then two matrices of 3 rows and 2 columns, one blue and one red, H by T by d_k. Below, the same in reverse, in paler colours: attention in each head gives two matrices of 3 rows and 2 columns, H by T by d_k; axes are swapped to T by H by d_k, a reshape gives T by D, and W_O gives the output."}}
@@ -433,27 +380,7 @@ assert np.allclose(received[0], together)
 
 # %% [markdown]
 # Attention works on the last two axes: queries times keys gives $(B, H, T, T)$, one matrix of scores for each head of
-# each sentence. So it treats heads as it treats the sentences of a batch: each by itself. To see where each number
-# goes, follow the values of the third word, and of its second head, through all the steps (in code, counted from 0,
-# these are 2 and 1). There are no queries and keys here, and the weights are all equal:
-
-# %% tags=["nbval-check-output"]
-y = np.arange(96).reshape(2, 6, 8)  # say x @ w_v: 2 sentences, 6 words, width 8
-cut = y.reshape(2, 6, 4, 2)  # 4 heads of width 2
-split = cut.swapaxes(1, 2)
-even = np.full((2, 4, 6, 6), 1 / 6)  # the weights: here a plain average
-blends = even @ split
-merged = blends.swapaxes(1, 2).reshape(2, 6, 8)
-print("projected", y.shape, "     third word:", y[0, 2])
-print("cut      ", cut.shape, "  third word:", *cut[0, 2])
-print("split    ", split.shape, "  its second head:", split[0, 1, 2])
-print("weights  ", even.shape)
-print("blends   ", blends.shape, "  its second head:", blends[0, 1, 2])
-print("merged   ", merged.shape, "     third word:", merged[0, 2])
-assert np.allclose(merged[0, 2], y[0].mean(axis=0))
-
-# %% [markdown]
-# All weights are equal, so the merged row is the mean of the six rows: it starts with 20, the mean of 0, 8, …, 40.
+# each sentence. So it treats heads as it treats the sentences of a batch: each by itself.
 #
 # Without the swap, reshaping from $(B, T, D)$ straight to $(B, H, T, d_k)$ gives the same shape and no error, but the
 # wrong numbers. A reshape leaves all numbers of the sentence in one long line, first those of word 1, then those of
@@ -614,10 +541,10 @@ quiz.number(
 # %% [markdown]
 # ## The same as a PyTorch module
 #
-# The same layer again, now as the module that is trained below. Unlike the formula above, it adds a vector, a *bias*,
-# after each product, as does `nn.MultiheadAttention`. The $T$ queries may come from other words than the $S$ keys and
-# values, as when a translation looks at its source ([chapter 9](09_decoder.ipynb)), so it serves as self-attention and
-# as *cross-attention*.
+# The same layer again, now as the module that is trained below. It adds a vector, a *bias*, after each product, which
+# the formula above does not. PyTorch's own `nn.MultiheadAttention` does so, too. The $T$ queries may come from other
+# words than the $S$ keys and values, as when a translation looks at its source ([chapter 9](09_decoder.ipynb)), so it
+# serves as self-attention and as *cross-attention*.
 
 # %%
 import torch
@@ -657,7 +584,7 @@ print(ours(x, x, x, causal).shape)  # self-attention: x three times
 #
 # - A causal mask, $(T, S)$, fits as it is.
 # - A padding mask, $(B, S)$, True for real words, needs two axes: `mask[:, None, None]` is $(B, 1, 1, S)$. Without them
-#   it is taken for $(T, S)$, and is silently wrong if $B = T$.
+#   it is taken for $(T, S)$, and is silently wrong if $B = T$ or $B = 1$.
 # - A mask for each sentence, $(B, T, S)$, needs one more axis: `mask[:, None]`. Without it, broadcasting adds an axis
 #   in front, $(1, B, T, S)$, so $B$ stands where $H$ should. If $B = 1$, that is harmless. If $B = H$, it is silently
 #   wrong, because [head $h$ takes the mask of sentence $h$](04_self_attention.ipynb#a-mask-over-the-wrong-axis).
@@ -670,8 +597,9 @@ print(ours(x, x, x, causal).shape)  # self-attention: x three times
 # `w_q.weight` and *columns* of `w_o.weight`. `F.scaled_dot_product_attention` returns no weights. Where you want to see
 # them, write its steps out, as in [chapter 4](04_self_attention.ipynb#the-same-as-a-pytorch-module).
 #
-# The module agrees with a loop over heads. Now copy its parameters into PyTorch's `nn.MultiheadAttention`, and compare
-# the two, under a causal mask and as cross-attention:
+# The module agrees with a loop over heads (in the folded cell). Does it agree with PyTorch's `nn.MultiheadAttention`?
+# If it does, you can use PyTorch's layer and know what is in it. Copy the parameters, and compare the two, under a
+# causal mask and as cross-attention:
 
 
 # %% a loop over heads gives the same tags=["hide-input"]
@@ -741,8 +669,9 @@ for y, mask in (x, causal), (other, None):
 # into a head of width 8. A layer has either one head of width 16 or two of width 8. Its task is to write both nouns, 12
 # numbers, into its output for the verb.
 #
-# **Predict first.** Train three layers: one head; two heads that start at random; two heads that start identical in
-# everything, their rows of $W_O$ included. What share of the nouns does each miss?
+# **Predict first.** Train a layer of one head; one of two heads that start at random; and one of two heads that start
+# identical in everything, their rows of $W_O$ included. What share of the nouns does each miss? (The squared error,
+# divided by that of always answering 0.)
 
 
 # %% layers with one head and with two, trained tags=["hide-input"]
@@ -796,7 +725,7 @@ def train_heads(seed, num_heads, equal=False, only_positions=False, steps=600):
 kinds = {"one head": (1,), "two heads": (2,), "two, equal start": (2, True)}
 print(
     "share missed by         three seeds     "
-    "the verb's weights on first, self, last (first seed)"
+    "the verb's weights on noun, verb, noun (one seed)"
 )
 for name, kind in kinds.items():
     runs = [train_heads(seed, *kind) for seed in range(3)]
@@ -820,23 +749,18 @@ assert parted < 0.005
 # %% [markdown]
 # The weights in the output are means over 2,000 sentences. Leave its last row, trained once, for the quiz below.
 #
-# One head misses about 42 percent. Above it was half, because there we set the weights. Now the head computes them from
-# the nouns, so the weights can carry a number, too ([how](#could-one-head-escape-by-other-means)). So the verb receives
-# about seven of the 12 numbers, six of the average and this one. 5 are missed, and $\tfrac5{12}$ is 0.42.
+# One head misses nearly half, as counted above. (That it is 0.42 and not 0.50 has [a reason of its
+# own](#could-one-head-escape-by-other-means): the weights carry one number, too.)
 #
 # Two heads that start equal miss as much. Two that start at random miss nothing: in all three runs, each from a
 # different random start (*seed*), one head gives most to the first noun on average, the other to the last. The weights
-# need not be 1 and 0. Two different averages are enough: they are two equations for two unknowns, which $W_O$ can
-# solve. But $W_O$ is the same for every sentence. So each head's weights must stay nearly the same from one sentence to
-# the next, or $W_O$ solves the wrong equations.
+# need not be 1 and 0. Two different averages are enough, and $W_O$ works out the nouns from them.
 #
-# Training corrects each matrix according to how a change in it would change the error. A change in a head reaches the
-# output, and so the error, only through the head's own rows of $W_O$. So two heads that start from different random
-# matrices, and so write different things, get different corrections. Presumably a head lowers the error more by
-# bringing what is still missing than by repeating what the other brings, so the difference can grow. Two heads that
-# start equal write the same through equal rows, so they get equal corrections and stay equal. Different starts break
-# this *symmetry*, and a task that one average cannot solve rewards drifting apart. Where one average would do, nothing
-# forces heads to differ.
+# Why? Training corrects each matrix according to how a change in it would change the error, and a head reaches the
+# error only through its own rows of $W_O$. Two heads that are equal, rows included, get equal corrections, so they stay
+# equal. If they differ at all, so do their corrections, and a task that one average cannot solve rewards the
+# difference. So it takes both: different starts, which break the *symmetry*, and a task that needs two averages. Where
+# one average would do, nothing forces heads to differ.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -862,12 +786,11 @@ quiz.one_choice(
 # %% [markdown]
 # ## Heads at work
 #
-# What do heads find in a real model? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2, and look at its
-# first layer, of twelve heads of width 32 ($D = 384$). The model adds two tokens that are not words, `[CLS]` before
-# each text and `[SEP]` after it. Give it three sentences, one of them *the dog that bit the man ran*. For each head,
-# average the weight on the word before, over all words but the first of each sentence. (The output's row for `[CLS]` is
-# for [later](#what-else-do-heads-do-and-can-they-be-removed).) The sentences have 9 to 13 tokens, so equal weights
-# would be about 0.09.
+# So far we chose the task. Do heads become different in a model trained on real text, too? Take all-MiniLM-L6-v2, which
+# gave us the vectors of chapter 2, and look at its first layer, of twelve heads of width 32 ($D = 384$). The model adds
+# two tokens that are not words, `[CLS]` before each text and `[SEP]` after it. Give it three sentences, one of them
+# *the dog that bit the man ran*. For each head, average the weight on the word before, over all words but the first of
+# each sentence. The sentences have 9 to 13 tokens, so equal weights would be about 0.09.
 #
 # **Predict first.** Chapter 5 wired a head that looks one word back. Does training find one, too? How large is the
 # weight on the word before, in the head where it is largest?
@@ -916,7 +839,6 @@ print("weight on the word before", *(f"{w:5.2f}" for w in before))
 least = min(np.diagonal(w[2, 2:-1, 1:-2]).min() for _, w in read)
 to_cls = np.mean([w[:, 2:-1, 0].mean(axis=1) for _, w in read], axis=0)
 equal = np.mean([1 / len(tokens) for tokens, _ in read])
-print("weight on [CLS]          ", *(f"{w:5.2f}" for w in to_cls))
 print(f"equal weights would be {equal:.2f}")
 assert (to_cls > 0.25).sum() == 6 and to_cls[2] < 0.01
 assert before.argmax() == 2 and least > 0.9985 and np.median(before) < 0.15
@@ -931,9 +853,10 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # Training does find one: in these three sentences head 3 gives nearly all of its weight to the word before, and no
 # other head comes near that. Such a head is called a **previous-token head**.
 #
-# Does a head of this layer find out who bit? Head 3 does, since the biter stands just before the verb: *bit* gives
-# *dog* 1.00 in *the dog bit the man*, and *man* 1.00 in *the man bit the dog*. Head 11, for example, hardly minds the
-# order: it gives *dog* 0.31 in the one and 0.28 in the other.
+# Does a head of this layer find out who bit? Where the biter stands just before the verb, head 3 does: *bit* gives
+# *dog* 1.00 in *the dog bit the man*, and *man* 1.00 in *the man bit the dog*. But it finds the word before, and not
+# the biter: in the sentence above it finds *that*. Head 11, for example, hardly depends on the order: it gives *dog*
+# 0.31 in the one and 0.28 in the other.
 
 # %% tags=["proof"]
 for text, biter, of_dog in (
@@ -1200,12 +1123,12 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# One head gives each word one average. From one fixed average of two unrelated things, drawn alike and filling the same
-# numbers, a matrix recovers only half. Where a few numbers of each word are enough, several narrow heads, each with its
-# own average, can do better than a wide one. So attention runs several times side by side, in narrow heads with
-# matrices of their own. The layer then has as many parameters and multiplications as with a single wide head and a
-# $W_O$. Each head writes through its own rows of $W_O$, and what they write is added up. In our task, where one average
-# would not do, training made the heads differ, because they started from different numbers.
+# One head gives each word one average, and from one average two words cannot be told. Where a few numbers of each word
+# are enough, several narrow heads, each with its own average, can do better than a wide one. So attention runs several
+# times side by side, in narrow heads with matrices of their own. The layer then has as many parameters and
+# multiplications as with a single wide head and a $W_O$. Each head writes through its own rows of $W_O$, and what they
+# write is added up. In our task training made the heads differ, because they started from different numbers and one
+# average would not do.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
@@ -1222,6 +1145,62 @@ verdict
 # Six questions about heads, and a mistake.
 #
 # ### Why exactly half?
+#
+# How much does [one average](#would-one-head-do) lose? Draw two thousand pairs of nouns, whose entries are independent
+# normal numbers with mean 0. A noun fills 8 of a word's 16 numbers, as above, and we set the attention weights
+# ourselves:
+#
+# - *One head* averages the nouns with $\alpha$ and $1 - \alpha$, and multiplies by a random $W_V$ of shape (16, 16), of
+#   which only the 8 rows of a noun's numbers count. (Multiplying first gives the same, because $W_V$ is linear.)
+# - *Two heads*: one has all of its weight on the first noun, the other on the last. Each has a random $W_V$ of shape
+#   (16, 8).
+#
+# On the first thousand pairs we fit one more matrix, which maps the 16 numbers received to the 16 of both nouns, by
+# **least squares**: it makes the squared error as small as possible. On the other thousand pairs we measure its squared
+# error, and divide it by the squared error of always guessing 0. This is the *share missed*: 0 is perfect, and 1 is no
+# better than that guess.
+
+# %% both nouns, recovered from one head's average tags=["hide-input"]
+import numpy as np
+
+
+def share_missed(received, wanted):
+    """Fit the best matrix on the first half of the rows, test on the second."""
+    half = len(wanted) // 2
+    matrix = np.linalg.lstsq(received[:half], wanted[:half], rcond=None)[0]
+    missed = received[half:] @ matrix - wanted[half:]
+    return np.mean(missed**2) / np.mean(wanted[half:] ** 2)
+
+
+alphas = np.linspace(0, 1, 11)
+one_head, two_heads = [], []
+for seed in range(10):
+    rng = np.random.default_rng(seed)
+    first, last = rng.standard_normal((2, 2000, 8))
+    wanted = np.hstack([first, last])
+    wide, narrow = rng.standard_normal((8, 16)), rng.standard_normal((2, 8, 8))
+    averages = [(alpha * first + (1 - alpha) * last) @ wide for alpha in alphas]
+    one_head.append([share_missed(average, wanted) for average in averages])
+    both = np.hstack([first @ narrow[0], last @ narrow[1]])
+    two_heads.append(share_missed(both, wanted))
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Share of the two nouns that is missed, against the weight of the first noun from 0 to 1. One head misses one half everywhere, two heads miss nothing."}}
+mean, spread = np.mean(one_head, axis=0), np.std(one_head, axis=0)
+figure, axes = plt.subplots(figsize=(6, 3.2))
+axes.fill_between(
+    alphas, mean - spread, mean + spread, color=plots.RED, alpha=0.2, lw=0
+)
+axes.plot(alphas, mean, color=plots.RED)
+axes.plot(alphas, np.full(11, np.mean(two_heads)), color=plots.BLUE)
+axes.text(0.5, 0.56, "one head of 16", color=plots.RED, ha="center")
+axes.text(0.5, 0.05, "two heads of 8", color=plots.BLUE, ha="center")
+axes.set(
+    ylim=(-0.05, 0.75), xlabel="weight of the first noun", ylabel="share missed"
+)
+plt.show()
+
+# %% [markdown]
+# One head misses half, whatever $\alpha$ is, and two heads miss nothing. Why is it half, and not more or less?
 #
 # Alongside the average, take the combination $(1 - \alpha) \, a - \alpha \, b$. Together, average and combination give
 # both nouns. Let the nouns be independent and drawn alike, with mean 0. Then average and combination have the same
@@ -1273,7 +1252,7 @@ assert np.allclose(missed, [0.5, 5 / 12, 5 / 12], rtol=0, atol=0.01)
 # ### What if nouns fill more than half of a word?
 #
 # Two heads look at two words, and each hands over half as many numbers as a wide head. In [the
-# measurement](#would-one-head-do) a noun filled 8 of 16 numbers. Let it fill more:
+# measurement](#why-exactly-half) a noun filled 8 of 16 numbers. Let it fill more:
 
 # %% nouns of 8, 12 and 16 numbers tags=["hide-input"]
 print("a noun fills   share missed: one head of 16   two heads of 8")
@@ -1295,7 +1274,7 @@ for size in (8, 12, 16):
 # and measuring on another.) Apart from such hundredths, two heads never do worse in this test, and they gain most where
 # a few numbers of each word are enough. That may be the usual case: to agree with its subject, a verb needs to know
 # *one or many?*, and not all that the subject means. What narrow heads give up is in the comparing: each compares words
-# by fewer numbers ([why that matters](#what-if-a-head-is-too-narrow)).
+# on fewer numbers ([why that matters](#what-if-a-head-is-too-narrow)).
 
 # %% tags=["proof"]
 pairs = np.array([[1, 5], [2, 3]])
@@ -1365,11 +1344,10 @@ assert round(np.cos(2 * np.pi / 100), 3) == 0.998
 # heads*, [chapter 18](18_gpt.ipynb)).
 #
 # In the first layer of MiniLM, in our three sentences, six of the twelve heads give more than a quarter of their weight
-# to `[CLS]` (last row of numbers in the output [above](#heads-at-work)). Clark and others found that in BERT, a larger
-# model with layers of the same kind, early heads often attend to `[CLS]`, and those of middle layers to `[SEP]`. They
-# suspect that a head looks there, at `[SEP]` above all, when it finds nothing relevant: its weights sum to 1, so they
-# must go somewhere. Such a token has since been called an *attention sink*. If its value is nearly 0, the head then
-# adds almost nothing.
+# to `[CLS]`. Clark and others found that in BERT, a larger model with layers of the same kind, early heads often attend
+# to `[CLS]`, and those of middle layers to `[SEP]`. They suspect that a head looks there, at `[SEP]` above all, when it
+# finds nothing relevant: its weights sum to 1, so they must go somewhere. Such a token has since been called an
+# *attention sink*. If its value is nearly 0, the head then adds almost nothing.
 #
 # Can heads be removed? Michel and others removed heads one at a time from a trained translator: of the 96 in its
 # encoder only 8 changed the BLEU score significantly, and half of these for the better. That does not mean that one
