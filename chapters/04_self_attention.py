@@ -33,13 +33,10 @@ transformer_map(built=4)
 # word's vector play all three roles. *Python* asks its sentence: the query is the vector of *python*, and the keys and
 # the values are the vectors of all the words.
 #
-# What a model reads is cut into **tokens**; in this chapter each token is a word or a punctuation mark. The vectors of
-# the words, called *embeddings*, are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors).
-# They are scaled to length 1, so the scores are cosines. These are divided by a temperature of 0.1, because otherwise
-# their small differences would hardly count. One score stands apart: the cosine of *python* with itself is 1, so
-# *python* would give itself more than 99 percent of the weight. Leave it out, then: give it the score minus infinity,
-# and as $e^{-\infty} = 0$ its weight is 0. Below, `softmax` is chapter 3's; `embeddings`, one row a word, and `row_of`,
-# a word's row number, come from the folded cell.
+# The vectors of the words, called *embeddings*, are those of [chapter 2](02_similarity.ipynb#real-vectors). They have
+# length 1, so the scores are cosines. We divide these by 0.1 to make the choice sharper. And for now *python* must not
+# choose itself, because it is so like itself that it would take more than 99 percent of the weight. Below, `softmax` is
+# chapter 3's; `embeddings`, one row a word, and `row_of`, a word's row number, come from the folded cell.
 
 # %% the vectors of the words, and a look-up tags=["hide-input"]
 import numpy as np
@@ -72,7 +69,7 @@ import numpy as np
 words = "you import a file with python".split()
 vectors = np.stack([embeddings[row_of[word]] for word in words])  # (6, 384)
 cosines = vectors @ vectors[-1]  # python asks every word
-cosines[-1] = -np.inf  # but not itself
+cosines[-1] = -np.inf  # but not itself: its weight becomes e^-inf = 0
 shares = softmax(cosines / 0.1)
 blend = shares @ vectors  # what python receives, (384,)
 print(*(f"{word} {share:.2f}" for word, share in zip(words, shares, strict=True)))
@@ -142,11 +139,11 @@ assert weights[-1].round(2) == 0.88
 # which say nothing about *python*; the weights pick out the one word that does. Attention is a blend whose weights are
 # computed from the words.
 #
-# Does *python* now mean a language in one sentence, and a snake in the other? To find out, add what it received to its
-# own vector, and compare the sum with three words. *Imports* and *serpent* are like the words that it chose.
-# *Programming* is what *import* implies.
+# Does *python* now mean a language in the first sentence? Add what it received to its own vector. Its cosine with
+# *imports* rises from 0.21 to 0.53, but that with *programming* falls from 0.25 to 0.21. It has received the word
+# *import*, and not what *import* implies.
 
-# %% nearer to what, before and after the look-up tags=["hide-input"]
+# %% tags=["proof"]
 compared = ("imports", "serpent", "programming")
 asked = embeddings[[row_of[word] for word in compared]]
 own = embeddings[row_of["python"]]
@@ -157,9 +154,6 @@ for sentence, about in (
 ):
     _, received = look_up(sentence, "python", itself=False)
     moved[f"{about}: plus what it received"] = asked @ normalize(own + received)
-print(f"{'cosine with':42} imports  serpent  programming")
-for name, cosines in moved.items():
-    print(f"{name:42}" + "{:8.2f}{:9.2f}{:13.2f}".format(*cosines))
 assert np.round(list(moved.values()), 2).tolist() == [
     [0.21, 0.29, 0.25],
     [0.53, 0.17, 0.21],
@@ -169,13 +163,10 @@ weights, _ = look_up("the snake shed its skin", "its", itself=False)
 assert weights.round(2).tolist()[:2] == [0.91, 0.04]
 
 # %% [markdown]
-# Not a language yet. *Python* has moved towards *imports* in one sentence and *serpent* in the other, but in the first
-# no nearer to *programming*, because it has received the word *import* and not what *import* implies.
-#
-# Other weights would hardly help, because they blend the same vectors, and none of these holds what *import* implies.
-# But a matrix can turn the vector of *import* into [the vector of what it implies](#and-python) before it is handed
-# over. So this chapter adds three matrices, the same for every word, which training can change. One decides what a word
-# hands over. The other two decide which words are chosen, because that choice has faults, too, as you will see next.
+# Other weights would not help, because they blend the same vectors. But a matrix can turn the vector of *import* into
+# [the vector of what it implies](#and-python) before it is handed over. So this chapter adds three matrices, the same
+# for every word, which training can change. One decides what a word hands over. The other two decide which words are
+# chosen, because likeness is a poor way to choose, as you will see next.
 #
 # ## Queries, keys and values
 #
@@ -183,8 +174,8 @@ assert weights.round(2).tolist()[:2] == [0.91, 0.04]
 #
 # - A word finds itself first, because among vectors of equal length no dot product is larger than a vector's with
 #   itself. Leaving it out is only a patch: the word must take from others even where none is useful.
-# - It finds what is most like it. In *the snake shed its skin*, by the vectors above, *its*, itself left out, gives
-#   *the* 0.91 of its weight, and *snake*, which it should find, only 0.04.
+# - It finds what is most like it. In *the snake shed its skin*, by the vectors above, the word *its* (not allowed to
+#   choose itself) puts 0.91 of its weight on *the*, and only 0.04 on *snake*, which it should find.
 # - Scores are symmetric. *Snake* needs nothing from *its*, yet the score is the same both ways.
 # - A word can hand over only its own vector, and neither a part of it nor what it implies: *import* could not hand over
 #   *programming*.
@@ -206,20 +197,22 @@ assert weights.round(2).tolist()[:2] == [0.91, 0.04]
 # free choice because values are only weighted and added; usually $d_v = d_k$. So $W_Q$ and $W_K$ have the shape
 # $(D, d_k)$, and $W_V$ has the shape $(D, d_v)$.
 #
-# Real word vectors are too long to work through by hand, so take *dog bites man*. A word has three numbers: is it
-# *alive*, is it an *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries
-# and keys have two numbers, *alive* and *action*, and values have two, *alive* and *human*. So $D = 3$ and
-# $d_k = d_v = 2$. A matrix has a row for each entry of the word, and the product adds up the rows for which the word
-# has a 1. So *bites*, whose only 1 is its second number, asks with row 2 of $W_Q$.
+# Real word vectors are too long to work through by hand, so we return to *python* once the parts have run on smaller
+# ones. Take *dog bites man*. A word has three numbers: is it *alive*, is it an *action*, is it *human*? So *dog* is
+# $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries and keys have two numbers, *alive* and *action*, and
+# values have two, *alive* and *human*. So $D = 3$ and $d_k = d_v = 2$, and each matrix has three rows of two:
 #
-# Now choose the matrices.
+# | what the word is | $W_Q$: it asks for (*alive*, *action*) | $W_K$: it is found by (*alive*, *action*) | $W_V$: it hands over (*alive*, *human*) |
+# |---|---|---|---|
+# | *alive* | (0, 2) | (1, 0) | (1, 0) |
+# | *action* | (2, 0) | (0, 1) | (0, 0) |
+# | *human* | (0, 0) | (1, 0) | (0, 1) |
 #
-# - $W_Q$: an action asks for something alive, and a living thing asks for an action. Both ask with a 2, so that the
-#   choice is clear. The columns are *alive* and *action*, so row 2, what an action asks, is $(2, 0)$.
-# - $W_K$: a living thing can be found by *alive*, and an action by *action*. Being human (row 3) adds another 1 to
-#   *alive*, so *bites* prefers *man*, whose key has a 2, to *dog*.
-# - $W_V$: the value says whether a word is alive and whether it is human. About an action it says nothing, so *dog* and
-#   *man* will receive nothing from *bites*.
+# Actions ask for something alive, and living things ask for an action, both with a 2, so that the choice is clear. Each
+# is found by what it is, and being human counts as extra alive, so *man* is easier to find than *dog*. A word hands
+# over whether it is alive and human, so an action hands over nothing: what draws a query and what is handed over are
+# separate decisions. To project a word, add up the rows of what it is. So the query of *bites* is the row *action*,
+# $(2, 0)$, and the key of *man* is $(1, 0) + (1, 0) = (2, 0)$.
 
 # %% tags=["nbval-check-output"]
 import numpy as np
@@ -273,22 +266,14 @@ drawing.text(5.5, 0.35, "output", color=plots.RED, at="right")
 drawing.cells(5.6, 0.35, (shares @ v).round(3), "#f3dcd7", width=0.55)
 plt.show()
 
-# %% tags=["nbval-check-output"]
-scores = k @ q[1]  # the query of bites, three keys
-scaled = scores / np.sqrt(2)
-powers = np.exp(scaled)
-weights = powers / powers.sum()
-print(scores, scaled.round(3), powers.round(3), weights.round(3))
-print("bites receives", (weights @ v).round(3))
-
 # %% [markdown]
 # The result, the verb's *context vector*, is this weighted sum, or blend:
 #
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
 # Because these values hold only 0 and 1, each number is a share of the weight: 95.5 percent of the verb's attention
-# went to what is alive, and 76.8 percent to what is human. The context vector cannot say *who* bites, because that
-# depends on the order of the words, which is not in these vectors.
+# went to what is alive, and 76.8 percent to what is human. It cannot say *who* bites: *man bites dog* gives the same
+# vector. Could other matrices tell? A [later section](#does-the-order-of-the-words-matter) asks.
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -337,7 +322,7 @@ quiz.one_choice(
 # | $K$, keys | $(S, d_k)$ | what one word can be found by |
 # | $V$, values | $(S, d_v)$ | what one word hands over |
 # | $Q K^\top$, **scores** | $(T, S)$ | how well each key matches one query |
-# | divided by $\sqrt{d_k}$, **scaled scores** | $(T, S)$ | the same; before training, of [similar size](#why-the-square-root) at every $d_k$ |
+# | divided by $\sqrt{d_k}$, **scaled scores** | $(T, S)$ | the same, rescaled to a [similar size](#why-the-square-root) at every $d_k$ |
 # | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention; each row sums to 1 |
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its *context vector* |
 #
@@ -406,8 +391,9 @@ print("outputs", context.round(3), sep="\n")
 assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
-# The middle row is the one that we worked out by hand. To check the function, compute the same in a second way, with a
-# loop over the queries:
+# The middle row is the one that we worked out by hand. *Dog* and *man* receive $(0.327, 0.164)$: they give 0.673 of
+# their weight to *bites*, which hands over nothing, so what arrives comes from themselves and from each other. To check
+# the function, compute the same in a second way, with a loop over the queries:
 
 
 # %%
@@ -426,8 +412,11 @@ assert np.allclose(context, attention_by_loop(q, k, v))
 # Because `swapaxes`, `@` and `softmax` all work on the last one or two axes, a whole batch of $B$ sentences can go
 # through `attention` at once: queries $(B, T, d_k)$, scores and weights $(B, T, T)$, outputs $(B, T, d_v)$.
 #
-# Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**. It computes its weights afresh for each
-# sentence, and has $D (2 d_k + d_v)$ parameters, however long the sentence is.
+# Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**. It has $D (2 d_k + d_v)$ parameters, however
+# long the sentence is, and computes its weights afresh for each sentence. It does not add what a word receives to the
+# word's own vector, as we did with *python*: that is a step outside attention ([chapter 8](08_encoder.ipynb)). In
+# training nobody says which word should attend to which. But every step here has a derivative, so an error in the
+# model's output can correct all three matrices ([chapter 7](07_learning.ipynb)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -457,9 +446,8 @@ quiz.one_choice(
 #   others can be [handed a value near zero](#what-is-the-third-matrix-for).)
 # - *It finds what is most like it.* It need not: *bites* finds what is alive.
 # - *Scores are symmetric.* Not here: *bites* gives *man* a score of 4, and *man* gives *bites* one of 2.
-# - *It hands over only its own vector.* $W_V$ chooses a part: two of *man*'s three numbers, and nothing of *bites*. So
-#   *dog* and *man* give *bites* a weight of 0.673, but receive nothing from it. How a word hands over what it implies
-#   is shown [below](#and-python).
+# - *It hands over only its own vector.* $W_V$ chooses a part: two of *man*'s three numbers, and nothing of *bites*. How
+#   a word hands over what it implies is shown [below](#and-python).
 #
 # The first three are gone because a score now compares two different things: what one word asks, and what the other can
 # be found by. One matrix for both would keep the [symmetry](#why-two-matrices-and-not-their-product), and often [the
@@ -476,16 +464,13 @@ quiz.one_choice(
 # queries and keys is nearly 0, because a small change of a score hardly changes any weight.
 #
 # Dividing the scores by $\sqrt{d_k}$ divides their variance by $d_k$, so under these assumptions the variance is 1 at
-# every width. Let a random query ask ten random keys. Here is its largest weight, on average:
+# every width. Compare one random query with ten random keys. Here is its largest weight, on average:
 #
-# | $d_k$ | variance of a score | largest weight, undivided | divided by $\sqrt{d_k}$ | divided by $d_k$ |
-# |---|---|---|---|---|
-# | 4 | 4 | 0.49 | 0.30 | 0.19 |
-# | 64 | 64 | 0.86 | 0.32 | 0.12 |
-# | 512 | 512 | 0.95 | 0.32 | 0.11 |
-#
-# Divided by $d_k$ itself, the scores of wide queries become so alike that each key gets about a tenth, whatever is
-# asked.
+# | $d_k$ | variance of a score | largest weight, undivided | divided by $\sqrt{d_k}$ |
+# |---|---|---|---|
+# | 4 | 4 | 0.49 | 0.30 |
+# | 64 | 64 | 0.86 | 0.32 |
+# | 512 | 512 | 0.95 | 0.32 |
 
 
 # %% tags=["proof"]
@@ -494,11 +479,10 @@ for d_k in (4, 64, 512):
     queries, ten = rng.normal(size=(4000, 1, d_k)), rng.normal(size=(4000, 10, d_k))
     found = (queries * ten).sum(axis=-1)
     largest[d_k] = [
-        softmax(found / divisor).max(axis=1).mean()
-        for divisor in (1, d_k**0.5, d_k)
+        softmax(found / divisor).max(axis=1).mean() for divisor in (1, d_k**0.5)
     ]
     assert abs(found.var() / d_k - 1) < 0.05
-expected = [[0.49, 0.30, 0.19], [0.86, 0.32, 0.12], [0.95, 0.32, 0.11]]
+expected = [[0.49, 0.30], [0.86, 0.32], [0.95, 0.32]]
 assert np.allclose(list(largest.values()), expected, rtol=0, atol=0.008)
 
 # %% tags=["quiz"]
@@ -527,26 +511,20 @@ quiz.number(
 # %% [markdown]
 # ## And *python*?
 #
-# Three handmade matrices can serve *python* in both sentences. The tool is a matrix that turns the vector $a$ of one
-# word, of length 1, into the vector $b$ of another. It is the **outer product** $a^\top b$, which holds each number of
-# $a$ times each number of $b$. To see that it works, multiply a word's vector $x$ by it:
-# $x \, a^\top b = (x \cdot a) \, b$. For $x = a$ this is $b$ itself, because $a \cdot a = 1$. Otherwise it is $b$ times
-# the cosine of $x$ with $a$.
+# Back to real vectors. We want *python* to receive *programming* where it finds *import*, and *animal* where it finds
+# *snake*. A matrix that turns the vector $a$ of one word, of length 1, into the vector $b$ of another is the **outer
+# product** $a^\top b$, which holds each number of $a$ times each number of $b$. Multiply a word's vector $x$ by it:
+# $x \, a^\top b = (x \cdot a) \, b$. For $x = a$ this is $b$, because $a \cdot a = 1$. Otherwise it is $b$ times the
+# cosine of $x$ with $a$.
 #
-# So choose the three matrices like this:
-#
+# - $W_V$ is the sum of two outer products: one turns *import* into *programming*, the other *snake* into *animal*.
 # - $W_K$ is the identity: a word is found by its own vector.
-# - $W_Q$ turns *python* into its query, the sum *import* + *snake* − *python*, as the outer product of *python* and
-#   this sum. A word's score is then its cosine with *import*, plus that with *snake*, minus that with *python*. The
-#   first two favour words like *import* or *snake*. The last lowers the score of *python* itself by 1, since its cosine
-#   with itself is 1, so that it does not choose itself.
-# - $W_V$ is the sum of two outer products. One turns *import* into *programming*, the other *snake* into *animal*. Each
-#   hardly disturbs the other, because *import* and *snake* have a cosine near 0.
+# - $W_Q$ turns *python* into the query *import* + *snake* − *python*, which says: who is like *import* or *snake*, but
+#   not like *python*? The query is the same in every sentence, since it is computed from *python* alone. What differs
+#   is which keys are there.
 #
-# Here $d_k = D = 384$, because $W_K$ is the identity. In the code the query is multiplied by $10 \sqrt{384}$. The root
-# undoes the division by $\sqrt{d_k}$, which is not needed because word vectors of length 1 have small scores already;
-# the 10 replaces the temperature of 0.1. What *python* receives is again added to its own vector, and the output shows
-# this sum's cosine with *programming* and *animal*.
+# What *python* receives is again added to its own vector, and the output shows this sum's cosine with *programming* and
+# *animal*.
 
 
 # %%
@@ -555,6 +533,7 @@ def vector(word):
 
 
 wanted = vector("import") + vector("snake") - vector("python")
+# attention will divide by the root of 384; cosines are small already: undo it
 python_q = 10 * np.sqrt(384) * np.outer(vector("python"), wanted)
 python_k = np.eye(384)
 python_v = np.outer(vector("import"), vector("programming"))
@@ -600,9 +579,10 @@ assert 0.42 < python_weights[at].max() < 0.44 and 0.275 < after[1] < 0.285
 # %% [markdown]
 # ## Masks: leaving a word out
 #
-# Some words must not be seen: those not yet written, and *padding*, which only makes short sentences as long as the
-# others, so that a batch fits into one array. A **mask** is a boolean matrix, with a row for each query and a column
-# for each key. In this book, as in PyTorch's `scaled_dot_product_attention`, **True means *may attend***.
+# So far every word may see every other. Some must not be seen: those not yet written, and *padding*, which only makes
+# short sentences as long as the others, so that a batch fits into one array. A **mask** is a boolean matrix, with a row
+# for each query and a column for each key. In this book, as in PyTorch's `scaled_dot_product_attention`, **True means
+# *may attend***.
 #
 # A *causal mask* (or *look-ahead mask*) hides the future: query $t$ may attend only to keys $0$ to $t$. A model that
 # writes each word from the words before it is called **autoregressive**. While it writes, later words do not exist yet.
@@ -696,11 +676,9 @@ both = causal & real[:, None, :]
 print(both.shape)
 
 # %% [markdown]
-# Whatever finite numbers the padding holds, no real word gives it any weight. So the words of a sentence must get the
-# same outputs in a padded batch as alone, up to rounding. A test of this finds a padding mask that is missing, or on
-# the wrong axis. (It must run without a causal mask, which hides padding at the end by itself.) The third row is the
-# padding token's own. Its output means nothing, but no other word reads it, because later layers, too, hide the token
-# as a key. Where outputs or losses are averaged, leave it out.
+# No real word gives the padding any weight, so the words of a sentence get the same outputs in a padded batch as alone.
+# The third row is the padding token's own. Its output means nothing, but no other word reads it, because later layers,
+# too, hide the token as a key. Where outputs or losses are averaged, leave it out.
 
 # %% [markdown]
 # The first folded cell below is the checked version that later chapters import; attention is called
@@ -770,7 +748,6 @@ print(
 )
 print("times the mask, before      ", softmax(scaled * may).round(3))
 print("times the mask, after       ", zeroed.round(3), "sum", zeroed.sum().round(3))
-print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 
 # %% [markdown]
 # Multiplying the scaled scores by the mask (second line) is wrong: a score of 0 is an ordinary score, with $e^0 = 1$,
@@ -781,10 +758,6 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # weights, so under a causal mask the future leaks: *bites* gives *dog* 0.187 in *dog bites man*, but 0.446 if the last
 # word is a second *dog*. With minus infinity it is 0.804 in both.
 #
-# Divided by their sum (fourth line), these weights agree with the first line, because all were divided by the same sum
-# of exponentials, which cancels. But where a hidden score is far larger, the visible words' weights are already rounded
-# to 0, and dividing by their sum is 0/0.
-
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
 assert np.allclose(padded_weights[0], small_weights)
@@ -929,12 +902,11 @@ assert (blank == 0).all()
 # %% [markdown]
 # ## What does attention cost?
 #
-# There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score, $d_v$ for its part of the
-# blend, and room for one weight. Within one text $S = T$, so the time for the $T^2$ pairs is *quadratic*: it grows with
-# the square of the text's length. So does the memory if all weights are stored. The projections cost
+# There are $T S$ pairs of a query and a key. Each takes $d_k$ multiplications for its score and $d_v$ for its part of
+# the blend, and one weight to store. Within one text $S = T$, so the time for the $T^2$ pairs is *quadratic*: it grows
+# with the square of the text's length. So does the memory if all weights are stored. The projections cost
 # $T D (2 d_k + d_v)$ multiplications, which grow only with $T$. With $d_k = d_v$ the projections take $3 T D d_k$, and
-# the pairs $2 T^2 d_k$. So in short texts the projections are most of the work, until the pairs overtake them at
-# $T = 1.5 \, D$.
+# the pairs $2 T^2 d_k$. So in short texts the projections are most of the work. From $T = 1.5 \, D$ on it is the pairs.
 #
 # What do you get in return? In attention any word reaches in one step any other that it may see, and where the whole
 # text is known, as in training, all queries can be computed in parallel.
