@@ -108,9 +108,6 @@ plt.show()
 #
 # From $z$, the sum of polarity and *affirmed*, the network makes $\max(0, z)$ and $\max(0, -z)$. With these as axes, on
 # the right, one line separates praise from blame.
-#
-# Could attention alone do it? With fixed weights, no: it would return a weighted sum, too. But its weights change with
-# the words, which [helps](#what-is-each-part-for-leave-it-out).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, polarity against affirmed: good at (1, 1) and not bad at (-1, -1) are praise, bad at (-1, 1) and not good at (1, -1) are blame; the two kinds stand on opposite corners of a square. Right, the positive part of their sum against its negative part: good at (2, 0), not bad at (0, 2), bad and not good both at (0, 0). A dashed line separates praise from blame."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.0))
@@ -150,8 +147,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# The code builds $|z|$ from $\operatorname{ReLU}(z) = \max(0, z)$, which keeps a positive number and turns a negative
-# one into 0: $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
+# Any such bend would do. $\operatorname{ReLU}(z) = \max(0, z)$, which keeps a positive number and turns a negative one
+# into 0, is the cheapest, and two of them make $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
 
 # %%
 import numpy as np
@@ -235,8 +232,8 @@ for polarity, affirmed in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
 
 # %% [markdown]
 # The **activation function**, or *non-linearity*, keeps the two maps from collapsing into one: without it, $x W_1 W_2$
-# would be $x$ times a single $D \times D$ matrix. The paper's is ReLU. **GELU**, $z \, \Phi(z)$ with the normal
-# distribution function $\Phi$, is a smooth relative of it, slightly negative for small negative $z$.
+# would be $x$ times a single $D \times D$ matrix. The paper's is ReLU. Many models use **GELU**, a smooth relative of
+# it.
 #
 # With $d_\text{ff} = 4D$ the network's two matrices hold $8 D^2$ parameters, and the four of attention $4 D^2$, so the
 # network has two thirds of a layer's parameters. [What does it store?](#what-does-the-network-store)
@@ -262,8 +259,8 @@ for polarity, affirmed in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
 #   passes through no sublayer. Without the sums $x + f(x)$ only $f_1' f_2' \cdots f_n'$ is left, which vanishes if its
 #   factors are small.
 #
-# Stack twelve feed-forward networks, with PyTorch's random initial weights (its *initialisation*). How long is a
-# gradient that has length 1 at the top when it arrives at the bottom?
+# Stack twelve feed-forward networks, with PyTorch's random initial weights (its *initialisation*). Start with a
+# gradient of length 1 at the top. How long is it when it arrives at the bottom?
 
 
 # %%
@@ -292,7 +289,8 @@ assert 1.2 < arrives["with the sums"] < 1.6 and 2e-8 < arrives["without"] < 4e-8
 #
 # The price of the sums: the stream can grow from layer to layer. Call the root mean square of a vector's entries its
 # **size**. In [24 attention layers without norms](#how-do-size-and-gradient-change-with-the-layer) the stream reaches
-# size 1,280. Norms keep what a sublayer receives within bounds.
+# size 1,280. Larger vectors have larger scores, and then the softmax settles on one word and [hardly
+# learns](03_softmax.ipynb#how-far-do-weights-move). So a norm resets the size of what a sublayer receives.
 
 # %% [markdown]
 # ## Layer norm, on four numbers
@@ -508,14 +506,12 @@ ours.norm1, ours.norm2 = ours.norm2, ours.norm1
 assert (ours(x, real[:, None, None]) - expected)[real].abs().max() > 0.3
 
 # %% [markdown]
-# The results agree, so the wiring is right (up to dropout, which was off). Five things are easily missed when you
+# The results agree, so the wiring is right (up to dropout, which was off). Three things are easily missed when you
 # compare your own:
 #
-# - **`batch_first=True`**. Otherwise PyTorch takes the first axis for the positions.
-# - **`eval()`**, for both, or dropout makes each run different.
+# - **The mask.** `src_key_padding_mask` is true where a token is *hidden*, the reverse of our `mask`.
 # - **The norms.** PyTorch's layers are post-norm unless you say `norm_first=True`, and its `nn.TransformerEncoder` has
 #   a final norm only if you pass one.
-# - **`src_key_padding_mask`** is true where a token is *hidden*, the reverse of our `mask`.
 # - **Random biases and gains.** Set them to random numbers before you compare, as above. PyTorch's layer starts with
 #   attention's biases at 0 and all gains at 1, so a forgotten bias or two exchanged norms would not show.
 
@@ -546,12 +542,11 @@ quiz.one_choice(
 # A model receives tokens as numbers. Each picks a row from a table of vectors, the **embeddings**, and the vector of
 # its position is added.
 #
-# Before that, the row is multiplied by $\sqrt D$. The paper does not say why, but the lengths suggest it. In the code
-# below, as in many models, a row starts with length about 1 (the default of `nn.Embedding` would give $\sqrt D$). A
-# position's vector has length $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$, and beside it such a row
-# would hardly count; times $\sqrt{512} = 22.6$, it is the longer of the two. Why does it start so short? Many models
-# use the rows at the output, too: a token's logit is the dot product of the final vector with that token's row, and
-# with long rows the first logits would be too large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
+# Before that, the row is multiplied by $\sqrt D$. In the code below, as in many models, a row starts with length about
+# 1. (It starts so short because many models use the rows at the output, too, where long ones would make the first
+# logits [too large](07_learning.ipynb#the-first-number-to-look-at).) But a position's vector has the length
+# $\sqrt{D/2}$ ([chapter 5](05_position.ipynb)), 16 for $D = 512$, and beside it such a row would hardly count. Times
+# $\sqrt{512} \approx 23$, it is the longer of the two.
 #
 # ## The whole encoder
 #
@@ -597,15 +592,16 @@ alone = encoder(sentences[1:, :2])  # without the padding
 assert torch.allclose(encoder(sentences)[1, :2], alone[0], atol=1e-5)
 
 # %% [markdown]
-# Each token number becomes a vector, its *hidden state*, that has drawn on all real tokens of its sentence. To test
-# your own encoder, in `eval()`, change the vector at one position. The output of a norm or a feed-forward network may
-# change only there. With the position hidden by the mask, attention's outputs at all others must stay the same.
+# Each token number becomes a vector, its *hidden state*, that has drawn on all real tokens of its sentence.
 
 # %% [markdown]
-# Why stack layers? Some questions need two look-ups, one after the other. Let each of ten digits name a position,
-# counted from 0. From each position go to the one that its digit names, from there to the one that is named there, and
-# output the digit found. In 2 0 1 the first digit leads to position 2, the 1 there to position 1, and the answer is 0.
-# In one layer all look-ups happen at once. A second makes its queries from what the first found:
+# ### Why more than one layer?
+#
+# Some questions need two look-ups, one after the other. Let each digit name a position, counted from 0. Take 2 0 1. At
+# the first position stands 2, so look at position 2. There stands 1, so look at position 1. There stands 0, and 0 is
+# the answer for the first position. The second look-up cannot start before the first has returned. In one layer all
+# look-ups happen at once, but a second layer makes its queries from what the first has found. Train both, with ten
+# digits, to answer for every position:
 
 # %%
 from torch.nn import functional as F
@@ -639,8 +635,9 @@ found = digits.gather(1, digits.gather(1, digits))
 assert round((found == digits).double().mean().item(), 2) in (0.34, 0.35)
 
 # %% [markdown]
-# One layer does little better than repeating each position's own digit, which is right in 35 percent of the cases. It
-# goes on learning, but after 1,500 steps only about half are right.
+# One layer does little better than repeating each position's own digit, which is right in 35 percent of the cases,
+# because the path often leads back to where it began. It goes on learning, but after 1,500 steps only about half are
+# right.
 
 # %% [markdown]
 # ## The book's version
@@ -914,11 +911,11 @@ for norm_first in (False, True):
 #
 # **Predict first.** Which parts does *reverse* need, and which *add*?
 #
-# **How it is measured.** Every model has three post-norm layers of width 32 with four heads, and a linear map from each
-# position's final vector to ten scores. It is trained for 600 steps of [Adam](11_training.ipynb#adam), the first 50 of
-# them warm-up, with three seeds. A model that lost a part may need a larger or smaller learning rate, so each model is
-# tried with seven and gets the best. The matrices have [Glorot's initialisation](#what-goes-wrong-in-a-deep-stack).
-# `python -m benchmarks.encoders` repeats all this.
+# **How it is measured.** Every model has three post-norm layers, the paper's order, of width 32 with four heads, and a
+# linear map from each position's final vector to ten scores. It is trained for 600 steps of
+# [Adam](11_training.ipynb#adam), the first 50 of them warm-up, with three seeds. A model that lost a part may need a
+# larger or smaller learning rate, so each model is tried with seven and gets the best. The matrices have [Glorot's
+# initialisation](#what-goes-wrong-in-a-deep-stack). `python -m benchmarks.encoders` repeats all this.
 
 
 # %% a layer without one of its parts tags=["hide-input"]
@@ -1033,9 +1030,10 @@ for without in (None, *PARTS):
 #   gets about a third right at best; always answering with the most frequent digit of the sequence is right 26 percent
 #   of the time.
 # - The residual connection around the feed-forward network, and the **norms**, are not needed here.
-# - Without the **feed-forward** networks even *add* is 98 to 99 percent right. Attention is linear only while its
-#   weights are held fixed, but they change with the words. Norms are not linear either. But [a single
-#   layer](#can-one-layer-add-without-a-feed-forward-network) without the network gets only 73 to 79 percent right.
+# - Without the **feed-forward** networks even *add* is 98 to 99 percent right: attention's weights, which change with
+#   the words, and the norms are not linear either, and three layers of them can take the network's place. With [a
+#   single layer](#can-one-layer-add-without-a-feed-forward-network) it is missed: 73 to 79 percent right instead of
+#   all.
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1075,10 +1073,12 @@ assert min(slow[None]) == 1
 # %% [markdown]
 # ## What goes wrong in a deep stack?
 #
-# Three layers did not need their norms. What about 24? Let 16 random words, vectors of width 64, pass through 24 layers
+# In three layers it did no harm to leave out the norms, and great harm to leave out the residual connection around
+# attention. Depth explains both, so take more layers. Let 16 random words, vectors of width 64, pass through 24 layers
 # of nothing but attention, before any training. Their matrices have *Glorot's initialisation*, `xavier_uniform_`: the
-# entries of a square one have the variance $1/D$, so on average a projection leaves the size of a vector unchanged. The
-# layers are joined in one of four ways:
+# entries of a square one have the variance $1/D$, so on average a projection leaves the size of a vector unchanged.
+# (Feed-forward networks are left out here. They would not help: [whole layers](#does-training-agree) collapse, too.)
+# The layers are joined in one of four ways:
 #
 # | | a layer computes |
 # |---|---|
@@ -1136,10 +1136,10 @@ stacks = {name: median_of_starts(step) for name, step in steps.items()}
 # %% [markdown]
 # ### Words become alike
 #
-# How much of a word's vector is its *own*, and not common to all? Take two words, $(3, 1)$ and $(1, 3)$. Their average,
-# $(2, 2)$, is what they share; $(1, -1)$ and $(-1, 1)$ are their own. Square all entries, add, and take the root: 2 for
-# the own parts, $\sqrt{20}$ for the words. The **own share** is $2 / \sqrt{20} = 0.45$. In general, with the vectors as
-# rows of $X$ and their average $\bar X$:
+# How alike have the words become? We need one number: how much of a word's vector is its *own*, and not common to all.
+# Take two words, $(3, 1)$ and $(1, 3)$. Their average, $(2, 2)$, is what they share; $(1, -1)$ and $(-1, 1)$ are their
+# own. Square all entries, add, and take the root: 2 for the own parts, $\sqrt{20}$ for the words. The **own share** is
+# $2 / \sqrt{20} = 0.45$. In general, with the vectors as rows of $X$ and their average $\bar X$:
 #
 # $$\frac{\lVert X - \bar X \rVert}{\lVert X \rVert} .$$
 #
@@ -1174,18 +1174,19 @@ show_stacks(
 )
 
 # %% [markdown]
-# With attention alone the own share is 0.03 or 0.04 after two layers, and 0 after four: all sixteen words are
-# practically one vector, because each layer replaces words by weighted averages of all words, and averages are more
-# alike than what they average. The effect feeds on itself: the more alike the words, the more even the weights, and
-# with even weights every word receives the same average. This is called **rank collapse**, since equal rows make a
-# matrix of rank 1.
+# With attention alone the own share is below 0.05 after two layers, and 0 after four: all sixteen words are practically
+# one vector, because each layer replaces words by weighted averages of all words, and averages are more alike than what
+# they average. The effect feeds on itself: the more alike the words, the more even the weights, and with even weights
+# every word receives the same average. This is called **rank collapse**, since equal rows make a matrix of rank 1.
 #
-# With Glorot's weights, *added* and post-norm only delay the collapse. Only with pre-norm does the share stay above a
-# tenth over these 24 layers. Why? Once words are mostly alike, attention returns nearly the same vector to all of them.
-# That adds to their common part and hardly to their own, so the own share falls: fast if what attention returns is
-# large beside the stream, slowly if it is small. In *added* and in post-norm it stays about as large as the stream,
-# because both grow together or both are kept near size 1. In pre-norm, attention reads a normalised copy, so only the
-# stream grows, and the share falls more and more slowly ([in numbers](#how-fast-do-words-become-alike)).
+# *Added* and post-norm only delay the collapse. Only with pre-norm does the share stay above a tenth over these 24
+# layers. Why? Once words are mostly alike, attention returns nearly the same vector to all of them. Write a word as
+# $c + w$, what is common to all and what is its own, and let $c$ have length 1. Attention adds another common vector.
+# If this has length 1, too, the new common part has length $\sqrt 2$, because random vectors are nearly at right
+# angles. The word's own part is still $w$, so its share has fallen by a factor of $\sqrt 2$. In post-norm and in *added*
+# this happens in every layer. The one norms the stream back to the size of what is added, and in the other what is
+# added grows with the stream. In pre-norm attention reads a normalised copy, so it goes on adding size 1 while the
+# stream grows, and each layer costs less than the one before ([in numbers](#how-fast-do-words-become-alike)).
 #
 # Why does the collapse matter? Two words that are alike have the same value $v$. Say that a query gives the weight $w$
 # to one and $1 - w$ to the other. It receives $w v + (1 - w) v = v$, whatever $w$ is. $W_Q$ acts only through such
@@ -1194,15 +1195,12 @@ show_stacks(
 #
 # ### What helps
 #
-# - **Pre-norm.** Suppose that each of $n$ layers adds a vector of size 1, as large as the word and the same for all
-#   words, and that all are at right angles to one another and to the word, as random vectors nearly are. Then, by
-#   Pythagoras, the stream has the size $\sqrt{1 + n}$, and the word's own part is still 1 of it: a share of
-#   $1 / \sqrt{1 + n}$, or 0.2 after 24 layers. Measured, it is 0.27. The price is that the upper layers change the
-#   stream less and less.
+# - **Pre-norm.** If every layer adds a vector of size 1, as large as the word, then after $n$ layers the stream has the
+#   size $\sqrt{1 + n}$, by Pythagoras. The word's own part still has size 1, so its share is $1 / \sqrt{25} = 0.2$ after
+#   24 layers. Measured, it is 0.27. The price is that the upper layers change the stream less and less.
 # - **A small initialisation** of the matrices that write into the stream, $W_O$ and $W_2$. GPT-2 divides them by the
-#   root of the number of sublayers, so that each sublayer adds little at first: with pre-norm, 24 independent additions
-#   of size $1/\sqrt{24}$ make a sum of size 1, not more than the word itself. Measured, the own share is then above 0.9
-#   after 24 layers, in *added*, post-norm and pre-norm.
+#   square root of the number of sublayers. Then 24 additions of size $1/\sqrt{24}$ are together only as large as the
+#   word itself. Measured, the own share is above 0.9 after 24 layers, in *added*, post-norm and pre-norm.
 #
 
 # %% tags=["proof"]
@@ -1351,21 +1349,16 @@ def print_stacks(*names):
 print_stacks("pre-norm", "post-norm, small init", "post-norm", "no norm")
 
 # %% [markdown]
-# Within 600 steps pre-norm learns, and post-norm from the same initialisation does not. This post-norm stack is slow,
-# but not stuck: at a low learning rate it learns after some 2,200 to 2,600 steps. And with smaller initial weights
-# post-norm is quick.
+# The two stacks whose words still differ before training, with an own share above 0.4 after the twelfth layer, learn
+# within 600 steps: pre-norm, and post-norm from the small initialisation. Post-norm from Glorot's, with 0.02, is right
+# in 26 percent of the cases, as is always answering with the most frequent digit. It is slow, but not stuck: at a low
+# learning rate it learns after some 2,200 to 2,600 steps. (The post-norm model of 2017 had six layers, a
+# [warm-up](#does-it-need-warm-up), and 100,000 steps.) This is a pattern and no proof, but [three more
+# stacks](#three-more-deep-stacks) fit it.
 #
-# In the two quick stacks the own share after the twelfth layer is above 0.4 *before* training, and in the slow one it
-# is 0.02: there words start alike, so $W_Q$'s gradient should be small. So few stacks cannot prove that this is why,
-# and Adam, whose steps are about equally long however small the gradient is, speaks against it. But [three
-# more](#three-more-deep-stacks) fit the pattern.
-#
-# Started small, a stack learns even [without norms](#three-more-deep-stacks). What do norms add, then? In this stack,
-# larger steps: at a learning rate of 0.01, from the small initialisation, post-norm still learns with every seed, but
-# without norms the loss overflows.
-#
-# From Glorot's weights three layers learned without norms, and twelve do not, because [numbers
-# explode](#how-do-size-and-gradient-change-with-the-layer): a shallow model is no test of a deep one.
+# *No norm* fails for another reason: its [numbers explode](#how-do-size-and-gradient-change-with-the-layer). So a norm
+# prevents explosion, but not by itself the collapse. Against that helps whatever keeps what a layer adds small beside
+# the stream. And three layers learned without norms, where twelve do not: a shallow model is no test of a deep one.
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small init": 6, "no norm, small init": 5}
@@ -1426,9 +1419,9 @@ quiz.several_choices(
 # %% [markdown]
 # ## What does a position hold after a few layers?
 #
-# Every layer mixes something of the other words into each. Train three layers on *reverse*, for 400 steps. Can the
-# position's *own* digit be read from a layer's output, and can the digit to *output* there, the mirrored one? Reading
-# means applying a linear map, fitted on some sequences and tested on others: a **linear probe**.
+# So far the mixing of words was a danger. In a trained stack it is the purpose. Train three layers on *reverse*, for
+# 400 steps. Can the position's *own* digit be read from a layer's output, and can the digit to *output* there, the
+# mirrored one? Reading means applying a linear map, fitted on some sequences and tested on others: a **linear probe**.
 
 # %% a linear probe after each layer tags=["hide-input"]
 model, _, _ = learn("reverse")
@@ -1456,9 +1449,9 @@ for depth, stream in enumerate(streams):
 
 # %% [markdown]
 # At the bottom, layer 0, a vector is a digit's embedding plus its position, so it holds its own digit and nothing of
-# the one to output. After layer 1 the one to output is read right in less than a third of the cases, and any other
-# digit in about 20: this layer spread a little of each everywhere. After the second layer, with some seeds only after
-# the third, both can be read from one vector of 32 numbers.
+# the one to output. After layer 1 the one to output is read right in less than a third of the cases, and the digit of
+# any other position in about 20 percent: this layer spread a little of each everywhere. After the second layer, with
+# some seeds only after the third, both can be read from one vector of 32 numbers.
 
 # %% [markdown]
 # So what layer 3 reads at a position is **no longer its word alone**. In a language model such vectors are called
@@ -1866,9 +1859,7 @@ for without in single:
 #   equal now. But the vectors are less than half as long as before. Shorter vectors have smaller scores, which make the
 #   weights nearly even, and so the second layer shrinks the own parts thirty times.
 # - **Post-norm** scales every sum back to size 1, so once words are mostly alike, what is added next is about as large
-#   as the stream. Write a word as $c + w$, what is common and what is its own. Attention adds a common vector $a$,
-#   about as long as $c$, and in a random direction, since the matrices are random. Lengths at right angles add by
-#   Pythagoras, so $c + a$ is $\sqrt 2$ times as long as $c$, and $w$ is as before. The norm then shrinks both alike.
+#   as the stream, and the own share falls by $\sqrt 2$ in each layer, as [above](#words-become-alike).
 # - **Pre-norm** adds size 1, or less, while the stream grows. Its size is 2 after layer 8 and 4.1 after layer 24, so
 #   its square grows from 4 to 17.
 #
@@ -1960,8 +1951,9 @@ print_stacks("post-norm, PyTorch's init", "no norm, small init", "no residual")
 # It does. With PyTorch's initialisation the own share is about a half at first, and post-norm learns, though later than
 # from the small one. Without residual connections nothing of a word is left at the top, and 5,000 steps, at the
 # learning rate that was best for 600, are not enough. And the stack without any norm learns as quickly as pre-norm,
-# once its weights start small. (Norms do not always allow larger steps: with three layers, at a learning rate of 0.01,
-# *add* is learned without norms, but not with post-norm.)
+# once its weights start small. What do norms add, then? In this stack, larger steps: at a learning rate of 0.01, from
+# the small initialisation, post-norm still learns with every seed, but without norms the loss overflows. (That is not a
+# rule: with three layers, at 0.01, *add* is learned without norms, but not with post-norm.)
 
 # %% tags=["proof"]
 at_once = {name: min(rows[1]["right"]) for name, rows in deep.items()}
