@@ -65,7 +65,7 @@ class OneScreen(nn.Module):
         self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
         self.dropout = nn.Dropout(dropout)
         for matrix in (p for p in self.parameters() if p.ndim == 2):
-            nn.init.xavier_uniform_(matrix)
+            nn.init.xavier_uniform_(matrix)  # Glorot's
         # small: the target table also produces the logits
         for table in (self.source_table, self.target_table):
             nn.init.normal_(table.weight, std=d_model**-0.5)
@@ -93,6 +93,75 @@ class OneScreen(nn.Module):
         for layer in layers:
             x = layer(x, mask, memory, memory_mask)
         return x  # (B, T, D)
+
+
+def batch(texts):
+    rows = [torch.tensor([number[word] for word in text.split()]) for text in texts]
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+@torch.no_grad()
+def generate(model, asked, longest=8):
+    memory, mask = model.encode(asked)
+    written = torch.full((len(asked), 1), number["<bos>"], device=asked.device)
+    for _ in range(longest):
+        logits = model.decode(written, memory, mask)  # (B, words so far, V)
+        best = logits[:, -1].argmax(dim=-1)  # last row: the next word, (B,)
+        written = torch.cat([written, best[:, None]], dim=1)  # (B, words + 1)
+        if (written == number["<eos>"]).any(dim=1).all():  # all have ended
+            break
+    return written
+
+
+def words(row):
+    text = " ".join(vocabulary[n] for n in row.tolist())
+    return text.removeprefix("<bos>").split(" <eos>")[0].strip()
+
+
+def share_right(model, rows):
+    written = generate(model, questions[rows], longest=answers.shape[1])
+    both = zip(written, answers[rows], strict=True)
+    right = [words(mine) == words(wanted) for mine, wanted in both]
+    return sum(right) / len(right)
+
+
+def hold_out(seed, key=str):
+    """Rows held out, a fifth of the questions, and rows for training; `key` is for Going further."""
+    keys = [key(question) for question, _ in pairs]
+    unique = sorted(set(keys))
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(unique), generator=generator).tolist()
+    held = {unique[n] for n in order[: len(unique) // 5]} | {"Hi , how are you ?"}
+    rows = [n for n, k in enumerate(keys) if k in held]
+    return rows, [n for n, k in enumerate(keys) if k not in held]
+
+
+def fit(model, rows, held=(), steps=250, peak=0.01, seed=0):
+    # rows: which of `questions` and `answers` to train on
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(model.parameters())
+    model.train()
+    for step in range(1, steps + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = peak * min(1, step / 50)  # warm-up
+        picked = torch.randint(len(rows), (32,), generator=generator)
+        picked = torch.tensor(rows)[picked]
+        logits = model(questions[picked], answers[picked, :-1])  # (32, T, V)
+        wanted = answers[picked, 1:]  # (32, T)
+        loss = F.cross_entropy(
+            logits.flatten(0, 1),
+            wanted.flatten(),
+            ignore_index=0,  # no padding
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if held and step % 50 == 0:
+            right = share_right(model.eval(), held)
+            print(f"step {step}: loss {loss:.3f}, held out {right:.0%} right")
+            model.train()
+    model.eval()
+    return loss.item()
 
 
 def check(model, source, target, cut=3):  # tokens of some pairs
@@ -165,90 +234,7 @@ def by_pytorch(model, source, target):
     return x @ model.target_table.weight.T
 
 
-def batch(texts):
-    rows = [torch.tensor([number[word] for word in text.split()]) for text in texts]
-    return nn.utils.rnn.pad_sequence(rows, batch_first=True)
-
-
-@torch.no_grad()
-def generate(model, asked, longest=8):
-    memory, mask = model.encode(asked)
-    written = torch.full((len(asked), 1), number["<bos>"], device=asked.device)
-    for _ in range(longest):
-        logits = model.decode(written, memory, mask)  # (B, words so far, V)
-        best = logits[:, -1].argmax(dim=-1)  # last row: the next word, (B,)
-        written = torch.cat([written, best[:, None]], dim=1)  # (B, words + 1)
-        if (written == number["<eos>"]).any(dim=1).all():  # all have ended
-            break
-    return written
-
-
-def words(row):
-    text = " ".join(vocabulary[n] for n in row.tolist())
-    return text.removeprefix("<bos>").split(" <eos>")[0].strip()
-
-
-def share_right(model, rows):
-    written = generate(model, questions[rows], longest=answers.shape[1])
-    both = zip(written, answers[rows], strict=True)
-    right = [words(mine) == words(wanted) for mine, wanted in both]
-    return sum(right) / len(right)
-
-
-def hold_out(seed, key=str):
-    """Rows held out, a fifth of the questions, and rows for training; `key` is for Going further."""
-    keys = [key(question) for question, _ in pairs]
-    unique = sorted(set(keys))
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(unique), generator=generator).tolist()
-    held = {unique[n] for n in order[: len(unique) // 5]} | {"Hi , how are you ?"}
-    rows = [n for n, k in enumerate(keys) if k in held]
-    return rows, [n for n, k in enumerate(keys) if k not in held]
-
-
-def fit(model, rows, held=(), steps=250, peak=0.01, seed=0):
-    # rows: which of `questions` and `answers` to train on
-    generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(model.parameters())
-    model.train()
-    for step in range(1, steps + 1):
-        for group in optimizer.param_groups:
-            group["lr"] = peak * min(1, step / 50)  # warm-up
-        picked = torch.randint(len(rows), (32,), generator=generator)
-        picked = torch.tensor(rows)[picked]
-        logits = model(questions[picked], answers[picked, :-1])  # (32, T, V)
-        wanted = answers[picked, 1:]  # (32, T)
-        loss = F.cross_entropy(
-            logits.flatten(0, 1),
-            wanted.flatten(),
-            ignore_index=0,  # no padding
-        )
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if held and step % 50 == 0:
-            right = share_right(model.eval(), held)
-            print(f"step {step}: loss {loss:.3f}, held out {right:.0%} right")
-            model.train()
-    model.eval()
-    return loss.item()
-
-
 if __name__ == "__main__":
-    torch.manual_seed(0)
-    fresh = OneScreen(32, d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
-    check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
-
-    source, target = torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7))
-    source[:4, 4:] = target[2:6, 5:] = 0  # padding
-    for norm in fresh.modules():  # random, or exchanged norms would not show
-        if isinstance(norm, nn.LayerNorm):
-            nn.init.normal_(norm.weight)
-            nn.init.normal_(norm.bias)
-    theirs = by_pytorch(fresh, source, target)
-    apart = (fresh(source, target) - theirs)[target != 0].abs().max()
-    print(f"largest difference from PyTorch's layers: {apart:.0e}")
-    assert apart < 1e-5
     REPLIES = {"you": "I am", "we": "you are", "they": "they are"}
     REPLIES |= {name: f"{name} is" for name in ("she", "he", "Ada", "Bo", "Cleo", "Dan")}
     pairs = []
@@ -277,3 +263,18 @@ if __name__ == "__main__":
     fit(screen, for_training, unseen)
     for asked in ("why are we happy ?", "Hi , is she tired ?", "Hi , how are you ?"):
         print(f"   {asked:22} {words(generate(screen, batch([asked]))[0])}")
+
+    torch.manual_seed(0)
+    fresh = OneScreen(32, d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
+    check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
+
+    source, target = torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7))
+    source[:4, 4:] = target[2:6, 5:] = 0  # padding
+    for norm in fresh.modules():  # random, or exchanged norms would not show
+        if isinstance(norm, nn.LayerNorm):
+            nn.init.normal_(norm.weight)
+            nn.init.normal_(norm.bias)
+    theirs = by_pytorch(fresh, source, target)
+    apart = (fresh(source, target) - theirs)[target != 0].abs().max()
+    print(f"largest difference from PyTorch's layers: {apart:.0e}")
+    assert apart < 1e-5

@@ -199,7 +199,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# (Padding on the right, as here, is hidden from all real words by the causal mask alone. On the left it is not.)
+# In the decoder the padding mask matters only where padding stands on the left: on the right, as here, the causal mask
+# alone hides it from all real words. The question always needs it. (Padding has a row of its own, with three *yes*.
+# What it computes there is ignored by the loss.)
 
 # %% tags=["export", "hide-input"] module="decoder"
 import torch
@@ -238,10 +240,6 @@ def padding_mask(
 # | of the encoder | the question | the question | its padding, $(B, 1, 1, S)$ |
 # | of the decoder | the answer | the answer | `causal & padding`, $(B, 1, T, T)$ |
 # | cross-attention | the answer | the memory | the question's padding, $(B, 1, 1, S)$ |
-#
-# Take care with PyTorch: True means *may attend* in `F.scaled_dot_product_attention`, as in this book, but *hidden* in
-# `nn.MultiheadAttention` and `nn.Transformer`. All three also take an **additive mask** of floats: 0 shows a word,
-# minus infinity hides it.
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -280,11 +278,11 @@ quiz.one_choice(
 # ## Cross-attention: looking at the question
 #
 # The decoder also needs the question. One vector for the whole question would be a **bottleneck**, as wide for sixty
-# words as for six. So, as in [chapter 1](01_why_attention.ipynb)'s attention of 2014, the decoder gets one vector for
-# each word of the question, and each position of the answer chooses which of them to read.
+# words as for six. So, as in the attention of 2014 in [chapter 1](01_why_attention.ipynb), the decoder gets one vector
+# for each word of the question, and each position of the answer chooses which of them to read.
 #
-# In **cross-attention**, in the paper *encoder-decoder attention*, the decoder asks, because it must predict. So the
-# decoder gives the queries, one at each position, `<bos>` included, and the memory gives the keys and values.
+# In **cross-attention** (called *encoder-decoder attention* in the paper) the decoder asks, because it must predict. So
+# the decoder gives the queries, one at each position, `<bos>` included, and the memory gives the keys and values.
 #
 # The formula does not change, but the matrix of weights has a row for each word of the answer, $T$, and a column for
 # each word of the question, $S$; with a batch and $H$ heads it is $(B, H, T, S)$.
@@ -356,8 +354,8 @@ plt.show()
 # ## The decoder layer
 #
 # A decoder layer has three sublayers, each with a residual connection and a norm, in post-norm order as in 2017. All
-# decoder layers look at the same memory, each with its own $W_Q$, $W_K$, $W_V$ and $W_O$. It is the output of the
-# *last* encoder layer. In the code, an attention takes its queries from its first argument, and its keys and values
+# decoder layers look at the same memory, each with its own $W_Q$, $W_K$, $W_V$ and $W_O$. The memory is the output of
+# the *last* encoder layer. In the code, an attention takes its queries from its first argument, and its keys and values
 # from its second:
 #
 # ```python
@@ -469,10 +467,8 @@ class Layer(nn.Module):  # post-norm
 
 
 # %% [markdown]
-# In the model, `forward` encodes the source into the memory, then decodes the target. `encode` and `decode` make the
-# masks and call `stack`, which looks up embeddings, adds positions and runs the layers. `__init__` ends with the
-# starting values of the matrices: Glorot's (`xavier_uniform_`), as in chapter 8, and for the embeddings others, with
-# the standard deviation $1 / \sqrt D$.
+# Now the model. Read `forward` first: encode, then decode. Both call `stack`, which looks up embeddings, adds positions
+# and runs the layers.
 
 
 # %% file="transformer.py"
@@ -489,7 +485,7 @@ class OneScreen(nn.Module):
         self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
         self.dropout = nn.Dropout(dropout)
         for matrix in (p for p in self.parameters() if p.ndim == 2):
-            nn.init.xavier_uniform_(matrix)
+            nn.init.xavier_uniform_(matrix)  # Glorot's
         # small: the target table also produces the logits
         for table in (self.source_table, self.target_table):
             nn.init.normal_(table.weight, std=d_model**-0.5)
@@ -524,16 +520,15 @@ class OneScreen(nn.Module):
 # matrix, used a second time: a token's logit is the dot product of its embedding with the decoder's final vector. This
 # **weight tying** saves a matrix of $V \times D$. (In the paper source and target share it, too.)
 #
-# But the two uses want entries of different sizes. At the output they should be small. The final vector comes out of a
-# norm, so its entries have size 1. If those of the embeddings had size 1, too, a logit, a sum of $D$ products of random
-# sign, would start near $\sqrt D$, 23 for $D = 512$, and the untrained model would be nearly certain of some arbitrary
-# word. So they start with size $1 / \sqrt D$, and the first logits with size 1. At the input the embeddings should be
-# about as large as the positions, so there `stack` multiplies them by $\sqrt D$, as in [chapter
-# 8](08_encoder.ipynb#from-token-numbers-to-vectors).
+# So the embeddings start small. The final vector comes out of a norm, so its entries have size 1. If those of the
+# embeddings had size 1, too, the first logits would have size $\sqrt D$, 23 for $D = 512$, and the untrained model would
+# be sure of some random word. So they start $\sqrt D$ times smaller, and `stack` multiplies them by $\sqrt D$ where they
+# are used as input ([chapter 8](08_encoder.ipynb#from-token-numbers-to-vectors)).
 #
-# Before any training, try the model at the paper's size, with a small vocabulary and random tokens. The first loss
-# should be about $\ln V + \frac12$, because equal logits would cost $\ln V$, and logits with a standard deviation near
-# 1 cost half a unit more ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
+# Two numbers find most mistakes of wiring before any training: the shape of the logits and the first loss. Try the
+# model at the paper's size, with a small vocabulary and random tokens. Equal logits would cost $\ln V$, and logits of
+# size 1 cost half a unit more ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)), so the loss should be about
+# $\ln V + \frac12$:
 
 # %%
 torch.manual_seed(0)
@@ -544,7 +539,6 @@ first = F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten())
 print(
     f"logits {tuple(logits.shape)}, first loss {first:.1f}, ln V {math.log(1000):.1f}"
 )
-print(f"{sum(p.numel() for p in base.parameters()):,} parameters")
 
 # %% tags=["proof"]
 assert abs(first - np.log(1000) - 0.5) < 0.2
@@ -559,141 +553,10 @@ with torch.no_grad():
 assert F.cross_entropy(large.flatten(0, 1), target[:, 1:].flatten()) > 20
 
 # %% [markdown]
-# With $8 D^2$ parameters for a feed-forward network and $4 D^2$ for an attention, an encoder layer has $12 D^2 = 3.1$
-# million, a decoder layer $16 D^2 = 4.2$ million. Six of each make 44 million, the embeddings one more.
-#
-# ## The leak test
-#
-# Shapes and a first loss do not tell whether a mask shows too much. The causal mask must ensure one property: *no
-# position sees its future*, not even by a detour through a lower layer. The mask ensures it: in layer 1, row $t$ is
-# made of words 0 to $t$ alone. In each further layer, row $t$ is made of rows 0 to $t$ of the layer below, and none of
-# these holds a later word. Nothing else moves a word between rows: norms and feed-forward networks work on each row
-# alone, and the memory has no word of the answer.
-#
-# This property has a test of its own, the **leak test**: change later words, and the earlier logits must not move. A
-# fresh model and random token numbers, none of them 0, will do. The function `check` runs the leak test and three
-# others:
-#
-# - *leaks*, the leak test: from its fourth token on, each answer is replaced by another. The logits at the first three
-#   positions must not move, except for rounding. Some later ones must: if none did, the decoder would not read the
-#   answer from there on.
-# - *padding*: padding is added after the question. No logit of a real position may move.
-# - *source*: the question is replaced by another. Some logit must move.
-# - *finite*: every logit of a real position is a number. A position that may attend to nothing gets NaN in this code.
-#
-# All run in both modes, `model.train()` and `model.eval()`, because code may compute attention in another way when it
-# does not train, and miss a mask there. The model must be built without dropout, which would move the logits by chance,
-# and is left in `eval()`.
-
-
-# %% file="transformer.py"
-def check(model, source, target, cut=3):  # tokens of some pairs
-    drops = [m.p for m in model.modules() if isinstance(m, nn.Dropout)]
-    assert not any(drops), "build the model with dropout=0.0 for this check"
-    for mode in (True, False):
-        model.train(mode)
-        with torch.no_grad():
-            before = model(source, target)
-            changed = target.clone()
-            changed[:, cut:] = target.roll(1, dims=0)[:, cut:]
-            assert (changed != target).any(dim=1).all(), "rows must differ there"
-            after = model(source, changed)
-            padded = model(F.pad(source, (0, 2)), target)
-            other = model(source.roll(1, dims=0), target)
-        real = target != 0
-        assert before[real].isfinite().all(), "a position may attend to nothing"
-        early, late = slice(cut), slice(cut, None)
-        assert torch.allclose(before[:, early], after[:, early], atol=1e-4), (
-            "the future leaks"
-        )
-        assert not torch.allclose(before[:, late], after[:, late], atol=1e-2), (
-            "answer not read"
-        )
-        assert torch.allclose(before[real], padded[real], atol=1e-4), "padding"
-        assert not torch.allclose(before, other, atol=1e-2), "source not read"
-
-
-torch.manual_seed(0)
-fresh = OneScreen(32, d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
-check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
-
-# %% [markdown]
-# And are the layers those of the paper? PyTorch's, given the same parameters (`by_pytorch`, folded), should give the
-# same logits at all real positions:
-
-
-# %% PyTorch's layers, with our parameters tags=["hide-input"] file="transformer.py"
-@torch.no_grad()
-def copy_attention(ours, theirs):
-    """The parameters of an `Attention` into an `nn.MultiheadAttention`."""
-    three = ours.w_q, ours.w_k, ours.w_v
-    theirs.in_proj_weight.copy_(torch.cat([w.weight for w in three]))
-    theirs.in_proj_bias.copy_(torch.cat([w.bias for w in three]))
-    theirs.out_proj.load_state_dict(ours.w_o.state_dict())
-
-
-def copied(layer):
-    """PyTorch's layer with the parameters of a `Layer`."""
-    attention = layer.self_attention
-    sizes = attention.w_q.in_features, attention.num_heads, layer.up.out_features
-    kind = nn.TransformerDecoderLayer if layer.cross else nn.TransformerEncoderLayer
-    theirs = kind(*sizes, dropout=0.0, batch_first=True)
-    copy_attention(attention, theirs.self_attn)
-    norms = [layer.norm_self, layer.norm_ff]
-    if layer.cross:
-        copy_attention(layer.cross_attention, theirs.multihead_attn)
-        norms.insert(1, layer.norm_cross)
-    parts = {f"norm{n}": norm for n, norm in enumerate(norms, 1)}
-    for name, ours in (
-        parts | {"linear1": layer.up, "linear2": layer.down}
-    ).items():
-        getattr(theirs, name).load_state_dict(ours.state_dict())
-    return theirs
-
-
-@torch.no_grad()
-def by_pytorch(model, source, target):
-    """The logits of a `OneScreen`, from PyTorch's layers; there True means hidden."""
-
-    def embed(table, tokens):
-        T, D = tokens.shape[1], table.embedding_dim
-        return table(tokens) * math.sqrt(D) + sinusoids(T, D)
-
-    memory, x = embed(model.source_table, source), embed(model.target_table, target)
-    for layer in model.encoder:
-        memory = copied(layer)(memory, src_key_padding_mask=source == 0)
-    T = target.shape[1]
-    masks = {
-        "tgt_mask": ~torch.ones(T, T, dtype=torch.bool).tril(),
-        "tgt_key_padding_mask": target == 0,
-        "memory_key_padding_mask": source == 0,
-    }
-    for layer in model.decoder:
-        x = copied(layer)(x, memory, **masks)
-    return x @ model.target_table.weight.T
-
-
-source, target = torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7))
-source[:4, 4:] = target[2:6, 5:] = 0  # padding
-for norm in fresh.modules():  # random, or exchanged norms would not show
-    if isinstance(norm, nn.LayerNorm):
-        nn.init.normal_(norm.weight)
-        nn.init.normal_(norm.bias)
-theirs = by_pytorch(fresh, source, target)
-apart = (fresh(source, target) - theirs)[target != 0].abs().max()
-print(f"largest difference from PyTorch's layers: {apart:.0e}")
-assert apart < 1e-5
-
-# %% [markdown]
-# The leak test has three gaps. It does not notice targets that are not shifted, because it never sees what is wanted,
-# nor a mask that hides too much, because then nothing leaks. And it finds only what leaks across its single cut, after
-# the third token, `<bos>` included: if position 5 saw position 6, both would stand behind the cut, and nothing before
-# it would move. So try other values of `cut`, too, with random tokens, since real answers often end alike.
-#
 # ## A model that has learned to answer
 #
-# The task is small talk: ten questions about each of nine people, each with all three greetings and with none, which
-# makes 360. Each has one right answer. Those about *you* are:
+# The task is small talk: ten questions about each of nine people, each asked four ways, plain or after one of three
+# greetings, which makes 360. Each has one right answer. Those about *you* are:
 #
 # | questions | answers |
 # |---|---|
@@ -748,20 +611,20 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # ### What is given, and what is wanted
 #
 # The decoder receives `answers[:, :-1]`, the rows without their last token, and must predict the wanted words,
-# `answers[:, 1:]`, the rows without their first: **next-token prediction**. (In a shorter answer `<eos>` stays among
-# the inputs, but what is wanted there is padding, which the loss skips.) So the decoder is given the wanted words,
-# *shifted right* by one, even where it would have written others: that is **teacher forcing**.
+# `answers[:, 1:]`, the rows without their first: **next-token prediction**. (Questions and answers are both eight
+# tokens long here by chance.) So the decoder is given the wanted words, *shifted right* by one, even where it would
+# have written others: that is **teacher forcing**.
 #
-# What does the loss then measure? Say that the softmax gives the wanted words the probabilities 0.5 (*I*), 0.8 (*am*),
-# 0.9 (*fine*) and 1 (`<eos>`). Each is the probability of one word, given the question and the words before it. So they
-# multiply, as along a path in a tree (the chain rule of probability): their product, 0.36, is the probability of the
-# whole answer $y$ to the question $x$. With $y_t$ for word $t$ of the answer, and $y_{<t}$ for the words before it:
+# Each word has a loss of its own. What does their average say of the whole answer? Say that the softmax gives the
+# wanted words the probabilities 0.5 (*I*), 0.8 (*am*), 0.9 (*fine*) and 1 (`<eos>`). Each is the probability of a word,
+# given the question and the words before it, so they multiply, as along a path in a tree. Their product, 0.36, is the
+# probability of the whole answer $y$ to the question $x$. With $y_{<t}$ for the words before $y_t$:
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
-# The logarithm turns the product into a sum: $-\ln 0.36 = 0.69 + 0.22 + 0.11 + 0 = 1.02$. This sum is the **negative
-# log-likelihood**. Divided by the number of wanted tokens, here four, it is the loss: 0.26, the cross-entropy of
-# chapter 7. Minimising the loss is **maximum likelihood** training.
+# Minus its logarithm is the sum $0.69 + 0.22 + 0.11 + 0 = 1.02$, the **negative log-likelihood**. Divided by the four
+# tokens, it is the loss, 0.26, the cross-entropy of chapter 7. So a smaller loss means a more probable right answer.
+# (Minimising it is **maximum likelihood** training.)
 
 # %% tags=["proof"]
 four = np.array([0.5, 0.8, 0.9, 1.0])
@@ -794,12 +657,11 @@ def generate(model, asked, longest=8):
 # Now the decoder receives its own words, and after its first mistake it must go on from a wrong beginning, which
 # training never showed: **exposure bias**.
 #
-# `share_right` lets a model write, and counts the answers that are right in every word. The loop goes on until all
-# answers have ended, or the limit is reached, so `words` cuts each off at its first `<eos>`. `hold_out`, folded, draws
-# the rows that are held out.
+# `share_right`, folded, lets a model write, and returns the share of answers that are right in every word. `hold_out`
+# draws the rows that are held out.
 
 
-# %% file="transformer.py"
+# %% count the answers that are right tags=["hide-input"] file="transformer.py"
 def words(row):
     text = " ".join(vocabulary[n] for n in row.tolist())
     return text.removeprefix("<bos>").split(" <eos>")[0].strip()
@@ -892,9 +754,11 @@ assert share_right(wide, unseen) > 0.95
 # %% [markdown]
 # ## One question, followed to its answer
 #
-# Take *Hi, how are you?* again, and follow head 1 of the cross-attention in decoder layer 2 ($d_k = 8$) for one query,
-# that of `<bos>`, where the first word must be predicted. `<bos>` sees only itself, but its query depends on the
-# question, which the cross-attention of layer 1 has already read.
+# At `<bos>` the model must choose the first word of its answer to *Hi, how are you?* What does it read from the
+# question? One head of the last decoder layer is enough to see: head 1 of its cross-attention, with $d_k = 8$. When
+# `<bos>` first meets the memory, in layer 1, its query is the same for every question, and only the keys and values
+# differ. What it reads there is added to it, so in layer 2 its query depends on the question. In the picture,
+# *value[0]* is the first of a value's 8 numbers:
 
 # %% one head's weights and blend, and the logits tags=["hide-input"]
 hello, right = batch(["Hi , how are you ?"]), batch(["<bos> I am fine <eos>"])
@@ -974,8 +838,9 @@ plt.show()
 # Read the row of *you*: its exponential, about 28, is 0.54 of the sum of its column. Nearly all the rest goes to *are*.
 # Of the 0.92 with which the blend begins, *you* contributes $0.54 \cdot 0.89 = 0.48$, and *are* 0.44.
 #
-# The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`. *I* has by far
-# the largest logit, 10.5, and is written.
+# The blends of both heads, 8 numbers each, pass through $W_O$ and are added to the vector of `<bos>`. A norm, the
+# feed-forward network and another norm follow, and the dot product of the result with each token's embedding is its
+# logit. *I* has by far the largest, 10.5, and is written.
 
 # %% tags=["proof"]
 scaled = products / math.sqrt(8)
@@ -998,9 +863,10 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # %% [markdown]
 # ## Does training run token by token?
 #
-# No, only writing does. Send `<bos>` and the words that the model has written through the decoder in one pass. With the
-# causal mask, row $t$ of its logits depends on the question and on tokens 0 to $t$ alone. When the model wrote, the
-# pass that chose word $t + 1$ received exactly tokens 0 to $t$, so the last row of that pass should equal row $t$:
+# No, only writing does. We claimed that one pass equals many, and on the trained model it can be seen. Send `<bos>` and
+# the words that the model has written through the decoder in one pass. With the causal mask, row $t$ of its logits
+# depends on the question and on tokens 0 to $t$ alone. When the model wrote, the pass that chose word $t + 1$ received
+# exactly tokens 0 to $t$, so the last row of that pass should equal row $t$:
 
 # %% one pass beside four tags=["hide-input"]
 with torch.no_grad():
@@ -1040,6 +906,237 @@ quiz.number(
     ],
     otherwise="One pass for each token that is written, the end token included.",
 )
+
+# %% [markdown]
+# ## Break it: leave out the causal mask
+#
+# In `decode` the causal mask is one expression. Leave it out, and every output keeps its shape:
+
+
+# %%
+class NoCausalMask(OneScreen):
+    def decode(self, target, memory, memory_mask):
+        mask = (target != 0)[:, None, None]  # (B, 1, 1, T): padding alone
+        table = self.target_table
+        x = self.stack(table, self.decoder, target, mask, memory, memory_mask)
+        return x @ table.weight.T
+
+
+# %% [markdown]
+# Train it as before, and ask both models for the held-out answers in two ways:
+#
+# - **Teacher-forced accuracy**: the right answers go in, as in training. What share of the *words* is predicted
+#   correctly?
+# - *Writing*: the model goes on from its own words. What share of the *answers* is right?
+#
+# **Predict first.** Which of the loss, the teacher-forced accuracy and the writing will tell you that the mask is
+# missing?
+
+
+# %% train it without the mask, and ask in both ways tags=["hide-input"]
+@torch.no_grad()
+def forced_accuracy(model, rows):
+    logits = model(questions[rows], answers[rows, :-1])
+    wanted = answers[rows, 1:]
+    return (logits.argmax(dim=-1) == wanted)[wanted != 0].float().mean().item()
+
+
+torch.manual_seed(0)
+leaking = NoCausalMask(
+    len(vocabulary), d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0
+)
+loss = fit(leaking, for_training)
+print(f"the last loss of training: {loss:.3f}")
+for name, either in ("with the mask", screen), ("without", leaking):
+    forced, writing = forced_accuracy(either, unseen), share_right(either, unseen)
+    print(
+        f"{name:14} words right, forced {forced:4.0%}, answers right {writing:4.0%}"
+    )
+print("it writes:", words(generate(leaking, batch(["Hi , how are you ?"]))[0]))
+
+# %% tags=["proof"]
+assert loss < 0.01 and round(forced, 2) == 1 and writing < 0.1
+strange = [*unseen[1:], unseen[0]]  # the questions of other pairs
+
+
+@torch.no_grad()
+def of_strangers(model):
+    """Words right, forced, and the loss, with the questions of other pairs."""
+    logits, wanted = (
+        model(questions[strange], answers[unseen, :-1]),
+        answers[unseen, 1:],
+    )
+    hits = (logits.argmax(dim=-1) == wanted)[wanted != 0]
+    loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=0)
+    return hits.float().mean().item(), loss.item()
+
+
+assert of_strangers(leaking)[0] > 0.97 and of_strangers(leaking)[1] < 0.2
+assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
+
+# %% [markdown]
+# Only the writing tells. (A correct model's loss is near 0 here, too, and its accuracy as high.) In training the wanted
+# word is the next input, and the model has learned to copy it from there. That works for held-out answers, too, so loss
+# and accuracy look perfect. When the model writes, the next input is not there yet.
+#
+# A low loss says little about masks, and even good answers do not say enough: of [nine kinds of wrong
+# mask](#nine-wrong-masks), two leave nearly all answers right.
+
+# %% [markdown]
+# ## The leak test
+#
+# How do you notice a missing mask before training? The causal mask must ensure one property: *no position sees its
+# future*, not even by a detour through a lower layer. Here is why it does. In layer 1, row $t$ is made of words 0 to $t$
+# alone. In each further layer, row $t$ is made of rows 0 to $t$ of the layer below, and none of these holds a later
+# word. Norms and feed-forward networks work on each row alone, and the memory has no word of the answer.
+#
+# So change later words, and the earlier logits must not move. That is the **leak test**:
+
+
+# %%
+def moves(model, source, target, cut=3):
+    changed = target.clone()
+    changed[:, cut:] = target.roll(1, dims=0)[:, cut:]  # another answer's words
+    with torch.no_grad():
+        both = model(source, target), model(source, changed)
+    return (both[0] - both[1])[:, :cut].abs().max().item()
+
+
+for name, either in ("with the mask", screen), ("without", leaking):
+    moved = moves(either, questions[unseen], answers[unseen, :-1])
+    print(f"{name:14} logits before the cut moved by {moved:.1g}")
+
+# %% tags=["proof"]
+assert moves(screen, questions[unseen], answers[unseen, :-1]) < 1e-4 < 1 < moved
+
+# %% [markdown]
+# It needs no training: a fresh model and random tokens will do. `check`, folded, makes this test in `model.train()` and
+# in `model.eval()`, because code may compute attention in another way when it does not train, and miss a mask there. It
+# makes three more. Padding after the question must not move a logit at a real position. Another question must move
+# some. And every logit must be a number: a position that may attend to nothing gets NaN, here as in
+# `nn.MultiheadAttention`. The model must be built without dropout, which would move the logits by chance.
+
+
+# %% the leak test and three others tags=["hide-input"] file="transformer.py"
+def check(model, source, target, cut=3):  # tokens of some pairs
+    drops = [m.p for m in model.modules() if isinstance(m, nn.Dropout)]
+    assert not any(drops), "build the model with dropout=0.0 for this check"
+    for mode in (True, False):
+        model.train(mode)
+        with torch.no_grad():
+            before = model(source, target)
+            changed = target.clone()
+            changed[:, cut:] = target.roll(1, dims=0)[:, cut:]
+            assert (changed != target).any(dim=1).all(), "rows must differ there"
+            after = model(source, changed)
+            padded = model(F.pad(source, (0, 2)), target)
+            other = model(source.roll(1, dims=0), target)
+        real = target != 0
+        assert before[real].isfinite().all(), "a position may attend to nothing"
+        early, late = slice(cut), slice(cut, None)
+        assert torch.allclose(before[:, early], after[:, early], atol=1e-4), (
+            "the future leaks"
+        )
+        assert not torch.allclose(before[:, late], after[:, late], atol=1e-2), (
+            "answer not read"
+        )
+        assert torch.allclose(before[real], padded[real], atol=1e-4), "padding"
+        assert not torch.allclose(before, other, atol=1e-2), "source not read"
+
+
+torch.manual_seed(0)
+fresh = OneScreen(32, d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0)
+check(fresh, torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7)))
+
+# %% [markdown]
+# The leak test cannot see
+#
+# 1. targets that are not shifted, because it never sees what is wanted;
+# 2. a mask that hides too much, because then nothing leaks;
+# 3. a leak that lies entirely behind its cut, between positions 5 and 6, for example. So repeat it at several cuts, with
+#    random tokens, since real answers often end alike.
+#
+# Against the second gap helps a reference: PyTorch's layers, given the same parameters (`by_pytorch`, folded), should
+# give the same logits at all real positions. Mind that True means *hidden* in `nn.MultiheadAttention` and
+# `nn.Transformer`, but *may attend* in `F.scaled_dot_product_attention`, as in this book.
+
+
+# %% PyTorch's layers, with our parameters tags=["hide-input"] file="transformer.py"
+@torch.no_grad()
+def copy_attention(ours, theirs):
+    """The parameters of an `Attention` into an `nn.MultiheadAttention`."""
+    three = ours.w_q, ours.w_k, ours.w_v
+    theirs.in_proj_weight.copy_(torch.cat([w.weight for w in three]))
+    theirs.in_proj_bias.copy_(torch.cat([w.bias for w in three]))
+    theirs.out_proj.load_state_dict(ours.w_o.state_dict())
+
+
+def copied(layer):
+    """PyTorch's layer with the parameters of a `Layer`."""
+    attention = layer.self_attention
+    sizes = attention.w_q.in_features, attention.num_heads, layer.up.out_features
+    kind = nn.TransformerDecoderLayer if layer.cross else nn.TransformerEncoderLayer
+    theirs = kind(*sizes, dropout=0.0, batch_first=True)
+    copy_attention(attention, theirs.self_attn)
+    norms = [layer.norm_self, layer.norm_ff]
+    if layer.cross:
+        copy_attention(layer.cross_attention, theirs.multihead_attn)
+        norms.insert(1, layer.norm_cross)
+    parts = {f"norm{n}": norm for n, norm in enumerate(norms, 1)}
+    for name, ours in (
+        parts | {"linear1": layer.up, "linear2": layer.down}
+    ).items():
+        getattr(theirs, name).load_state_dict(ours.state_dict())
+    return theirs
+
+
+@torch.no_grad()
+def by_pytorch(model, source, target):
+    """The logits of a `OneScreen`, from PyTorch's layers; there True means hidden."""
+
+    def embed(table, tokens):
+        T, D = tokens.shape[1], table.embedding_dim
+        return table(tokens) * math.sqrt(D) + sinusoids(T, D)
+
+    memory, x = embed(model.source_table, source), embed(model.target_table, target)
+    for layer in model.encoder:
+        memory = copied(layer)(memory, src_key_padding_mask=source == 0)
+    T = target.shape[1]
+    masks = {
+        "tgt_mask": ~torch.ones(T, T, dtype=torch.bool).tril(),
+        "tgt_key_padding_mask": target == 0,
+        "memory_key_padding_mask": source == 0,
+    }
+    for layer in model.decoder:
+        x = copied(layer)(x, memory, **masks)
+    return x @ model.target_table.weight.T
+
+
+source, target = torch.randint(3, 32, (8, 6)), torch.randint(3, 32, (8, 7))
+source[:4, 4:] = target[2:6, 5:] = 0  # padding
+for norm in fresh.modules():  # random, or exchanged norms would not show
+    if isinstance(norm, nn.LayerNorm):
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+theirs = by_pytorch(fresh, source, target)
+apart = (fresh(source, target) - theirs)[target != 0].abs().max()
+print(f"largest difference from PyTorch's layers: {apart:.0e}")
+assert apart < 1e-5
+
+# %% [markdown]
+# ### What to check, and in what order
+#
+# Run these checks on every model with masks. They need no training and take seconds. (`check` has the second, at one
+# cut, and the third.)
+#
+# | check | finds |
+# |---|---|
+# | one pair of input and target, printed | targets that are not shifted ([a tenth mistake](#a-tenth-mistake-in-no-mask)) |
+# | the leak test, in both modes and at several cuts | masks that show the future |
+# | more padding | padding that is not hidden |
+# | a reference with the same parameters, as in `by_pytorch`, with sentences of different lengths, in both modes, at real positions | every mask that changes a logit, including one that hides too much |
+#
+# [Four more](#checks-that-need-training) need training.
 
 # %% [markdown]
 # ## The module that the book uses
@@ -1275,99 +1372,6 @@ for norm_first in (False, True):
     apart = (ours(asked, given) - ours.output(vectors))[given != 0].abs().max()
     print(f"norm_first={norm_first}: largest difference {apart.item():.0e}")
     assert apart < 1e-5
-
-# %% [markdown]
-# ## Break it: leave out the causal mask
-#
-# In `decode` the causal mask is one expression. Leave it out, and every output keeps its shape:
-
-
-# %%
-class NoCausalMask(OneScreen):
-    def decode(self, target, memory, memory_mask):
-        mask = (target != 0)[:, None, None]  # (B, 1, 1, T): padding alone
-        table = self.target_table
-        x = self.stack(table, self.decoder, target, mask, memory, memory_mask)
-        return x @ table.weight.T
-
-
-# %% [markdown]
-# Train it as before, and ask both models for the held-out answers in two ways:
-#
-# - **Teacher-forced accuracy**: the right answers go in, as in training. What share of the *words* is predicted
-#   correctly?
-# - *Writing*: the model goes on from its own words. What share of the *answers* is right?
-#
-# **Predict first.** Which of the loss, the teacher-forced accuracy and the writing will tell you that the mask is
-# missing?
-
-
-# %% train it without the mask, and ask in both ways tags=["hide-input"]
-@torch.no_grad()
-def forced_accuracy(model, rows):
-    logits = model(questions[rows], answers[rows, :-1])
-    wanted = answers[rows, 1:]
-    return (logits.argmax(dim=-1) == wanted)[wanted != 0].float().mean().item()
-
-
-torch.manual_seed(0)
-leaking = NoCausalMask(
-    len(vocabulary), d_model=16, heads=2, layers=2, d_ff=64, dropout=0.0
-)
-loss = fit(leaking, for_training)
-print(f"the last loss of training: {loss:.3f}")
-for name, either in ("with the mask", screen), ("without", leaking):
-    forced, writing = forced_accuracy(either, unseen), share_right(either, unseen)
-    print(
-        f"{name:14} words right, forced {forced:4.0%}, answers right {writing:4.0%}"
-    )
-try:
-    check(leaking, questions[::41], answers[::41, :-1])
-except AssertionError as found:
-    print("check:", found)
-print("it writes:", words(generate(leaking, batch(["Hi , how are you ?"]))[0]))
-
-# %% tags=["proof"]
-assert loss < 0.01 and round(forced, 2) == 1 and writing < 0.1
-strange = [*unseen[1:], unseen[0]]  # the questions of other pairs
-
-
-@torch.no_grad()
-def of_strangers(model):
-    """Words right, forced, and the loss, with the questions of other pairs."""
-    logits, wanted = (
-        model(questions[strange], answers[unseen, :-1]),
-        answers[unseen, 1:],
-    )
-    hits = (logits.argmax(dim=-1) == wanted)[wanted != 0]
-    loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=0)
-    return hits.float().mean().item(), loss.item()
-
-
-assert of_strangers(leaking)[0] > 0.97 and of_strangers(leaking)[1] < 0.2
-assert of_strangers(screen)[0] < 0.9 and of_strangers(screen)[1] > 1
-
-# %% [markdown]
-# Of loss, accuracy and writing, only the last tells, because here a correct model's loss is near 0, too. In training
-# the wanted word is the next input, and the model has learned to copy it from there. That works for held-out answers,
-# too, so loss and accuracy look perfect. When the model writes, the next input is not there yet.
-#
-# A low loss says little about masks, and even good answers not enough: of [nine kinds of wrong
-# mask](#nine-wrong-masks), two leave nearly all answers right. `check` finds most of the nine.
-#
-# ### What to check, and in what order
-#
-# Run these checks on every model with masks. They need no training and take seconds. (`check` has the second, at one
-# cut, and the third.)
-#
-# | check | finds |
-# |---|---|
-# | one pair of input and target, printed | targets that are not shifted ([a tenth mistake](#a-tenth-mistake-in-no-mask)) |
-# | the leak test, in both modes and at several cuts | masks that show the future |
-# | more padding | padding that is not hidden |
-# | a reference with the same parameters, as in `by_pytorch`, with sentences of different lengths, in both modes, at real positions | every mask that changes a logit, including one that hides too much |
-#
-# [Four more](#checks-that-need-training) need training.
 
 # %% [markdown]
 # ## Exercises
