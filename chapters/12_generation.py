@@ -8,9 +8,9 @@
 # %% [markdown]
 # # 12. How does it write?
 #
-# A trained model says which words are likely to come next. That is not a sentence yet, and two questions are open.
-# First, which word should be chosen? You can take the best each time, follow several beginnings, or draw a word at
-# random. Second, how can writing be made faster? A cache keeps what was computed, and a small model can write ahead.
+# A trained model says which words are likely to come next. Two questions are open. First, which word should be chosen?
+# You can take the best each time, follow several beginnings, or draw a word at random. Second, how can writing be made
+# faster? A cache keeps what was computed, and a small model can write ahead.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
 # learned something. This chapter takes about 30 minutes to read, and 40 for the exercises. [Going
@@ -83,10 +83,8 @@ assert text_of(written) == "a cup"
 # ## Several hypotheses at once
 #
 # **Beam search** keeps the best few beginnings (**hypotheses**), say two. At each step it continues each of them with
-# every word that may follow, and ranks all results by probability, the product over their words. Of the two best
-# results, any that ends with `<eos>` is set aside as finished; an ending that is not among them is dropped
-# ([why](#when-does-beam-search-stop)). Of all results that do not end, the two best go on, so that two beginnings are
-# still followed; they are called *live*. By hand, with dropped hypotheses in grey:
+# every word that may follow, ranks all results by probability, the product over their words, and keeps the two best. By
+# hand, with dropped hypotheses in grey:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A tree of beginnings. From <bos> to a 0.5, the 0.4 and this 0.1, of which a and the are kept. From a to cup 0.2, pot 0.175 and tea 0.125, from the to tea 0.36 and cup 0.04; kept are the tea and a cup, and both end."}}
 from classroom.diagram import Diagram
@@ -120,8 +118,10 @@ for name, (x, y, before, word, chance) in beginnings.items():
 plt.show()
 
 # %% [markdown]
-# At the next step both live hypotheses end. The better one is *the tea*: beam search finds it, although its first word
-# is only the second best.
+# At the next step both end. The better one is *the tea*: beam search finds it, although its first word is only the
+# second best. In general, a hypothesis that ends with `<eos>` is finished and set aside, and the next best takes its
+# place, so that two are always growing (they are called *live*). An ending that is not itself among the two best is
+# dropped ([why](#when-does-beam-search-stop)).
 #
 # A product of many probabilities is tiny, so the code adds their logarithms (**log-probabilities**). Their sum is the
 # product's logarithm, so the ranking stays the same.
@@ -144,28 +144,28 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 
 # %% [markdown]
 # A logarithm of a probability is at most 0, so a further token never raises the sum, and long hypotheses are at a
-# disadvantage. Suppose one hypothesis has 3 tokens and the sum $-1.2$, and another 6 tokens and $-1.4$. The short one
-# wins, though the long one lost less per token. So [Wu and others (2016)](https://arxiv.org/abs/1609.08144) divide the
-# sum by a **length penalty** $\text{lp}(n)$, where $n$ is the number of tokens, including the end token:
+# disadvantage. So divide the sum by something that grows with the length. That could be the number $n$ of tokens,
+# including the end token. [Wu and others (2016)](https://arxiv.org/abs/1609.08144) found a gentler divisor better in
+# their experiments, the **length penalty** $\text{lp}(n)$:
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
-# This is **length normalisation**. A negative sum divided by a larger number comes closer to 0, so the penalty favours
-# *long* hypotheses, the more so the larger $\alpha$ is. With $\alpha = 0$ or $n = 1$ the penalty is 1. The original
-# transformer takes $\alpha = 0.6$; with $\alpha = 1$, nearer to the plain mean, overlong hypotheses can win.
+# This is **length normalisation**. Take two hypotheses, and $\alpha = 0.6$, as in the original transformer:
 #
-# By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
-# $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
+# | tokens | sum | $\text{lp}(n)$ | score |
+# |---|---|---|---|
+# | 3 | −1.2 | $(8/6)^{0.6} = 1.188$ | −1.010 |
+# | 6 | −1.4 | $(11/6)^{0.6} = 1.439$ | −0.973 |
 #
-# After a softmax no probability is exactly 0, so in a trained model every hypothesis can go on at every step, and a
-# maximum length is needed ([when the search stops](#when-does-beam-search-stop)).
+# By its sum the short one wins. By its score the long one does, which lost less per token. A larger $\alpha$ favours long
+# hypotheses more, and with $\alpha = 0$ the length does not count.
 #
-# What does a beam cost? With a beam of $K$ and $V$ words, each step runs $K$ rows through the model and ranks $K V$
-# continuations. With $\alpha = 0$ a beam of 1 gives what greedy decoding gives ([why](#when-does-beam-search-stop)). A
-# beam that drops nothing is **exhaustive search**, over all $V^n$ sentences of $n$ words.
+# Each step of a beam of $K$ runs $K$ rows through the model.
 
 # %% [markdown]
 # ## Should one search harder?
+#
+# Beam search finds likelier sentences. Is likelier the same as better?
 #
 # [Stahlberg and Byrne (2019)](https://arxiv.org/abs/1908.10090) found, for each source, the sentence that is likeliest
 # under a trained translation model ([how](#when-does-beam-search-stop)). For more than half of the sources it was the
@@ -175,15 +175,15 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # 0.7 each that makes 0.0006. A model that wrongly gives the empty sentence as much as 0.001 prefers it. This preference
 # for short texts is called **length bias**.
 #
-# It is a **search error** if the search misses the sentence with the highest score, and a **model error** if that
+# A **search error** means that the search misses the sentence with the highest score, and a **model error** that this
 # sentence is bad. A search error can hide a model error. Suppose that at the first step `<eos>` is only the 40th
 # likeliest token:
 #
 # - A beam of 4 never gets to the empty sentence, and writes the translation.
 # - A beam of 100 does keep it as finished, and with $\alpha = 0$ its 0.001 wins against the translation's 0.0006.
 #
-# So a better search can make worse translations ([Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)), the
-# later *beam search curse*. The length penalty repairs our example: with $\alpha = 0.6$ the translation has
+# So a better search can make worse translations ([Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)), later
+# called the *beam search curse*. The length penalty repairs our example: with $\alpha = 0.6$ the translation has
 # $21 \ln 0.7 / \text{lp}(21) = -7.5 / 2.41 = -3.1$, and the empty sentence only $\ln 0.001 / \text{lp}(1) = -6.9$.
 
 # %% tags=["proof"]
@@ -195,23 +195,19 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # %% [markdown]
 # ## One loop for every model
 #
-# A transformer writes many sentences at once, one per row. Where the loop of [chapter
-# 9](09_decoder.ipynb#a-model-that-has-learned-to-answer) always took the best token, a function `choose` now turns
-# logits $(B, V)$ into tokens $(B)$: argmax for greedy decoding, a draw for sampling.
-#
-# The same loop should serve a transformer with and without a cache, so it asks for four things only. Whatever offers
-# them is a **state**: the model together with the sentences that it is writing.
+# Greedy decoding and sampling differ only in how a token is chosen, and models with and without a cache only in how
+# logits are computed. So the loop of [chapter 9](09_decoder.ipynb#a-model-that-has-learned-to-answer) is written once,
+# for many sentences, one per row. A function `choose` turns logits $(B, V)$ into tokens $(B)$: argmax for greedy
+# decoding, a draw for sampling. And a **state**, the model together with what it has read so far, offers four things:
 #
 # | | what it does |
 # |---|---|
 # | `len(state)` | says how many rows there are |
 # | `state.step(tokens)` | reads one more token for each row, and returns the logits $(B, V)$ of what may follow |
-# | `state.select(rows)` | keeps these rows, in this order; a row that is not named leaves the batch, and a row may be named twice (when two kept hypotheses continue the same one) |
+# | `state.select(rows)` | keeps these rows, in this order. Rows finish at different times, and a finished one leaves the batch. Beam search also names a row twice, when two kept hypotheses continue the same one |
 # | `state.special_ids` | the numbers of padding, begin and end; the first two are never written |
 #
-# `Table`, folded, is such a state (of the type `Decoding`) for the little model above. The `decoding.check…` calls
-# catch mistakes. At each step `generate` asks for the logits, rules out padding and begin, and chooses a token for each
-# row. Rows that chose the end leave the batch, and the others append their token.
+# `Table`, folded, is such a state for the little model above. (The `decoding.check…` calls catch mistakes.)
 
 
 # %% the interface over these probabilities tags=["hide-input"]
@@ -310,10 +306,16 @@ class Recompute:
 # %% [markdown]
 # `beam_search`, folded, does for a batch what the short beam search above did for one sentence, with the length
 # penalty. To the model each hypothesis is a row, and after each step `select` gets the rows that the kept ones came
-# from. In the example *the tea* comes from row 1, *the*, and *a cup* from row 0, *a*, so `select([1, 0])` swaps the
-# rows. Without this call a transformer would read *tea* after *a*, and nothing would crash. `beam_search` compares
-# log-probabilities, not logits: adding a number to all logits of a row changes none of its probabilities, so a logit
-# means nothing against another row's.
+# from. In the example:
+#
+# | row | before | after | comes from row |
+# |---|---|---|---|
+# | 0 | *a* | *the tea* | 1 |
+# | 1 | *the* | *a cup* | 0 |
+#
+# So `select([1, 0])` swaps what the model has read. Forget it, and a transformer reads *tea* after *a*, and nothing
+# crashes. (`beam_search` compares log-probabilities, because a logit means nothing against another row's: a number added
+# to all logits of a row changes none of its probabilities.)
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -393,11 +395,10 @@ assert np.allclose(
 # %% [markdown]
 # ## A model that has learned a little
 #
-# Does a beam help a trained model? Take the number model of chapter 11, which writes English numbers in German. We
-# train it with three seeds, without label smoothing, and for 110 steps (50 of them warm-up) instead of 600, so that it
-# still makes mistakes. The beam ranks with $\alpha = 0.6$.
-#
-# Columns are seeds, entries the share of 500 numbers with every token right.
+# Does a beam help a trained model? A good model leaves it nothing to repair, so take the number model of chapter 11,
+# which writes English numbers in German, and stop its training early, after 110 of 600 steps. (It is trained without
+# label smoothing, and the beam ranks with $\alpha = 0.6$.) Here are the shares of 500 numbers with every token right, for
+# three seeds:
 
 # %% three models, trained, without a cache tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -543,8 +544,8 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 
 # %% [markdown]
 # In the first example, greedy decoding makes a search error, because the right sentence scores higher. In the second,
-# the beam finds the right sentence too, but a shorter one, without *acht hundert*, scores higher (at $\alpha = 0.6$): a
-# model error, which greedy decoding, a narrower search, had hidden.
+# the beam finds the right sentence too, but a shorter one, without *acht hundert*, scores higher: a model error, which
+# greedy decoding had hidden.
 #
 # ## Sampling
 #
@@ -552,8 +553,8 @@ assert shorter == spelled(found_all[broken[-1]][0].tokens)
 # ways, and the likeliest is not the one that you want to read. [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
 # over and over (**degeneration**). Greedy decoding repeats, too. Here is how SmolLM2, [a published
-# model](19_modern.ipynb#smollm2), goes on after *The old man walked along the shore and looked at the sea.*, greedily
-# and drawn, with a cut explained below (`python -m benchmarks.degeneration`):
+# model](19_modern.ipynb#smollm2), goes on after *The old man walked along the shore and looked at the sea.*, greedily,
+# and drawn with a cut that is explained below:
 
 # %% one text, greedily and drawn tags=["hide-input"]
 import textwrap
@@ -580,7 +581,7 @@ assert (
 #    hundred tosses is all heads, and nobody ever sees it.
 #
 # So draw each word with the model's probabilities: **sampling** (or *ancestral sampling*). Its weakness is the
-# **tail**: thousands of words of tiny probability. If together they have 5 percent at each step, a text of twenty words
+# **tail**: thousands of words of tiny probability. If together they take 5 percent at each step, a text of twenty words
 # has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can mislead all that follow.
 #
 # Four options control how random the draw is; the last three cut off the tail:
@@ -588,7 +589,7 @@ assert (
 # | option | what it does | effect |
 # |---|---|---|
 # | **temperature** | divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)) | near 0 almost greedy decoding; above 1 the probabilities are flatter than the model's own |
-# | **top-k** | keeps the $k$ likeliest words; $k = 1$ is greedy decoding | always $k$: too many where one word fits, too few where hundreds do |
+# | **top-k** | keeps the $k$ likeliest words; $k = 1$ is greedy decoding | the same number at every step: too many where one word fits, too few where hundreds do |
 # | **top-p**, nucleus sampling | keeps as few words as possible, the likeliest first, whose probabilities sum to at least $p$; $p = 1$ cuts nothing | one word where the model is sure, many where it is unsure |
 # | **min-p** | keeps words with at least a given share of the likeliest word's probability | few where the model is sure; where it is unsure the limit is low, and many stay |
 #
@@ -632,9 +633,9 @@ assert nucleus_size == 7 and np.allclose([sure.sum(), unsure.sum()], 1)
 # by their sum. Top-p with $p = 0.8$ needs three words, because $0.5 + 0.25$ is not enough; after temperature 0.5 two
 # are enough. So the order matters: the code applies temperature, then top-k, then top-p.
 #
-# The code leaves min-p out. [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose it for high
-# temperatures, where top-p must go far into the tail to collect its share $p$. Whether its texts are better is disputed
-# ([Schaeffer and others, 2025](https://arxiv.org/abs/2506.13681)).
+# [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose min-p for high temperatures, where top-p must go
+# far into the tail to collect its share $p$. Whether its texts are better is disputed ([Schaeffer and others,
+# 2025](https://arxiv.org/abs/2506.13681)), and the code leaves it out.
 
 # %% tags=["proof"]
 assert round(1 - 0.95**20, 2) == 0.64
@@ -703,6 +704,8 @@ drawn_share = {
 assert np.allclose(list(drawn_share.values()), [0.36, 0.2], atol=0.05)
 
 # %% [markdown]
+# Numbers have one right answer, so with the number model we can *count* what the tail costs.
+#
 # **Predict first.** Greedy decoding gets more than half of the numbers right with the first model. How many does
 # sampling get right?
 
@@ -736,9 +739,10 @@ for options in (
 # %% [markdown]
 # Without any option, about a fifth are right, because one wrong token spoils a number. (The � is a byte that does not
 # make a whole character.) Each option tried brings the share nearer to that of greedy decoding.
+# (After training with label smoothing fewer than an eighth are [right](#why-are-draws-after-label-smoothing-so-poor).)
 #
-# After training with label smoothing, unfiltered draws are worse still
-# ([why](#why-are-draws-after-label-smoothing-so-poor)).
+# So which method for what? Where the source ties the answer down, as in translation, take a narrow beam, or greedy
+# decoding. For stories and conversation draw, and cut off the tail.
 
 # %% tags=["proof"]
 smoothed, _ = trained(0, smoothing=0.1)
@@ -934,9 +938,10 @@ class KVCache:
 
 
 # %% [markdown]
-# `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-module-that-the-book-uses) for one token. A layer
-# takes its attention as a function: `layer.self_attention_add_norm(x, f)` adds `f(x)` to `x`, with a norm before or
-# after. Here `f` is `extend` for self-attention, which keeps the new keys and values, and `attend` for cross-attention.
+# `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-module-that-the-book-uses) for one token. The
+# position to add is the number of tokens read so far, `self.length`. A layer takes its attention as a function:
+# `layer.self_attention_add_norm(x, f)` adds `f(x)` to `x`, with a norm before or after. Here `f` is `extend` for
+# self-attention, which keeps the new keys and values, and `attend` for cross-attention.
 #
 # **Which masks does a step need?**
 #
@@ -945,8 +950,9 @@ class KVCache:
 #   equally long.
 # - It does need the padding mask of the *source*: padded positions have keys like any others.
 #
-# A chat model reads its *prompt*, the text given to it, in one pass, the **prefill**, which fills the cache. In a
-# prefill the new tokens *do* need a causal mask, among themselves ([why](#several-tokens-at-once)).
+# A text that is given, such as the *prompt* of a chat model, could be read token by token with `step`. It is faster in
+# one pass, the **prefill**, which fills the cache. In a prefill the new tokens *do* need a causal mask, among
+# themselves ([why](#several-tokens-at-once)).
 #
 # Teacher forcing computes the logits of all steps in one pass over the whole target. At each step the cache must give
 # the same ones, also after `select` has made sentences change places and repeated one:
@@ -986,8 +992,8 @@ for search in (greedy, partial(beam_search, beam=4)):
     ]
 
 # %% [markdown]
-# With dropout off this is rounding: the cache adds the same products in another order. For sixty of the numbers above
-# `greedy` and `beam_search` write the same with `KVCache` and `Recompute`.
+# With dropout off this is rounding. For sixty of the numbers above `greedy` and `beam_search` write the same with
+# `KVCache` and `Recompute`.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1062,8 +1068,8 @@ axes.set(xlabel="tokens written", ylabel="seconds, 4 sentences", ylim=(0, None))
 plt.show()
 
 # %% [markdown]
-# By the table above there are $(n + 1)/2 = 257/2$, about 128, times fewer token vectors. The gain in time is smaller,
-# presumably because at this size much of a step's time goes into starting its operations.
+# There are $257/2$, about 128, times fewer token vectors. The gain in time is smaller, presumably because at this size
+# much of a step's time is the overhead of launching operations.
 #
 # The price is storage: for each layer and head, the cache keeps a key and a value of each token. For $n$ tokens of $B$
 # sequences these are
@@ -1074,9 +1080,9 @@ plt.show()
 # 4 bytes a number the keys and values of self-attention take $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes for each
 # token of each sentence. With a beam, each hypothesis counts as a sentence.
 #
-# Models with 7 billion parameters commonly have 32 layers of width 4,096. At 2 bytes a number the parameters take 14
-# GB, and the cache half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than the parameters do.
-# So newer models make the cache smaller ([how](#how-is-the-cache-made-smaller)).
+# Is that much? Models with 7 billion parameters commonly have 32 layers of width 4,096. At 2 bytes a number the
+# parameters take 14 GB, and the cache half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than
+# the parameters do. So newer models make the cache smaller ([how](#how-is-the-cache-made-smaller)).
 
 # %% tags=["quiz"]
 quiz.number(
@@ -1122,7 +1128,7 @@ with torch.no_grad():
 assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
-# Only the first step is right. Nothing crashes; the check alone shows it.
+# Only the first step is right. Nothing crashes. The check alone shows it.
 
 # %% [markdown]
 # ## Several tokens for the price of one
@@ -1130,36 +1136,37 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # To write one token of one sentence, a GPU must fetch most parameters of the decoder from its memory, and that takes
 # far longer than the arithmetic ([why](#why-one-sentence-is-slow)). If the model reads five tokens in one pass, its
 # parameters are still fetched only once. **Speculative decoding** ([Leviathan and others,
-# 2023](https://arxiv.org/abs/2211.17192)) uses that. A small **draft model** with the same vocabulary writes a few
-# tokens ahead, say four. Then the large model reads five tokens in one pass, under a causal mask. The first is the
-# newest token of the text, which it has chosen but not yet read (its cache holds the tokens before). The other four are
-# the drafted ones. So there are five rows of logits, and each says what the large model would write after its token.
+# 2023](https://arxiv.org/abs/2211.17192)) uses that: a small **draft model** with the same vocabulary writes a few
+# tokens ahead, and the large model checks them all in one pass.
 #
-# With greedy decoding, drafted tokens are accepted as long as each is the large model's choice. The first that is not
-# is replaced by that choice, and those after it are dropped. (A cache must forget the replaced token and all dropped
-# ones.) So every token written is the large model's choice, and the text is, but for rounding, what it would have
-# written alone.
+# Say that the draft model has written *elf tausend acht hundert*. The last token of the text is chosen already, but the
+# large model has not read it yet. It goes in together with the four drafted ones, under a causal mask. So five tokens go
+# in, and five rows of logits come out, each for what follows its token:
 #
-# Say that the draft model has written *elf tausend acht hundert*:
-#
-# | row of | the large model's choice | drafted | result |
+# | after | the large model's choice | drafted | result |
 # |---|---|---|---|
-# | the newest token | *elf* | *elf* | kept |
+# | the last token | *elf* | *elf* | kept |
 # | *elf* | *tausend* | *tausend* | kept |
 # | *tausend* | *sieben* | *acht* | replaced by *sieben* |
-# | *acht* | any | *hundert* | dropped, right or not: its row continues a text that no longer exists |
-# | *hundert* | any | none | not used here; had all four drafted tokens been right, a fifth token for free |
+# | *acht* | not looked at | *hundert* | dropped, right or not |
+# | *hundert* | not looked at | none | had all four been right, a fifth token for free |
 #
-# That makes three tokens from one pass. But drafting costs time, too, and for our small models there is [little gain,
-# or a loss](#does-a-small-draft-model-pay-off).
+# A row depends only on the tokens up to its own. So it is what the large model would have computed by itself as long as
+# all of these are right, and not beyond the first that is wrong. So with greedy decoding, drafted tokens are kept as
+# long as each is the large model's choice. The first that is not is replaced by that choice, and those after it are
+# dropped, also from the cache. But for rounding, the text is what the large model would have written alone, and here
+# three tokens come from one pass. But drafting costs time, too, and for our small models there is [little gain, or a
+# loss](#does-a-small-draft-model-pay-off).
 #
-# With sampling, let the large model give a token $x$ the probability $p(x)$, and the small one $q(x)$. A drafted token
-# $x$ is kept with probability $\min(1, p(x)/q(x))$. Otherwise another is drawn with probabilities proportional to
-# $\max(0, p(x) - q(x))$, and the drafted tokens after it are dropped. This thins out the tokens that are drawn too
-# often, so every token is written as often as if the large model had drawn it
+# It works with sampling, too. Say that the draft model gives *sieben* the probability 0.5, and the large model only
+# 0.3. Where *sieben* is drafted, keep it three times in five, because $0.5 \cdot 0.6 = 0.3$. In place of a rejected
+# token draw one of those to which the draft model gives too little. In general, with $p(x)$ from the large model and
+# $q(x)$ from the small one, a drafted token $x$ is kept with probability $\min(1, p(x)/q(x))$. Otherwise another is
+# drawn with probabilities proportional to $\max(0, p(x) - q(x))$, and the drafted tokens after it are dropped. Then
+# every token is written as often as if the large model had drawn it
 # ([why](#why-does-speculative-sampling-change-nothing)), and a poor draft model only costs speed ([how
-# much?](#how-many-tokens-does-a-pass-give)). With many short texts at once the device is busy already, and the gain
-# shrinks or is lost.
+# much?](#how-many-tokens-does-a-pass-give)). With many texts at once the device is busy already, and the gain shrinks
+# or is lost.
 
 # %% [markdown]
 # ## Exercises
