@@ -58,7 +58,6 @@ assert same
 # whatever order. If the words are reordered, the outputs are reordered in the same way: without a mask, attention is
 # **permutation equivariant** ([chapter 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)). So is a whole
 # encoder without positions ([chapter 8](08_encoder.ipynb)), because apart from attention it works on each word alone.
-# (This also gives a test for forgotten positions: shuffle the words, and see whether the outputs are merely shuffled.)
 #
 # So the order must enter elsewhere. One way in is through the input: give every **position** in the sentence a vector
 # of its own, $p_t$ for position $t$, counted from 0, and add it to $x_t$, the vector of the word that stands there. The
@@ -95,7 +94,8 @@ quiz.one_choice(
 # 3. *One-hot.* Give position $t$ a vector with a 1 in column $t$ and 0 elsewhere.
 
 # %% [markdown]
-# First the index: what is the cosine of two unrelated words at the same position? It should stay far from 1.
+# First the index. Attention compares vectors by dot products, so two different words must still look different when
+# their position has been added. Does their cosine stay far from 1?
 
 # %%
 from dotformer.by_hand.similarity import cosine_similarity
@@ -108,12 +108,11 @@ for t in (0, 1, 10, 100):
 # **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: the number dominates every dot
 # product.
 #
-# Smaller steps would only put that off, and there is a second fault. Whatever the step, the model reads $x_t + t\,u$
-# with a fixed vector $u$ (for the plain index, $u = (1, \dots, 1)$). The key is
-# $(x_t + t\,u) W_K = x_t W_K + t\,(u W_K)$, so its score with a query $q$ gains $c\,t$. Here $c = q \cdot (u W_K)$ is
-# the same for every key. If $c$ is positive, the last position gains most, because $c\,t$ grows with $t$. If $c$ is
-# negative, the first does. Within this layer, a position in the middle never gains most. But a verb that looks for the
-# word just before it needs such a position to win.
+# Smaller steps would only put that off, and there is a second fault. A verb may need the word just before it, somewhere
+# in the middle of a text. But if a multiple $t\,u$ of a fixed vector $u$ is added to the input (for the plain index,
+# $u = (1, \dots, 1)$), the score of a query $q$ with the key at $t$ gains $c\,t$, with the same $c = q \cdot (u W_K)$ for
+# every key. Plotted against $t$ that is a straight line, and a straight line is highest at one of its ends. So within
+# this layer the middle never gains most.
 #
 # **The share of the length** stays small, but a step of one word is 0.25 in a text of 4 words and 0.025 in one of 40,
 # so "the word before me" looks different in every length of text. It too is a multiple of $t$, so no position in the
@@ -143,7 +142,7 @@ assert cosine_similarity(dog, man) < 0.5
 # A clock hand grants several wishes at once. Let it have length 1, so that the two coordinates of its tip are bounded,
 # and turn it by the same angle from each position to the next. The dot product of two hands is the cosine of the angle
 # between them, largest where they agree and lower on both sides. So if query and keys are such hands, the key that
-# points the same way as the query scores highest, and any position can be the one (wish 4).
+# points the same way as the query scores highest, and any position can win (wish 4).
 #
 # One hand is not enough. A fast hand comes round again: with a period of 6 steps, positions 1, 7 and 13 are the same. A
 # slow hand hardly moves in one step, so a score can hardly choose between neighbours. Several hands together tell the
@@ -249,7 +248,7 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# In code, and once more for $D = 4$ and six positions:
+# In code:
 
 
 # %% tags=["nbval-check-output"]
@@ -261,13 +260,11 @@ def encode(T, D):
     return encoding  # (T, D)
 
 
-print(encode(6, 4).round(3))
+print(encode(6, 4)[5].round(3))  # the last row on paper
 
 # %% [markdown]
-# The rest of the chapter uses three functions, folded here: `frequencies(D)` returns all the $\omega_i$,
-# `sinusoidal_encoding(positions, D)` encodes any positions, and `sinusoidal_positions(T, D)` those from 0 to $T - 1$.
-# Their code calls $D$ `d_model`. (`@shapes` and the annotations `Float[...]` only check shapes; leave both out
-# elsewhere.)
+# The rest of the chapter uses the folded version: `sinusoidal_positions(T, D)` is `encode`,
+# `sinusoidal_encoding(positions, D)` takes any positions, and `frequencies(D)` returns all the $\omega_i$.
 
 # %% tags=["export", "hide-input"] module="by_hand.positions"
 import numpy as np
@@ -350,9 +347,9 @@ quiz.number(
 # %% [markdown]
 # ## Similar, but different
 #
-# Take the dot product of two encodings, $r$ positions apart. A pair with angle $a$ in one and $b$ in the other
-# contributes $\sin a \sin b + \cos a \cos b = \cos(a - b)$. The two angles of pair $i$ differ by $\omega_i r$, whatever
-# $t$ is:
+# Scores are dot products, so what attention can see of two positions is the dot product of their encodings. Let them be
+# $r$ positions apart. A pair with angle $a$ in one and $b$ in the other contributes
+# $\sin a \sin b + \cos a \cos b = \cos(a - b)$. The two angles of pair $i$ differ by $\omega_i r$, whatever $t$ is:
 #
 # $$p_t \cdot p_{t+r} = \sum_i \bigl( \sin \omega_i t \, \sin \omega_i (t + r) + \cos \omega_i t \, \cos \omega_i (t + r) \bigr) = \sum_i \cos \omega_i r .$$
 #
@@ -382,8 +379,8 @@ assert (
 
 # %% [markdown]
 # The curve has its peak at the position itself and falls from there with ripples, so neighbours are *similar*, and near
-# positions on the whole more alike than far ones. But the curve is its own mirror image: one word *before* and one word
-# *after* give the same product. The next section tells them apart.
+# positions are on the whole more alike than far ones. But the curve is its own mirror image: one word *before* and one
+# word *after* give the same product. The next section tells them apart.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -407,16 +404,16 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# Are all positions *different*? Yes: the first pair turns by 1 radian a step, and because $\pi$ is irrational, no whole
-# number of steps makes a whole number of turns. But in a narrow encoding, with $D = 4$ or 8, some distant position
-# comes very near ([Going further](#are-all-positions-different)).
+# No two positions are equal, though in a narrow encoding, with $D = 4$ or 8, some distant position comes very near
+# ([Going further](#are-all-positions-different)).
 
 # %% [markdown]
 # ## A step is a rotation
 #
 # Look at one pair as a point in the plane, $(\sin \omega t, \cos \omega t)$. Going $r$ words further turns it around
-# the circle, clockwise, by the angle $\omega r$, wherever it was. The *addition formulas* of school trigonometry say
-# what that does to the two numbers:
+# the circle, clockwise, by the angle $\omega r$, wherever it was. If one matrix moves every position back by one, $W_Q$
+# can be that matrix, and a query can ask for the word before it. Is there such a matrix? The *addition formulas* of
+# school trigonometry say what a turn does to the two numbers:
 #
 # $$\sin(\omega t + \omega r) = \sin \omega t \cos \omega r + \cos \omega t \sin \omega r ,$$
 # $$\cos(\omega t + \omega r) = \cos \omega t \cos \omega r - \sin \omega t \sin \omega r .$$
@@ -487,13 +484,14 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # %% [markdown]
 # At $D = 32$ each position from 2 on gives 0.85 to the one before it. The rest goes mostly to the neighbours of that
 # one (for position 1 there is only one). Position 0 looks for position −1 and finds itself, the nearest. The factor 20
-# is needed because neighbours' scores differ only a little: without it no weight exceeds about 0.21.
+# is needed because neighbours are so similar: the right key scores 16 and its neighbour 15.3, and divided by
+# $\sqrt{32}$ that is a lead of only 0.12. Without the factor no weight exceeds about 0.21.
 #
 # With $R_1$ each position looks one word ahead, with $R_{-r}$ it looks $r$ words back. So *any* position can win.
 # Before and after are told apart, because the rotation moves the peak to one side.
 #
-# All this needs pairs. With sines alone there is no matrix $R_r$: at $t = 0$ all the sines are 0, and no matrix turns
-# zeros into anything else.
+# All this needs pairs. With sines alone there is no matrix $R_r$: at $t = 0$ all sines are 0, and no matrix turns zeros
+# into anything else.
 #
 # Sinusoids grant every wish, though in a narrow encoding some distant positions are only slightly *different*:
 #
@@ -510,15 +508,20 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 #
 # ### The dog and the man
 #
-# Now add words, and the verb can tell which one stands before it. Every vector has 384 + 32 entries: a word has the 384
-# numbers of its vector in the published model from [chapter 2](02_similarity.ipynb#real-vectors), then 32 zeros; a
-# position has 384 zeros, then 32 sines and cosines.
-#
-# $W_Q$ and $W_K$ ignore the words (their first 384 rows are 0) and look one word back, as above. $W_V$ ignores the
-# positions (its last 32 rows are 0), so *bites* receives words alone. Of all the model's words, which is nearest to
-# what it receives?
-#
-# In the code, `row_of[word]` is a word's row in `embeddings` (unit rows), and `token_of[row]` leads back.
+# Add the encodings to the three random words of the beginning. Does the verb still receive the same from both sentences?
+
+# %% tags=["nbval-check-output"]
+p = sinusoidal_positions(3, 16)
+dog_bites = verb_after_attention(dog + p[0], bites + p[1], man + p[2])
+man_bites = verb_after_attention(man + p[0], bites + p[1], dog + p[2])
+print("the verb receives the same from both:", np.allclose(dog_bites, man_bites))
+
+# %% [markdown]
+# It does not. Can it use the difference, and find out which word stands before it? Take real words, whose vectors are
+# those of [chapter 2](02_similarity.ipynb#real-vectors), and give words and positions columns of their own: 384 for the
+# word, and 32 for the position. Query and key look only at the position's columns, and look one word back, as above. The
+# value looks only at the word's columns. (In the code, `row_of[word]` is a word's row in `embeddings`, and
+# `token_of[row]` leads back.) Of all the words, which is nearest to what *bites* receives?
 
 # %% word vectors, by word and by row tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize
@@ -529,9 +532,9 @@ embeddings = normalize(embeddings)
 token_of = {row: word for word, row in row_of.items()}
 
 # %%
-reads_words = np.eye(416)[:, :384]  # W_V: (416, 384)
-reads_positions = np.eye(416)[:, 384:]  # W_K: (416, 32)
-look_back_416 = reads_positions @ look_back  # W_Q: (416, 32)
+reads_words = np.eye(416)[:, :384]  # W_V: the word's 384 columns
+reads_positions = np.eye(416)[:, 384:]  # W_K: the position's 32
+look_back_416 = reads_positions @ look_back  # W_Q: the same, one back
 for sentence in ("dog bites man", "man bites dog"):
     rows = [row_of[word] for word in sentence.split()]
     x = np.hstack([embeddings[rows], np.zeros((3, 32))])  # (3, 416)
@@ -542,18 +545,18 @@ for sentence in ("dog bites man", "man bites dog"):
     assert biter == sentence.split()[0]
 
 # %% [markdown]
-# So the verb can tell who bites. Here words and positions had entries of their own, and we chose the matrices. In a
-# model they share entries, and training finds matrices that can use them.
+# So the verb can tell who bites. In a model words and positions share their entries, and the matrices are trained. That
+# changes less than it seems: if the words keep out of the directions of the positions, it is the same construction,
+# seen along other axes.
 #
 # ## Does adding destroy the word?
 #
 # After adding, the model sees only the sum, but the sum can be taken apart. In a [test with 1,000
-# words](#can-the-sum-be-taken-apart) one linear map brings the sum nearest to the right one of the thousand words, at
-# all widths from 32 to 256 that we tried. Another finds about where the word stood: at $D = 128$ it is right or off by
-# one for 99 percent of the sums, at $D = 32$ for 71. It helps that in a wide space a random direction, such as an
-# untrained word's, is nearly at right angles to any other ([chapter 2](02_similarity.ipynb#how-alike-are-strangers)),
-# so word and position hardly disturb each other at the start. Later training can move the words away from the
-# directions that positions use.
+# words](#can-the-sum-be-taken-apart) one linear map brings the sum nearest to the right word, at every width that we
+# tried, from 32 to 256, and another finds, at least roughly, where the word stood. It helps that in a wide space a
+# random direction, such as an untrained word's, is nearly at right angles to any other ([chapter
+# 2](02_similarity.ipynb#how-alike-are-strangers)), so word and position hardly disturb each other at the start. Training
+# can move the words further away from the directions that positions use.
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**)? In the projection that comes next,
 # the upper rows, $W_1$, multiply the word, and the lower rows, $W_2$, the position:
@@ -570,13 +573,14 @@ for sentence in ("dog bites man", "man bites dog"):
 # ## Could the encoding be learned?
 #
 # Sines and cosines are a fixed formula. Some models, among them BERT and GPT-2, instead start with a random vector for
-# every position and train it, like the word vectors: **learned position embeddings**. From the start they grant two of
-# the wishes above: positions are *different*, and *any* can win. *Same step* and *similar* are left to training, and
-# there is a last position.
+# every position and train it, like the word vectors: **learned position embeddings**. From the start they grant three
+# of the wishes: positions are *different*, the numbers are *bounded*, and *any* can win. *Same step* and *similar* are
+# left to training, and there is a last position.
 #
-# Take a small task without words: every position must attend to the one before it. The encodings are the rows of a
-# matrix $E$, and the scores are $E A E^\top$, where a learned matrix $A$ takes the place of $W_Q W_K^\top$. We compare
-# two kinds of $E$:
+# We know that a matrix can look one word back. Does training find it, and does it hold for longer texts? Take a small
+# task without words: every position must attend to the one before it. The encodings are the rows of a matrix $E$, and
+# the scores are $E A E^\top$, where a learned matrix $A$ takes the place of $W_Q W_K^\top$. We compare two kinds of
+# $E$:
 #
 # - *Sinusoids* are fixed, and $A = R_{-1}$ would solve the task.
 # - A *learned encoding* starts at random and is trained along with $A$ ([chapter 7](07_learning.ipynb) says how).
@@ -663,18 +667,14 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # better than chance: its rows there are random numbers that training never changed. PyTorch's `nn.Embedding(max_length,
 # D)` has no rows at all beyond `max_length`, the model's *context length*, so a longer text raises an error.
 #
-# Sinusoids may extrapolate: in our task they do at width 16 and 32, in part at 64, and not at 128. (Real models are
-# wider, and [Press and others (2022)](https://arxiv.org/abs/2108.12409) found that language models with sinusoids
-# hardly extrapolate.) The shares are means of three runs. For each kind at each width we tried five learning rates (how
-# far training moves the numbers at a time, chapter 7), and kept the one that did best on the test positions themselves.
-# That flatters both kinds. (The same learning rate changes the scores of a wider encoding more, but smaller learning
-# rates, down to 0.0005, help neither 64 nor 128.)
+# Sinusoids *can* carry on beyond training: in our task they do at width 16 and 32, and in part at 64. At 128 they do
+# not. (These are means of three runs, each kind at the learning rate that did best on the test positions themselves,
+# which flatters both. Smaller rates do not help the wide ones.) Real models are wider, and [Press and others
+# (2022)](https://arxiv.org/abs/2108.12409) found that language models with sinusoids hardly extrapolate.
 #
-# Why do the wide ones fail? The rotation $R_{-1}$ would be right everywhere, at any width, but training found another
-# matrix, right for the 24 encodings that training saw. A wide encoding has many pairs of nearly equal speed. Over 24
-# positions most of these turn almost alike, so the scores show only what $A$ does to all of them together. Many
-# matrices do that well, and training takes one. Further on some pairs have moved apart, and most of these matrices are
-# wrong: [24 positions are too few](#why-do-wide-sinusoids-fail).
+# Why do the wide ones fail? At width 128, $A$ has 16,384 numbers, and only 23 positions to learn from. Many matrices fit
+# these 23, and $R_{-1}$ is only one of them. The one that training finds goes wrong after them: [24 positions are too
+# few](#why-do-wide-sinusoids-fail).
 #
 # Within the trained length the paper of 2017 found sinusoids and learned positions nearly identical in quality (its
 # table 3, row E), and preferred sinusoids in the hope of longer texts.
@@ -683,8 +683,7 @@ assert 0.6 < beyond_of[False, 64] < 0.72
 # ## As PyTorch modules
 #
 # In a model, positions are added to a batch $(B, T, D)$. The sinusoids are a *buffer*: they move to the GPU with the
-# model, and are not trained. Learned positions are an `nn.Embedding`. (In `Sinusoids`, `max_length` is how many rows
-# are computed beforehand; a longer text needs more. The paper applies *dropout* to the sum, [chapter
+# model, and are not trained. Learned positions are an `nn.Embedding`. (The paper applies *dropout* to the sum, [chapter
 # 8](08_encoder.ipynb#the-encoder-layer).)
 
 # %%
@@ -693,7 +692,7 @@ from torch import nn
 
 
 class Sinusoids(nn.Module):
-    def __init__(self, d_model, max_length=5000, dropout=0.1):
+    def __init__(self, d_model, max_length=5000, dropout=0.1):  # rows to compute
         super().__init__()
         self.register_buffer(
             "table", torch.tensor(encode(max_length, d_model)).float()
@@ -762,8 +761,9 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # %% [markdown]
 # ## Rotary positions: turning instead of adding
 #
-# Adding has a price. With $M = W_Q W_K^\top$, the score of the query at position $t$ with the key at position $s$ has
-# four terms:
+# Trained on 24 positions, sinusoids let training find a matrix that holds for these 24 only. Could one make that
+# impossible? Look at what adding does to a score. With $M = W_Q W_K^\top$, the score of the query at position $t$ with
+# the key at position $s$ has four terms:
 #
 # $$(x_t + p_t) \, M \, (x_s + p_s)^\top = x_t M x_s^\top + x_t M p_s^\top + p_t M x_s^\top + p_t M p_s^\top .$$
 #
@@ -771,12 +771,10 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # on $s$ itself, the third on $t$, and the last on both. (If $M$ were a rotation $R_r$, the last would depend on $t - s$
 # alone, but a trained $M$ need not be one.)
 #
-# The cure is already in the sinusoids. The encoding of position $t$ is a fixed vector turned by $R_t$: $p_t = p_0 R_t$,
-# with $p_0 = (0, 1, 0, 1, \dots)$, and the dot product of two encodings depends on their distance alone. So turn the
-# query and the key themselves, instead of a fixed vector. **Rotary position embedding** (RoPE) does this pair by pair,
-# and adds nothing to the words: a query $q$ at position $t$ becomes $q R_t$, a key $k$ at position $s$ becomes $k R_s$.
-# The angles are as before, with the width of a query, $d_k$, in place of $D$. A rotation keeps lengths, so a score
-# never exceeds the product of the lengths of query and key, however late the position.
+# The cure is already in the sinusoids: an encoding is a fixed vector turned by $R_t$, and the dot product of two depends
+# on their distance alone. So turn the query and the key themselves. **Rotary position embedding** (RoPE) does this pair
+# by pair, with the same angles, and adds nothing to the words: a query $q$ at position $t$ becomes $q R_t$, a key $k$ at
+# position $s$ becomes $k R_s$. A rotation keeps lengths, so no position is too late to score well.
 #
 # The positions enter the score only through $t - s$:
 #
@@ -786,23 +784,26 @@ assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 # $R_s^\top = R_{-s}$: transposing the rotation flips the signs of its two sines, and so does negating the angle. So
 # $R_t R_s^\top = R_{t-s}$: turning back by $s$ undoes $s$ of the $t$ steps.
 #
-# **By hand.** One pair turns by 1 radian a position. Query and key are both $(0, 1)$, which $t$ steps turn into
-# $(\sin t, \cos t)$:
+# **By hand.** One pair turns by 1 radian a position. The query is $(0, 1)$, which $t$ steps turn into
+# $(\sin t, \cos t)$, and the key is $(1, 0)$, which $s$ steps turn into $(\cos s, -\sin s)$:
 #
 # | query at, key at | query, turned | key, turned | score |
 # |---|---|---|---|
-# | 7, 3 | (0.657, 0.754) | (0.141, −0.990) | −0.654 |
-# | 107, 103 | (0.185, 0.983) | (0.623, −0.782) | −0.654 |
+# | 7, 3 | (0.657, 0.754) | (−0.990, −0.141) | −0.757 |
+# | 107, 103 | (0.185, 0.983) | (−0.782, −0.623) | −0.757 |
+# | 3, 7 | (0.141, −0.990) | (0.754, −0.657) | 0.757 |
 #
-# Both scores are $\cos 4$: the vectors have length 1, so a score is the cosine of the angle between them, and in both
-# rows the query is turned by $7 - 3 = 107 - 103 = 4$ more.
+# Every score is $\sin(t - s)$. A hundred positions further on, nothing has changed, because both vectors have turned on
+# by the same angle. And if the two change places, the sign changes: before and after are told apart.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two circles, each with two arrows from the middle. On the left the query at position 7 and the key at position 3, on the right the query at 107 and the key at 103. On the right both arrows point another way, but the angle between them is the same: from the key to the query it is a clockwise turn of 4 radians, more than half a circle."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two circles, each with two arrows from the middle. On the left the query at position 7 and the key at position 3, on the right the query at 107 and the key at 103. On the right both arrows point another way, but the angle between them is the same: from the key to the query it is a clockwise turn of 2.4 radians, less than half a circle."}}
 figure, panels = plt.subplots(1, 2, figsize=(6, 2.9))
 for axes, pair in zip(panels, ((7, 3), (107, 103)), strict=True):
     axes.add_patch(plt.Circle((0, 0), 1, fc="none", ec=plots.BLANK, lw=1.5))
-    for name, t, color in zip("qk", pair, (plots.BLUE, plots.RED), strict=True):
-        tip = rotation_matrix(t, 2)[1]  # (0, 1), turned
+    for name, t, color, row in zip(
+        "qk", pair, (plots.BLUE, plots.RED), (1, 0), strict=True
+    ):
+        tip = rotation_matrix(t, 2)[row]  # (0, 1) or (1, 0), turned
         arrow = {"arrowstyle": "-|>", "color": color, "lw": 1.8}
         axes.annotate("", tip, (0, 0), arrowprops=arrow)
         axes.text(
@@ -814,7 +815,7 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# With a query and a key of 16 entries:
+# With random queries and keys of 16 entries, which are eight pairs, it is the same:
 
 # %%
 rng = np.random.default_rng(8)
@@ -832,16 +833,22 @@ for t, s in ((7, 3), (107, 103), (3, 7)):
 assert np.isclose(rotary_score(7, 3), rotary_score(107, 103))  # the distance counts
 assert not np.isclose(rotary_score(7, 3), rotary_score(3, 7))  # and its sign
 assert np.isclose(rotary_score(5, 5), query @ key)  # no distance, no turn
-turned = [rotation_matrix(t, 2)[1] for t in (7, 3, 107, 103)]  # (0, 1), turned
-expected = [[0.657, 0.754], [0.141, -0.990], [0.185, 0.983], [0.623, -0.782]]
-assert np.allclose(turned, expected, atol=5e-4)
-assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
+on_paper = {  # (0, 1) turned, (1, 0) turned, score
+    (7, 3): ([0.657, 0.754], [-0.990, -0.141], -0.757),
+    (107, 103): ([0.185, 0.983], [-0.782, -0.623], -0.757),
+    (3, 7): ([0.141, -0.990], [0.754, -0.657], 0.757),
+}
+for (t, s), (query_turned, key_turned, score_of) in on_paper.items():
+    found_query, found_key = rotation_matrix(t, 2)[1], rotation_matrix(s, 2)[0]
+    assert np.allclose(found_query, query_turned, atol=5e-4)
+    assert np.allclose(found_key, key_turned, atol=5e-4)
+    assert round(found_query @ found_key, 3) == score_of
+    assert np.isclose(found_query @ found_key, np.sin(t - s))
+neighbour = np.cos(frequencies(32)).sum()  # against 16 for the position itself
+assert round(neighbour, 1) == 15.3
+assert round((16 - neighbour) / 32**0.5, 2) == 0.12
 
 # %% [markdown]
-# The first two scores are equal, because $t - s$ is 4 in both. In the third the two positions are swapped and the score
-# changes: before and after are told apart. (By hand a swap would change nothing, because there query and key were
-# equal.)
-#
 # Why turn both, and nothing else? With only the queries turned, the score would contain $t$ but not $s$. With both, two
 # rotations meet, and only their difference is left. A value would meet no second rotation, so what a word hands over
 # would depend on where it stands. Therefore values are not turned.
@@ -855,8 +862,8 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 # | applied | once, before the first layer; residual connections (chapter 8) carry them upwards | in every layer, so no layer relies on those below to pass positions on |
 #
 # Does that help beyond the trained length? Take the [task from before](#could-the-encoding-be-learned) again: attend to
-# the position before, trained on positions 0 to 23. With rotary positions let all queries be one vector and all keys
-# another, both learned:
+# the position before, trained on positions 0 to 23. Without words all queries are one vector, and all keys another,
+# both learned. Only the turns differ, so absolute positions cannot be learned:
 
 
 # %% the same task with rotary positions tags=["hide-input"]
@@ -905,16 +912,14 @@ by_matrix = [
 assert np.allclose(by_pairs, by_matrix)
 
 # %% [markdown]
-# Every new position is right, at the widths at which sinusoids failed, too, because nothing that is learned here can
+# Every new position is right, even at the widths at which sinusoids failed, because nothing that is learned here can
 # depend on where a word stands. (Distances above 23 were new as well. In this task none of them won; in a [language
 # model](#other-ways-to-encode-the-distance) they can do harm.)
 #
 # Many open language models of today use rotary positions, among them Llama ([Touvron and others,
 # 2023](https://arxiv.org/abs/2302.13971)); [chapter 19](19_modern.ipynb#rope-turn-the-query-and-the-key) builds such a
-# model. There queries and keys are $(B, H, T, d_k)$, with $H$ heads ([chapter 6](06_many_heads.ipynb)), and the sines
-# and cosines of all angles, $(T, d_k/2)$, serve every head; when a model writes word by word, they too must start where
-# the word stands. Published code can differ from ours in two points: its pairs turn the other way, and some of it pairs
-# not neighbours but entry $i$ with entry $i + d_k/2$. Neither shows in a check of distances, so where weights are
+# model. Published code can differ from ours in two points: its pairs turn the other way, and some of it pairs not
+# neighbours but entry $i$ with entry $i + d_k/2$. Neither shows in a check of distances, so where weights are
 # published, compare outputs, too. [Going further](#other-ways-to-encode-the-distance) has other ways to encode the
 # distance.
 
@@ -1119,10 +1124,11 @@ verdict
 #
 # ### Are all positions different?
 #
-# [No two positions are equal](#similar-but-different), but does another come close to a given one? The dot product
-# depends only on the distance $r$, and all norms are equal, so the length of the difference $p_{t+r} - p_t$ depends
-# only on $r$ as well. It is therefore enough to look from position 0. How long is the difference to its neighbour, and
-# what is the shortest among the next 9,999? Ideally, the neighbour is the nearest.
+# [No two positions are equal](#similar-but-different), because the first pair turns by 1 radian a step, and as $\pi$ is
+# irrational, no whole number of steps makes a whole number of turns. But does another position come close to a given
+# one? The dot product depends only on the distance $r$, and all norms are equal, so the length of the difference
+# $p_{t+r} - p_t$ depends only on $r$ as well. It is therefore enough to look from position 0. How long is the
+# difference to its neighbour, and what is the shortest among the next 9,999? Ideally, the neighbour is the nearest.
 
 # %%
 found = {}
