@@ -68,8 +68,8 @@ assert not known & set(unseen)
 #
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters; while we merge, the units
 # are called **symbols**. Count all pairs of neighbouring symbols inside words, and join the most frequent pair into one
-# new symbol. Repeat. The most frequent pair nearly always saves most, because a merge makes the text one symbol shorter
-# wherever its pair occurs (except in a run such as *aaa*, which has two pairs and room for one merge).
+# new symbol. Repeat. The most frequent pair saves most, because a merge makes the text one symbol shorter wherever its
+# pair occurs.
 #
 # Take four words and their counts:
 #
@@ -120,15 +120,12 @@ assert not any("ea" in symbols for symbols in words.values())
 # *Seat* never occurred in the text, but *s* and *eat* did. That is the advantage over whole words: a new word usually
 # consists of subwords whose embeddings have been learned.
 #
-# The order of the merges matters. In *seateam* the first merge leaves *s ea t ea m*, where *ea t* and *t ea* both want
-# the same *t*. The merge *t ea* was learned first, so you get *s ea tea m*, and then *s ea team*, three tokens. If you
-# always took the longest token that fits, from the left, you would get four, *s eat ea m*. But the order of learning
-# does not always give the fewest. It cuts *eateat* into *ea tea t*, where *eat eat* would do, because the method is
-# **greedy**: it never takes a merge back.
-#
-# Keep to the order of learning all the same, because it repeats the cuts that learning made, and the model's training
-# text was cut so. If you cut new text in another way, nothing fails, but the model sees cuts that it has hardly ever
-# seen.
+# Why in the order of learning? It repeats the cuts that learning made, and the model's training text was cut so. If you
+# cut new text in another way, nothing fails, but the model sees cuts that it has hardly ever seen. And the order
+# matters. In *seateam* the first merge leaves *s ea t ea m*, where *ea t* and *t ea* both want the same *t*. The merge
+# *t ea* was learned first, so you get *s ea tea m*, and then *s ea team*. The longest token that fits, taken from the
+# left, would give *s eat ea m*. (The order of learning does not always give the fewest tokens, because it is **greedy**:
+# it never takes a merge back.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -166,33 +163,26 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # as the first 256 symbols (**byte-level BPE**) every text that UTF-8 can write survives the round trip to tokens and
 # back.
 #
-# Unicode can write *é* in two ways, so texts that look the same can have different tokens. Some tokenizers first
-# *normalise* both to one form.
-#
 # ### Before any merge, cut into words
 #
-# In most tokenizers, as when you merged by hand, no merge crosses the end of a word. Otherwise *dog.*, *dog,* and
-# *dog!* could each become a token, and the model would have to learn *dog* separately for each. So the text is first
-# cut into words, which is called **pre-tokenization**.
+# As when you merged by hand, no merge may cross the end of a word. Otherwise *dog.*, *dog,* and *dog!* could each
+# become a token, and the model would have to learn *dog* separately for each. So the text is first cut into words,
+# which is called **pre-tokenization**.
 #
 # The cut must keep the spaces, or *now here* and *nowhere* could both be *now | here*. Each space goes with the word
 # after it, so that a frequent word and its space can become one token.
 #
-# The pattern below is that of GPT-2 without its rule for English contractions. At each point of the text, try the
-# parts from top to bottom; the first that matches takes as many characters as it can (*␣* is a space):
+# What is a word? Any sensible rule would do. This pattern is GPT-2's, without its rule for English contractions. It keeps
+# three kinds of runs whole, each with the space before it, and the last two parts collect the white space that is left
+# over (*␣* is a space):
 #
 # | part | takes | for example |
 # |---|---|---|
-# | ` ?\p{L}+` | letters of any script, with the space before them if there is one | *␣pays* |
-# | ` ?\p{N}+` | numerals, likewise | *␣2* |
-# | ` ?[^\s\p{L}\p{N}]+` | other characters, likewise | *!* |
-# | `\s+(?!\S)` | a run of white space; if a visible character follows, all but the last of the run | *a␣␣b* is cut into *a*, *␣*, *␣b* |
+# | ` ?\p{L}+` | letters of any script | *␣pays* |
+# | ` ?\p{N}+` | numerals | *␣2* |
+# | ` ?[^\s\p{L}\p{N}]+` | other characters | *!* |
+# | `\s+(?!\S)` | a run of white space, but its last character only if nothing visible follows | *a␣␣b* is cut into *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
-#
-# The `(?!\S)` in the fourth part, a *negative lookahead*, keeps the run from ending before a visible character. So the
-# last space of a run is left to the word after it. If the run ends in a line break, no word can take that character,
-# because parts 1 to 3 allow only a space in front. So it is left to the fifth: *a*, a space, a line break and *b* are
-# cut into `a`, `␣`, `\n` and `b`.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -231,16 +221,18 @@ assert (
 assert pretokenize("a  b") == ["a", " ", " b"]
 
 # %% [markdown]
-# Bytes and this pattern suit some writing systems badly.
+# For some writing systems bytes and this pattern are a bad fit.
 #
 # - *More bytes.* Before any merge each byte is a token, so the Greek sentence starts out with nearly twice as many
 #   tokens as characters, and the Chinese one with three times as many. A tokenizer for such languages spends many early
 #   merges on joining bytes into whole characters.
-# - *Bad cuts.* Hindi attaches most vowels, and the sign for no vowel, to a consonant. `\p{L}` does not match what is
-#   attached, so the first word is cut into six. Chinese has no spaces, so a whole clause is one "word", and one token
-#   may hold the end of a word and the start of the next.
+# - *Bad cuts.* Hindi attaches most vowels, and the sign for no vowel, to a consonant. What is attached does not count
+#   as a letter, so the first word is cut into six. Chinese has no spaces, so a whole clause is one "word", and one
+#   token may hold the end of a word and the start of the next.
 #
 # ## The definition
+#
+# Three things are missing: learning the merges on bytes, numbering the tokens, and cutting new text.
 #
 # ### Learning the merges
 #
@@ -357,8 +349,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # for the beginning, from which a model starts to write, and `<eos>` for the end. In our tokenizer only the program can
 # insert them, by their numbers.
 #
-# The merges know nothing of special tokens, so they use *symbol numbers*, which begin with the bytes. The model's
-# *token IDs* begin with the special tokens, because the ID of `<pad>` should not depend on how many merges there are:
+# So a token ID is the symbol's number plus 3. The special tokens come first so that `<pad>` is 0, however many merges
+# there are:
 #
 # | | symbol | token ID |
 # |---|---|---|
@@ -366,7 +358,7 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # | bytes | 0 to 255 | 3 to 258 |
 # | merges | from 256 on | from 259 on |
 #
-# With our four merges *eat* is symbol 259, and its ID is 262, because three special tokens come first.
+# With our four merges *eat* is symbol 259, and its ID is 262.
 #
 # One more special token would shift the IDs of all bytes and merges. A trained model knows a token only by its ID, so
 # choose the special tokens before training. The model cannot use another tokenizer: 262 would be another piece of text.
@@ -381,10 +373,10 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # rank 0, so the word becomes *s ea t*. Now *ea t*, of rank 3, is one, and the word becomes *s eat*. That is two rounds
 # instead of four merges, and a large tokenizer has thousands of merges.
 #
-# The result is the same as from going through all merges in order. A merge brings only pairs with its new symbol into
-# the word, and such a pair can have been learned only after that symbol was made. So the ranks that `_merge` takes only
-# rise: it makes the same merges in the same order, and skips those that do not occur. `_cache` keeps results, because
-# frequent words come back.
+# The result is the same as from going through all merges in order: a merge brings only pairs with its new symbol into
+# the word, and these were learned later, so nothing that was skipped is needed again. `_cache` keeps results, because
+# frequent words come back. `encode` puts `<bos>` and `<eos>` around a text only when asked, as for the sentences that a
+# decoder learns to write.
 
 # %% tags=["export"] module="tokens"
 from pathlib import Path
@@ -523,8 +515,9 @@ plt.show()
 # character is complete (exercise 1).
 
 # %% [markdown]
-# Now train a tokenizer on the 9,500 German numbers, with 60 merges, printed in the order of learning. (For texts of
-# your own: `from dotformer.tokens import BPETokenizer`; `save` writes it to a file, and `load` reads it.)
+# Back to the 500 unknown words. Can merges learned from the 9,500 others spell them? Here are sixty, in the order of
+# learning. (For texts of your own: `from dotformer.tokens import BPETokenizer`; `save` writes it to a file, and `load`
+# reads it.)
 
 # %%
 tokenizer = BPETokenizer.train(seen, vocab_size=3 + 256 + 60)
@@ -532,9 +525,9 @@ learnt = [s.decode(errors="backslashreplace") for s in tokenizer.symbols[256:]]
 print(*learnt)
 
 # %% [markdown]
-# A merge knows nothing of characters: *f* has joined the first byte of *ü*, which gives `f\xc3`. Nor does it know of
-# parts of words: *ert*, learned early because of *hundert*, takes the *t* of *viertausend* too, so this word is joined
-# from *vi* and *ertausend*. Now three texts, the IDs of the first, and the 500 words that were out of vocabulary:
+# A merge knows only what is frequent. *Ert* was learned early because of *hundert* (hundred). In *vier·tausend* (four
+# thousand) it takes *er* from one part and *t* from the other, so this word is joined from *vi* and *ertausend*. And
+# `f\xc3` is *f* with the first byte of *ü*. Now cut three texts with these merges, and the 500 new words:
 
 # %%
 for text in (
@@ -570,8 +563,8 @@ assert tokenizer.tokenize("sechsunddreißig") == ["sechs", "und", "dreißig"]
 # ## A real sentence, with a vocabulary of 300 and of 8,000
 #
 # We have trained such tokenizers on the 58,000 English and German image captions of Multi30k, with vocabularies from
-# 300 to 32,000 tokens (`python -m benchmarks.tokens`). Two of them cut *The dog bites the man, and the man drinks his
-# tea.* in both languages:
+# 300 to 32,000 tokens (`python -m benchmarks.tokens`). Each text gets a space in front, so that its first word is cut
+# like any other. Two of the tokenizers cut *The dog bites the man, and the man drinks his tea.* in both languages:
 
 # %% how two vocabularies cut the sentence tags=["hide-input"]
 from classroom.measured import measured
@@ -632,29 +625,22 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # %% [markdown]
 # - *Spelling.* The model gets one number for *Straßenbahn* (tram; the whole word is a tram stop) and never sees the
 #   letters. So it knows only from training how many *a*'s it contains, or must first spell it out.
-# - *Arithmetic.* 12345 begins with the token *␣12*, because no merge joins it to *3*. Another number may be cut
-#   elsewhere, so the digits of two numbers need not line up. Many newer tokenizers therefore cut numbers into single
-#   digits or groups of up to three. In numbers of unequal length groups line up only if counted from the right, where
-#   the units stand: *12 | 345*. Single digits cost more tokens for each number, and groups about 1,000 tokens to learn.
+# - *Arithmetic.* 12345 begins with the token *␣12*. Another number may be cut elsewhere, so the digits of two numbers
+#   need not line up. Many newer tokenizers therefore cut numbers into single digits or groups of up to three.
 # - *Case and spaces.* The words *␣tea*, *tea* and *␣TEA* share no token, so the model must learn that they are similar.
 #   And a *prompt*, the text that a model is to continue, should not end with a space. In training nearly every space
 #   was part of the token that begins the next word, so the model hardly ever saw one alone.
 #
 # ### How many merges?
 #
-# Each merge makes texts shorter, so the layers have fewer positions to compute. But it has two prices.
+# Each merge makes texts shorter, so the layers have fewer positions to compute. But a merge also costs something, twice.
+# It adds a row to the embedding table and a logit at every position. With 512 numbers in a row, 32,000 more tokens cost
+# 16.4 million parameters, and as many again for an output layer that does not share the table. And later tokens tend to
+# be rarer, because each merge takes the most frequent pair that is left: by hand the counts were 12, 9, 5, 3. A token
+# that the training text uses fewer than 100 times we call *rare*. Its row is seldom looked up, and stays
+# **undertrained**. (Such *glitch tokens* have caused odd answers in large models.)
 #
-# First, it adds a row to the embedding table, which must be learned, and one logit at every position. With 512 numbers
-# in a row, 32,000 more tokens cost 16.4 million parameters, and as many again for each further matrix of this shape,
-# such as that of an output layer which does not share the embedding table.
-#
-# Second, later tokens tend to be rarer, because each merge takes the most frequent pair that is left: by hand the
-# counts were 12, 9, 5, 3. So later merges also shorten texts less. (An early token can become rare, too: by hand, the
-# later merges left no *ea* by itself.) We call a token *rare* if the training text uses it fewer than 100 times. Rare
-# tokens stay **undertrained**, because their rows are seldom looked up. In large models *glitch tokens* cause odd
-# answers: most were probably frequent in the tokenizer's training text but hardly occurred in the model's.
-#
-# **Fertility**, the average number of tokens per word, says how much shorter texts become. Here it is on held-out
+# How much shorter do texts become? **Fertility**, the average number of tokens per word, says so. Here it is on held-out
 # captions; a word is what stands between two spaces.
 
 # %% tokens per word, and rare tokens tags=["hide-input"]
@@ -667,29 +653,21 @@ for row in captions["sizes"]:
     print(f"{row['vocab_size']:10,}  {words}{row['rare']:19.0%}")
 
 # %% [markdown]
-# From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third; from 8,000 to 32,000 they
-# get shorter by a further tenth at most. The last column shows the price: at 32,000, 98 percent of the merged tokens
-# are rare.
+# From a vocabulary of 300 to one of 4,000, English and German texts shrink to about a third. From 8,000 to 32,000 they
+# get shorter by a further tenth at most, and by then 98 percent of the merged tokens are rare. French was absent from
+# the training text, so fewer merges fit, and from a vocabulary of 2,000 on it needs about twice as many tokens per word
+# as English. So it costs twice the computation or more, and half as many words fit into the model's **context window**,
+# the tokens that it can read at once. Large models, too, cost most in the languages that their tokenizers saw least.
 #
-# French was absent from the training text, so fewer merges fit. From a vocabulary of 2,000 on, it needs about twice as
-# many tokens per word as English: twice the computation or more, and half as many words in the model's **context
-# window**, the tokens that it can read at once. Large models have this problem too: languages that their tokenizers saw
-# least tend to cost most.
+# Which size is best? Neither column says. Rare tokens make up less of a running text than of the vocabulary, and in [our
+# trials](#which-vocabulary-is-best) the largest vocabulary did best, though nearly all of its merged tokens are rare. So
+# train a few sizes, and compare what they cost, and their loss on held-out text [per byte](#which-vocabulary-is-best).
+# (A loss per token would not do: longer tokens are fewer, and each is harder to predict.) The original transformer had
+# 37,000 tokens for English and German together. Today's models often have 100,000 or more. With more training text each
+# token occurs more often, and in a large model the embeddings are a small share.
 #
-# Which size is best? The share of rare tokens alone does not tell, because they make up less of a running text than of
-# the vocabulary. In [our trials](#which-vocabulary-is-best), with one pass over the text, 16,000 tokens, the most that
-# we tried there, predicted held-out text best, although nearly all of its merged tokens are rare. In translation,
-# Sennrich and Zhang found, small vocabularies help small corpora. So compare a few sizes by what the models cost and by
-# their loss on held-out text, taken [per byte](#which-vocabulary-is-best), because longer tokens are fewer, and each is
-# harder to predict.
-#
-# The original transformer had 37,000 tokens for English and German together. Today's models often have 100,000 or more,
-# and can afford it, because a token's count grows with the training text, and in a large model the table of embeddings
-# is a small share.
-#
-# Whatever the size, split the data first and learn the merges from training text alone, because they are fitted to
-# their text like parameters. Merges that were learned from the test text, too, would cut it into fewer tokens than other
-# new text, so a test on it would no longer tell how new text fares.
+# Whatever the size, split the data first and learn the merges from the training text alone. Merges fitted to the test
+# text would cut it into fewer tokens than other new text, and the test would flatter the model.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -781,10 +759,9 @@ assert convenient.decode(convenient.encode(message)) != message
 # Tests on ordinary texts do not find this fault. So encode a text that contains `<eos>`, and check that no special
 # token comes out.
 #
-# Libraries differ. Hugging Face's tokenizers recognise special tokens in a text. To have them encoded like any other
-# text, set `encode_special_tokens = True` (in spite of its name) in `tokenizers`, but `split_special_tokens=True` in
-# `transformers`. tiktoken raises an error, unless you say what to do (`allowed_special`, `disallowed_special`). Know
-# what yours does before you hand it what users type.
+# Libraries differ. Hugging Face's tokenizers recognise special tokens in a text, unless told not to
+# (`split_special_tokens=True` in `transformers`). tiktoken raises an error, unless you say what to do
+# (`allowed_special`, `disallowed_special`). Know what yours does before you hand it what users type.
 
 # %% [markdown]
 # ## Batches with little padding
@@ -798,17 +775,18 @@ assert convenient.decode(convenient.encode(message)) != message
 # self-attention the causal mask hides padding, which comes last.) The mask is `tokens != pad_id`, which is safe because
 # no text is ever encoded as `<pad>`.
 #
-# The loss must leave out padding, too, so it is the mean over the real tokens alone. If `<pad>` counted, the loss would
-# look better than it is, because `<pad>` is the easiest token to predict.
+# The loss must leave out padding, too, so it is the mean over the real tokens alone. If `<pad>` counted, the model
+# would look better than it is, because `<pad>` is the easiest token to predict.
 #
-# To test mask and loss, add more padding, with dropout off: the outputs at real tokens and the loss must stay the same,
-# up to rounding.
+# A missing mask raises no error, so test for it. Add more padding, with dropout off: the outputs at real tokens and the
+# loss must stay the same, up to rounding.
 #
 # Padding takes as much computation as any token. **Bucketing** reduces this waste: sort the sentences by length, and
 # fill the batches in this order. The price is that a batch is no longer a random sample of all lengths.
 #
-# We also limit each batch by its tokens, because memory and time grow with them. Padding counts: a batch has its number
-# of sentences times the longest's length.
+# We also limit each batch by its tokens, because memory and time grow with them. Padding counts: the size of a batch is
+# the number of its sentences times the length of the longest. (In translation a pair has two sides. `lengths` then
+# holds the longer one, and `others` can sort pairs of one length by the other.)
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -888,8 +866,9 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# Sorting by length saves nearly all of the padding. The order of the batches is random, or the model would get all
-# short sentences first, and might forget them over the long ones. Here are sixteen of the texts in batches of four:
+# Sorting by length saves nearly all of the padding. Limiting the tokens gives back a percent of it, and keeps the
+# memory of every batch within bounds. The order of the batches is random, or the model would get all short sentences
+# first, and might forget them over the long ones. Here are sixteen of the texts in batches of four:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: three quarters as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)
@@ -905,10 +884,6 @@ for axes, drawn, title in (
     axes.set(title=title, xlabel="tokens", yticks=[], ylim=(19, -1))
 figure.tight_layout()
 plt.show()
-
-# %% [markdown]
-# Another way to save padding is **packing**: several texts stand in one row, one after the other, with a mask that
-# keeps them apart.
 
 # %% tags=["quiz"]
 quiz.one_choice(
