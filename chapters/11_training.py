@@ -37,9 +37,9 @@ transformer_map(built=11)
 # A **corpus**, a collection of texts, is split into three parts. The model learns from the *training set*. The
 # *validation set* is for choosing when to stop and which settings (**hyperparameters**) to use. The *test set* must
 # tell how good the result is on new text, so it is never used to choose anything, because the setting that scores best
-# on a set was partly lucky there. Our texts are numbers, written out. No number occurs in more than one part, or the
-# result would look better than it is (**data leakage**). We draw numbers from 1 to 999,999, short ones more often, and
-# `number_words` spells them in both languages, with each German word cut into its parts.
+# on a set owes part of its score to luck. Our texts are numbers, written out. No number occurs in more than one part,
+# or the result would look better than it is (**data leakage**). We draw numbers from 1 to 999,999, short ones more
+# often, and `number_words` spells them in both languages, with each German word cut into its parts.
 
 # %% the corpus, and four of its test pairs tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -86,8 +86,8 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 
 # %% [markdown]
 # The target stands between the special tokens `<bos>`, 1, and `<eos>`, 2. As in [chapter
-# 9](09_decoder.ipynb#a-model-that-has-learned-to-answer), the model gets all of it but the last token, and must predict
-# all of it but the first.
+# 9](09_decoder.ipynb#a-model-that-has-learned-to-answer), the model gets all of it but the last token, `<bos>` *zwei
+# und vierzig*, and must predict all of it but the first, *zwei und vierzig* `<eos>`.
 #
 # ## The loss
 #
@@ -97,8 +97,8 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 # the $T$, because the model must also learn where to stop.
 #
 # For a long text the product is too small to compute with (it **underflows**). Its logarithm is a sum, and is largest
-# where the product is largest. So training makes minus the logarithm small, the *negative log-likelihood*. Divided by
-# the number of tokens, so that long and short texts can be compared, it is the loss:
+# where the product is largest. So training minimises minus the logarithm, the *negative log-likelihood*. Divided by the
+# number of tokens, so that long and short texts can be compared, it is the loss:
 #
 # $$\text{loss} = -\frac1T \ln p(y \mid x) = -\frac1T \sum_{t=1}^{T} \ln p(y_t \mid y_{<t}, x) .$$
 #
@@ -202,11 +202,12 @@ quiz.number(
 #
 # **Predict first.** Must the model write whole translations, word by word, before we can count the exact ones?
 #
-# No. Give the model the true words as its input (teacher forcing). Up to its first mistake they are the words that it
-# would have written by itself, so on its own it would make the same mistake. Without a mistake it would write them all.
-# So one pass tells which sentences it would get right by *greedy decoding*, always taking the likeliest token.
+# No. Give the model the true words, *elf tausend neun*, as its input (teacher forcing). If its first two predictions
+# are *elf* and *tausend*, it would by itself have fed itself exactly these words. So the two ways differ only after a
+# first mistake, and then the sentence is wrong in both. So one pass tells which sentences the model would get right by
+# *greedy decoding*, always taking the likeliest token.
 #
-# The folded `evaluate` computes all three so.
+# The folded `evaluate` computes all three in this way.
 
 # %% tags=["hide-input", "export"] module="training"
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -255,8 +256,7 @@ def evaluate(
 #
 # The model is a small version of the paper's: post-norm, two layers on each side, four heads, width 64, and at first
 # without dropout. An **epoch** is one pass through the data. `batches(epoch)` draws its batches, of at most 1,024
-# tokens on each side, padding included, in an order that depends only on the seed and the number of the epoch. About 6
-# percent of these tokens are padding.
+# tokens on each side, in an order that depends only on the seed and the number of the epoch.
 
 # %% tags=["hide-input", "export"] module="training"
 from dotformer.tokens import pad_batch, token_batches
@@ -430,10 +430,11 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # %% [markdown]
 # ## Label smoothing
 #
-# The loss so far, from here on the *plain* loss, always falls further if the right token's logit grows. So where one
-# token is always right, this loss never stops pushing the model to be surer. But a model that is surer of everything is
-# also surer of its mistakes on new text. **Label smoothing** is meant to curb this **overconfidence**: it asks for less
-# than certainty.
+# Our run would do without this part, but without it you cannot explain why its loss ended at 0.11, and real translators
+# use it. The loss so far, from here on the *plain* loss, always falls further if the right token's logit grows. So
+# where one token is always right, this loss never stops pushing the model to be surer. But a model that is surer of
+# everything is also surer of its mistakes on new text. **Label smoothing** is meant to curb this **overconfidence**: it
+# asks for less than certainty.
 #
 # Without it, the target is *one-hot*: 1 for the right token and 0 for all others. With it, the target is a share
 # $q_i$ for each token: with $\varepsilon = 0.1$, nine tenths go to the right token, and a tenth is spread evenly over
@@ -443,28 +444,24 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 #
 # $$-(0.925 \ln 0.7 + 3 \cdot 0.025 \ln 0.1) = 0.330 + 0.173 = 0.503$$
 #
-# The gradient of the smoothed loss at the logits is $p - q$. It is 0 only where each $p_i$ equals $q_i$, so there the
-# loss is smallest, though still [above 0](#how-small-can-a-smoothed-loss-become). With 334 tokens the right token's
-# $q_i$ is about 0.9, so a model trained on the smoothed loss learns to give each right token about 0.9. Its plain loss,
-# which `evaluate` measures, is then about $-\ln 0.9 = 0.105$. That is why the run above ends near 0.11, and not near 0.
+# The gradient of the smoothed loss with respect to the logits is $p - q$. It is 0 only where each $p_i$ equals $q_i$,
+# so there the loss is smallest, though still [above 0](#how-small-can-a-smoothed-loss-become). With 334 tokens the
+# right token's $q_i$ is about 0.9, so a model trained on the smoothed loss learns to give each right token about 0.9.
+# Its plain loss, which `evaluate` measures, is then about $-\ln 0.9 = 0.105$. That is why the run above ends near 0.11,
+# and not near 0.
 
 # %% [markdown]
 # ## How large a step?
 #
-# In chapter 7 every parameter moved by its gradient times one learning rate. But gradients differ in size, often by
-# orders of magnitude.
+# Adam, warm-up and clipping each protect against something. Our task is easy enough to do without any one of them
+# ([measured](#what-was-needed)); larger models often are not. In chapter 7 every parameter moved by its gradient times
+# one learning rate. But gradients differ in size, often by orders of magnitude.
 #
-# Does a large gradient mean that its parameter should go far? No. Suppose that a parameter $\theta$ with the gradient
-# $-1$ should move by 1, so that a learning rate of 1 is right. Now train $\varphi$ instead, with
-# $\theta = 1000 \, \varphi$. Since $\theta$ changes a thousand times as much, $\varphi$ should move by only 0.001, but
-# its gradient is $-1000$. Its learning rate should be 0.000001, a million times smaller, although the model is the
-# same.
-#
-# So a learning rate that suits one parameter can be far too large or too small for another. Adam divides the size of
-# the gradient out. In the example both gradients become $-1$, so the learning rates should be 1 and 0.001. They still
-# differ, but by a factor of 1,000 instead of a million, because only the distances that the two should move are left,
-# and not the gradients. Adam relies on these distances being of similar size within one model, so that one learning
-# rate can serve for all.
+# Does a large gradient mean that its parameter should go far? No. Measure a length in kilometres instead of metres. The
+# number that stands for it becomes a thousand times smaller, and so does the change that it needs. But the same change
+# of the number now has a thousand times the effect, so its gradient is a thousand times *larger*. The gradient says the
+# wrong thing about the distance. Adam keeps its sign and divides its size out. How far to go is then for the learning
+# rate alone to say, and Adam relies on these distances being of similar size within one model.
 #
 # ### Adam
 #
@@ -477,19 +474,15 @@ assert history[-1]["written"].strip() == corpus.validation[1].target
 # In $m$ opposite gradients cancel, and what they agree on remains (**momentum**); $\sqrt v$ is the usual size of a
 # gradient. With the learning rate $\eta$, the step is in essence $-\eta \, m / \sqrt v$.
 #
-# How far back do $m$ and $v$ look? In $m$ a gradient that is $k$ steps old has the weight $(1 - \beta_1) \, \beta_1^k$:
-# with $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on. The latest $1 / (1 - \beta_1) = 10$ gradients have about two
-# thirds of the weight, $1 - 0.9^{10} = 0.65$. In $v$, with the transformer paper's $\beta_2 = 0.98$, the latest 50 have
-# that share. The mean $v$ looks further back, because the usual size should not depend on a few batches.
+# With $\beta_1 = 0.9$ a gradient counts 0.1 when it is new, 0.09 one step later, then 0.081, so $m$ is roughly an average
+# of the last $1 / (1 - \beta_1) = 10$ gradients. In $v$, with the transformer paper's $\beta_2 = 0.98$, it is the last
+# 50, because the usual size should not depend on a few batches.
 #
-# But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is $0.1 \, g$. After $n$ steps the
-# gradients' weights sum to only $(1 - \beta)(1 + \beta + \dots + \beta^{n-1}) = 1 - \beta^n$. So $m$ and $v$ are each
-# divided by this sum (**bias correction**):
+# But $m$ and $v$ start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$. After $n$ steps the
+# gradients' weights sum to $1 - \beta^n$ instead of 1, so $m$ and $v$ are each divided by this sum (**bias
+# correction**):
 #
 # $$\text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon} , \qquad \epsilon = 10^{-9} \text{ against dividing by 0.}$$
-#
-# (Without the correction the first step would be $0.1 / \sqrt{0.02} = 0.71$ times as long, and with $\beta_2 = 0.999$,
-# PyTorch's default, $0.1 / \sqrt{0.001} = 3.2$ times.)
 #
 # **Predict first.** At the first step two parameters have the gradients 100 and 0.001. The learning rate is 0.01. How
 # far does each move?
@@ -635,8 +628,8 @@ plt.show()
 # first:** which can be left out here, Adam, warm-up, clipping, a learning rate that falls all the way to 0, or label
 # smoothing?
 #
-# Each of them can be left out here at a mean cost of about one percent at most, if the others stay and the optimiser
-# has a learning rate that suits it ([all figures](#what-was-needed-in-figures)):
+# Any one of them, at a mean cost of about one percentage point at most. (The others stay, and the other optimiser gets
+# a learning rate of its own: [all figures](#what-was-needed-in-figures).)
 #
 # | recipe, 600 steps | test numbers right |
 # |---|---|
@@ -649,9 +642,10 @@ plt.show()
 # | a tenth of the learning rate | 83% |
 # | ten times the learning rate | 0% |
 #
-# What matters most here is the learning rate. To find one, try values a factor of 3 apart in short runs, and choose on
-# the validation numbers; if the best is the largest or the smallest, try further. (Symptoms of a wrong one are
-# [below](#symptoms).)
+# Why Adam, then? In ordinary text most words are rare, and plain gradient descent is [slow for
+# these](#what-was-needed-in-figures). What matters most here is the learning rate. To find one, try values a factor of
+# 3 apart in short runs, and choose on the validation numbers; if the best is the largest or the smallest, try further.
+# (Symptoms of a wrong one are [below](#symptoms).)
 #
 # Larger tasks often do need warm-up; [Xiong and others (2020)](https://arxiv.org/abs/2002.04745), for one, found
 # warm-up essential for full-size post-norm models, whose gradients near the output are large at first.
@@ -661,13 +655,13 @@ plt.show()
 # %% [markdown]
 # ## When a model overfits
 #
-# First the data. What if there are only 150 numbers instead of 20,000? Then an epoch has only two batches, and 600
-# steps are 300 epochs instead of three. We tried that with the recipe of [the loop](#a-loop-that-learns), but without
-# label smoothing, one of the remedies to be compared (`python -m benchmarks.overfitting`, ten minutes).
+# First the data. What if there are only 150 numbers instead of 20,000? Then 600 steps are 300 epochs instead of three.
+# We tried that with the recipe of [the loop](#a-loop-that-learns), but without label smoothing, one of the remedies to
+# be compared (`python -m benchmarks.overfitting`, ten minutes).
 #
 # The figure shows training and validation loss, three seeds each, with a dot at the lowest validation loss. On the left
 # is this recipe, on the right the same with a remedy, **weight decay** $\lambda = 1$: each step also shrinks every
-# parameter a little, by the factor $1 - \eta \lambda$.
+# parameter a little, by the factor $1 - \eta \lambda$. At the peak of the learning rate that is 0.3 percent a step.
 
 # %% what was measured tags=["hide-input"]
 from classroom.measured import measured
@@ -702,21 +696,15 @@ plt.show()
 # To be right on new numbers is to **generalise**, and this model does so on only 42.5 percent. (The distance between
 # the two losses is the *generalisation gap*.) Anything meant to prevent overfitting is **regularisation**.
 #
-# The output compares remedies: *none* is the left panel, and each row below adds one. The first two columns are
-# measured at the step where the mean validation loss of the three runs is lowest, the last two at the end. Losses are
-# plain, and all numbers are means of three seeds on the same 150 numbers, the last with ± their standard deviation.
+# The output compares remedies: *none* is the left panel, and each row below adds one. Losses are plain, and all numbers
+# are means of three seeds at the end of training, the shares with ± their standard deviation.
 
 # %% lowest and last losses, and what is right then tags=["hide-input"]
-print(
-    f"{'validation':19}{'lowest loss':>11}{'right at lowest':>17}{'loss at the end':>17}{'right at the end':>18}"
-)
+print(f"{'validation':19}{'numbers right':>15}{'loss':>10}")
 for name, seeds in few.items():
-    losses = np.mean([run["validation_loss"] for run in seeds], axis=0)
-    exact = np.array([run["validation_exact"] for run in seeds])
-    there, end = exact[:, losses.argmin()].mean(), exact[:, -1]
-    print(
-        f"{name:19}{losses.min():11.3f}{there:13.1%}{losses[-1]:17.3f}{end.mean():10.1%} ± {end.std(ddof=1):.1%}"
-    )
+    end = np.array([run["validation_exact"][-1] for run in seeds])
+    loss = np.mean([run["validation_loss"][-1] for run in seeds])
+    print(f"{name:19}{end.mean():7.1%} ± {end.std(ddof=1):5.1%}{loss:10.3f}")
 for name in ("none", "weight decay 1"):
     right = np.mean([run["test"]["exact"] for run in few[name]])
     print(f"test numbers right, {name}: {right:.1%}")
@@ -725,22 +713,19 @@ for name in ("none", "weight decay 1"):
 # The remedies, one by one:
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
-#   keep a copy of the parameters that had the lowest loss (the trainer below does, but never stops early). In row
-#   *none* every seed gets three to six percentage points more right at the end than at its lowest loss. So if right
-#   answers matter, keep the model that gets the most right.
+#   keep a copy of the parameters that had the lowest loss (the trainer below does, but never stops early).
 # - **Weight decay** pulls every parameter towards 0, so that only what keeps lowering the loss stays large. Decay 1 is
-#   the right panel of the figure: both losses fall together, but for a jump halfway that we have not explained, and the
-#   gain is fifty percentage points. Here it is done by [AdamW](#weight-decay-and-adamw) on all parameters
-#   (`optim.AdamW(..., weight_decay=1.0)`; for larger data 0.01 to 0.1 is usual).
+#   the right panel of the figure: both losses fall together, but for a jump halfway that we have not explained. Here it
+#   is done by [AdamW](#weight-decay-and-adamw) on all parameters (`optim.AdamW(..., weight_decay=1.0)`; for larger data
+#   0.01 to 0.1 is usual).
 # - **Dropout** zeroes entries of the activations at random, so that the model cannot rely on any single one.
 # - **Label smoothing** does not clearly change how much is right, but the model is less sure of its mistakes: at the
-#   end a wrong likeliest token has a mean probability of 0.61 instead of 0.88. The mean plain loss of the three runs
-#   does not turn upwards. (Its lowest is above that of *none*, because the model gives even the tokens that it gets
-#   right only 0.86 on average.)
+#   end a wrong likeliest token has a mean probability of 0.61 instead of 0.88.
 #
-# Weight decay 1, weight decay 3 and dropout 0.1 get about the same share of the validation numbers right, so the lowest
-# loss decides: we take weight decay 1. On the untouched test numbers decay 1 gets 91.5 percent right, against 38.1
-# without a remedy.
+# We choose by the validation numbers that are right. Weight decay 1, weight decay 3 and dropout 0.1 tie within their
+# spread, so the loss decides: decay 1. Only now do we look at the test numbers: 91.5 percent right, against 38.1
+# without a remedy. (The model of the lowest loss need not be the one that gets most right. In row *none* every seed gets
+# three to six percentage points more right at the end than where its loss was lowest.)
 #
 # More data helps most: with 20,000 numbers none of this was needed. Large language models read most of their text about
 # once, so they hardly overfit, and usually have no dropout or label smoothing, but some weight decay.
@@ -807,18 +792,19 @@ for run in few["weight decay 1"]:
 # %% [markdown]
 # ## One step from several batches
 #
-# Next, the memory. A large batch has a less noisy gradient, but may not fit. Then send several smaller ones
-# (**micro-batches**) through the model in turn, add up their gradients, and step once. This is **gradient
-# accumulation**, and together the micro-batches form the *effective batch*. A step takes the time of all of them, but
-# the memory for the activations of only one, because each backward pass frees its own. Without dropout the step should
-# be *the same* as with one large batch, up to rounding.
+# Next, memory. A large batch has a less noisy gradient, but you may want 25,000 tokens, as in the paper, on a GPU that
+# holds 4,000. Then send several smaller ones (**micro-batches**) through the model in turn, add up their gradients, and
+# step once. This is **gradient accumulation**, and together the micro-batches form the *effective batch*. A step takes
+# the time of all of them, but the memory for the activations of only one, because each backward pass frees its own.
+# Without dropout the step should be *the same* as with one large batch, up to rounding.
 #
 # ### Break it: the mean of means
 #
-# May we take the mean of the batches' mean losses? Take two sentences, with 3 and 9 targets, first as one batch and
-# then as two. Combine the losses of the two small batches in two ways: divide each summed loss by 12, the number of all
-# targets, and add; or take the mean of the two mean losses. *Away* says how far each combination's gradient lies from
-# the large batch's gradient, as a share of the latter's length.
+# May we take the mean of the batches' mean losses? Take two sentences, with 3 and 9 targets. In one batch each of the
+# 12 targets counts $\frac1{12}$. In the mean of two means a target of the short sentence counts
+# $\frac12 \cdot \frac13 = \frac16$, and one of the long sentence $\frac12 \cdot \frac19 = \frac1{18}$. So divide each
+# summed loss by 12, the number of all targets, and add. *Away* says how far each way's gradient lies from that of the
+# one batch, relative to its length:
 
 # %% two batches, and two ways to divide tags=["hide-input"]
 torch.manual_seed(0)
@@ -856,10 +842,6 @@ for name, scale in [
     assert (away < 1e-12) == name.startswith("each sum")
 
 # %% [markdown]
-# Divided by 12, the two gradients add up to that of the whole batch, because there too every target counts
-# $\frac1{12}$. In a mean of means a target of the short sentence counts $\frac12 \cdot \frac13 = \frac16$, one of the
-# long sentence $\frac12 \cdot \frac19 = \frac1{18}$.
-#
 # A model trained with the mean of means does learn, so the mistake is easy to miss: Hugging Face's `transformers` [made
 # it](https://huggingface.co/blog/gradient_accumulation) until October 2024. So count all targets first, and divide each
 # part's summed loss, which our `cross_entropy` returns, by that count. Each backward pass adds its gradients to those
@@ -1092,10 +1074,10 @@ assert np.allclose(rates, [3e-5, 3e-3, 3e-3 * 251 / 501, 3e-3 / 501])
 # 5. The history: a run that keeps the best model must know its lowest validation loss so far, or it could overwrite
 #    that model with a worse one. (The example below keeps training losses only.)
 #
-# The learning rate and the order of the sentences are not on the list, because here both can be computed again. (A
-# scheduler object has a `state_dict` to keep. A shuffling `DataLoader` has none: give it a generator seeded with the
-# epoch.) The learning rate follows from the number of the step (below, the length of the history), and the order from
-# the seed and the epoch.
+# The learning rate and the order of the sentences are not on the list, because both can be computed again. The learning
+# rate follows from the number of the step (below, the length of the history), and the order from the seed and the
+# epoch. (In code of your own, a scheduler object has a `state_dict` to keep. A shuffling `DataLoader` has none, so give
+# it a generator seeded with the epoch.)
 #
 # `save_run` writes the five to a new file beside the old one, and renames it when it is complete. Renaming is
 # **atomic**: it happens wholly or not at all. So a process that is killed while saving leaves the old run or the new
@@ -1180,8 +1162,8 @@ assert same and found == history
 # The `Trainer` likewise keeps the five things and the configuration in one file, the **checkpoint**, and the model with
 # the lowest validation loss beside it.
 #
-# In the folded cell a `Trainer` is stopped at step 13. Another loads its checkpoint of step 10, goes on, and ends with
-# the same parameters as one that never stopped.
+# To be able to go on, give `train` a folder: `trainer.train(batches, validate, folder)`. After a crash call the same line
+# again, and it continues from the last checkpoint (tried in the folded cell, with a power cut at step 13).
 
 
 # %% a power cut at step 13, and the run resumed tags=["hide-input"]
@@ -1222,7 +1204,8 @@ assert all(torch.equal(one, other) for one, other in both)
 #
 # Suppose that you keep the parameters and nothing else. Then the steps count from 1 again, so the warm-up comes a
 # second time, and the data start from the beginning. Even if you set the step and the position in the data by hand,
-# Adam's state is lost, and no warm-up protects the first steps.
+# Adam's state is lost, and no warm-up protects the first steps. (At step 190 the learning rate is still about four
+# fifths of its peak, where a true start has a hundredth.)
 #
 # **Predict first.** Take a run of 600 steps, without dropout, that at step 190 gets more than nine in ten of the
 # validation numbers right. What will one step with a new Adam change?
@@ -1280,10 +1263,10 @@ assert shares[200][1] > (shares[190][1] + shares[191][1]) / 2
 #
 # | symptom | look at |
 # |---|---|
-# | the first loss is far from $\ln V$ | [the start](07_learning.ipynb#the-first-number-to-look-at), the divisor |
+# | the first loss is far from $\ln V$ | [the start](07_learning.ipynb#the-first-number-to-look-at); is padding counted in the loss? |
 # | the loss stays near $\ln V$, or, without smoothing and dropout, does not fall to nearly 0 on one batch | [the four checks](07_learning.ipynb#break-it-a-cut-in-the-record) |
 # | the loss falls, but slowly | a learning rate that is too low |
-# | the loss jumps, stays high, or becomes NaN | a learning rate that is too high, the log of norms |
+# | the loss jumps, stays high, or becomes NaN | a learning rate that is too high; the logged norms of the gradient |
 # | training loss falls, validation loss rises | [overfitting](#when-a-model-overfits) |
 # | validation loss below training loss | dropout and smoothing, which only training has |
 # | a jump after a restart | [what was not kept](#break-it-the-parameters-are-enough) |
