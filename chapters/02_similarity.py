@@ -14,9 +14,9 @@
 # *tea*, *debts* and *python*.
 #
 # You need Python with a little NumPy, the product of two matrices, the law of cosines, and, from statistics, the mean,
-# the variance and the normal distribution (covariance for one comparison). It takes about 26 minutes to read, and 30
-# for the exercises. [Going further](#going-further), at the end, takes 5 more minutes. Only the code? Read [a whole
-# sentence at once](#a-whole-sentence-at-once) and [the mistake](#break-it-a-reshape-is-not-a-transpose) after it.
+# the variance and the normal distribution. It takes about 26 minutes to read, and 30 for the exercises. [Going
+# further](#going-further), at the end, takes 5 more minutes. Only the code? Read [a whole sentence at
+# once](#a-whole-sentence-at-once) and [the mistake](#break-it-a-reshape-is-not-a-transpose) after it.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
 from functools import partial
@@ -32,9 +32,10 @@ transformer_map(built=2)
 #
 # A machine can find *debts* without understanding anything, if the question and the words are described by the same
 # **features**. Here there are three: is it a *person*, is it a *thing*, does it say how *often*? Each answer is a
-# number, larger for a stronger yes. The question *what gets paid?* asks for a thing: $(0, 2, 0)$. Four words of the
-# sentence are described in the same way. *Lannister* is $(3, 0, 0)$, *always* is $(0, 0, 3)$ and *debts* is
-# $(0, 3, 0)$; *pays*, which is none of the three, is $(0, 0, 0)$.
+# number, larger for a stronger yes. The question *what gets paid?* asks for a thing: $(0, 2, 0)$. (The 2 says how
+# strongly it asks. Which word wins does not depend on it.) Four words of the sentence are described in the same way.
+# *Lannister* is $(3, 0, 0)$, *always* is $(0, 0, 3)$ and *debts* is $(0, 3, 0)$; *pays*, which is none of the three, is
+# $(0, 0, 0)$.
 
 # %% [markdown]
 # Multiply the question by a word, number by number, and add up. For *debts* this gives
@@ -51,7 +52,8 @@ transformer_map(built=2)
 #   distance** from the question, the root of the sum of the squared differences, is now 7. *Pays*, which is not a thing
 #   at all, wins at distance 2.
 # - The *sum of products* gives the stronger *debts* 18 instead of 6: more of what was asked for, a higher score. And
-#   what is not asked for costs nothing, because it is multiplied by 0: a *debts* of $(0, 3, 3)$ would still score 6.
+#   what is not asked for costs nothing, because it is multiplied by 0: if *debts* were $(0, 3, 3)$, it would still
+#   score 6.
 #
 
 
@@ -126,9 +128,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## A word as a row of numbers
 #
-# What does the sum of products measure? Leave the look-up for a moment and compare words with words, where common sense
-# knows the answer: *tea* is more like *coffee* than like *train*. We describe *tea* and three other words by three new
-# features: how *warm* is it, how *drinkable*, how fast does it *move*? The numbers are our own rough judgement.
+# What does the sum of products measure? The vectors of the look-up hardly overlap, so take words that agree in part,
+# where common sense knows the answer: *tea* is more like *coffee* than like *train*. We describe *tea* and three other
+# words by three new features: how *warm* is it, how *drinkable*, how fast does it *move*? The numbers are our own rough
+# judgement.
 
 # %%
 import numpy as np
@@ -146,9 +149,6 @@ vectors = np.array(
 tea, coffee, ice, train = vectors
 
 # %% [markdown]
-# (These rows can serve as keys, too: the query *something warm to drink*, $(1, 1, 0)$, scores tea 5, coffee 6, ice −2
-# and train 1. [Chapter 3](03_softmax.ipynb) goes on from there.)
-#
 # Each row is a **vector**: a list of numbers in a fixed order. Its number of entries is its **dimension** or *width*
 # $D$, here 3. In the original transformer the width of a word's vector is called $d_\text{model}$, in code `d_model`,
 # and that of queries and keys $d_k$. There nobody chooses the features: training finds the numbers ([chapter
@@ -246,10 +246,11 @@ plt.show()
 # The **length** of an arrow, also called the (L2) **norm** of its vector, comes from Pythagoras. It is the root of
 # the vector's dot product with itself: $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
 #
-# What does the dot product have to do with the angle $\theta$ between two arrows $a$ and $b$? However wide the vectors,
-# two arrows lie in one plane and span a triangle, whose third side is $a - b$. Compute the squared length of that side
-# in two ways. First, it is the dot product of $a - b$ with itself. Its brackets expand as with ordinary numbers,
-# because the dot product distributes over sums and its factors may be swapped:
+# We have just seen the dot product mix agreement and loudness. To take them apart, we need the angle $\theta$ between
+# two arrows $a$ and $b$. However wide the vectors, two arrows lie in one plane and span a triangle, whose third side is
+# $a - b$. Compute the squared length of that side in two ways. First, it is the dot product of $a - b$ with itself. Its
+# brackets expand as with ordinary numbers, because the dot product distributes over sums and its factors may be
+# swapped:
 #
 # $$\|a - b\|^2 = (a - b) \cdot (a - b) = \|a\|^2 + \|b\|^2 - 2\, a \cdot b .$$
 #
@@ -258,8 +259,10 @@ plt.show()
 #
 # $$a \cdot b = \|a\| \, \|b\| \cos\theta .$$
 #
-# Below a right angle the cosine is positive, and so is the dot product. Beyond it, as for tea and ice, both are
-# negative; at a right angle both are 0.
+# For angles below a right angle the cosine is positive, and so is the dot product. Beyond it, as for tea and ice, both
+# are negative; at a right angle both are 0. As a picture: $\|b\| \cos\theta$ is the length of the *shadow* that $b$
+# casts on the direction of $a$ (with a minus if it falls behind), and the dot product is that shadow times the length
+# of $a$.
 #
 # For the angle alone, divide by both lengths. What is left is the **cosine similarity**:
 #
@@ -324,26 +327,14 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # %% [markdown]
 # Now tea is most like itself.
 #
-# One trap: a vector of zeros has no direction, and so no cosine. Its row would become 0/0, which is NaN (*not a
-# number*), so `normalize` raises an error for it.
+# One trap: a vector of zeros has no direction, and so no cosine. Divided by its length it would be 0/0, which is NaN
+# (*not a number*), so `normalize` raises an error for it.
 #
 # ### Dot product or cosine: which does a transformer use?
 #
-# The original transformer uses the dot product. It divides all scores by the same number, which depends only on the
-# keys' width (chapter 3 derives it), so lengths still count. But they count differently for queries and keys:
-#
-# - *A longer query* multiplies all its scores by the same number. The ranking stays; only the gaps between the scores
-#   grow ([chapter 3](03_softmax.ipynb#temperature) shows what that does).
-# - *A longer key* makes each of its own scores larger in size: higher for a query that agrees with it, lower for one
-#   that points away. The other keys keep their scores, so the ranking can change. That has a price: a key that is only
-#   long can win too many questions.
-#
-# And distance? Its square is $\|q - k\|^2 = \|q\|^2 + \|k\|^2 - 2\, q \cdot k$, so of two keys with the same dot
-# product it prefers the shorter. If all keys have the same length, only $q \cdot k$ differs between them, here and in
-# the cosine, so distance, cosine and dot product rank them alike.
-#
-# If the lengths differ, the three may disagree. Compare three keys with *what gets paid?*, $(0, 2, 0)$: the plain
-# *debts*, a longer one, and a word that says yes to everything:
+# The original transformer uses the dot product, divided by a number that depends only on the keys' width (chapter 3
+# derives it). So the lengths of keys count. What difference does that make? Compare three keys with *what gets paid?*,
+# $(0, 2, 0)$: the plain *debts*, a longer one, and a word that says yes to everything:
 #
 # | key | distance | cosine | dot product |
 # |---|---|---|---|
@@ -351,10 +342,9 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # | $(0, 9, 0)$ | 7 | **1** | **18** |
 # | $(9, 9, 9)$ | 14.5 | 0.58 | **18** |
 #
-# The cosine divides by the key's whole length. *Person* and *often* make $(9, 9, 9)$ longer, so its cosine is lower,
-# although nobody asked for them. In the dot product they are multiplied by 0, so they cost nothing. As a picture,
-# without *often*: the dot product is the query's length times the length of the key's *shadow* on the query's direction
-# (with a minus if the shadow falls behind). What is at right angles to the query casts no shadow:
+# The cosine ignores the key's length, and lowers the score of $(9, 9, 9)$, which also says yes to what nobody asked for.
+# The dot product rewards the length, and is indifferent to the rest, because it is multiplied by 0. In the picture,
+# which leaves out *often*, $(0, 9)$ and $(9, 9)$ cast the same shadow on the query:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three panels with the axes person and thing. In each the query, a red arrow of length 2, points up along thing, and a blue key: 0, 3 points up, its shadow on the query's direction is 3 long, score 6; 0, 9 points up, shadow 9, score 18; 9, 9 points up to the right, and its shadow is 9, too, score 18."}}
 figure, panels = plt.subplots(1, 3, figsize=(7, 2.5), sharey=True)
@@ -373,12 +363,13 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Should the length of a key count, then? It depends on the task. If we ask which texts are alike, it should not,
-# because the direction shows what a text says, and the length only how loudly: a text written twice has a vector twice
-# as long. So a **nearest-neighbour search** (in a *vector database*, say) often uses the cosine; with dot products it
-# is a *maximum inner product search*. In a *look-up* the transformer of 2017 keeps the lengths, because training can
-# then use them. It can lengthen the keys that are often worth finding. And it can shorten a key such as $(9, 9, 9)$,
-# which would otherwise score 18 for *every* question that asks for one feature with a 2.
+# Should the length of a key count, then? If we ask which texts are alike, it should not, because the direction shows what
+# a text says, and the length often only how much of it there is. So a search for similar texts often uses the cosine. In
+# a look-up it has two sides. A key that is often worth finding can be made longer, and wins more often. But a key that
+# says yes to everything wins too often: $(9, 9, 9)$ scores 18 for *every* question that asks for one feature with a 2.
+# The transformer of 2017 keeps the lengths, so training can lengthen the first kind of key and shorten the second. (A
+# longer *query* multiplies all its scores alike, so the ranking stays, and only the gaps grow. If all keys have the same
+# length, distance, cosine and dot product rank them alike.)
 
 # %% tags=["proof"]
 asked, plain, everything = np.diag([0, 2, 0])[1], np.array([0, 3, 0]), np.full(3, 9)
@@ -412,9 +403,10 @@ quiz.number(
 # ## How alike are strangers?
 #
 # In the original transformer the vector of a word has 512 entries, and the queries and keys, which chapter 4 makes from
-# words, have 64. Is a cosine of 0.5 a lot there? That depends on how alike two vectors are by accident. So take
-# strangers: every entry is drawn independently from a normal distribution with mean 0 and variance 1. For 10,000 pairs
-# of each width, the code below prints the *typical size* of the cosine, the root of the mean of its square (**RMS**).
+# words, have 64. Is a cosine of 0.5 a lot there? Before we trust a high score, we must know what score chance gives.
+# (The same calculation gives the divisor of chapter 3.) So take strangers: every entry is drawn independently from a
+# normal distribution with mean 0 and variance 1. For 10,000 pairs of each width, the code below prints the *typical
+# size* of the cosine, the root of the mean of its square (**RMS**).
 #
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
@@ -438,15 +430,13 @@ for width in widths:
 # %% [markdown]
 # The cosines gather around 0, and their typical size is $1/\sqrt{D}$: four times the width, half the size.
 #
-# Why $1/\sqrt D$? The $D$ entries are independent, so the density of a vector $x$ is, up to a constant, the product of
-# all $e^{-x_i^2/2}$, which is $e^{-\lVert x \rVert^2/2}$. This depends only on the length of $x$, so every direction is
-# equally likely. Now take two vectors, and turn the space until the first points along $(1, 0, \dots, 0)$. Turning
-# changes no angle. And the second still points in every direction equally often, because it is independent of the
-# first. Scale both to length 1, and call the second $u$. Then their cosine is their dot product,
-# $(1, 0, \dots, 0) \cdot u$, which is the entry $u_1$.
-#
-# So how large is $u_1$? The squares $u_1^2, \dots, u_D^2$ sum to 1, because $u$ has length 1. No axis is favoured, so
-# all $D$ squares have the same mean, which must be $1/D$. Its square root, the typical size of $u_1$, is $1/\sqrt D$.
+# Why $1/\sqrt D$? Start with the *dot product* of two strangers. It is a sum of $D$ products $a_i b_i$. Each has mean 0,
+# so its variance is the mean of $a_i^2 b_i^2$. Because $a_i$ and $b_i$ are independent, this is the mean of $a_i^2$ times
+# the mean of $b_i^2$, and both are 1, the variance of an entry. The $D$ terms are independent, too, so their variances
+# add up to $D$, and the typical size of the sum is $\sqrt D$ (not $D$, because positive and negative terms mostly
+# cancel). Chapter 3 will divide scores by this root, with the width of the keys as $D$. For the cosine, divide by the
+# two lengths. Each is the root of $D$ squares of mean 1, so about $\sqrt D$, and $\sqrt D / (\sqrt D \cdot \sqrt D)$ is
+# $1/\sqrt D$. ([Going further](#why-exactly-one-over-the-root-of-the-width) has it exactly.)
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly *orthogonal*.
@@ -454,12 +444,6 @@ for width in widths:
 # So is 0.5 high? At width 2, two pairs in three have a cosine above 0.5 or below $-0.5$. At width 64, where 0.5 is four
 # times the typical size, only about two pairs in 100,000 do. So a key whose cosine with a query is 0.5 stands out among
 # thousands of random ones.
-#
-# And the typical *dot product* of two strangers? It is a sum of $D$ products $a_i b_i$. Each has mean 0, so its
-# variance is the mean of $a_i^2 b_i^2$. Because $a_i$ and $b_i$ are independent, this is the mean of $a_i^2$ times the
-# mean of $b_i^2$, and both are 1, the variance of an entry. The $D$ terms are independent, too, so their variances add
-# up to $D$. The sum has mean 0, so its typical size is the root of its variance, $\sqrt D$ (not $D$, because positive
-# and negative terms mostly cancel). Chapter 3 will divide scores by this root, with the width of the keys as $D$.
 
 # %% tags=["proof"]
 assert all(abs(typical[width] * width**0.5 - 1) < 0.03 for width in widths)
@@ -471,23 +455,22 @@ assert round(1e5 * density[abs(cosines) > 0.5].sum() / density.sum()) == 2
 # %% [markdown]
 # ## Real vectors
 #
-# How should a word become a vector, if nobody judges its features? The simplest way is a **one-hot** vector, all zeros
-# but a single 1 at the word's own number. But the dot product of any two different one-hot vectors is 0, so *tea* would
-# be as unlike *coffee* as it is unlike *train*. Better are vectors that can be alike: then what a model learns about
-# one word carries over, in part, to similar ones.
+# So far our vectors were invented. How should a word become a vector, if nobody judges its features? The simplest way
+# is a **one-hot** vector, all zeros but a single 1 at the word's own number. But the dot product of any two different
+# one-hot vectors is 0, so *tea* would be as unlike *coffee* as it is unlike *train*. We want vectors that can be alike:
+# then what a model learns about one word carries over, in part, to similar ones.
 #
 # Where do such vectors come from? Behind them is the **distributional hypothesis**, which J. R. Firth put in one line:
 # "You shall know a word by the company it keeps". *Tea* and *coffee* stand in the same kinds of sentences, after
 # *drink* and *a cup of*. Now suppose that a model is trained on a lot of text to guess, from the vector of a word,
-# which words stand near it (one kind of *word2vec* does this). It ends up with similar vectors for *tea* and *coffee*,
-# because from both it must guess nearly the same neighbours, such as *cup*.
+# which words stand near it (one kind of *word2vec* does this). It computes its guess from the vector by dot products,
+# and from *tea* and *coffee* it must guess nearly the same neighbours, such as *cup*. So it ends up with similar
+# vectors for the two.
 #
-# The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book. It,
-# too, learned from the company of words: it was trained first to imitate a larger model that guesses words that were
-# hidden in a text (**distillation**), then on pairs of sentences. In [chapter 15](15_pretrained.ipynb) the whole model
-# runs. Here we need only the model's first part, the **embedding table**: 30,522 rows of 384 learned numbers. Each row
-# is the *embedding* of one **token**, which is a word, part of a word or a character (about a thousand are markers or
-# spare). Looking up a word means picking its row; multiplying its one-hot vector by the embedding table does the same.
+# The vectors in this section come from all-MiniLM-L6-v2, a small published model that is installed with this book, and
+# that runs whole in [chapter 15](15_pretrained.ipynb). Here we need only its first part, the **embedding table**: 30,522
+# rows of 384 learned numbers. Each row is the *embedding* of one **token**, which is a word, part of a word or a
+# character. Looking up a word means picking its row; multiplying its one-hot vector by the embedding table does the same.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -502,7 +485,7 @@ rows = table[[row_of[word] for word in known]]  # (about 21,000, 384)
 
 
 def nearest(word, count=6):
-    """The words with the largest cosines to `word`, one of `known`, with them."""
+    """The `count` words nearest to `word`, one of `known`, with their cosines."""
     cosines = rows @ table[row_of[word]]  # one for each row: all have length 1
     best = np.argsort(-cosines)[1 : count + 1]  # the very first is the word itself
     return [(known[n], cosines[n]) for n in best]
@@ -527,22 +510,11 @@ for word in ("tea", "debts", "python"):
 # To find out which python is meant, a model has to look at the other words. That is what attention is for, and chapter
 # 4 does it with these very vectors.
 #
-# Is a cosine of 0.44 high? Compare ([measured below](#how-high-is-high)):
-#
-# | | cosine |
-# |---|---|
-# | two words drawn at random, typically | 0.07 |
-# | a made-up word (a random vector with the mean and covariance of the word vectors), and the real word nearest to it | about 0.29 |
-# | **tea and coffee** | **0.44** |
-# | a word and its nearest other word, median of those we tried | 0.58 |
-#
-# The second row is what the best of 21,000 reaches by chance, because a made-up word means nothing. (It has the mean
-# and covariance of word vectors because those favour some directions. A stranger from the section before, which favours
-# none, would be too easy to beat.) The 0.29 is far above the 0.07 of the first row, because it is the best of so many
-# and not one pair. (That 0.07 is itself more than the $1/\sqrt{384} = 0.05$ of strangers, because word vectors do not
-# fill all directions evenly.) Tea and coffee are well above the second row, so their 0.44 is hardly an accident. But
-# they are below the last row, so for a nearest word 0.44 is nothing special. A cosine is high or low only in comparison
-# with others from the same model.
+# Is a cosine of 0.44 high? Two words drawn at random typically have 0.07. But *coffee* is the best of 21,000, and the best
+# of many is high by luck alone: a made-up word, which means nothing, typically has 0.29 with the nearest of them. So
+# 0.44 is hardly an accident. It is not exceptional either, because half of the words that we tried have a neighbour at
+# 0.58 or more ([how all this is measured](#how-high-is-high)). A cosine is high or low only in comparison with others
+# from the same model.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -554,8 +526,8 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # ## A whole sentence at once
 #
 # Now compare every word of a sentence with every other, and with itself. In each comparison one word is the query and
-# the other the key. In the matrix of results, the **similarity matrix**, **each query has a row and each key has a
-# column**, as everywhere in this book.
+# the other the key: *hot*, say, asks which word it belongs to. In the matrix of results, the **similarity matrix**,
+# **each query has a row and each key has a column**, as everywhere in this book.
 #
 # For 6 words that is 36 dot products, and for 1,000 a million: the cost is *quadratic* in the number of words. They
 # need not be computed one by one, because every entry of a matrix product is a dot product too: of a row of the first
@@ -570,9 +542,8 @@ assert 0.27 < nearest("python")[-1][1] < 0.33
 # $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 2 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 6 & 0 & 0 \end{pmatrix} .$$
 #
 # The first question finds *debts*, the second *always*. One matrix product compares all pairs, which is one reason to
-# compare by dot products. The decoder of [chapter 1](01_why_attention.ipynb#the-network-of-2014) compares by a small
-# network instead, which sends a vector through $\tanh$ for every pair. That is called *additive attention*, and ours is
-# **dot-product attention**.
+# compare by dot products (**dot-product attention**; that of [chapter 1](01_why_attention.ipynb#the-network-of-2014),
+# with a small network for every pair, is *additive attention*).
 #
 # As shapes, $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. In code:
 
@@ -629,12 +600,10 @@ plt.show()
 # - Every word finds itself first, because the diagonal holds the squared lengths, here 1, and between vectors of length
 #   1 no dot product is larger. But a word should be able to take from *others*, and here it cannot choose to.
 #
-# Both faults come from using one vector as query *and* as key. A query or key need not be the word's vector itself. It
-# can be the product of that vector with a matrix whose numbers are learned. One matrix $W$ for both would not cure the
-# first fault: with the words as rows of $X$, the scores $XW (XW)^\top$ are again symmetric ([chapter
-# 4](04_self_attention.ipynb#would-one-shared-matrix-do) measures the second). Two matrices can cure both: [chapter
-# 4](04_self_attention.ipynb#queries-keys-and-values) gives each word a query and a separate key, through two matrices
-# that training can change, so the scores are $X W_Q (X W_K)^\top$.
+# Both faults come from using one vector, of length 1, as query *and* as key. The cure is to make two vectors of each word,
+# one that asks and one that is found, by two matrices whose numbers are learned. With the words as rows of $X$, the
+# scores are $X W_Q (X W_K)^\top$. Then $q_i \cdot k_j$ need not equal $q_j \cdot k_i$, and no word need find itself first.
+# That is the step that [chapter 4](04_self_attention.ipynb#queries-keys-and-values) takes.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -685,8 +654,8 @@ quiz.several_choices(
 # %% [markdown]
 # ## Break it: a reshape is not a transpose
 #
-# The keys came as $(S, D)$ and had to become $(D, S)$. Two expressions give that shape: `keys.T` and
-# `keys.reshape(D, S)`.
+# Here is a mistake that gives the right shape and no error, so you find it only if you know what to test. The keys came
+# as $(S, D)$ and had to become $(D, S)$. Two expressions give that shape: `keys.T` and `keys.reshape(D, S)`.
 
 # %% tags=["nbval-check-output"]
 right = x @ x.T
@@ -953,6 +922,19 @@ assert abs(pair - 0.07) < 0.005 and 20_500 < len(known) < 21_500
 assert 0.28 < luckiest.mean() < 0.295 and np.quantile(luckiest, 0.95) < 0.35
 assert "debt" in dict(nearest("debts"))
 assert luckiest.max() < 0.43
+
+# %% [markdown]
+# ### Why exactly one over the root of the width?
+#
+# The $D$ entries of a [stranger](#how-alike-are-strangers) are independent, so the density of a vector $x$ is, up to a
+# constant, the product of all $e^{-x_i^2/2}$, which is $e^{-\lVert x \rVert^2/2}$. This depends only on the length of
+# $x$, so every direction is equally likely. Now take two vectors, and turn the space until the first points along
+# $(1, 0, \dots, 0)$. Turning changes no angle. And the second still points in every direction equally often, because it
+# is independent of the first. Scale both to length 1, and call the second $u$. Then their cosine is their dot product,
+# $(1, 0, \dots, 0) \cdot u$, which is the entry $u_1$.
+#
+# So how large is $u_1$? The squares $u_1^2, \dots, u_D^2$ sum to 1, because $u$ has length 1. No axis is favoured, so
+# all $D$ squares have the same mean, which must be $1/D$. Its square root, the typical size of $u_1$, is $1/\sqrt D$.
 
 # %% [markdown]
 # ### More features than dimensions
