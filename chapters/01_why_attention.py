@@ -45,8 +45,9 @@ transformer_map(built=1)
 #
 # A network reads each word as a vector of numbers, its **embedding** ([chapter 2](02_similarity.ipynb)). A **recurrent
 # network** (RNN) reads a sequence one word at a time and keeps a **state**, a vector of fixed size. Each word changes
-# the state; then the word is gone. In the smallest example state and word are single numbers, $h$ and $x$. Each step
-# halves the state and adds the new word:
+# the state; then the word is gone. What the network says at the end, such as a prediction of the next word, it computes
+# from the state. In the smallest example state and word are single numbers, $h$ and $x$. Each step halves the state and
+# adds the new word:
 #
 # $$h_t = 0.5 \, h_{t-1} + x_t .$$
 #
@@ -54,7 +55,7 @@ transformer_map(built=1)
 #
 # The code changes one word a little (a nudge), reads again, and divides the change of the state by the nudge. For a
 # tiny nudge this ratio is the derivative, which says how much the state depends on the word: we call it the word's
-# **influence**. The word 0 back is the latest one:
+# **influence**. *0 back* means the latest word:
 
 # %%
 import numpy as np
@@ -100,7 +101,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # How long does a plain cell keep a word? A nudged word leaves the state changed a little, and each later step
 # multiplies this change by $W_h$, the same matrix whatever the word, and by the slope of $\tanh$, which is at most 1.
-# So a plain cell can hardly decide, word by word, what to keep. The **LSTM** (long short-term memory) adds a second
+# So it can hardly choose, word by word, what to keep. Forgetting is the obvious fault, so look first at its best-known
+# repair, which cures the forgetting, though not the limited space. The **LSTM** (long short-term memory) adds a second
 # state, the **cell state** $c$, whose path to the next step avoids the matrix and the slope:
 #
 # $$c' = f \odot c + i \odot g .$$
@@ -110,9 +112,9 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # Along this path a change is multiplied only by $f$, which is computed for each word: near 1 to keep, near 0 to forget.
 #
-# The first state, $h$, is now the **hidden state**, what the cell shows of its memory: $h' = o \odot \tanh c'$. While
-# $o$ is near 0, a number can stay in $c$ unseen, and be used later. The vectors $f$, $i$, $o$ and $g$ are computed from
-# $x$ and $h$, each with a $W_x$, a $W_h$ and a $b$ of its own:
+# The old state, $h$, is now the **hidden state**, what the cell shows of its memory: $h' = o \odot \tanh c'$. While $o$
+# is near 0, a number can stay in $c$ unseen, and be used later. The vectors $f$, $i$, $o$ and $g$ are computed from $x$
+# and $h$, each with a $W_x$, a $W_h$ and a $b$ of its own:
 #
 # | | name | says | computed as |
 # |---|---|---|---|
@@ -153,13 +155,13 @@ drawing.text(6.8, 0.7, "h′")
 plt.show()
 
 # %% [markdown]
-# Here is the plain cell in code. As in PyTorch, there are two biases, whose sum is the $b$ of the formula. **The
-# signature says which shapes fit**: `Float[np.ndarray, "*batch D"]` is an array whose last axis has the size $D$, with
-# any number of axes before it. Here $D$ is the number of entries of a word, and $H$ that of a state. The notation is
-# [jaxtyping](https://docs.kidger.site/jaxtyping/)'s, and `@shapes` checks that each letter stands for one size
-# throughout a call. (The space in `" H"` only keeps linters quiet.)
+# In code a step of the plain cell is one line, and the whole cells are folded below:
+#
+# ```python
+# hidden = np.tanh(x @ w_x + hidden @ w_h + b)
+# ```
 
-# %% tags=["export"] module="by_hand.recurrence"
+# %% tags=["export", "hide-input"] module="by_hand.recurrence"
 import numpy as np
 from dotformer.support.shapes import shapes
 from jaxtyping import Float
@@ -179,10 +181,6 @@ def rnn_cell(
     Equal to `torch.nn.RNNCell` with its weights transposed. After Elman (1990).
     """
     return np.tanh(x @ w_x + b_x + hidden @ w_h + b_h)
-
-
-# %% [markdown]
-# The code of the LSTM is folded below.
 
 
 # %% tags=["export", "hide-input"] module="by_hand.recurrence"
@@ -216,23 +214,20 @@ def lstm_cell(
 # %% [markdown]
 # ## How fast do they forget?
 #
-# How far does the state of a real cell move when a word is nudged? Each network reads 100 random words, vectors of 8
-# standard normal numbers. Nothing is trained: these are weights from which training would start.
+# What does not reach the last state at the start sends back no gradient, so training could not learn to use it. So how
+# far does the last state move when a word is nudged? Each network reads 100 random words, vectors of 8 standard normal
+# numbers. Nothing is trained: these are weights from which training would start.
 #
-# State and word are vectors now, so each number of the state has a derivative with respect to each number of the word.
-# Together they form a matrix, the *Jacobian*, here with a row for each number of the word and a column for each number
-# of the state, because a change of the word is a row and stands left of it. A nudge reaches the last state through
-# every state in between, so by the chain rule the Jacobian is a product with a factor for each step:
+# Nudge a word in each of its 8 numbers in turn, and see how each number of the last state moves. These derivatives form
+# a matrix, the *Jacobian*. By the chain rule it is a product with a factor for each step, with $s_t$ for the whole state
+# ($h$ with 24 numbers, in the LSTM $h$ and $c$ with 24 each):
 #
-# $$\frac{\partial h_t}{\partial x_{t-k}} = \frac{\partial h_{t-k}}{\partial x_{t-k}} \;
-# \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \cdots \frac{\partial h_t}{\partial h_{t-1}} .$$
+# $$\frac{\partial s_t}{\partial x_{t-k}} = \frac{\partial s_{t-k}}{\partial x_{t-k}} \;
+# \frac{\partial s_{t-k+1}}{\partial s_{t-k}} \cdots \frac{\partial s_t}{\partial s_{t-1}} .$$
 #
-# Here $h_t$ stands for the whole state: in the plain cell $h$ with its $H = 24$ numbers, in the LSTM $h$ and $c$ with
-# 24 each, 48 in all.
-#
-# From each Jacobian we need one number, its *size*: the root of the sum of its squared entries (the **Frobenius norm**
-# of a matrix). The influence of the word $k$ steps back is this size, divided by the size for the latest word, so that
-# the latest word has the influence 1. We show the median of eight networks with different random weights.
+# So if a typical step keeps a half, $0.5^k$ is left. The influence of the word $k$ steps back is the size of its matrix
+# (the root of the sum of the squared entries), divided by that for the latest word, which so has the influence 1. We
+# show the median of eight networks with different random weights.
 #
 # How weights start is called **initialisation**. We compare:
 #
@@ -318,16 +313,10 @@ for name in names:
 # Less than a ten-thousandth. The LSTM keeps about 30 times as much, still below a ten-thousandth. A sentence has about
 # twenty words, so at its end its first word would have almost no effect in such an untrained network.
 #
-# Why so little? Look at one factor of the chain. It multiplies a small change $\delta$ of the old state by $W_h$, and
-# then each entry by the slope of $\tanh$. The slope is $1 - \tanh^2$, here $1 - h'^2$.
-#
-# First the matrix. Each number of the new change, $\delta W_h$, is a sum of $H$ entries of $W_h$, weighted by the
-# numbers of $\delta$. The entries are independent and uniform up to $\pm 1/\sqrt H$, so the square of such a sum is on
-# average $\|\delta\|^2 / (3H)$ ([derived](#four-explanations)). The change has $H$ such numbers, so its squared length
-# is about $\|\delta\|^2 / 3$: a typical change shrinks to about $1/\sqrt 3 = 0.58$ of its length.
-#
-# Then the slope, which we measure: it is 0.86 on average. Together they predict $0.58 \cdot 0.86 = 0.50$ a step. The
-# next cell measures both factors, and how much really is left:
+# Why so little? At each step a small change of the state is multiplied by $W_h$, and then each entry by the slope of
+# $\tanh$. At this start $W_h$ shrinks a typical change to $1/\sqrt 3 = 0.58$ of its length ([derived](#four-explanations)).
+# The slope, measured, takes 0.86 of that on average. Together they predict $0.58 \cdot 0.86 = 0.50$ a step. The folded
+# code measures both factors, and how much really is left:
 
 
 # %% matrix, slope and both, along 200 texts tags=["hide-input"]
@@ -387,22 +376,12 @@ assert np.allclose(np.abs(np.linalg.eigvals(turning)), 0.33**0.5)
 # so its term contains the chain of Jacobians from that step on. If this chain has shrunk to $10^{-6}$, the term is next
 # to nothing beside the others, and training hardly responds to that step: the **vanishing gradient**. It made plain
 # networks hard to train on **long-range dependencies**, where the right answer depends on a word far back. The LSTM was
-# invented to overcome it. (The first, of 1997, had no forget gate, so its $c$ kept everything. The gate came three
-# years later, and PyTorch starts it half open.)
-#
-# Must the gradient vanish? A matrix multiplies the length of a vector at most by its largest **singular value**. If
-# that of $W_h$ is below 1, what reaches far back must vanish, because the slope of $\tanh$ is never above 1: with 0.9,
-# at most $0.9^{100} \approx 0.00003$ of a change is left after 100 steps. In the plain cell here the largest singular
-# value is a little above 1, and the gradient vanishes all the same ([why](#four-explanations)).
+# invented to overcome it.
 #
 # Where each step multiplies by more than 1, the gradient grows instead: 50 factors of 1.1 make 117. This is the
-# **exploding gradient**. In training the loss can then suddenly leap up or become NaN (*not a number*). Print the
-# length of the gradient at each training step: if this is the reason, the length leaps up first. **Clipping** helps: a
-# gradient that is too long is made shorter ([chapter 11](11_training.ipynb#clipping)). But no rescaling helps a
-# gradient that vanishes, because the far words' share of it stays as small as it was. (The whole gradient need not
-# vanish: the terms of the latest steps remain, so what depends on near words is still learned.) A long text is often
-# cut into blocks of some hundred steps: the state passes from block to block, the gradient does not (**truncated
-# backpropagation through time**). Then training gets no signal from beyond the block, whatever the cell.
+# **exploding gradient**, and the loss leaps up or becomes NaN (*not a number*). **Clipping** cures it: a gradient that
+# is too long is made shorter ([chapter 11](11_training.ipynb#clipping)). It does not cure vanishing, because the far
+# words' share of the gradient stays as small as it was.
 
 # %% tags=["proof"]
 assert influence["plain"][20] < 1e-5 and influence["LSTM"][20] < 1e-4
@@ -438,8 +417,9 @@ assert [round(end(others), 1) for end in (min, max)] == [0.2, 0.8]
 # %% [markdown]
 # ## How much do they hold?
 #
-# A better start makes influence last longer, but influence is not yet memory. The last state may *depend* on the word
-# 40 steps back, but can you tell from this state what the word was?
+# Suppose that forgetting were cured. Would that be enough? A better start makes influence last longer, but influence is
+# not yet memory. The last state may *depend* on the word 40 steps back, but can you tell from this state what the word
+# was?
 #
 # Let each cell read 4,000 random texts of 50 words, each word of 8 independent numbers. Then predict the word $k$ back
 # from the last state, with one matrix fitted by least squares (a *linear probe*). $R^2$ is the share of a number's
@@ -450,7 +430,7 @@ assert [round(end(others), 1) for end in (min, max)] == [0.2, 0.8]
 # capacity**.
 #
 # **Predict first.** A word has 8 numbers, and the state of a plain cell 24. How many numbers can a linear fit recall
-# from that state, at most? Halves count: two numbers with an $R^2$ of 0.5 make one.
+# from that state, at most? (Two numbers that are each recalled with an $R^2$ of 0.5 count as one.)
 
 
 # %% what a linear fit recalls from the last state tags=["hide-input"]
@@ -490,37 +470,31 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# At most 24. Take first a state of one number that has read two independent ones of variance 1, $h = a x_1 + b x_2$.
-# The share of one number's variance that a linear fit to another explains is the square of their correlation. The
-# correlation of $h$ and $x_1$ is $a / \sqrt{a^2 + b^2}$, so $h$ recalls $x_1$ with $R^2 = a^2 / (a^2 + b^2)$, and $x_2$
-# with $b^2 / (a^2 + b^2)$. Together they are 1, so what one gains the other loses: with $a = b$ half of each is
-# recalled, and with $a = 2b$ the shares are 0.8 and 0.2. However many numbers $h$ has read, it has a budget of 1 to
-# share among them, and a $\tanh$ cannot raise it.
+# At most 24: **a linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**,
+# whatever the weights. The smallest case shows why. Let the state be one number that has read two, $h = x_1 + x_2$. From
+# $h$ you can guess half of each, in the sense of $R^2$. With $h = 2 x_1 + x_2$ the shares are 0.8 and 0.2. They always
+# sum to 1, so each number of the state has a budget of 1 to share among all that it has read, and 24 numbers have 24
+# ([proof](#why-not-more-than-24)).
 #
-# A state of 24 numbers has 24 such budgets, because a matrix can turn it into 24 uncorrelated numbers that hold the
-# same information, and what uncorrelated numbers recall of an $x$ adds up ([proof](#why-not-more-than-24)).
-#
-# Of these the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more: 21. It
-# spreads nearly the same memory over more words: less of the latest two words, more of older ones.
+# Of 24 possible numbers the plain cell recalls 19. The orthogonal one forgets far more slowly, yet recalls hardly more:
+# 21. It spreads nearly the same memory over more words.
 #
 # The LSTM with its gate open recalls 2 percent of the word 40 steps back, although the influence of that word was about
-# a third (0.2 to 0.8 in single networks, even on longer texts). Its $c$ is largely a sum in which old words fade
-# slowly, so dozens of words are still in it. Each moves the sum, but explains only a small share of it, because so many
-# others move it, too. (The latest word, with 82 percent, is [an exception](#why-only-14-of-48): the output gate is
-# computed from it.) With PyTorch's initialisation the LSTM recalls only 14 of 48 in all ([why](#why-only-14-of-48)).
-#
-# **A linear fit to a state of $N$ numbers recalls at most $N$ of the independent numbers that were read**, whatever the
-# weights. From a state of 24 it recalls at most three words of 8 numbers each.
+# a third. Influence is not recall: its $c$ still depends on the old word, but dozens of words are mixed in it, and each
+# explains only a small share. (That it recalls [82 percent of the latest word](#why-only-14-of-48), and the plain LSTM
+# only 14 numbers of 48, has other reasons.)
 #
 # Training might choose what is worth keeping on average, *Lannister* rather than *a*, and a gate can choose which words
-# stay. But both choose before the question comes, and neither lifts the bound.
+# stay. But both choose before the question comes, and neither lifts the bound. From a state of 24 numbers no more than
+# three words of 8 are recalled.
 #
 # Why not a larger state, then? It holds more, at a price: the state must grow with the text, and in these cells the
 # work of each step grows with the square of the state. Even 50 words of 8 numbers each need a state of 400. Its $W_h$
 # is $400 \times 400$, so a step takes more than $400^2$ multiplications.
 #
 # Real words depend on one another, so more of them fit, and a nonlinear fit can recover more. But the state stays as
-# wide as it is, however long the text.
+# wide as it is, however long the text. So forgetting can be repaired, and the bound cannot. The way out is to stop
+# compressing.
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)
@@ -641,8 +615,8 @@ for back in (1, 10, 40):
 # over steps. A word of small weight has little influence here, too, but its score decides that, not its distance.
 #
 # Here are influence and recall of the four recurrent networks as curves. The horizontal line at 1, on the right, is
-# attention with the score set by hand; it is drawn, not measured. (It is told the distance, and so is each recurrent
-# network: every point was fitted for its own distance.)
+# attention that is told where to look, as above. (The recurrent networks are told the distance, too: every point was
+# fitted for its own.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain and LSTM fall straight, below a ten-thousandth at 20 back; the plain, orthogonal one falls less than half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all four curves are near 0 by 10 back, and attention is a horizontal line at 1."}}
 colors = dict(
@@ -699,12 +673,11 @@ quiz.one_choice(
 # **sequence-to-sequence** network (*seq2seq*). A recurrent **encoder** read the source sentence, and a recurrent
 # **decoder** wrote the translation. From the source the decoder got only the encoder's last state, so everything had to
 # fit into one vector before the first word was written. The longer the sentence, the more has to fit in, and
-# translations did get worse with length ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)). One remedy was to
-# read the source backwards. Its first words, with which the translation usually begins, are then read last, and one
-# network rose from 25.9 to 30.6 BLEU, a score for translations ([Sutskever and others,
-# 2014](https://arxiv.org/abs/1409.3215)). That shortens some paths, but the vector stays as small as it was.
+# translations did get worse with length ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)). Reading the source
+# backwards helped ([Sutskever and others, 2014](https://arxiv.org/abs/1409.3215)), but the vector stayed as small as it
+# was.
 #
-# Here is the network without that remedy; German *der Hund beißt ihn* is *the dog bites him*:
+# Here is the network; German *der Hund beißt ihn* is *the dog bites him*:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The translation network before attention. The source words the dog bites him go one after the other through four encoder states; the last state, one vector, is all that reaches the decoder, whose states write der Hund beißt ihn."}}
 drawing = Diagram(7.4, 1.35)
@@ -782,16 +755,16 @@ plt.show()
 # The next state is the new $s$, so the scores change and the decoder looks elsewhere, mostly at the source words that
 # it is about to translate. Such a pairing of words is an **alignment** ([chapter 13](13_alignment.ipynb)).
 #
-# Nobody tells the decoder where to look: it learns to. Every step from the scores to the next word is differentiable,
-# so the gradient reaches the scores: where a little more of one source word in the blend would make the right next word
-# likelier, training pushes up the score of that source word. If the decoder took only the word with the highest score,
-# a form of *hard attention*, a small change of a score would change nothing, and the gradient could not tell where to
-# look instead.
+# Nobody tells the decoder where to look: it learns where. Every step from the scores to the next word is
+# differentiable, so the gradient reaches the scores: where a little more of one source word in the blend would make the
+# right next word likelier, training pushes up the score of that source word. If the decoder took only the word with the
+# highest score, a form of *hard attention*, a small change of a score would change nothing, and the gradient could not
+# tell where to look instead.
 #
 # But is $c$ not one small vector again? Yes, but there is a new $c$ for each word that is written, another blend of all
 # the states, so no single state has to hold everything. And each $h_j$ is one step away from $c$, both for what it
-# hands over and for the gradient that comes back. Looking back helped where the old network failed: trained on
-# sentences of up to 50 words, the network of 2014 got no worse on sentences of 50 words and more.
+# hands over and for the gradient that comes back. Looking back helped where the old network failed: the network of 2014
+# translated sentences of 50 words and more as well as shorter ones.
 #
 # ## The transformer: no recurrence at all
 #
@@ -799,23 +772,22 @@ plt.show()
 # after another. And within the source, and within the translation, the path from one word to another is still long.
 #
 # The transformer of 2017 keeps the attention and drops the recurrent network around it. It is a stack of **layers**.
-# Each layer takes a vector for every word and returns a new one. In a layer each word asks a question of its own and
-# looks at the words of its *own* sentence, as the decoder above looks at the source: *bites*, for example, may look for
-# who bites. This is *self-attention*. Where a translation is written, its words look at the source, too, as before:
-# *cross-attention*.
+# Each layer takes a vector for every word and returns a new one. In a layer each word asks a question of its own,
+# computed from its vector by a learned matrix, and looks at the words of its *own* sentence, as the decoder above looks
+# at the source: *bites*, for example, may look for who bites. This is *self-attention*. Where a translation is written,
+# its words look at the source, too, as before: *cross-attention*.
 #
 # That removes both problems. When a text is read, all the vectors that a word looks at are there before the layer
 # begins, so the layer computes all words at once, and any two words are one step apart. One thing is lost, the order of
 # the words, since a weighted sum has none; [chapter 5](05_position.ipynb) puts it back.
 #
 # In the paper, *Attention Is All You Need*, the transformer translated from English into German better than anything
-# before, ensembles of several models included: 28.4 BLEU, more than 2 above them ([chapter 14](14_translation.ipynb)
+# before, even ensembles of several models: 28.4 BLEU, more than 2 above them ([chapter 14](14_translation.ipynb)
 # explains the score).
 #
 # ## What does it cost?
 #
-# The same paper compares ways to let $n$ words, vectors of $d$ numbers, exchange information. One of them is a
-# **convolution**: it computes all words at once, each from the word and its neighbours. The paper compares three costs:
+# The same paper compares ways to let $n$ words, vectors of $d$ numbers, exchange information, by three costs:
 #
 # - the work (*complexity per layer*),
 # - the steps that must wait for one another (*sequential operations*),
@@ -825,26 +797,15 @@ plt.show()
 # | layer | work (multiplications) | sequential steps | longest path |
 # |---|---|---|---|
 # | recurrent (plain cell) | $2 n d^2$ | $n$ | $n - 1$ |
-# | convolution over a word and its two neighbours | $3 n d^2$ | 1 | $n - 1$ layers |
-# | attention, with its four matrices | $4 n d^2 + 2 n^2 d$ | 1 | 1 |
-#
-# Work and steps are those of one layer; the paper itself counts a little differently ([how](#how-much-work-is-it)). The
-# path may need several layers: one layer of the convolution reaches only one word to each side, so the path from the
-# first word to the last takes $n - 1$.
+# | attention | $4 n d^2 + 2 n^2 d$ | 1 | 1 |
 #
 # The work has two parts. The first is the matrices. To multiply a word by a $d \times d$ matrix takes $d^2$
-# multiplications, and a plain cell has two such matrices, this convolution three, one for each word that it sees, and
-# attention four (chapters 4 and 6 introduce them). The second part, in attention only, is the $n^2$ pairs of words:
-# comparing the two takes $d$ multiplications, and multiplying a vector by its weight $d$ more. So the work of attention
-# is **quadratic** in $n$.
-#
-# Attention needs one layer and no waiting. The price is work: it does *more* than a plain cell at any length, because
-# it has four matrices and the cell two. But an LSTM has eight, four more than attention. So attention does more work
-# than an LSTM only where its pairs, $2 n^2 d$, outweigh the LSTM's four extra matrices, $4 n d^2$, that is, where $n$
-# is above $2d$. With the original transformer's width, $d = 512$, this is beyond about a thousand words ([counted
-# below](#how-much-work-is-it)). (The paper leaves the four matrices out. So it says that attention does less work than
-# a plain cell as long as $n < d$, where $2 n^2 d$ is less than $2 n d^2$. In a transformer each layer also has a
-# feed-forward network, [chapter 8](08_encoder.ipynb), of $8 n d^2$ more.)
+# multiplications. A plain cell has two such matrices, and attention four: for what a word asks, what it is found by,
+# what it hands over, and what becomes of the result (chapters 4 and 6). The second part, in attention only, is the $n^2$
+# pairs of words: comparing the two takes $d$ multiplications, and multiplying a vector by its weight $d$ more. So the
+# work of attention is **quadratic** in $n$, and on long texts it becomes the more expensive one. Against an LSTM, which
+# has eight matrices, it does so beyond $2d$ words, with the original transformer's width, $d = 512$, about a thousand
+# ([counted below](#how-much-work-is-it)).
 #
 # What attention saves in training is the *waiting*. In training the right translation is known, so its words are read
 # all at once, like the source ([chapter 9](09_decoder.ipynb)). But a plain cell or an LSTM needs $h_{t-1}$ before it
@@ -853,9 +814,7 @@ plt.show()
 #
 # When attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)). It
 # then keeps vectors of all earlier words (the *KV cache*): a state, too, but one that grows with the text. So each
-# further word costs attention more than the last, while a recurrent cell does the same work for every word. So in
-# writing a plain cell is cheaper at every word, and an LSTM is cheaper at every word after the first $2d$ (for word $t$
-# attention needs $4 d^2 + 2 t d$ multiplications, an LSTM $8 d^2$).
+# further word costs attention more than the last, while a recurrent cell does the same work for every word.
 #
 # ### Is attention an infinite memory?
 #
@@ -1048,15 +1007,19 @@ verdict
 # The entries of $W_h$ are uniform between $-1/\sqrt{H}$ and $1/\sqrt{H}$. Between $-a$ and $a$ the variance is
 # $a^2 / 3$, here $1/(3H)$. An entry of $\delta W_h$ is a sum of $H$ of them, each times an entry of $\delta$. Variances
 # of independent terms add up, and a factor enters as its square, so the variance is $\|\delta\|^2 / (3H)$. The mean is
-# 0, so this is the average square that was used above.
+# 0, so this is also the average square. The change has $H$ such entries, so its squared length is on average
+# $\|\delta\|^2 / 3$.
 #
-# Multiplying by $W_h$ once can lengthen a change, because its largest singular value is a little above 1. But the
-# lengthened change comes out in another direction, which the next step may shorten. For example,
-# $\begin{pmatrix} 0 & 1.1 \\ 0.3 & 0 \end{pmatrix}$ turns the row $(1, 0)$ into $(0, 1.1)$, which is longer, but that
-# into $(0.33, 0)$: on average a factor of $\sqrt{0.33} = 0.57$ a step. In general, where a matrix multiplies again and
-# again, the average factor per step tends to one number, the size of its largest *eigenvalue*. For our $W_h$ that is
-# only about 0.6, close to the 0.58 by which it shrinks a typical change in one step. So over many steps $W_h$ by itself
-# shrinks every change. The unequal slopes of $\tanh$ could undo that, but in the measurement the gradient vanishes.
+# Must the gradient vanish? A matrix multiplies the length of a vector at most by its largest **singular value**. If
+# that of $W_h$ is below 1, what reaches far back must vanish, because the slope of $\tanh$ is never above 1: with 0.9,
+# at most $0.9^{100} \approx 0.00003$ of a change is left after 100 steps. Here the largest singular value is a little
+# above 1, so multiplying by $W_h$ once can lengthen a change. But the lengthened change comes out in another direction,
+# which the next step may shorten. For example, $\begin{pmatrix} 0 & 1.1 \\ 0.3 & 0 \end{pmatrix}$ turns the row
+# $(1, 0)$ into $(0, 1.1)$, which is longer, but that into $(0.33, 0)$: on average a factor of $\sqrt{0.33} = 0.57$ a
+# step. In general, where a matrix multiplies again and again, the average factor per step tends to one number, the size
+# of its largest *eigenvalue*. For our $W_h$ that is only about 0.6, close to the 0.58 by which it shrinks a typical
+# change in one step. So over many steps $W_h$ by itself shrinks every change. The unequal slopes of $\tanh$ could undo
+# that, but in the measurement the gradient vanishes.
 #
 # The LSTM keeps more, because of the path through $h$. With the gate open it keeps about 0.97 per step (0.96 from 1 to
 # 5 steps back, 0.985 from 20 to 40, so not a single exponential). Cut that path, and 0.95 is left. With PyTorch's
@@ -1115,10 +1078,15 @@ for n in (50, 512, 5000):
     )
 
 # %% [markdown]
-# At $n = 2d$, a thousand words, attention costs as much as the LSTM.
+# At $n = 2d$, a thousand words, attention costs as much as the LSTM. (In writing, word $t$ takes $4 d^2 + 2 t d$
+# multiplications, and an LSTM's step $8 d^2$: again the two meet at $2d$.) The paper itself drops the constants and the
+# four matrices of attention, so it says that attention does less work than a plain cell as long as $n < d$. In a
+# transformer each layer also has a feed-forward network, [chapter 8](08_encoder.ipynb), of $8 n d^2$.
 #
-# The paper itself drops the constants and the four matrices of attention. The convolutions that it counts are
-# *dilated*: they skip words and need fewer layers.
+# The paper also compares a *convolution*, which computes all words at once, each from the word and its neighbours. Over a
+# word and one neighbour on each side it takes $3 n d^2$ and a single sequential step. But one layer reaches only one
+# word to each side, so the path from the first word to the last has $n - 1$ layers. (The convolutions that the paper
+# counts are *dilated*: they skip words and need fewer.)
 #
 # A recurrent network that is linear in its state need not take its steps one after another: two linear steps make one
 # linear step, so steps can be combined in pairs, all pairs at once, before any state is known. Mamba, in the sources,

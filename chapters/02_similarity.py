@@ -161,8 +161,10 @@ tea, coffee, ice, train = vectors
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
 #
-# NumPy has it as `a @ b`; here it is spelled out because it is the subject. The annotations, such as
-# `Real[np.ndarray, " D"]`, only check types and shapes. Outside this book leave out both them and `@shapes`.
+# NumPy has it as `a @ b`; here it is spelled out because it is the subject. In this book **a signature says which
+# shapes fit**: `Real[np.ndarray, " D"]` is an array of real numbers with one axis, of size $D$, and `"*batch D"` allows
+# any number of axes before it. The notation is [jaxtyping](https://docs.kidger.site/jaxtyping/)'s, and `@shapes` checks
+# that each letter stands for one size throughout a call. Outside this book leave out both.
 
 # %% tags=["export"] module="by_hand.similarity"
 import numpy as np
