@@ -77,8 +77,7 @@ assert text_of(written) == "a cup"
 
 # %% [markdown]
 # *The tea* is likeliest, $0.4 \cdot 0.9 = 0.36$. Greedy decoding gives *a cup*, $0.5 \cdot 0.4 = 0.2$, because it took
-# the best first word, after which no second word was likely, and cannot go back. So the likeliest word at each step
-# need not make the likeliest sequence.
+# the best first word, after which no second word was likely, and cannot go back.
 #
 # ## Several hypotheses at once
 #
@@ -119,8 +118,8 @@ plt.show()
 
 # %% [markdown]
 # At the next step both end. The better one is *the tea*: beam search finds it, although its first word is only the
-# second best. In general, a hypothesis that ends with `<eos>` is finished and set aside, and the next best takes its
-# place, so that two are always growing (they are called *live*). An ending that is not itself among the two best is
+# second best. In general, one of the two best that ends with `<eos>` is finished and set aside. The best results that
+# do not end go on, two if there are as many (they are called *live*). An ending that is not among the two best is
 # dropped ([why](#when-does-beam-search-stop)).
 #
 # A product of many probabilities is tiny, so the code adds their logarithms (**log-probabilities**). Their sum is the
@@ -157,15 +156,16 @@ assert [text_of(tokens[1:-1]) for _, tokens in ended] == ["the tea", "a cup"]
 # | 3 | −1.2 | $(8/6)^{0.6} = 1.188$ | −1.010 |
 # | 6 | −1.4 | $(11/6)^{0.6} = 1.439$ | −0.973 |
 #
-# By its sum the short one wins. By its score the long one does, which lost less per token. A larger $\alpha$ favours long
-# hypotheses more, and with $\alpha = 0$ the length does not count.
+# By its sum the short one wins. By its score the long one wins: a negative sum divided by a larger number comes closer
+# to 0, so long hypotheses gain, the more so the larger $\alpha$ is. With $\alpha = 0$ the score is the plain sum.
 #
-# Each step of a beam of $K$ runs $K$ rows through the model.
+# After a softmax no probability is exactly 0, so a trained model can always go on, and a maximum length is needed. And
+# each step of a beam of $K$ costs $K$ rows.
 
 # %% [markdown]
 # ## Should one search harder?
 #
-# Beam search finds likelier sentences. Is likelier the same as better?
+# Beam search usually finds likelier sentences than greedy decoding. Is likelier better?
 #
 # [Stahlberg and Byrne (2019)](https://arxiv.org/abs/1908.10090) found, for each source, the sentence that is likeliest
 # under a trained translation model ([how](#when-does-beam-search-stop)). For more than half of the sources it was the
@@ -195,19 +195,22 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # %% [markdown]
 # ## One loop for every model
 #
-# Greedy decoding and sampling differ only in how a token is chosen, and models with and without a cache only in how
-# logits are computed. So the loop of [chapter 9](09_decoder.ipynb#a-model-that-has-learned-to-answer) is written once,
-# for many sentences, one per row. A function `choose` turns logits $(B, V)$ into tokens $(B)$: argmax for greedy
-# decoding, a draw for sampling. And a **state**, the model together with what it has read so far, offers four things:
+# Greedy decoding and [sampling](#sampling), a random draw, differ only in how a token is chosen, and models with and
+# without a cache only in how logits are computed. So the loop of [chapter
+# 9](09_decoder.ipynb#a-model-that-has-learned-to-answer) is written once, for many sentences, one per row. A function
+# `choose` turns logits $(B, V)$ into tokens $(B)$: argmax for greedy decoding, a draw for sampling. And a **state**,
+# the model together with what it has read so far, offers four things:
 #
 # | | what it does |
 # |---|---|
 # | `len(state)` | says how many rows there are |
 # | `state.step(tokens)` | reads one more token for each row, and returns the logits $(B, V)$ of what may follow |
-# | `state.select(rows)` | keeps these rows, in this order. Rows finish at different times, and a finished one leaves the batch. Beam search also names a row twice, when two kept hypotheses continue the same one |
+# | `state.select(rows)` | keeps these rows, in this order. A finished row is left out; a row is named twice when two kept hypotheses continue it |
 # | `state.special_ids` | the numbers of padding, begin and end; the first two are never written |
 #
-# `Table`, folded, is such a state for the little model above. (The `decoding.check…` calls catch mistakes.)
+# `Table`, folded, is such a state (its type is `Decoding`) for the little model above. `generate` is the loop: ask for
+# the logits, rule out padding and begin, choose. Rows that chose the end leave, and the others append their token. (The
+# `decoding.check…` calls catch mistakes.)
 
 
 # %% the interface over these probabilities tags=["hide-input"]
@@ -313,9 +316,9 @@ class Recompute:
 # | 0 | *a* | *the tea* | 1 |
 # | 1 | *the* | *a cup* | 0 |
 #
-# So `select([1, 0])` swaps what the model has read. Forget it, and a transformer reads *tea* after *a*, and nothing
-# crashes. (`beam_search` compares log-probabilities, because a logit means nothing against another row's: a number added
-# to all logits of a row changes none of its probabilities.)
+# So `select([1, 0])` swaps what the model has read. Without this call a transformer would read *tea* after *a*, and
+# nothing would crash. (`beam_search` compares log-probabilities, because a logit means nothing against another row's: a
+# number added to all logits of a row changes none of its probabilities.)
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -395,10 +398,10 @@ assert np.allclose(
 # %% [markdown]
 # ## A model that has learned a little
 #
-# Does a beam help a trained model? A good model leaves it nothing to repair, so take the number model of chapter 11,
-# which writes English numbers in German, and stop its training early, after 110 of 600 steps. (It is trained without
-# label smoothing, and the beam ranks with $\alpha = 0.6$.) Here are the shares of 500 numbers with every token right, for
-# three seeds:
+# Does a beam help a trained model? Take the number model of chapter 11, which writes English numbers in German. After
+# its full training it leaves a beam almost nothing to repair, so train it for only 110 steps instead of 600. (It has no
+# label smoothing, and the beam ranks with $\alpha = 0.6$.) Here are the shares of 500 numbers with every token right,
+# for three seeds:
 
 # %% three models, trained, without a cache tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -633,9 +636,8 @@ assert nucleus_size == 7 and np.allclose([sure.sum(), unsure.sum()], 1)
 # by their sum. Top-p with $p = 0.8$ needs three words, because $0.5 + 0.25$ is not enough; after temperature 0.5 two
 # are enough. So the order matters: the code applies temperature, then top-k, then top-p.
 #
-# [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose min-p for high temperatures, where top-p must go
-# far into the tail to collect its share $p$. Whether its texts are better is disputed ([Schaeffer and others,
-# 2025](https://arxiv.org/abs/2506.13681)), and the code leaves it out.
+# [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082) propose min-p for high temperatures. Whether its texts
+# are better is disputed ([Schaeffer and others, 2025](https://arxiv.org/abs/2506.13681)), and the code leaves it out.
 
 # %% tags=["proof"]
 assert round(1 - 0.95**20, 2) == 0.64
@@ -738,11 +740,12 @@ for options in (
 
 # %% [markdown]
 # Without any option, about a fifth are right, because one wrong token spoils a number. (The � is a byte that does not
-# make a whole character.) Each option tried brings the share nearer to that of greedy decoding.
-# (After training with label smoothing fewer than an eighth are [right](#why-are-draws-after-label-smoothing-so-poor).)
+# make a whole character.) Each option tried brings the share nearer to that of greedy decoding. After training with
+# label smoothing, draws without any option are right less than one time in eight
+# ([why](#why-are-draws-after-label-smoothing-so-poor)).
 #
 # So which method for what? Where the source ties the answer down, as in translation, take a narrow beam, or greedy
-# decoding. For stories and conversation draw, and cut off the tail.
+# decoding. For stories and conversation, draw, and cut off the tail.
 
 # %% tags=["proof"]
 smoothed, _ = trained(0, smoothing=0.1)
@@ -950,12 +953,12 @@ class KVCache:
 #   equally long.
 # - It does need the padding mask of the *source*: padded positions have keys like any others.
 #
-# A text that is given, such as the *prompt* of a chat model, could be read token by token with `step`. It is faster in
-# one pass, the **prefill**, which fills the cache. In a prefill the new tokens *do* need a causal mask, among
-# themselves ([why](#several-tokens-at-once)).
+# A given text, such as a chat model's *prompt*, is read in one pass, the **prefill**, which fills the cache. That is
+# faster than one `step` for each token. In a prefill the new tokens *do* need a causal mask, among themselves
+# ([why](#several-tokens-at-once)).
 #
-# Teacher forcing computes the logits of all steps in one pass over the whole target. At each step the cache must give
-# the same ones, also after `select` has made sentences change places and repeated one:
+# At each step the cache must give the logits that one pass over the whole target gives (teacher forcing), also after
+# `select` has moved and repeated sentences:
 
 # %% the largest difference at each step tags=["hide-input"]
 torch.manual_seed(0)
@@ -992,8 +995,8 @@ for search in (greedy, partial(beam_search, beam=4)):
     ]
 
 # %% [markdown]
-# With dropout off this is rounding. For sixty of the numbers above `greedy` and `beam_search` write the same with
-# `KVCache` and `Recompute`.
+# With dropout off this is rounding, because the same products are added in another order. For sixty of the numbers
+# above `greedy` and `beam_search` write the same with `KVCache` and `Recompute`.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1068,8 +1071,8 @@ axes.set(xlabel="tokens written", ylabel="seconds, 4 sentences", ylim=(0, None))
 plt.show()
 
 # %% [markdown]
-# There are $257/2$, about 128, times fewer token vectors. The gain in time is smaller, presumably because at this size
-# much of a step's time is the overhead of launching operations.
+# By the table above, the cache needs $257/2$, about 128, times fewer token vectors. The gain in time is smaller,
+# presumably because at this size much of a step's time is the overhead of launching operations.
 #
 # The price is storage: for each layer and head, the cache keeps a key and a value of each token. For $n$ tokens of $B$
 # sequences these are
@@ -1140,8 +1143,8 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # tokens ahead, and the large model checks them all in one pass.
 #
 # Say that the draft model has written *elf tausend acht hundert*. The last token of the text is chosen already, but the
-# large model has not read it yet. It goes in together with the four drafted ones, under a causal mask. So five tokens go
-# in, and five rows of logits come out, each for what follows its token:
+# large model has not read it yet. It goes in together with the four drafted ones, under a causal mask, and five rows of
+# logits come out, each for what follows its token:
 #
 # | after | the large model's choice | drafted | result |
 # |---|---|---|---|
@@ -1151,22 +1154,20 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # | *acht* | not looked at | *hundert* | dropped, right or not |
 # | *hundert* | not looked at | none | had all four been right, a fifth token for free |
 #
-# A row depends only on the tokens up to its own. So it is what the large model would have computed by itself as long as
-# all of these are right, and not beyond the first that is wrong. So with greedy decoding, drafted tokens are kept as
-# long as each is the large model's choice. The first that is not is replaced by that choice, and those after it are
-# dropped, also from the cache. But for rounding, the text is what the large model would have written alone, and here
-# three tokens come from one pass. But drafting costs time, too, and for our small models there is [little gain, or a
-# loss](#does-a-small-draft-model-pay-off).
+# A row depends only on the tokens up to its own, so the rows count up to the first wrong token. With greedy decoding a
+# drafted token is kept if it is the large model's choice. The first that is not is replaced by that choice, and the rest
+# are dropped. The cache must forget all of these. Here three tokens come from one pass, and the text is, except for
+# rounding, what the large model would have written alone. Drafting costs time, too: for our small models there is [little
+# gain, or a loss](#does-a-small-draft-model-pay-off).
 #
-# It works with sampling, too. Say that the draft model gives *sieben* the probability 0.5, and the large model only
-# 0.3. Where *sieben* is drafted, keep it three times in five, because $0.5 \cdot 0.6 = 0.3$. In place of a rejected
-# token draw one of those to which the draft model gives too little. In general, with $p(x)$ from the large model and
-# $q(x)$ from the small one, a drafted token $x$ is kept with probability $\min(1, p(x)/q(x))$. Otherwise another is
-# drawn with probabilities proportional to $\max(0, p(x) - q(x))$, and the drafted tokens after it are dropped. Then
-# every token is written as often as if the large model had drawn it
-# ([why](#why-does-speculative-sampling-change-nothing)), and a poor draft model only costs speed ([how
-# much?](#how-many-tokens-does-a-pass-give)). With many texts at once the device is busy already, and the gain shrinks
-# or is lost.
+# It works with sampling, too. Say that the draft model gives *acht* the probability 0.5, and the large model only 0.3.
+# Where *acht* is drafted, keep it three times in five, because $0.5 \cdot 0.6 = 0.3$. In place of a rejected token draw
+# one of those to which the draft model gives too little. In general, with $p(x)$ from the large model and $q(x)$ from
+# the small one, a drafted token $x$ is kept with probability $\min(1, p(x)/q(x))$. Otherwise another is drawn with
+# probabilities proportional to $\max(0, p(x) - q(x))$, and the drafted tokens after it are dropped. Then every token is
+# written as often as if the large model had drawn it ([why](#why-does-speculative-sampling-change-nothing)), and a poor
+# draft model only costs speed ([how much?](#how-many-tokens-does-a-pass-give)). With many short texts at once the
+# device is busy already, and the gain shrinks or is lost.
 
 # %% [markdown]
 # ## Exercises
@@ -1412,13 +1413,13 @@ verdict
 # most its present sum divided by $\text{lp}$ of `max_length`. If none has ended after `max_length` tokens, the live
 # ones are returned.
 #
-# A beam of 1 first finishes the sentence that greedy decoding writes. At its last step the best result that goes on has
-# a smaller sum already, which can only fall, so with $\alpha = 0$ the search stops. (With $\alpha > 0$ a longer one may
-# overtake it.)
+# With $\alpha = 0$ a beam of 1 gives what greedy decoding gives. It first finishes that sentence. At its last step the
+# best result that goes on has a smaller sum already, which can only fall, so the search stops. (With $\alpha > 0$ a
+# longer one may overtake it.)
 #
-# That a sum never rises also allows a search that is *exact* without being exhaustive: it drops every beginning whose
-# sum is already below that of the best finished sentence. So Stahlberg and Byrne could find the likeliest sentence of
-# all. (A folded test above ranks all 341 sentences of up to four words of a tiny model by their score with
+# That a sum never rises also allows a search that is *exact* without ranking all sentences: it drops every beginning
+# whose sum is already below that of the best finished sentence. So Stahlberg and Byrne could find the likeliest
+# sentence of all. (A folded test above ranks all 341 sentences of up to four words of a tiny model by their score with
 # $\alpha = 0.6$: beams of 2 and of 4 find the best, a beam of 1 the third best.)
 #
 # ### Why are draws after label smoothing so poor?
